@@ -24,14 +24,16 @@ const PASSED_ON: [Signal; 6] =
 /// work; gives the exit code once that has ended. Nothing if this process is to do the work itself.
 ///
 /// # Errors
-/// If the child cannot be started.
+/// If signals cannot be blocked or the child cannot be started.
 pub fn run_if_first() -> io::Result<Option<u8>> {
-    if getpid() != Pid::from_raw(1) {
-        return Ok(None);
-    }
     let mut signals = SigSet::empty();
     PASSED_ON.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| signals.add(signal));
-    // What comes from here on waits until it is asked for. The child begins without this: the library sees to that.
+    if getpid() != Pid::from_raw(1) {
+        // A process begins with what its parent has blocked, and the first process has blocked these.
+        signals.thread_unblock()?;
+        return Ok(None);
+    }
+    // What comes from here on waits until it is asked for.
     signals.thread_block()?;
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe()?);

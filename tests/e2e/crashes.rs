@@ -133,9 +133,14 @@ impl Operator {
         pid as i32
     }
 
+    /// Has something done about a unit, however often its agent is killed meanwhile: a host that is just away is waited for.
+    fn order(&self, words: &[&str]) {
+        self.roles.ok(&[words, &["--wait-offline"]].concat());
+    }
+
     /// Has another revision take the place of the one that runs; who runs then.
     fn replaced(&self) -> i32 {
-        self.roles.ok(&["yuno", "restart", "default/till"]);
+        self.order(&["yuno", "restart", "default/till"]);
         let unit = self.unit("the replacement", |unit| {
             let (desired, observed) = (&unit["desired"], &unit["observed"]);
             desired["generation"] == observed["generation"] && desired["revision"] == observed["revision"]
@@ -169,9 +174,9 @@ impl Operator {
         assert_eq!(effect, "once\n");
         // The console hears of it from the agent, which may have been killed before it said so.
         self.in_phase(&name, "running");
-        self.roles.ok(&["yuno", "stop", &name]);
+        self.order(&["yuno", "stop", &name]);
         self.in_phase(&name, "stopped");
-        self.roles.ok(&["unit", "rm", &name]);
+        self.order(&["unit", "rm", &name]);
         assert_eq!(fs::read_to_string(&effects).unwrap(), "once\n");
     }
 
@@ -193,11 +198,16 @@ impl Operator {
         home.muster(&["exec", "--user", "daemon", "--", "true"]).expect_code(3).expect_stderr("daemon");
 
         let long = self.roles.ok(&["exec", "--no-wait", "--", "sleep", "1000"]);
-        self.roles.ok(&["command", "cancel", long.trim()]);
+        // If the agent is killed meanwhile, the cancellation waits for it to be back.
+        home.muster(&["command", "cancel", long.trim()]);
+        eventually("the end of what was cancelled", || {
+            let shown = self.roles.json(&["command", "show", long.trim()]);
+            if shown["hosts"][0]["state"] == "done" { Ok(()) } else { Err(shown.to_string()) }
+        });
         self.batch();
         self.daemon();
 
-        self.roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
+        self.order(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
         self.runs_once("the first start");
         let (starts, work) = (self.starts(), self.work());
         assert_eq!(starts, 1, "it was started once");
@@ -217,10 +227,10 @@ impl Operator {
         self.runs_once("the life after its shim");
         assert_eq!(self.starts(), 2, "it lives on");
 
-        self.roles.ok(&["snapshot", "take", "shop"]);
-        self.roles.ok(&["snapshot", "rm", "shop"]);
+        self.order(&["snapshot", "take", "shop"]);
+        self.order(&["snapshot", "rm", "shop"]);
         let before = self.starts();
-        self.roles.ok(&["yuno", "restart", "default/till"]);
+        self.order(&["yuno", "restart", "default/till"]);
         eventually("the restart", || if self.starts() == before + 1 { Ok(()) } else { Err(self.starts().to_string()) });
         self.runs_once("the restart");
         assert_eq!(self.starts(), before + 1);
@@ -237,15 +247,15 @@ impl Operator {
             "start-first",
             "--overwrite",
         ];
-        self.roles.ok(&first);
+        self.order(&first);
         let old = self.runs_once("a change in place");
         assert_ne!(self.replaced(), old);
         assert_eq!(self.starts(), before + 2);
-        self.roles.ok(&["yuno", "stop", "default/till"]);
+        self.order(&["yuno", "stop", "default/till"]);
         self.unit("the stop", |unit| unit["observed"]["phase"] == "stopped" && unit["observed"]["exit"].is_object());
         assert_eq!(copies(&self.work()), [0_i32; 0]);
-        self.roles.ok(&["unit", "retire", "default/till"]);
-        self.roles.ok(&["yuno", "rm", "default/till"]);
+        self.order(&["unit", "retire", "default/till"]);
+        self.order(&["yuno", "rm", "default/till"]);
         eventually("no shim without a program", || match shims(home.path()).as_slice() {
             [] => Ok(()),
             left => Err(format!("{left:?}")),
@@ -376,7 +386,7 @@ fn killed_at_any_place_of_a_replacement_the_agent_goes_on_with_it() {
     roles.wait_for_host("online");
     let operator = Operator { roles, rounds: 0 };
     let create = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
-    operator.roles.ok(&create);
+    operator.order(&create);
     let mut pid = operator.runs_once("the first start");
     let mut starts = operator.starts();
 
@@ -407,6 +417,15 @@ fn killed_at_any_place_of_a_replacement_the_agent_goes_on_with_it() {
     assert!(killed * 10 >= points.len() * 7, "killed at {killed} of {points:?}");
 }
 
+/// Sets a flag once it goes out of scope, however that comes.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Watches, while something is done, that there is always a copy of the yuno, and never a third one; who runs then, which
 /// is another one than `before`.
 fn watched(operator: &Operator, before: i32, work: impl FnOnce() -> i32) -> i32 {
@@ -420,8 +439,10 @@ fn watched(operator: &Operator, before: i32, work: impl FnOnce() -> i32) -> i32 
             }
             seen
         });
+        // Also if the work fails, or the test would never end.
+        let stopped = StopOnDrop(&stop);
         let after = work();
-        stop.store(true, Ordering::Relaxed);
+        drop(stopped);
         let seen = watch.join().unwrap();
         assert!(seen.iter().all(|count| (1..=2).contains(count)), "so many copies: {seen:?}");
         after

@@ -60,7 +60,7 @@ fn logs_of_several_have_their_units_before_each_line() {
     follower.wait_for("lines of both", both);
     follower.signal(Signal::SIGINT);
     follower.wait_for_end(0, "line ");
-    fleet.muster(&["yuno", "logs", "--select", "role=none"]).expect_code(1).expect_stderr("no unit is picked");
+    fleet.muster(&["yuno", "logs", "--select", "role=none"]).expect_code(1).expect_stderr("no yuno is picked");
 }
 
 #[test]
