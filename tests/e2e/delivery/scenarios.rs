@@ -153,9 +153,11 @@ pub(super) fn many_outcomes_while_the_console_is_slow(stage: &mut Stage) {
         count => Err(format!("{count} of {}", programs + edits)),
     });
     assert_eq!(stage.effects("many"), programs);
-    for id in &ids {
+    for (place, id) in ids.iter().enumerate() {
         let outcome = stage.outcome(id);
-        let good = outcome["exit"]["code"] == 0 || outcome["status"] == "applied";
+        // Of edits of one thing, those that had not gone out made way for what came later.
+        let made_way = place >= programs && place + 1 < ids.len() && outcome["code"] == "superseded";
+        let good = outcome["exit"]["code"] == 0 || outcome["status"] == "applied" || made_way;
         assert!(good, "{id}: {outcome}");
     }
     eventually("an empty outbox", || match journal("outbox") {
