@@ -39,7 +39,7 @@ pub enum Verb {
     Restart(Change),
     /// Send a signal to a container's first process; nothing that is desired changes by that
     Signal {
-        /// Its name, such as HUP or SIGUSR1
+        /// Its name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
         signal: Signal,
         /// Which
         #[command(flatten)]

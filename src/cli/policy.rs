@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use muster_topics::{
     name::{LabelValue, Name, NameError, UnitName},
-    unit::{Restart, StopSignal, grace_ms},
+    signal::Signal,
+    unit::{Restart, grace_ms},
 };
 use serde::de::DeserializeOwned;
 
@@ -29,9 +30,10 @@ pub struct Options {
     /// When it is started again by itself: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
-    /// The signal that asks it to end; quit for a yuno with --lines if not given, and term otherwise
-    #[arg(long, value_parser = parse_signal)]
-    pub stop_signal: Option<StopSignal>,
+    /// The signal that asks it to end, by name or number, such as QUIT, SIGRTMIN+3 or 3; if not given, for a container what
+    /// its image says, quit for a yuno with --lines, and term otherwise
+    #[arg(long, value_name = "SIGNAL")]
+    pub stop_signal: Option<Signal>,
     /// How long it may take to end before it is killed
     #[arg(long, default_value = "30s", value_name = "TIME")]
     grace: humantime::Duration,
@@ -54,11 +56,6 @@ pub(super) fn parse_label(text: &str) -> Result<(Name, LabelValue), String> {
 
 fn parse_restart(text: &str) -> Result<Restart, String> {
     parse_word(&text.replace('-', "_"))
-}
-
-/// Reads a signal that may ask something to end.
-pub(super) fn parse_signal(text: &str) -> Result<StopSignal, String> {
-    parse_word(text.to_lowercase().trim_start_matches("sig"))
 }
 
 /// Reads a word as the JSON form has it.

@@ -8,14 +8,14 @@ use muster_topics::{
     reload::{OnChange, Reload},
     select::Select,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Run, Spec, StopSignal, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Run, Spec, YunoSpec},
 };
 
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, make},
     config, container, effective, endpoint, exec, export, host, logs, policy,
-    policy::{parse_label, parse_signal, parse_word},
+    policy::{parse_label, parse_word},
     print, probe, process, rollback,
     target::{self, Noun, UnitRef},
     upgrade, wait,
@@ -110,7 +110,7 @@ pub enum YunoVerb {
                             muster yuno signal usr1 --all --yes\n\n\
                             It ends well if the process was there and got it. One that ends by it is started again.")]
     Signal {
-        /// Its name, such as HUP or SIGUSR1
+        /// Its name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
         signal: Signal,
         /// Which
         #[command(flatten)]
@@ -185,8 +185,8 @@ pub struct Create {
     #[arg(long, default_value = "restart", value_parser = parse_word::<Reload>)]
     pub reload: Reload,
     /// The signal that asks it to read its files again
-    #[arg(long, default_value = "hup", value_parser = parse_signal)]
-    pub reload_signal: StopSignal,
+    #[arg(long, default_value = "hup", value_name = "SIGNAL")]
+    pub reload_signal: Signal,
     /// A file outside, such as a certificate, and what is done when its content is another: restart, signal or channel;
     /// may be given several times
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]

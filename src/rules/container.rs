@@ -3,7 +3,8 @@
 use muster_topics::{
     container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, LISTED_NAME_MAX_BYTES, MOUNTS_MAX, Mount, Network},
     name::Name,
-    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal},
+    signal::Signal,
+    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX},
 };
 
 use super::process::{
@@ -202,9 +203,9 @@ fn check_network(spec: &ContainerSpec) -> Result<(), String> {
     }
 }
 
-fn check_stop(signal: StopSignal) -> Result<(), String> {
+fn check_stop(signal: Option<Signal>) -> Result<(), String> {
     // To be killed at once is what a grace of nothing is for.
-    if signal == StopSignal::Kill { Err("stop_signal is kill. hint: \"grace_ms\": 0".to_owned()) } else { Ok(()) }
+    if signal == Some(Signal::Kill) { Err("stop_signal is kill. hint: \"grace_ms\": 0".to_owned()) } else { Ok(()) }
 }
 
 fn check_times(spec: &ContainerSpec) -> Result<(), String> {

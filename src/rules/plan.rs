@@ -50,7 +50,8 @@ use std::sync::Arc;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Hold, Observed, Phase, StopSignal},
+    signal::Signal,
+    unit::{Desired, Hold, Observed, Phase},
 };
 use serde::{Deserialize, Serialize};
 
@@ -277,8 +278,8 @@ pub enum Step {
     },
     /// Ask what runs to end, and end it when its grace is over.
     Stop {
-        /// The signal that asks.
-        signal: StopSignal,
+        /// The signal that asks; the one that it says itself if there is none.
+        signal: Option<Signal>,
         /// How long it may take.
         grace_ms: u64,
     },
@@ -286,8 +287,8 @@ pub enum Step {
     StartBeside,
     /// Ask what runs beside to end, and end it when its grace is over.
     StopBeside {
-        /// The signal that asks.
-        signal: StopSignal,
+        /// The signal that asks; the one that it says itself if there is none.
+        signal: Option<Signal>,
         /// How long it may take.
         grace_ms: u64,
     },

@@ -7,7 +7,8 @@ use muster_topics::{
     probe::{Check, Which},
     process::{Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
-    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, StopSignal, YunoSpec},
+    signal::Signal,
+    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -135,7 +136,7 @@ fn check_configs(spec: &YunoSpec) -> Result<(), String> {
 }
 
 fn check_reload(spec: &YunoSpec) -> Result<(), String> {
-    if spec.reload_signal == StopSignal::Kill {
+    if spec.reload_signal == Signal::Kill {
         return Err("reload_signal is kill, which nothing survives. hint: \"reload\": \"restart\"".to_owned());
     }
     let by_channel = spec.on_change.iter().any(|one| one.action == Reload::Channel) || spec.reload == Reload::Channel;

@@ -14,9 +14,10 @@ use crate::{
     name::{Digest, LabelValue, Name, UnitName},
     probe::Probes,
     process::{Limits, Resource, Rlimit},
+    signal::Signal,
     unit::{
-        ArtifactRef, Restart, Rollback, StopSignal, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms,
-        priority, start_timeout_ms, started_after_ms, verify_after_ms,
+        ArtifactRef, Restart, Rollback, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms, priority,
+        start_timeout_ms, started_after_ms, verify_after_ms,
     },
 };
 
@@ -104,9 +105,10 @@ pub struct ContainerSpec {
     /// [`ContainerSpec::healthy_within`] if it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_within_ms: Option<u64>,
-    /// The signal that asks its first process to end.
-    #[serde(default, skip_serializing_if = "is_term")]
-    pub stop_signal: StopSignal,
+    /// The signal that asks its first process to end; without one the signal that the container itself says, which it has
+    /// from its image, and SIGTERM if that says none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<Signal>,
     /// How long it may take to end before it is killed, with everything in it.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
@@ -125,10 +127,6 @@ pub struct ContainerSpec {
     /// Which of those that start at the same time go first, as for yunos.
     #[serde(default = "priority", skip_serializing_if = "is_priority")]
     pub priority: u8,
-}
-
-fn is_term(signal: &StopSignal) -> bool {
-    *signal == StopSignal::Term
 }
 
 impl ContainerSpec {
@@ -158,7 +156,7 @@ impl ContainerSpec {
             rollback: Rollback::default(),
             verify_after_ms: verify_after_ms(),
             healthy_within_ms: None,
-            stop_signal: StopSignal::default(),
+            stop_signal: None,
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
             labels: BTreeMap::new(),
@@ -389,7 +387,7 @@ impl ContainerState {
 mod tests {
     use serde_json::json;
 
-    use crate::unit::Spec;
+    use crate::{signal::Signal, unit::Spec};
 
     fn spec(fields: serde_json::Value) -> Spec {
         let mut spec = json!({"kind": "container", "image": {"name": "alpine:3"}});
@@ -449,11 +447,27 @@ mod tests {
     #[test]
     fn what_came_later_is_told_only_where_it_is_used() {
         let plain = serde_json::to_value(spec(json!({}))).unwrap();
-        for field in ["probes", "start_timeout_ms"] {
+        for field in ["probes", "start_timeout_ms", "stop_signal"] {
             assert!(plain.get(field).is_none(), "{plain}");
         }
         let probed = spec(json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}));
         assert_eq!(serde_json::from_value::<Spec>(serde_json::to_value(&probed).unwrap()).unwrap(), probed);
+    }
+
+    #[test]
+    fn what_was_there_before_its_image_could_say_a_signal_keeps_its_revision() {
+        const BEFORE: &str = "8cb24f85287c22f95b54ba93d941f6a316e2e4b0b83f9f6859b7afa015fbf24f";
+        for fields in [json!({}), json!({"stop_signal": "term"}), json!({"stop_signal": "SIGRTMIN+3"})] {
+            assert_eq!(spec(fields).revision().unwrap().as_str(), BEFORE);
+        }
+        let signal = |fields| {
+            let Spec::Container(spec) = spec(fields) else { unreachable!() };
+            spec.stop_signal
+        };
+        assert_eq!(signal(json!({})), None);
+        for written in [json!("term"), json!("SIGTERM"), json!(15)] {
+            assert_eq!(signal(json!({"stop_signal": written})), Some(Signal::Term));
+        }
     }
 
     #[test]

@@ -1,15 +1,18 @@
-//! Signals by name: what an operator may send to a unit's process. Numbers differ between machines, names do not.
+//! Signals: whatever Linux has, by name or number. Everything that names one (a spec, a command, an option of the command
+//! line, an image) is parsed and printed here.
+//!
+//! On the wire a signal is its name without `SIG`, in lower case (`quit`, `rtmin+3`), as it always was. What is read may
+//! also be in upper case, begin with `SIG`, or be a number. Numbers are those of x86, ARM and RISC-V; the names are the same
+//! everywhere. The signals of real time count from 34 on, as in the GNU C library, which Docker, Podman and systemd follow:
+//! `SIGRTMIN+3` is 37.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::unit::StopSignal;
-
-/// A signal, by its name without `SIG`, in lower case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+/// A signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each is the signal of its name; signal(7) tells what they are for")]
 pub enum Signal {
     Hup,
@@ -27,6 +30,7 @@ pub enum Signal {
     Pipe,
     Alrm,
     Term,
+    Stkflt,
     Chld,
     Cont,
     Stop,
@@ -42,115 +46,207 @@ pub enum Signal {
     Io,
     Pwr,
     Sys,
+    RealTime(RealTime),
 }
 
-impl From<StopSignal> for Signal {
-    fn from(signal: StopSignal) -> Self {
-        match signal {
-            StopSignal::Term => Self::Term,
-            StopSignal::Int => Self::Int,
-            StopSignal::Quit => Self::Quit,
-            StopSignal::Hup => Self::Hup,
-            StopSignal::Usr1 => Self::Usr1,
-            StopSignal::Usr2 => Self::Usr2,
-            StopSignal::Kill => Self::Kill,
-        }
-    }
-}
+/// A signal of real time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RealTime(u8);
+
+/// The kernel's first signal of real time. This and the next one the C library keeps for itself, so that they have no names.
+const REAL_TIME_FIRST: u8 = 32;
+/// The first one that has a name.
+const REAL_TIME_MIN: u8 = 34;
+/// The last signal.
+const REAL_TIME_MAX: u8 = 64;
+/// Up to this many from the first, a signal of real time is named after the first, then after the last: as in `kill -l`.
+const NAMED_AFTER_MIN: u8 = 15;
 
 impl Signal {
-    /// All of them, in the order of their numbers on most machines.
-    pub const ALL: [Self; 30] = [
-        Self::Hup,
-        Self::Int,
-        Self::Quit,
-        Self::Ill,
-        Self::Trap,
-        Self::Abrt,
-        Self::Bus,
-        Self::Fpe,
-        Self::Kill,
-        Self::Usr1,
-        Self::Segv,
-        Self::Usr2,
-        Self::Pipe,
-        Self::Alrm,
-        Self::Term,
-        Self::Chld,
-        Self::Cont,
-        Self::Stop,
-        Self::Tstp,
-        Self::Ttin,
-        Self::Ttou,
-        Self::Urg,
-        Self::Xcpu,
-        Self::Xfsz,
-        Self::Vtalrm,
-        Self::Prof,
-        Self::Winch,
-        Self::Io,
-        Self::Pwr,
-        Self::Sys,
+    /// Those with a name of their own, in the order of their numbers, which begin with 1.
+    const NAMED: [(Self, &'static str); 31] = [
+        (Self::Hup, "hup"),
+        (Self::Int, "int"),
+        (Self::Quit, "quit"),
+        (Self::Ill, "ill"),
+        (Self::Trap, "trap"),
+        (Self::Abrt, "abrt"),
+        (Self::Bus, "bus"),
+        (Self::Fpe, "fpe"),
+        (Self::Kill, "kill"),
+        (Self::Usr1, "usr1"),
+        (Self::Segv, "segv"),
+        (Self::Usr2, "usr2"),
+        (Self::Pipe, "pipe"),
+        (Self::Alrm, "alrm"),
+        (Self::Term, "term"),
+        (Self::Stkflt, "stkflt"),
+        (Self::Chld, "chld"),
+        (Self::Cont, "cont"),
+        (Self::Stop, "stop"),
+        (Self::Tstp, "tstp"),
+        (Self::Ttin, "ttin"),
+        (Self::Ttou, "ttou"),
+        (Self::Urg, "urg"),
+        (Self::Xcpu, "xcpu"),
+        (Self::Xfsz, "xfsz"),
+        (Self::Vtalrm, "vtalrm"),
+        (Self::Prof, "prof"),
+        (Self::Winch, "winch"),
+        (Self::Io, "io"),
+        (Self::Pwr, "pwr"),
+        (Self::Sys, "sys"),
     ];
 
-    /// The name without `SIG`, in lower case, as in the JSON form.
+    /// Further names that signals go by.
+    const OTHER_NAMES: [(&'static str, Self); 5] =
+        [("iot", Self::Abrt), ("cld", Self::Chld), ("poll", Self::Io), ("info", Self::Pwr), ("unused", Self::Sys)];
+
+    /// All that have a name, in the order of their numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=i32::from(REAL_TIME_MAX)).filter_map(Self::from_number).filter(|signal| signal.is_named())
+    }
+
+    /// The signal of a number.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Hup => "hup",
-            Self::Int => "int",
-            Self::Quit => "quit",
-            Self::Ill => "ill",
-            Self::Trap => "trap",
-            Self::Abrt => "abrt",
-            Self::Bus => "bus",
-            Self::Fpe => "fpe",
-            Self::Kill => "kill",
-            Self::Usr1 => "usr1",
-            Self::Segv => "segv",
-            Self::Usr2 => "usr2",
-            Self::Pipe => "pipe",
-            Self::Alrm => "alrm",
-            Self::Term => "term",
-            Self::Chld => "chld",
-            Self::Cont => "cont",
-            Self::Stop => "stop",
-            Self::Tstp => "tstp",
-            Self::Ttin => "ttin",
-            Self::Ttou => "ttou",
-            Self::Urg => "urg",
-            Self::Xcpu => "xcpu",
-            Self::Xfsz => "xfsz",
-            Self::Vtalrm => "vtalrm",
-            Self::Prof => "prof",
-            Self::Winch => "winch",
-            Self::Io => "io",
-            Self::Pwr => "pwr",
-            Self::Sys => "sys",
+    pub fn from_number(number: i32) -> Option<Self> {
+        let number = u8::try_from(number).ok()?;
+        match number {
+            REAL_TIME_FIRST..=REAL_TIME_MAX => Some(Self::RealTime(RealTime(number))),
+            _ => Self::NAMED.get(usize::from(number.checked_sub(1)?)).map(|(signal, _)| *signal),
         }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        match self {
+            Self::RealTime(RealTime(number)) => number.into(),
+            _ => (1..).zip(Self::NAMED).find(|(_, (signal, _))| *signal == self).map_or(0, |(number, _)| number),
+        }
+    }
+
+    /// The name without `SIG`, in lower case, as in the JSON form; the number of one that has none.
+    #[must_use]
+    pub fn name(self) -> Cow<'static, str> {
+        match self {
+            Self::RealTime(RealTime(number)) => match (number.checked_sub(REAL_TIME_MIN), REAL_TIME_MAX - number) {
+                (None, _) => number.to_string().into(),
+                (Some(0), _) => "rtmin".into(),
+                (_, 0) => "rtmax".into(),
+                (Some(above), _) if above <= NAMED_AFTER_MIN => format!("rtmin+{above}").into(),
+                (_, below) => format!("rtmax-{below}").into(),
+            },
+            _ => Self::NAMED.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name).into(),
+        }
+    }
+
+    fn is_named(self) -> bool {
+        !matches!(self, Self::RealTime(RealTime(number)) if number < REAL_TIME_MIN)
     }
 }
 
 impl fmt::Display for Signal {
-    /// The full name, such as `SIGHUP`.
+    /// The full name, such as `SIGHUP`; the number of one that has no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SIG{}", self.as_str().to_uppercase())
+        if self.is_named() { write!(f, "SIG{}", self.name().to_uppercase()) } else { f.write_str(&self.name()) }
     }
 }
 
-/// A text is no signal's name.
+/// A text is no signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("use a signal's name, such as HUP or SIGUSR1; `kill -l` lists them")]
+#[error("use a signal's name or number, such as HUP, SIGUSR1, RTMIN+3 or 15; `kill -l` lists them")]
 pub struct SignalError;
 
 impl FromStr for Signal {
     type Err = SignalError;
 
-    /// With `SIG` or without, in any case.
+    /// By name, with `SIG` or without, in any case; or by number.
     fn from_str(text: &str) -> Result<Self, SignalError> {
+        let digits = |text: &str| {
+            let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| text.parse::<u8>().ok()).flatten()
+        };
+        if let Some(number) = digits(text) {
+            return Self::from_number(number.into()).ok_or(SignalError);
+        }
         let name = text.to_ascii_lowercase();
         let name = name.strip_prefix("sig").unwrap_or(&name);
-        Self::ALL.into_iter().find(|signal| signal.as_str() == name).ok_or(SignalError)
+        let named = Self::NAMED.iter().find(|(_, own)| *own == name).map(|(signal, _)| *signal);
+        let other = || Self::OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, signal)| *signal);
+        // The signal at some distance from the first or the last of real time.
+        let away = |sign: char, from: &str| match name.strip_prefix(from)? {
+            "" => Some(0),
+            rest => digits(rest.strip_prefix(sign)?),
+        };
+        let real_time = || {
+            let number = match (away('+', "rtmin"), away('-', "rtmax")) {
+                (Some(above), _) => REAL_TIME_MIN.checked_add(above)?,
+                (None, Some(below)) => REAL_TIME_MAX.checked_sub(below)?,
+                (None, None) => return None,
+            };
+            (REAL_TIME_MIN..=REAL_TIME_MAX).contains(&number).then_some(Self::RealTime(RealTime(number)))
+        };
+        named.or_else(other).or_else(real_time).ok_or(SignalError)
+    }
+}
+
+impl Serialize for Signal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Signal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Signal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a signal's name or number, such as \"hup\", \"rtmin+3\" or 15")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Signal, E> {
+                text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Signal, E> {
+                let signal = i32::try_from(number).ok().and_then(Signal::from_number);
+                signal.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Signal, E> {
+                let signal = i32::try_from(number).ok().and_then(Signal::from_number);
+                signal.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Signal {
+    fn schema_name() -> Cow<'static, str> {
+        "Signal".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = Self::NAMED.map(|(_, name)| name).join("|");
+        json_schema!({
+            "description": "A signal: its name without `SIG`, in lower case. Read are also upper case, `SIG` before it, and its \
+                            number as x86 and ARM have it.",
+            "oneOf": [
+                {
+                    "type": "string",
+                    "pattern": format!("^([Ss][Ii][Gg])?({names}|{}|[Rr][Tt][Mm][Ii][Nn]([+][0-9]+)?|[Rr][Tt][Mm][Aa][Xx](-[0-9]+)?)$|^[0-9]+$",
+                        names.to_uppercase())
+                },
+                { "type": "integer", "minimum": 1, "maximum": REAL_TIME_MAX }
+            ],
+            "examples": ["term", "usr1", "rtmin+3"]
+        })
     }
 }
 
@@ -159,15 +255,84 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_wire_and_parse() {
-        for signal in Signal::ALL {
-            assert_eq!(serde_json::to_string(&signal).unwrap(), format!("\"{}\"", signal.as_str()));
-            for text in [signal.as_str().to_owned(), signal.to_string(), signal.to_string().to_lowercase()] {
+    fn every_name_and_number_is_read_and_the_name_is_written() {
+        for number in 1..=64 {
+            let signal = Signal::from_number(number).unwrap();
+            assert_eq!(signal.number(), number);
+            let name = signal.name().into_owned();
+            assert_eq!(serde_json::to_value(signal).unwrap(), serde_json::json!(name));
+            for text in [name, signal.to_string(), signal.to_string().to_lowercase(), number.to_string()] {
                 assert_eq!(text.parse(), Ok(signal), "{text}");
+                assert_eq!(serde_json::from_value::<Signal>(text.into()).unwrap(), signal);
             }
+            assert_eq!(serde_json::from_value::<Signal>(number.into()).unwrap(), signal);
         }
-        for bad in ["", "sig", "1", "-1", "SIGSIGHUP", "hup ", "rtmin", "h\u{fc}p"] {
-            assert_eq!(bad.parse::<Signal>(), Err(SignalError), "{bad:?}");
+        assert_eq!(Signal::all().count(), 62);
+    }
+
+    #[test]
+    fn names_are_those_of_kill() {
+        for (number, name) in [
+            (1, "SIGHUP"),
+            (9, "SIGKILL"),
+            (10, "SIGUSR1"),
+            (15, "SIGTERM"),
+            (16, "SIGSTKFLT"),
+            (17, "SIGCHLD"),
+            (29, "SIGIO"),
+            (30, "SIGPWR"),
+            (31, "SIGSYS"),
+            (32, "32"),
+            (33, "33"),
+            (34, "SIGRTMIN"),
+            (37, "SIGRTMIN+3"),
+            (49, "SIGRTMIN+15"),
+            (50, "SIGRTMAX-14"),
+            (64, "SIGRTMAX"),
+        ] {
+            assert_eq!(Signal::from_number(number).unwrap().to_string(), name);
+        }
+        for (text, number) in [
+            ("SIGPOLL", 29),
+            ("cld", 17),
+            ("iot", 6),
+            ("RTMIN+16", 50),
+            ("rtmax-30", 34),
+            ("SIGRTMAX-0", 64),
+            ("015", 15),
+        ] {
+            assert_eq!(text.parse::<Signal>().unwrap().number(), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_signal_is_refused() {
+        let texts = [
+            "",
+            "sig",
+            "0",
+            "65",
+            "-1",
+            "+1",
+            "256",
+            "SIGSIGHUP",
+            "hup ",
+            "rtmin+31",
+            "rtmax-31",
+            "rtmin-1",
+            "rtmax+1",
+            "rtmin+",
+            "rtmin+-1",
+            "rtmin3",
+            "SIG15",
+            "h\u{fc}p",
+        ];
+        for text in texts {
+            assert_eq!(text.parse::<Signal>(), Err(SignalError), "{text:?}");
+            assert!(serde_json::from_value::<Signal>(text.into()).is_err(), "{text:?}");
+        }
+        for value in [serde_json::json!(0), serde_json::json!(65), serde_json::json!(-1), serde_json::json!(1.5)] {
+            assert!(serde_json::from_value::<Signal>(value).is_err());
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
+    signal::Signal,
     snapshot::Pins,
 };
 
@@ -184,7 +185,7 @@ pub struct YunoSpec {
     pub reload: Reload,
     /// The signal that asks it to read its files again.
     #[serde(default = "reload_signal", skip_serializing_if = "is_reload_signal")]
-    pub reload_signal: StopSignal,
+    pub reload_signal: Signal,
     /// Files outside that it reads, and what is done when one changes; at most
     /// [`ON_CHANGE_MAX`](crate::reload::ON_CHANGE_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -253,7 +254,7 @@ pub struct YunoSpec {
     pub healthy_within_ms: Option<u64>,
     /// The signal that asks it to end; without one SIGQUIT for a yuno that speaks JSON lines, and SIGTERM otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop_signal: Option<StopSignal>,
+    pub stop_signal: Option<Signal>,
     /// How long it may take to end before it is killed, with everything that it forked.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
@@ -308,11 +309,11 @@ pub const LABELS_MAX: usize = 32;
 impl YunoSpec {
     /// The signal that asks it to end: what it says, or else what its channel has for that.
     #[must_use]
-    pub fn stop_signal(&self) -> StopSignal {
+    pub fn stop_signal(&self) -> Signal {
         let usual = match self.channel {
-            Channel::Lines => StopSignal::Quit,
+            Channel::Lines => Signal::Quit,
             // Programs that were made for systemd expect its signal, and some end badly by any other.
-            Channel::None | Channel::Notify => StopSignal::Term,
+            Channel::None | Channel::Notify => Signal::Term,
         };
         self.stop_signal.unwrap_or(usual)
     }
@@ -368,11 +369,11 @@ impl YunoSpec {
 
 /// Default of [`YunoSpec::reload_signal`]: the one that daemons have for it.
 #[must_use]
-pub fn reload_signal() -> StopSignal {
-    StopSignal::Hup
+pub fn reload_signal() -> Signal {
+    Signal::Hup
 }
 
-fn is_reload_signal(signal: &StopSignal) -> bool {
+fn is_reload_signal(signal: &Signal) -> bool {
     *signal == reload_signal()
 }
 
@@ -481,27 +482,6 @@ impl Rollback {
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
-}
-
-/// Signals that may ask a yuno to end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StopSignal {
-    /// SIGTERM
-    #[default]
-    Term,
-    /// SIGINT
-    Int,
-    /// SIGQUIT
-    Quit,
-    /// SIGHUP
-    Hup,
-    /// SIGUSR1
-    Usr1,
-    /// SIGUSR2
-    Usr2,
-    /// SIGKILL: at once, without asking
-    Kill,
 }
 
 /// An immutable blob, known by its SHA-256; role and version are labels on it.
@@ -1029,25 +1009,25 @@ mod tests {
     #[test]
     fn who_names_no_stop_signal_has_that_of_its_channel() {
         let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
-        assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [StopSignal::Term; 2]);
-        assert_eq!(of(Channel::Lines, None), StopSignal::Quit);
-        assert_eq!(of(Channel::Lines, Some(StopSignal::Term)), StopSignal::Term);
+        assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [Signal::Term; 2]);
+        assert_eq!(of(Channel::Lines, None), Signal::Quit);
+        assert_eq!(of(Channel::Lines, Some(Signal::Term)), Signal::Term);
         // What specs of before say holds.
         let mut before = serde_json::to_value(spec()).unwrap();
         (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
-        assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), StopSignal::Term);
+        assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), Signal::Term);
     }
 
     #[test]
     fn other_fields_apply_in_place() {
         check(true, |_| ());
         check(true, |spec| spec.reload = Reload::Signal);
-        check(true, |spec| spec.reload_signal = StopSignal::Usr1);
+        check(true, |spec| spec.reload_signal = Signal::Usr1);
         check(true, |spec| spec.on_change.push(OnChange { path: "/a".to_owned(), action: Reload::Signal }));
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
         check(true, |spec| spec.start_timeout_ms = 1);
-        check(true, |spec| spec.stop_signal = Some(StopSignal::Quit));
+        check(true, |spec| spec.stop_signal = Some(Signal::Quit));
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
         check(true, |spec| spec.replace = Replace::StartFirst);

@@ -10,7 +10,7 @@ use muster_topics::{
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,
-    unit::{Desired, Progress, StopSignal},
+    unit::{Desired, Progress},
 };
 use serde_json::{Map, Value};
 
@@ -168,8 +168,8 @@ pub(super) trait Instance: Send {
     /// The next thing that becomes of it; nothing if it cannot be heard any more. Cancel-safe.
     fn next(&mut self) -> BoxFuture<'_, Option<News>>;
 
-    /// Asks it to end, and has it ended once its grace is over. Its end is news.
-    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
+    /// Asks it to end, by a signal or else as it says itself, and has it ended once its grace is over. Its end is news.
+    fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Asks for it to be suspended, or to go on. That it is is news.
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;

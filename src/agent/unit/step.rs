@@ -12,7 +12,7 @@ use muster_topics::{
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
-    unit::{Desired, Exit, StopSignal},
+    unit::{Desired, Exit},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -70,7 +70,8 @@ pub(super) enum Order {
 /// A request to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
-    pub(super) signal: StopSignal,
+    /// How it is asked; as it says itself if there is none.
+    pub(super) signal: Option<Signal>,
     pub(super) grace_ms: u64,
 }
 

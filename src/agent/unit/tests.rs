@@ -13,7 +13,7 @@ use muster_topics::{
     command::Verb,
     effective::Effective,
     name::{Digest, Name},
-    unit::{Exit, HoldReason, Phase, Progress, Run, StopSignal},
+    unit::{Exit, HoldReason, Phase, Progress, Run},
 };
 use tokio::sync::{Notify, broadcast};
 
@@ -95,7 +95,7 @@ impl Instance for FakeInstance {
         .boxed()
     }
 
-    fn stop(&mut self, _: StopSignal, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
+    fn stop(&mut self, _: Option<Signal>, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
         self.fake.end(&self.unit, Exit::Signal(15));
         async { Ok(()) }.boxed()
     }

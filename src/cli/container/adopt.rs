@@ -67,7 +67,7 @@ pub(super) async fn adopt(adopt: Adopt, session: &Session) -> Result<(), Failure
         probes: adopt.probes.into_field(),
         start_timeout_ms: millis(adopt.start_timeout),
         restart: policy.restart,
-        stop_signal: policy.stop_signal.unwrap_or_default(),
+        stop_signal: policy.stop_signal,
         grace_ms: policy.grace_ms(),
         labels: policy.labels.into_iter().collect(),
         after: policy.after,

@@ -188,7 +188,7 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
         rollback: create.trial.rollback(),
         verify_after_ms: create.trial.verify_after_ms(),
         healthy_within_ms: create.trial.healthy_within_ms(),
-        stop_signal: policy.stop_signal.unwrap_or_default(),
+        stop_signal: policy.stop_signal,
         grace_ms: policy.grace_ms(),
         labels: policy.labels.into_iter().collect(),
         after: policy.after,

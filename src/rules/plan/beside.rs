@@ -19,12 +19,7 @@
 //!
 //! [`YunoSpec::healthy_within`]: muster_topics::unit::YunoSpec::healthy_within
 
-use muster_topics::{
-    Millis,
-    name::Digest,
-    probe::Which,
-    unit::{self, StopSignal},
-};
+use muster_topics::{Millis, name::Digest, probe::Which, signal::Signal, unit};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -241,12 +236,12 @@ impl Unit {
         let (signal, grace_ms) = self.way_to_end(&beside.revision);
         Some(match alive.ends_by_ms {
             None => Step::StopBeside { signal, grace_ms },
-            by_ms => due(by_ms, now_ms).unwrap_or(Step::StopBeside { signal: StopSignal::Kill, grace_ms: 0 }),
+            by_ms => due(by_ms, now_ms).unwrap_or(Step::StopBeside { signal: Some(Signal::Kill), grace_ms: 0 }),
         })
     }
 
     /// How what runs in a revision is asked to end, and how long it may take: as its own spec says, if that is still known.
-    fn way_to_end(&self, revision: &Digest) -> (StopSignal, u64) {
+    fn way_to_end(&self, revision: &Digest) -> (Option<Signal>, u64) {
         let policy = self.spec_of(revision).map_or(self.policy, Policy::of);
         (policy.stop_signal, policy.grace_ms)
     }

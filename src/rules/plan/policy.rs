@@ -2,7 +2,8 @@
 
 use muster_topics::{
     Millis,
-    unit::{Channel, Restart, Spec, StopSignal, grace_ms, start_timeout_ms, started_after_ms, verify_after_ms},
+    signal::Signal,
+    unit::{Channel, Restart, Spec, grace_ms, start_timeout_ms, started_after_ms, verify_after_ms},
 };
 
 use super::{health::Has, to_millis};
@@ -26,7 +27,8 @@ pub(super) struct Policy {
     pub(super) probes: Has,
     /// How long it may take to come up.
     pub(super) start_timeout_ms: Millis,
-    pub(super) stop_signal: StopSignal,
+    /// What asks it to end; what it says itself if there is none.
+    pub(super) stop_signal: Option<Signal>,
     pub(super) grace_ms: u64,
     /// Another revision is started before what runs is ended.
     pub(super) starts_first: bool,
@@ -48,7 +50,7 @@ impl Policy {
                 probes: Has::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),
                 reloads: !spec.reload.is_restart(),
-                stop_signal: spec.stop_signal(),
+                stop_signal: Some(spec.stop_signal()),
                 grace_ms: spec.grace_ms,
                 starts_first: !spec.replace.is_stop_first(),
                 rolls_back: spec.rollback.is_auto(),
@@ -87,7 +89,7 @@ impl Default for Policy {
             speaks: false,
             probes: Has::default(),
             start_timeout_ms: to_millis(start_timeout_ms()),
-            stop_signal: StopSignal::default(),
+            stop_signal: None,
             grace_ms: grace_ms(),
             starts_first: false,
             rolls_back: false,

@@ -2,7 +2,8 @@
 
 use muster_topics::{
     Millis,
-    unit::{Desired, Phase, Run, StopSignal},
+    signal::Signal,
+    unit::{Desired, Phase, Run},
 };
 
 use super::{Alive, Instance, Step, Unit, Work};
@@ -27,7 +28,7 @@ impl Unit {
             (_, Instance::Alive(alive)) => match alive.ends_by_ms {
                 // What ignored its first end is asked again with no grace, and the shell says so.
                 Some(by_ms) => {
-                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: StopSignal::Kill, grace_ms: 0 }))
+                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: Some(Signal::Kill), grace_ms: 0 }))
                 }
                 None => self.plan_alive(alive, now_ms),
             },

@@ -12,6 +12,7 @@ mod wired;
 
 use muster_topics::{
     probe::Which,
+    signal::Signal,
     unit::{Channel, Exit, HoldReason, Restart, Rollback, Run, Spec, YunoSpec},
 };
 
@@ -35,6 +36,11 @@ fn spec(artifact: &str, change: impl FnOnce(&mut YunoSpec)) -> Spec {
 
 fn desired(generation: u64, spec: Spec, run: Run) -> Desired {
     Desired { generation, revision: spec.revision().unwrap(), spec, run, frozen: false }
+}
+
+/// What asks to end; `own` is what the program says itself.
+fn by(signal: Option<Signal>) -> String {
+    signal.map_or_else(|| "own".to_owned(), |signal| format!("{signal:?}"))
 }
 
 fn wants(desired: Desired) -> Seen {
@@ -74,8 +80,8 @@ impl Bench {
             }
             self.unit.observe(Seen::Began(step), self.now_ms);
             self.trail.push(match step {
-                Step::Stop { signal, grace_ms } => format!("stop {signal:?} {grace_ms}"),
-                Step::StopBeside { signal, grace_ms } => format!("stop beside {signal:?} {grace_ms}"),
+                Step::Stop { signal, grace_ms } => format!("stop {} {grace_ms}", by(signal)),
+                Step::StopBeside { signal, grace_ms } => format!("stop beside {} {grace_ms}", by(signal)),
                 Step::StartBeside => "start beside".to_owned(),
                 Step::Start { attempts } => format!("start {attempts}"),
                 other => format!("{other:?}"),

@@ -98,6 +98,53 @@ fn from_an_archive_in_either_form_to_running_and_away_again() {
 }
 
 #[test]
+fn container_is_stopped_by_the_signal_of_its_image_unless_its_unit_names_one() {
+    let (podman, fleet) = stage();
+    let tar = fleet.home.path().join("shop.tar").to_str().unwrap().to_owned();
+    let script = "for s in 3 15 10 37; do trap \"exit $s\" $s; done; echo ready; while :; do sleep 0.1; done";
+    let cmd = format!("CMD {}", json!(["/bin/sh", "-c", script]));
+    let import = ["import", "--quiet", "--change", &cmd, "--change", "STOPSIGNAL SIGQUIT", &tar, "localhost/quits:1"];
+    podman.run(&import);
+    let made = |fields: Value| {
+        let mut document = shop(json!({"image": {"name": "localhost/quits:1"}, "args": []}));
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        document
+    };
+    // It is the same container all the time, and its log goes on.
+    let mut runs = 0;
+    let mut listens = || {
+        runs += 1;
+        eventually("it listens", || {
+            let log = fleet.muster(&["container", "logs", "default/shop"]).stdout;
+            if log.lines().filter(|line| line.contains("ready")).count() == runs { Ok(()) } else { Err(log) }
+        });
+    };
+    let mut id = None;
+    // What its unit says, and the signal that it ends by.
+    for (fields, number) in [
+        (json!({}), 3),
+        (json!({"stop_signal": "term"}), 15),
+        (json!({"stop_signal": "SIGRTMIN+3"}), 37),
+        (json!({"stop_signal": 10}), 10),
+        (json!({}), 3),
+    ] {
+        apply(&fleet, &made(fields.clone()));
+        listens();
+        let now = podman.inspect("muster.default.shop")["Id"].clone();
+        assert_eq!(id.get_or_insert_with(|| now.clone()), &now, "another signal makes no other container");
+        fleet.ok(&["container", "stop", "default/shop"]);
+        let unit = fleet.unit_in_phase("default/shop", "stopped");
+        assert_eq!(unit["observed"]["exit"], json!({"code": number}), "{fields}");
+    }
+    // And by hand.
+    apply(&fleet, &made(json!({"restart": "never"})));
+    listens();
+    fleet.ok(&["container", "signal", "rtmin+3", "default/shop"]);
+    let ended = fleet.unit("default/shop", |unit| unit["observed"]["phase"] == "failed");
+    assert_eq!(ended["observed"]["exit"], json!({"code": 37}), "{ended}");
+}
+
+#[test]
 fn an_image_that_does_not_fit_says_why() {
     let (podman, fleet) = stage();
     let refused = |document: &Value, words: &str| {

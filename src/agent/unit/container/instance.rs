@@ -4,10 +4,7 @@
 use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_topics::{
-    signal::Signal,
-    unit::{Exit, StopSignal},
-};
+use muster_topics::{signal::Signal, unit::Exit};
 use tokio::{net::unix::pipe, time::Instant};
 
 use super::runtime::{LogFrom, Phase, Runtime};
@@ -162,16 +159,26 @@ impl Container {
         }
     }
 
-    async fn end(&mut self, signal: StopSignal, grace_ms: u64) -> Result<(), Failure> {
+    async fn end(&mut self, signal: Option<Signal>, grace_ms: u64) -> Result<(), Failure> {
         self.kill_at = Some(Instant::now() + Duration::from_millis(grace_ms));
         // What is suspended hears nothing.
         if self.runs.as_ref().is_some_and(|runs| runs.frozen) {
             self.suspend(false).await?;
         }
         if grace_ms > 0 {
-            self.runtime.signal(&self.name, signal.into()).await?;
+            let signal = match signal {
+                Some(signal) => signal,
+                None => self.own_stop_signal().await?,
+            };
+            self.runtime.signal(&self.name, signal).await?;
         }
         Ok(())
+    }
+
+    /// What it says itself, as of now: somebody may have made it anew since it was started.
+    async fn own_stop_signal(&self) -> Result<Signal, Failure> {
+        let state = self.runtime.look(&self.name).await?;
+        Ok(state.and_then(|state| state.stop_signal).unwrap_or(Signal::Term))
     }
 
     async fn suspend(&mut self, frozen: bool) -> Result<(), Failure> {
@@ -187,7 +194,7 @@ impl Instance for Container {
         self.hear().boxed()
     }
 
-    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
+    fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         self.end(signal, grace_ms).boxed()
     }
 

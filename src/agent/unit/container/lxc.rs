@@ -302,7 +302,7 @@ impl Lxc {
 }
 
 fn state(name: &str, labels: BTreeMap<String, String>, phase: Phase) -> State {
-    State { id: name.to_owned(), name: name.to_owned(), labels, phase, obstacle: None }
+    State { id: name.to_owned(), name: name.to_owned(), labels, phase, stop_signal: None, obstacle: None }
 }
 
 /// A container of somebody else's.

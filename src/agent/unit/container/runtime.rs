@@ -95,6 +95,8 @@ pub(super) struct State {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) phase: Phase,
+    /// The signal that it says asks it to end, which it has from its image.
+    pub(super) stop_signal: Option<Signal>,
     /// Why nobody but who has made it can keep it, if that is so.
     pub(super) obstacle: Option<String>,
 }

@@ -3,7 +3,7 @@
 use muster_shim::{Launch, Output, Restart, RestartOn};
 use muster_topics::{command::Exec, name::UnitName, unit::YunoSpec};
 
-use super::launch::number;
+use super::launch::signal_number;
 use crate::{
     agent::{
         execute::Container,
@@ -43,7 +43,7 @@ pub(super) async fn launch(
         // By then its container may be another one.
         launch.restart = Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 };
         launch.timeout_ms = None;
-        launch.stop_signal = number(spec.stop_signal());
+        launch.stop_signal = signal_number(spec.stop_signal());
         launch.grace_ms = spec.grace_ms;
         Ok(launch)
     };

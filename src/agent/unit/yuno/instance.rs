@@ -6,15 +6,12 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_topics::{
-    signal::Signal,
-    unit::{Exit, StopSignal},
-};
+use muster_topics::{signal::Signal, unit::Exit};
 
 use super::{
     channel::{Call, Line},
     failure::{from_shim, may_heal},
-    launch::{number, signal_number},
+    launch::signal_number,
     log,
 };
 use crate::{
@@ -142,8 +139,8 @@ impl Instance for Yuno {
         self.hear().boxed()
     }
 
-    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
+    fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = muster_shim::Request::Stop { signal: signal_number(signal.unwrap_or(Signal::Term)), grace_ms };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 

@@ -11,12 +11,10 @@ use muster_topics::{
     capability::Capability,
     name::UnitName,
     process::{self, Process},
-    unit::{Channel, Desired, Restart, Run, StopSignal, YunoSpec},
+    signal::Signal,
+    unit::{Channel, Desired, Restart, Run, YunoSpec},
 };
-use nix::{
-    sys::signal::Signal,
-    unistd::{self, Gid},
-};
+use nix::unistd::{self, Gid};
 
 use uuid::Uuid;
 
@@ -104,7 +102,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
             reset_after_ms: GOOD_AFTER_MS.unsigned_abs(),
         },
         timeout_ms: None,
-        stop_signal: number(spec.stop_signal()),
+        stop_signal: signal_number(spec.stop_signal()),
         grace_ms: spec.grace_ms,
     }
 }
@@ -160,55 +158,10 @@ fn resource(resource: process::Resource) -> Resource {
     }
 }
 
-pub(super) fn number(signal: StopSignal) -> i32 {
-    let signal = match signal {
-        StopSignal::Term => Signal::SIGTERM,
-        StopSignal::Int => Signal::SIGINT,
-        StopSignal::Quit => Signal::SIGQUIT,
-        StopSignal::Hup => Signal::SIGHUP,
-        StopSignal::Usr1 => Signal::SIGUSR1,
-        StopSignal::Usr2 => Signal::SIGUSR2,
-        StopSignal::Kill => Signal::SIGKILL,
-    };
-    signal as i32
-}
-
-/// The number of a signal on this machine.
-pub(in crate::agent::unit) fn signal_number(signal: muster_topics::signal::Signal) -> i32 {
-    use muster_topics::signal::Signal as Of;
-    let signal = match signal {
-        Of::Hup => Signal::SIGHUP,
-        Of::Int => Signal::SIGINT,
-        Of::Quit => Signal::SIGQUIT,
-        Of::Ill => Signal::SIGILL,
-        Of::Trap => Signal::SIGTRAP,
-        Of::Abrt => Signal::SIGABRT,
-        Of::Bus => Signal::SIGBUS,
-        Of::Fpe => Signal::SIGFPE,
-        Of::Kill => Signal::SIGKILL,
-        Of::Usr1 => Signal::SIGUSR1,
-        Of::Segv => Signal::SIGSEGV,
-        Of::Usr2 => Signal::SIGUSR2,
-        Of::Pipe => Signal::SIGPIPE,
-        Of::Alrm => Signal::SIGALRM,
-        Of::Term => Signal::SIGTERM,
-        Of::Chld => Signal::SIGCHLD,
-        Of::Cont => Signal::SIGCONT,
-        Of::Stop => Signal::SIGSTOP,
-        Of::Tstp => Signal::SIGTSTP,
-        Of::Ttin => Signal::SIGTTIN,
-        Of::Ttou => Signal::SIGTTOU,
-        Of::Urg => Signal::SIGURG,
-        Of::Xcpu => Signal::SIGXCPU,
-        Of::Xfsz => Signal::SIGXFSZ,
-        Of::Vtalrm => Signal::SIGVTALRM,
-        Of::Prof => Signal::SIGPROF,
-        Of::Winch => Signal::SIGWINCH,
-        Of::Io => Signal::SIGIO,
-        Of::Pwr => Signal::SIGPWR,
-        Of::Sys => Signal::SIGSYS,
-    };
-    signal as i32
+/// The number of a signal on this machine. Those of real time are the same everywhere.
+pub(in crate::agent::unit) fn signal_number(signal: Signal) -> i32 {
+    let named = signal.to_string().parse::<nix::sys::signal::Signal>();
+    named.map_or_else(|_| signal.number(), |signal| signal as i32)
 }
 
 /// The user and groups that a unit runs with; none if they are the agent's own.

@@ -118,7 +118,7 @@ impl Yunos {
     ) -> Result<bool, Failure> {
         match how {
             Reload::Restart => Ok(false),
-            Reload::Signal => signal(spec.reload_signal.into()).await.map(|()| true),
+            Reload::Signal => signal(spec.reload_signal).await.map(|()| true),
             Reload::Channel => match self.switchboard.ask(unit, slot, Ask::Reload, ANSWER_MAX).await {
                 Ok(_) => Ok(true),
                 Err(complaint) => {

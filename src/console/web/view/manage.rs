@@ -87,8 +87,8 @@ fn signals(frame: &Frame, url: &str) -> Markup {
                 div.row {
                     label for="signal" { "Send its main process" }
                     select #signal name="signal" {
-                        @for signal in Signal::ALL {
-                            option value=(signal.as_str()) selected[signal == Signal::Hup] { (signal) }
+                        @for signal in Signal::all() {
+                            option value=(signal.name()) selected[signal == Signal::Hup] { (signal) }
                         }
                     }
                     button type="submit" { "Send" }

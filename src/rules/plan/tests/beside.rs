@@ -196,7 +196,7 @@ fn with_nothing_to_go_back_to_it_fails_and_runs_on() {
 fn what_was_replaced_ends_as_its_own_spec_says() {
     let mut bench = running(Run::Running);
     let Spec::Yuno(mut other) = first("b") else { panic!("a yuno") };
-    (other.grace_ms, other.stop_signal) = (1, Some(StopSignal::Int));
+    (other.grace_ms, other.stop_signal) = (1, Some(Signal::Int));
     bench.replace(Spec::Yuno(other), Run::Running);
     bench.trail.clear();
     bench.pass(SECOND);
@@ -266,7 +266,7 @@ fn another_wish_has_the_candidate_ended_first() {
 fn two_do_not_play() {
     let speaks = |artifact: &str| {
         let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
-        (spec.channel, spec.stop_signal) = (Channel::Lines, Some(StopSignal::Term));
+        (spec.channel, spec.stop_signal) = (Channel::Lines, Some(Signal::Term));
         Spec::Yuno(spec)
     };
     let connection = || Connection { number: 1, playing: false, can: vec![muster_topics::channel::Ability::Play] };

@@ -4,6 +4,7 @@
 use std::{fs, io, os::unix::fs::MetadataExt};
 
 use muster_shim::{Main, proc};
+use nix::libc;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::agent::cgroup::Hierarchies;
@@ -21,7 +22,7 @@ pub(super) fn first_of(monitor: &Main) -> Option<i32> {
 
 /// Sends it a signal; false if it is not there any more. That it is the one is looked at again once it is held.
 pub(super) fn send(monitor: &Main, pid: i32, signal: i32) -> io::Result<bool> {
-    let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
+    let signal = signal_of(signal).ok_or(io::ErrorKind::InvalidInput)?;
     let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     let handle = match pidfd_open(handle, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(false),
@@ -34,6 +35,17 @@ pub(super) fn send(monitor: &Main, pid: i32, signal: i32) -> io::Result<bool> {
         Err(rustix::io::Errno::SRCH) => Ok(false),
         sent => Ok(sent.map(|()| true)?),
     }
+}
+
+/// The signal of a number; nothing for one that the C library keeps for itself.
+#[expect(unsafe_code, reason = "signals of real time have no safe form in the crate that has pidfds")]
+fn signal_of(number: i32) -> Option<Signal> {
+    let real_time = || {
+        let is_free = (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number);
+        // SAFETY: it is none of those that the C library keeps for itself, which are below the first of real time.
+        is_free.then(|| unsafe { Signal::from_raw_unchecked(number) })
+    };
+    Signal::from_named_raw(number).or_else(real_time)
 }
 
 /// Whether what it is in is suspended.

@@ -6,6 +6,7 @@ use muster_topics::{
     Millis,
     container::{ContainerState, Network},
     process::{Amount, Cores, Limits, Resource, Rlimit},
+    signal::Signal,
     unit::Exit,
 };
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,9 @@ struct SeenState {
 struct SeenConfig {
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
+    /// A name or a number, as a text or as a number.
+    #[serde(default)]
+    stop_signal: Value,
 }
 
 impl Seen {
@@ -173,8 +177,22 @@ impl Seen {
             _ => Phase::Busy,
         };
         let name = self.name.trim_start_matches('/').to_owned();
-        State { id: self.id, name, labels: self.config.labels.unwrap_or_default(), phase, obstacle }
+        let SeenConfig { labels, stop_signal } = self.config;
+        let stop_signal = own_stop_signal(stop_signal, &name);
+        State { id: self.id, name, labels: labels.unwrap_or_default(), phase, stop_signal, obstacle }
     }
+}
+
+/// What a container says of its stop signal, if it says anything; what is none is as good as nothing.
+fn own_stop_signal(said: Value, container: &str) -> Option<Signal> {
+    if said.is_null() || said == "" || said == 0 {
+        return None;
+    }
+    serde_json::from_value(said)
+        .inspect_err(
+            |error| tracing::warn!(container, %error, "its stop signal is not known here, and SIGTERM is sent"),
+        )
+        .ok()
 }
 
 /// Nothing for the year 1, which stands for never.
@@ -385,6 +403,22 @@ mod tests {
         let bare: Seen =
             serde_json::from_value(json!({"State": {"Status": "exited"}, "Config": {"Labels": null}})).unwrap();
         assert_eq!(bare.into_state().labels.len(), 0);
+    }
+
+    #[test]
+    fn stop_signal_of_a_container_is_read_in_every_form() {
+        let signal = |said: Value| {
+            let seen = json!({"State": {"Status": "running"}, "Config": {"StopSignal": said}});
+            serde_json::from_value::<Seen>(seen).unwrap().into_state().stop_signal
+        };
+        for (said, number) in
+            [(json!("SIGQUIT"), 3), (json!("3"), 3), (json!(3), 3), (json!("SIGRTMIN+3"), 37), (json!("37"), 37)]
+        {
+            assert_eq!(signal(said.clone()).map(Signal::number), Some(number), "{said}");
+        }
+        for nothing in [json!(null), json!(""), json!(0), json!("SIGNOTHING"), json!({})] {
+            assert_eq!(signal(nothing.clone()), None, "{nothing}");
+        }
     }
 
     #[test]
