@@ -62,7 +62,7 @@ impl Class {
                 .iter()
                 .find(|step| !step.status.is_success())
                 .map_or(Self::Failed, |step| Self::of_status(&step.status)),
-            Status::Exited { .. }
+            Status::Exited(_)
             | Status::Applied { .. }
             | Status::AppliedSet { .. }
             | Status::Completed
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_host_is_counted_once_and_named() {
         use CommandState::{Done, Missing, Running, Waiting};
-        let exited = |code| Some(Status::Exited { exit: Exit::Code(code) });
+        let exited = |code| Some(Status::exited(Exit::Code(code)));
         let refused = |code| Some(Status::Refused { code, message: String::new() });
         let batch = |status| Some(Status::Batch { steps: vec![StepOutcome::of(status, 0)] });
         let hosts = [

@@ -8,7 +8,7 @@ use muster_topics::{
     outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Status},
     presence::{Presence, PresenceState},
     topic::HostTopic,
-    unit::Exit,
+    unit::{Exit, ProcessEnd},
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     testing::{Fleet, a_moment, ago},
 };
 
-const EXITED: Status = Status::Exited { exit: Exit::Code(0) };
+const EXITED: Status = Status::Exited(ProcessEnd { exit: Exit::Code(0), oom_killed: false, core_dumped: false });
 
 #[tokio::test]
 async fn a_command_goes_once_around() {

@@ -26,7 +26,11 @@ use muster_shim::{
     files::{self, Found},
     proc, sealed,
 };
-use muster_topics::{capability::Capability, name::Digest};
+use muster_topics::{
+    capability::Capability,
+    name::Digest,
+    unit::{self, ProcessEnd},
+};
 use tokio::{
     io::Interest,
     net::UnixStream,
@@ -225,7 +229,7 @@ impl Shims {
             Found::State(state) => state,
         };
         if !is_alive(&state) && !has_left_something(folder, &state) {
-            return Ok(Adopted::Ended(end_of(state)));
+            return Ok(Adopted::Ended(last_of(state)));
         }
         let (program, at) = (self.program.clone(), folder.to_owned());
         self.make_room().await;
@@ -464,11 +468,22 @@ fn has_left_something(folder: &Path, state: &State) -> bool {
 }
 
 /// How a program ended that does not run any more and whose shim is gone.
-fn end_of(state: State) -> Ended {
+fn last_of(state: State) -> Ended {
     match (state.main, state.last) {
         (None, Some(last)) => last,
         (main, _) => unknown(main.map(|main| main.started_ms)),
     }
+}
+
+/// How a process ended, in the words of the bus.
+#[must_use]
+pub fn process_end(ended: &Ended) -> ProcessEnd {
+    let exit = match ended.exit {
+        Exit::Code(code) => unit::Exit::Code(code),
+        Exit::Signal(signal) => unit::Exit::Signal(signal),
+        Exit::Unknown => unit::Exit::Unknown,
+    };
+    ProcessEnd { exit, oom_killed: ended.oom_killed, core_dumped: ended.core_dumped }
 }
 
 fn unknown(started_ms: Option<i64>) -> Ended {

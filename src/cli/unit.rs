@@ -300,7 +300,7 @@ pub(super) async fn list(session: &Session, wanted: Listing, noun: Noun) -> Resu
                 .or(observed.unready.clone())
                 .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
                 .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
-                .or(observed.exit.map(|exit| exit.to_string()))
+                .or(observed.last_end().map(|end| end.to_string()))
                 .unwrap_or_default(),
         ]
     };
@@ -435,9 +435,7 @@ fn held(hold: &Hold, now_ms: muster_topics::Millis) -> String {
 }
 
 fn last_exit(observed: &Observed) -> String {
-    let memory = if observed.oom_killed { ", out of memory" } else { "" };
-    let core = if observed.core_dumped { ", core dumped" } else { "" };
-    observed.exit.map(|exit| format!("{exit}{memory}{core}")).unwrap_or_default()
+    observed.last_end().map(|end| end.to_string()).unwrap_or_default()
 }
 
 /// Numbers that a yuno has told, with their age.

@@ -121,9 +121,9 @@ fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
 }
 
 fn because(unit: &Unit) -> String {
-    match (&unit.observed.error, unit.observed.exit) {
+    match (&unit.observed.error, unit.observed.last_end()) {
         (Some(error), _) => format!(": {error}"),
-        (None, Some(exit)) => format!(": its last process ended with {exit}"),
+        (None, Some(end)) => format!(": its last process ended with {end}"),
         (None, None) => String::new(),
     }
 }

@@ -276,7 +276,7 @@ impl Host {
         while let Some(id) = self.running.iter().find(|(_, one)| one.end_ms <= now_ms).map(|(id, _)| *id) {
             let Some(one) = self.running.remove(&id) else { break };
             let is_late = self.parts.manner.takes_ms > one.late_ms;
-            let status = if is_late { Status::TimedOut } else { Status::Exited { exit: self.exit(id) } };
+            let status = if is_late { Status::TimedOut } else { Status::exited(self.exit(id)) };
             self.finish(id, status, Some(one.received_ms)).await?;
         }
         let verdict = self.parts.voice.tick(now_ms);

@@ -213,7 +213,7 @@ impl Host {
     /// A program that takes no time begins and ends in one transaction, as an edit of desired state does.
     async fn do_at_once(&mut self, command: &Command) -> Done {
         let (id, entry) = (command.id, Self::entry(command, true));
-        let answer = answer(id, Status::Exited { exit: self.exit(id) }, Some(entry.received_ms));
+        let answer = answer(id, Status::exited(self.exit(id)), Some(entry.received_ms));
         if !self.parts.journal.enter(self.parts.n, entry, Some(answer.clone())).await.ok_or(Ended)? {
             return self.repeated(id).await;
         }
@@ -296,7 +296,7 @@ impl Host {
     /// Ends another command. One that has not come yet is refused when it does.
     async fn cancel(&mut self, command: &Command, which: CommandId) -> Done {
         if let Some(one) = self.running.remove(&which) {
-            let ended = Status::Exited { exit: Exit::Signal(nix::sys::signal::Signal::SIGTERM as i32) };
+            let ended = Status::exited(Exit::Signal(nix::sys::signal::Signal::SIGTERM as i32));
             self.finish(which, ended, Some(one.received_ms)).await?;
         } else {
             let expires_ms = receive::cancelled_expires_ms(command.issued_ms);

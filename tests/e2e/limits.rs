@@ -3,6 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use nix::unistd::geteuid;
+use serde_json::json;
 
 use crate::fleet::{Fleet, eventually, file};
 
@@ -74,6 +75,28 @@ fn one_that_eats_memory_is_killed_and_says_so() {
     if observed["oom_killed"] == true {
         assert!(shown.contains("exit code 3, out of memory"), "{shown}");
     }
+}
+
+#[test]
+fn command_that_eats_memory_is_killed_and_says_so() {
+    let fleet = Fleet::start();
+    let eat = "head -c 200000000 /dev/zero | tail | wc -c; exit 3";
+    let eaten = fleet.muster(&["exec", "--memory", "16M", "--shell", "--", eat]);
+    if eaten.code == 3 && eaten.stderr.contains("cannot be limited here") {
+        eprintln!("skipped: no command can be limited on this machine");
+        return;
+    }
+    eaten.expect_code(1).expect_stderr("ended with exit code 3, out of memory");
+    let alone = fleet.muster(&["exec", "--memory", "16M", "--", "tail", "/dev/zero"]);
+    alone.expect_code(1).expect_stderr("ended with signal 9 (SIGKILL), out of memory");
+    // As for a step of several.
+    let steps =
+        file(&fleet.home, "steps.json", &json!([{"argv": ["true"]}, {"argv": ["tail", "/dev/zero"]}]).to_string());
+    let step = fleet.muster(&["exec", "--memory", "16M", "--batch", &steps]);
+    step.expect_code(1).expect_stderr("step 2: ended with signal 9 (SIGKILL), out of memory");
+    // What is killed by somebody else has not used up anything.
+    let killed = fleet.muster(&["exec", "--memory", "16M", "--shell", "--", "kill -9 $$"]).expect_code(1);
+    assert!(killed.stderr.contains("signal 9 (SIGKILL)") && !killed.stderr.contains("memory"), "{killed:?}");
 }
 
 #[test]

@@ -367,7 +367,7 @@ impl World {
         if program.ends_ms > now_ms {
             return;
         }
-        let status = program.over.get_or_insert(Status::Exited { exit: Exit::Code(0) }).clone();
+        let status = program.over.get_or_insert(Status::exited(Exit::Code(0))).clone();
         if self.machines[index].agent.is_some() {
             self.tell_agent(index, Happens::Ended(id, status));
         }

@@ -9,7 +9,7 @@ use crate::{
     Millis, V1,
     channel::Complaint,
     name::{CommandId, Digest, UnitName},
-    unit::{Exit, Hold},
+    unit::{Exit, Hold, ProcessEnd},
 };
 
 /// The most output in one message, before encoding: in base64, and with everything around it, two
@@ -186,10 +186,7 @@ pub struct AppliedUnit {
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Status {
     /// A program ran and ended.
-    Exited {
-        /// How.
-        exit: Exit,
-    },
+    Exited(ProcessEnd),
     /// A program ran out of time and was ended.
     TimedOut,
     /// Somebody cancelled it: a program was ended, or not begun.
@@ -233,11 +230,17 @@ pub enum Status {
 }
 
 impl Status {
+    /// A program ended in this way, and no more is known of that.
+    #[must_use]
+    pub fn exited(exit: Exit) -> Self {
+        Self::Exited(exit.into())
+    }
+
     /// Whether it did what was asked.
     #[must_use]
     pub fn is_success(&self) -> bool {
         match self {
-            Self::Exited { exit } => exit.is_success(),
+            Self::Exited(end) => end.exit.is_success(),
             Self::Batch { steps } => steps.iter().all(|step| step.status.is_success()),
             Self::Applied { .. } | Self::AppliedSet { .. } | Self::Completed => true,
             Self::TimedOut | Self::Cancelled | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,

@@ -785,6 +785,13 @@ impl std::fmt::Display for RolledBack {
 }
 
 impl Observed {
+    /// How its last process ended, with what else is known of that.
+    #[must_use]
+    pub fn last_end(&self) -> Option<ProcessEnd> {
+        let of = |exit| ProcessEnd { exit, oom_killed: self.oom_killed, core_dumped: self.core_dumped };
+        self.exit.map(of)
+    }
+
     /// A unit of which nothing is there yet.
     #[must_use]
     pub fn absent(at_ms: Millis) -> Self {
@@ -860,9 +867,39 @@ impl std::fmt::Display for Exit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Signal(number) => match Signal::from_number(*number) {
+                Some(signal) => write!(f, "signal {number} ({signal})"),
+                None => write!(f, "signal {number}"),
+            },
             Self::Unknown => f.write_str("unknown"),
         }
+    }
+}
+
+/// How a process ended, with what else is known of that. Whoever tells people of an end tells it as this is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProcessEnd {
+    /// How.
+    pub exit: Exit,
+    /// It, or something that it had started, was killed because it had used up the memory that it may have.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+    /// It left a core file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
+}
+
+impl From<Exit> for ProcessEnd {
+    fn from(exit: Exit) -> Self {
+        Self { exit, oom_killed: false, core_dumped: false }
+    }
+}
+
+impl std::fmt::Display for ProcessEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let memory = if self.oom_killed { ", out of memory" } else { "" };
+        let core = if self.core_dumped { ", core dumped" } else { "" };
+        write!(f, "{}{memory}{core}", self.exit)
     }
 }
 
@@ -1016,6 +1053,16 @@ mod tests {
         let mut before = serde_json::to_value(spec()).unwrap();
         (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
         assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), Signal::Term);
+    }
+
+    #[test]
+    fn end_is_printed_with_all_that_is_known_of_it() {
+        let end = |exit, oom_killed, core_dumped| ProcessEnd { exit, oom_killed, core_dumped }.to_string();
+        assert_eq!(end(Exit::Code(3), false, false), "exit code 3");
+        assert_eq!(end(Exit::Signal(9), true, false), "signal 9 (SIGKILL), out of memory");
+        assert_eq!(end(Exit::Signal(11), false, true), "signal 11 (SIGSEGV), core dumped");
+        assert_eq!(end(Exit::Code(137), true, true), "exit code 137, out of memory, core dumped");
+        assert_eq!(end(Exit::Signal(99), false, false), "signal 99");
     }
 
     #[test]

@@ -20,7 +20,6 @@ use muster_topics::{
     command::{Exec, Keep},
     name::CommandId,
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
-    unit,
 };
 use tokio::{
     sync::mpsc,
@@ -31,7 +30,7 @@ use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::{ExecEvent, Sent, piece::whole_characters};
-use crate::agent::shim::{Adopted, Shim, Shims};
+use crate::agent::shim::{Adopted, Shim, Shims, process_end};
 
 /// How long a command runs before its output is told as it comes.
 pub(super) const STREAM_AFTER: Duration = Duration::from_secs(1);
@@ -282,7 +281,6 @@ fn status(ended: &Ended) -> Status {
         Exit::Unknown => Status::Lost,
         // However it took that.
         _ if ended.stopped => Status::Cancelled,
-        Exit::Code(code) => Status::Exited { exit: unit::Exit::Code(code) },
-        Exit::Signal(signal) => Status::Exited { exit: unit::Exit::Signal(signal) },
+        Exit::Code(_) | Exit::Signal(_) => Status::Exited(process_end(ended)),
     }
 }

@@ -110,7 +110,7 @@ fn sh(script: &str) -> Exec {
 }
 
 fn exited(code: i32) -> Status {
-    Status::Exited { exit: Exit::Code(code) }
+    Status::exited(Exit::Code(code))
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_short_command_is_told_in_one_message() {
     assert_eq!((told.status, told.pieces), (exited(3), 0));
     assert_eq!(told.rest, (b"out\n".to_vec(), b"err\n".to_vec()));
     let told = rig.outcome(&sh("kill -9 $$")).await;
-    assert_eq!(told.status, Status::Exited { exit: Exit::Signal(9) });
+    assert_eq!(told.status, Status::exited(Exit::Signal(9)));
     let told = rig.outcome(&exec(&["true"])).await;
     assert_eq!((told.status, told.pieces, told.rest), (exited(0), 0, (vec![], vec![])));
 }

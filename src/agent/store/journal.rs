@@ -401,7 +401,7 @@ mod tests {
             let ending = Ending {
                 rest: (b"end".to_vec(), vec![]),
                 dropped_bytes: (0, 9),
-                ..Status::Exited { exit: Exit::Code(code) }.into()
+                ..Status::exited(Exit::Code(code)).into()
             };
             let key = finish(&mut tx, id, ending, 7).await.unwrap();
             tx.commit().await.unwrap();

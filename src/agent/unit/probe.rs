@@ -25,7 +25,7 @@ use tokio::{
 
 use super::log;
 use crate::{
-    agent::shim::{Adopted, Shim, Shims},
+    agent::shim::{Adopted, Shim, Shims, process_end},
     rules::{lease::Wiring, plan::Probing, probe::endpoint},
 };
 
@@ -218,8 +218,7 @@ fn judge(ended: &Ended, limit_ms: u64, folder: &Path) -> Result<(), String> {
     let how = match ended.exit {
         _ if ended.timed_out => format!("it had not ended after {limit_ms} ms"),
         Exit::Code(0) => return Ok(()),
-        Exit::Code(code) => format!("exit code {code}"),
-        Exit::Signal(signal) => format!("signal {signal}"),
+        Exit::Code(_) | Exit::Signal(_) => process_end(ended).to_string(),
         Exit::Unknown => "nobody saw how it ended".to_owned(),
     };
     // A few, for the last may be empty.

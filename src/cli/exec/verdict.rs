@@ -2,7 +2,7 @@
 
 use muster_topics::{
     outcome::{RefusalCode, Status},
-    unit::Exit,
+    unit::{Exit, ProcessEnd},
 };
 
 use crate::{
@@ -62,8 +62,8 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
 #[must_use]
 pub fn status(status: &Status) -> String {
     match status {
-        Status::Exited { exit: Exit::Unknown } => "ended, and nobody saw how".to_owned(),
-        Status::Exited { exit } => format!("ended with {exit}"),
+        Status::Exited(ProcessEnd { exit: Exit::Unknown, .. }) => "ended, and nobody saw how".to_owned(),
+        Status::Exited(end) => format!("ended with {end}"),
         Status::TimedOut => "timed out and was ended".to_owned(),
         Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
             Some((number, step)) => format!("step {number}: {}", self::status(&step.status)),
@@ -86,12 +86,12 @@ pub fn status(status: &Status) -> String {
 pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> {
     if let ([CommandHost { outcome: Some(outcome), .. }], true) = (hosts, passthrough) {
         match outcome.value.status {
-            Status::Exited { exit: Exit::Code(0) } => return Ok(()),
-            Status::Exited { exit: Exit::Code(code) } => {
+            Status::Exited(ProcessEnd { exit: Exit::Code(0), .. }) => return Ok(()),
+            Status::Exited(ProcessEnd { exit: Exit::Code(code), .. }) => {
                 return Err(Failure::silent(Kind::Code(u8::try_from(code).unwrap_or(1))));
             }
             // As a shell has it.
-            Status::Exited { exit: Exit::Signal(signal) } => {
+            Status::Exited(ProcessEnd { exit: Exit::Signal(signal), .. }) => {
                 return Err(Failure::silent(Kind::Code(u8::try_from(128 + signal).unwrap_or(1))));
             }
             _ => {}
@@ -149,12 +149,12 @@ mod tests {
 
     #[test]
     fn exit_codes() {
-        let exited = |code| Some(Status::Exited { exit: Exit::Code(code) });
+        let exited = |code| Some(Status::exited(Exit::Code(code)));
         let refused = |code| Some(Status::Refused { code, message: String::new() });
         check(vec![exited(0), exited(0)], false, 0);
         check(vec![exited(0), exited(7)], false, 1);
         check(vec![exited(7)], true, 7);
-        check(vec![Some(Status::Exited { exit: Exit::Signal(9) })], true, 137);
+        check(vec![Some(Status::exited(Exit::Signal(9)))], true, 137);
         check(vec![Some(Status::TimedOut)], true, 1);
         check(vec![refused(RefusalCode::Denied)], false, 3);
         check(vec![refused(RefusalCode::NotFound)], false, 1);

@@ -136,7 +136,7 @@ async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
     assert!(joined.status().is_success());
     stored(&fixture, &[message(bad, HostTopic::Outcome, &outcome(done))]).await;
     let shown = fixture.console.command(done).await.unwrap();
-    assert!(matches!(shown.hosts[0].outcome.as_ref().unwrap().value.status, Status::Exited { .. }));
+    assert!(matches!(shown.hosts[0].outcome.as_ref().unwrap().value.status, Status::Exited(_)));
 }
 
 #[tokio::test]

@@ -132,7 +132,7 @@ mod tests {
             sealed: None,
         };
         let refused = Status::Refused { code: RefusalCode::Denied, message: "no".to_owned() };
-        let exited = |code| Status::Exited { exit: Exit::Code(code) };
+        let exited = |code| Status::exited(Exit::Code(code));
         let mut db = store.begin().await.unwrap();
         command::add(&mut db, &order, b"", &hosts).await.unwrap();
         let statuses = [exited(0), exited(0), exited(3), refused.clone()];

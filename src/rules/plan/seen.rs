@@ -4,7 +4,7 @@ use muster_topics::{
     Millis,
     name::Digest,
     probe::Which,
-    unit::{Desired, Exit, Hold, Progress},
+    unit::{Desired, Exit, Hold, ProcessEnd, Progress},
 };
 
 use super::{Connection, NotPlayed, Process, Step};
@@ -174,10 +174,9 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let memory = if self.oom_killed { ", out of memory" } else { "" };
-        let core = if self.core_dumped { ", core dumped" } else { "" };
+        let Self { exit, oom_killed, core_dumped, .. } = *self;
         let silent = if self.silent { ", after it was silent for too long" } else { "" };
-        write!(f, "{}{memory}{core}{silent}", self.exit)
+        write!(f, "{}{silent}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }
 

@@ -200,7 +200,7 @@ fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
     let observed = bench.unit.observed.clone();
     assert!(observed.oom_killed && !observed.core_dumped);
     assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
-    assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9, out of memory"));
+    assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9 (SIGKILL), out of memory"));
     bench.pass(30 * SECOND);
     bench.start();
     assert!(bench.unit.observed.last_lines.is_some(), "it is not up yet");

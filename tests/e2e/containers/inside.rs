@@ -147,7 +147,7 @@ fn the_limits_of_its_container_hold_and_its_own_lie_below() {
     if unified {
         own.expect_code(3).expect_stderr("hands that on to nothing below it");
     } else {
-        own.expect_code(1).expect_stderr("signal 9");
+        own.expect_code(1).expect_stderr("ended with signal 9 (SIGKILL), out of memory");
         assert_eq!(take(&[], "40M"), 0, "its container has room for it");
     }
     let forks = "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i + 1)); done; wait";

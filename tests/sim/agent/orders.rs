@@ -345,7 +345,7 @@ impl Agent {
         id: CommandId,
         status: Status,
     ) -> Result<(), Crash> {
-        let exit = Status::Exited { exit: Exit::Code(0) };
+        let exit = Status::exited(Exit::Code(0));
         let known = machine.programs.get(&id).map(|program| program.over.clone().unwrap_or(exit));
         around.watch.ends(id, &status, known.as_ref());
         let key = machine.disk.write(|tx| tx.finish(id, status, clock::now_ms()))?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     agent::{
-        shim::Shim,
+        shim::{Shim, process_end},
         unit::kind::{Instance, News},
     },
     clock::now_ms,
@@ -163,17 +163,13 @@ pub(super) fn ends_with_host(exit: Exit) -> bool {
 
 /// How it ended; its last lines are read at once, for a next start may add to them.
 pub(super) fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
-    let exit = match ended.exit {
-        muster_shim::Exit::Code(code) => Exit::Code(code),
-        muster_shim::Exit::Signal(signal) => Exit::Signal(signal),
-        muster_shim::Exit::Unknown => Exit::Unknown,
-    };
+    let end = process_end(ended);
     let lines = log::tail(&[run], LAST_LINES, LAST_LINES_MAX_BYTES).unwrap_or_default();
     Ended {
-        core_dumped: ended.core_dumped,
-        oom_killed: ended.oom_killed,
+        core_dumped: end.core_dumped,
+        oom_killed: end.oom_killed,
         silent: ended.silent,
         last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
-        ..Ended::new(exit, ended.started_ms, ended.at_ms)
+        ..Ended::new(end.exit, ended.started_ms, ended.at_ms)
     }
 }

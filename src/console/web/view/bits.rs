@@ -210,7 +210,7 @@ pub(in crate::console::web) fn outcome_words(status: &Status) -> (Tone, String) 
     };
     let words = match status {
         Status::Refused { code: RefusalCode::NotSelected, .. } => "not selected any more".to_owned(),
-        Status::Exited { exit } => exit.to_string(),
+        Status::Exited(end) => end.to_string(),
         Status::TimedOut => "timed out".to_owned(),
         Status::Cancelled => "cancelled".to_owned(),
         Status::Batch { steps } => batch_words(steps),

@@ -237,7 +237,7 @@ impl UnitView {
                 @if let Some(beside) = &observed.beside {
                     div { dt { "Beside it" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
                 }
-                @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
+                @if let Some(end) = observed.last_end() { div { dt { "Last exit" } dd { (end) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
                 @if let Some(stats) = &self.unit.stats {
                     div { dt { "Stats" } dd {

@@ -78,7 +78,7 @@ fn other_limits_reach_what_runs_and_anything_else_makes_it_anew() {
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(Seen::NotReloaded(other.revision().unwrap()));
-    bench.check("stop Term 30000, STOPPING");
+    bench.check("stop own 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
 }

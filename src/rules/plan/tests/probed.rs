@@ -334,7 +334,7 @@ fn a_containers_probes_count_as_those_of_a_yuno() {
     assert_eq!((bench.tried().as_str(), bench.unready(), bench.unit.observed.pid), ("l", None, Some(1)));
     bench.trail.clear();
     bench.fail_probe("l");
-    bench.check("stop Term 30000, STOPPING");
+    bench.check("stop own 30000, STOPPING");
     bench.end(0);
     // As after any other end it waits five seconds, and it is counted.
     bench.check("BACKOFF");

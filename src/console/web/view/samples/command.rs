@@ -10,8 +10,8 @@ pub(super) fn outcome(status: Ended, stdout: &str) -> Outcome {
 pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
     let done = |status| (CommandState::Done, Some(Received { at_ms: ago(6), value: outcome(status, hostname) }));
     let (state, outcome) = match index % 8 {
-        0 => done(Ended::Exited { exit: Exit::Code(0) }),
-        1 => done(Ended::Exited { exit: Exit::Code(3) }),
+        0 => done(Ended::exited(Exit::Code(0))),
+        1 => done(Ended::exited(Exit::Code(3))),
         2 => done(Ended::TimedOut),
         3 => done(Ended::Refused { code: RefusalCode::Denied, message: hostname.to_owned() }),
         4 => (CommandState::Waiting, None),
