@@ -276,7 +276,7 @@ fn time(at_ms: i64) -> String {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    crate::terminal::out(text.as_bytes()).trying("standard output")
+    crate::terminal::out(text.as_bytes())
 }
 
 /// Revokes what is named.

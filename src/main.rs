@@ -95,6 +95,28 @@ impl Verb {
         }
     }
 
+    /// Refuses a form of data that it does not have.
+    #[cfg(feature = "cli")]
+    fn check_form(&self, form: muster::cli::print::Format) -> Result<(), Failure> {
+        let name = match self {
+            #[cfg(feature = "agent")]
+            Self::Agent(_) => "agent",
+            #[cfg(feature = "console")]
+            Self::Console(_) => "console",
+            #[cfg(feature = "broker")]
+            Self::Broker(_) => "broker",
+            Self::Completions { .. } => "completions",
+            #[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
+            Self::Up(_) | Self::Simulate(_) => return Ok(()),
+            Self::Operator(_) => return Ok(()),
+        };
+        if form == muster::cli::print::Format::Table {
+            return Ok(());
+        }
+        let message = format!("what `muster {name}` prints is text, which has no other form");
+        Err(Failure::new(Kind::Usage, message).hint("leave out --output"))
+    }
+
     /// Whether it starts processes that are to outlive it, whose ends the first process of a container has to take in.
     #[cfg(feature = "agent")]
     fn leaves_orphans(&self) -> bool {
@@ -160,6 +182,8 @@ fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 }
 
 fn run(program: Program) -> Result<(), Failure> {
+    #[cfg(feature = "cli")]
+    program.verb.check_form(program.options.output)?;
     start_log(&program)?;
     let runtime =
         program.verb.runtime().map_err(|error| Failure::new(Kind::Failed, format!("the runtime: {error}")))?;
@@ -168,7 +192,7 @@ fn run(program: Program) -> Result<(), Failure> {
             shutdown_on_signals().map_err(|error| Failure::new(Kind::Failed, format!("signals: {error}")))?;
         match program.verb {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-            Verb::Up(up) => muster::up::run(up, shutdown).await,
+            Verb::Up(up) => muster::up::run(up, program.options.output, shutdown).await,
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
             Verb::Simulate(wanted) => muster::simulate::run(wanted, &program.options, shutdown).await,
             #[cfg(feature = "agent")]
@@ -181,8 +205,10 @@ fn run(program: Program) -> Result<(), Failure> {
             Verb::Operator(verb) => muster::cli::run(verb, &program.options, shutdown).await,
             #[cfg(feature = "cli")]
             Verb::Completions { shell } => {
-                clap_complete::generate(shell, &mut Program::command(), "muster", &mut std::io::stdout());
-                Ok(())
+                // It would panic where it cannot write.
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Program::command(), "muster", &mut script);
+                muster::terminal::out(&script)
             }
         }
     });

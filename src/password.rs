@@ -22,7 +22,7 @@ pub async fn print_line(name: &str, shutdown: &CancellationToken) -> Result<(), 
         Failure::new(Kind::Usage, why)
             .hint("say whom it is for, and give the password as the first line of standard input")
     })?;
-    crate::terminal::out(format!("{line}\n").as_bytes()).trying("standard output")
+    crate::terminal::out(format!("{line}\n").as_bytes())
 }
 
 /// Asks twice, so that a slip of the finger is noticed.

@@ -97,5 +97,5 @@ fn print(all: &[File]) -> Result<(), Failure> {
         _ => format!("==> {} <==\n{}\n", file.name, file.text),
     };
     let text: String = all.iter().map(named).collect();
-    crate::terminal::out(text.as_bytes()).trying("standard output")
+    crate::terminal::out(text.as_bytes())
 }

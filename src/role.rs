@@ -42,13 +42,9 @@ impl RoleArgs {
             return Ok(Some(config));
         }
         let text = config::print(&config).map_err(|error| Failure::new(Kind::Failed, error))?;
-        print_config(&text);
+        crate::terminal::out(text.as_bytes())?;
         Ok(None)
     }
-}
-
-fn print_config(text: &str) {
-    let _ = crate::terminal::out(text.as_bytes());
 }
 
 fn failure(error: ConfigError) -> Failure {

@@ -9,15 +9,20 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
+use crate::failure::{Context, Failure, Kind};
+
 /// Writes to standard output at once: as it is, or shown as text where that is a terminal.
 ///
 /// # Errors
-/// If it cannot be written.
-pub fn out(bytes: &[u8]) -> io::Result<()> {
+/// If it cannot be written. That nobody reads any more (`… | head`) ends a verb without a word: whoever closed the pipe
+/// has seen enough.
+pub fn out(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let shown = if out.is_terminal() { shown(bytes) } else { Cow::Borrowed(bytes) };
-    out.write_all(&shown)?;
-    out.flush()
+    match out.write_all(&shown).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(Kind::Failed)),
+        result => result.trying("standard output"),
+    }
 }
 
 /// The same to standard error. It is the last resort: if it is gone there is nobody to tell.
@@ -40,22 +45,24 @@ pub fn progress(words: &str) {
     }
 }
 
-/// Standard error for a log, whose lines have colours of their own.
+/// Standard error for a log, whose lines have colours of their own. What cannot be written is lost: a log that nobody
+/// reads any more must not end what writes it, and who is told of a failure here would say so on standard error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut err = io::stderr().lock();
-        match err.is_terminal() {
-            true => err.write_all(&escaped(bytes, true))?,
-            false => err.write_all(bytes)?,
-        }
+        let _ = match err.is_terminal() {
+            true => err.write_all(&escaped(bytes, true)),
+            false => err.write_all(bytes),
+        };
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().lock().flush()
+        let _ = io::stderr().lock().flush();
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@ use muster_topics::{
     name::{HostId, Name, UnitName},
     unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
 };
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
     broker,
     cli::{
         context::{self, Contexts},
-        print,
+        print::{self, Format, Printer},
     },
     console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, authority::Authority, config::Config},
     failure::{Context as _, Failure, Kind},
@@ -79,7 +80,7 @@ pub struct Up {
 ///
 /// # Errors
 /// If something of it cannot start; what had started is stopped again.
-pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
+pub async fn run(up: Up, format: Format, shutdown: CancellationToken) -> Result<(), Failure> {
     let data = match &up.data {
         Some(folder) => folder.clone(),
         None => default_data()?,
@@ -118,16 +119,22 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     let parts = Parts { broker, console, agent };
     let ready = tokio::select! {
         ready = make_ready(&up, &data, &parts, &mut steps) => ready,
-        () = shutdown.cancelled() => Ok(()),
+        () = shutdown.cancelled() => Ok(None),
     };
-    if ready.is_ok() && !shutdown.is_cancelled() {
-        print::write_out(&summary(&up, &data, &parts, &urls.1).await?)?;
+    if let (Ok(sample), false) = (&ready, shutdown.is_cancelled()) {
+        let mut summary = Summary::of(&up, &data, &parts, &urls.1, format).await?;
+        // It may not have been told of yet.
+        summary.unit = sample.clone().map(|unit| ("yuno", unit)).or(summary.unit);
+        match format {
+            Format::Table => print::write_out(&summary.text(&up))?,
+            format => Printer::new(format).one(&summary, Vec::new)?,
+        }
         while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
             reload::log("up", parts.renew(&up).map(|()| Vec::new()));
         }
     }
     parts.stop().await;
-    ready
+    ready.map(drop)
 }
 
 /// What runs, once all of it does.
@@ -345,8 +352,8 @@ fn admin() -> Result<Name, Failure> {
     "admin".parse().trying("the operator's name")
 }
 
-/// Waits for the agent, writes the context, and makes the sample.
-async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> Result<(), Failure> {
+/// Waits for the agent, writes the context, and makes the sample; gives that, if it was made now.
+async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> Result<Option<UnitName>, Failure> {
     let mut connected = parts.agent.connected();
     match tokio::time::timeout(CONNECT_PATIENCE, connected.wait_for(|connected| *connected)).await {
         Ok(_) => steps.done("agent"),
@@ -356,11 +363,12 @@ async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> R
     write_context(up, data, &parts.console, parts.agent.host()).await?;
     let mark = data.join("sample");
     if !up.no_sample && !mark.exists() {
-        make_sample(&console, parts.agent.host()).await?;
+        let sample = make_sample(&console, parts.agent.host()).await?;
         files::write_atomically(&mark, b"default/hello was made\n", files::PUBLIC_MODE).trying("the data folder")?;
-        steps.done("sample yuno default/hello");
+        steps.done(format_args!("sample yuno {sample}"));
+        return Ok(Some(sample));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Writes the operator's context; a token that still works stays.
@@ -397,7 +405,7 @@ fn context_name(up: &Up, data: &Path) -> String {
 }
 
 /// Makes the sample yuno as an operator would: an artifact, a config, and a command.
-async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
+async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failure> {
     let what = "the sample yuno";
     let operator = admin()?;
     let program: &'static [u8] = include_bytes!("hello.sh");
@@ -418,42 +426,83 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
         ..YunoSpec::new(artifact)
     });
     let unit: UnitName = "default/hello".parse().trying(what)?;
-    let verb = Verb::UnitApply { unit, spec: Box::new(spec), run: Some(Run::Running) };
+    let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run: Some(Run::Running) };
     let command = NewCommand { target: NewTarget::Hosts(vec![host.to_string()]), expires_in_ms: None, verb };
-    console.submit(&operator, command).await.trying(what).map(drop)
+    console.submit(&operator, command).await.trying(what).map(|_| unit)
 }
 
-async fn summary(up: &Up, data: &Path, parts: &Parts, broker_url: &str) -> Result<String, Failure> {
-    let console = parts.console.console();
-    let program = program();
-    // What is no terminal may be a log, and that is no place for a secret.
-    let sign_in = match io::stdout().is_terminal() {
-        true => {
-            let link = console.new_sign_in_link().await.trying("a sign-in link")?;
-            format!("sign in, once and within 15 minutes: {link}")
-        }
-        false if up.data.is_some() => {
-            format!("`{program} login --new-link --data-dir {}` prints a link to sign in", data.display())
-        }
-        false => format!("`{program} login --new-link` prints a link to sign in"),
-    };
-    let status = console.status().await.trying("the console")?;
-    let (name, contexts) = (context_name(up, data), Contexts::load(&context::path()?)?);
-    // Whoever works with another console goes on doing so.
-    let (program, other) = match contexts.current.filter(|current| *current != name) {
-        Some(current) => (
-            format!("{program} --context {name}"),
-            format!("\nThe current context stays {current:?}; this one is {name:?}.\n"),
-        ),
-        None => (program, String::new()),
-    };
-    Ok(format!(
-        "
+/// What is up, and how to get at it.
+#[derive(Serialize)]
+struct Summary {
+    web: String,
+    /// A sign-in link, for somebody at a terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sign_in: Option<String>,
+    broker: String,
+    join: String,
+    data: PathBuf,
+    host: HostId,
+    context: String,
+    /// The context that was current, and stays so.
+    #[serde(skip)]
+    other_context: Option<String>,
+    /// What else than the terminal's own programs there is to look at: the verb, and the unit.
+    #[serde(skip)]
+    unit: Option<(&'static str, UnitName)>,
+}
+
+impl Summary {
+    async fn of(up: &Up, data: &Path, parts: &Parts, broker_url: &str, format: Format) -> Result<Self, Failure> {
+        let (console, host) = (parts.console.console(), parts.agent.host());
+        // What is no terminal may be a log, and that is no place for a secret.
+        let sign_in = match io::stdout().is_terminal() && format == Format::Table {
+            true => Some(console.new_sign_in_link().await.trying("a sign-in link")?),
+            false => None,
+        };
+        let status = console.status().await.trying("the console")?;
+        let (name, contexts) = (context_name(up, data), Contexts::load(&context::path()?)?);
+        let units = console.units(Some(host)).await.unwrap_or_default();
+        Ok(Self {
+            web: parts.console.web_url(),
+            sign_in,
+            broker: broker_url.to_owned(),
+            join: status.console_url,
+            data: data.to_owned(),
+            host,
+            // Whoever works with another console goes on doing so.
+            other_context: contexts.current.filter(|current| *current != name),
+            context: name,
+            unit: units.into_iter().next().map(|unit| (unit.desired.spec.kind(), unit.unit)),
+        })
+    }
+
+    fn text(&self, up: &Up) -> String {
+        let program = program();
+        let sign_in = match &self.sign_in {
+            Some(link) => format!("sign in, once and within 15 minutes: {link}"),
+            None if up.data.is_some() => {
+                format!("`{program} login --new-link --data-dir {}` prints a link to sign in", self.data.display())
+            }
+            None => format!("`{program} login --new-link` prints a link to sign in"),
+        };
+        let (program, other) = match &self.other_context {
+            Some(current) => (
+                format!("{program} --context {}", self.context),
+                format!("\nThe current context stays {current:?}; this one is {:?}.\n", self.context),
+            ),
+            None => (program, String::new()),
+        };
+        let logs = match &self.unit {
+            Some((kind, unit)) => format!("{kind} logs {unit}"),
+            None => "yuno create --help".to_owned(),
+        };
+        format!(
+            "
 muster is up.
 
   web       {}
             {sign_in}
-  broker    {broker_url}
+  broker    {}
   join      {}   ({})
   data      {}
   this host {}
@@ -461,20 +510,22 @@ muster is up.
 Try, in another terminal:
 
   {program} exec -- uname -a
-  {program} yuno logs default/hello
+  {program} {logs}
   {program} host show
 
 Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno stop --all --yes` first.
 ",
-        parts.console.web_url(),
-        status.console_url,
-        match up.listen.is_loopback() {
-            true => "this machine alone; `--listen ADDRESS` lets other hosts join",
-            false => "another host: `muster token create` prints the command for it",
-        },
-        data.display(),
-        parts.agent.host(),
-    ))
+            self.web,
+            self.broker,
+            self.join,
+            match up.listen.is_loopback() {
+                true => "this machine alone; `--listen ADDRESS` lets other hosts join",
+                false => "another host: `muster token create` prints the command for it",
+            },
+            self.data.display(),
+            self.host,
+        )
+    }
 }
 
 /// This program as it was called, so that what is printed can be typed.

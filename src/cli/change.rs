@@ -230,10 +230,10 @@ impl Action {
 
 /// What a verb came to for one unit.
 #[derive(Debug, Serialize)]
-struct Conclusion {
+struct Conclusion<'a> {
     host: HostId,
-    hostname: String,
-    unit: UnitName,
+    hostname: &'a str,
+    unit: &'a UnitName,
     /// Whether it is as it was asked to be.
     done: bool,
     /// Whether its host is away, and does it once it is back.
@@ -244,7 +244,21 @@ struct Conclusion {
     command: Option<CommandId>,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    error: Option<&'a str>,
+}
+
+impl<'a> Conclusion<'a> {
+    fn new((host, hostname, unit): (HostId, &'a str, &'a UnitName), result: &'a Result<Progress, Failure>) -> Self {
+        Self {
+            host,
+            hostname,
+            unit,
+            done: matches!(result, Ok(Progress::Done)),
+            waits: matches!(result, Ok(Progress::Waits(_))),
+            command: result.as_ref().ok().and_then(|progress| progress.command()),
+            error: result.as_ref().err().and_then(|failure| failure.message.as_deref()),
+        }
+    }
 }
 
 /// Does something to units of the kind that the noun says.
@@ -375,16 +389,8 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
 
 /// Tells what became of each unit, and of all.
 fn conclude(session: &Session, results: Vec<(&Unit, Result<Progress, Failure>)>) -> Result<(), Failure> {
-    let done = |(unit, result): &(&Unit, Result<Progress, Failure>)| Conclusion {
-        host: unit.host,
-        hostname: unit.hostname.clone(),
-        unit: unit.unit.clone(),
-        done: matches!(result, Ok(Progress::Done)),
-        waits: matches!(result, Ok(Progress::Waits(_))),
-        command: result.as_ref().ok().and_then(|progress| progress.command()),
-        error: result.as_ref().err().and_then(|failure| failure.message.clone()),
-    };
-    session.printer.data(&results.iter().map(done).collect::<Vec<_>>())?;
+    let done = results.iter().map(|(unit, result)| Conclusion::new((unit.host, &unit.hostname, &unit.unit), result));
+    session.printer.data(&done.collect::<Vec<_>>())?;
     let total = results.len();
     let count =
         |wanted: fn(&Progress) -> bool| results.iter().filter(|(_, result)| result.as_ref().is_ok_and(wanted)).count();
@@ -442,6 +448,7 @@ pub async fn make(
 ) -> Result<(), Failure> {
     let there = units(session, Some(host.clone())).await?.into_iter().find(|there| there.unit == unit);
     let differences = there.as_ref().map(|there| compare(&there.desired, &spec, run));
+    let name = unit.clone();
     let verb = match (&there, differences) {
         (Some(there), Some(differences)) if !overwrite && !differences.is_empty() => {
             return Err(exists(there, &differences));
@@ -456,7 +463,10 @@ pub async fn make(
         (None, _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
     };
     let command = submit(session, vec![host], verb, waiting.expires_in_ms()).await?;
-    settle(session, &command, waiting).await?.verdict()
+    let result = settle(session, &command, waiting).await;
+    let done = command.hosts.iter().map(|host| Conclusion::new((host.host, &host.hostname, &name), &result));
+    session.printer.data(&done.collect::<Vec<_>>())?;
+    result?.verdict()
 }
 
 fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {

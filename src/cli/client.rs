@@ -113,7 +113,7 @@ impl Client {
         self.read(response).await
     }
 
-    /// Asks Prometheus's API of the console; gives the data of its answer.
+    /// Asks Prometheus's API of the console; gives the data of its answer. What lists takes no form.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -123,8 +123,8 @@ impl Client {
             data: T,
         }
         let url = format!("{}/prometheus/api/v1/{path}", self.base);
-        let request = self.http.post(url).bearer_auth(&self.token).form(form);
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let request = if form.is_empty() { self.http.get(url) } else { self.http.post(url).form(form) };
+        let response = request.bearer_auth(&self.token).send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             Ok(self.read::<Answer<T>>(response).await?.data)
         } else {

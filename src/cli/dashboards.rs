@@ -104,7 +104,7 @@ pub fn run(verb: &Verb, options: &Options) -> Result<(), Failure> {
         written.len(),
         export.folder.display()
     ));
-    Printer { format: options.output }.list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was asked for")
+    Printer::new(options.output).list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was asked for")
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

@@ -17,10 +17,10 @@ use muster_topics::{
     select::HostSelect,
 };
 
-use self::printed::Printed;
+use self::printed::{Form, LogOf, Printed, is_over};
 use super::{Session, host, print, process::parse_bytes, target};
 use crate::{
-    api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget},
+    api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget, Unit},
     failure::{Failure, Kind},
 };
 
@@ -166,6 +166,8 @@ What --daemon leaves running is a unit, default/exec-ID: `muster unit ls`, `must
 it. It does not come back with its host, and is forgotten a day after it ended, or with `muster unit rm`.
 A host runs only so many commands at once; more wait there for their turn, and `muster command ls` shows them as
 queued. `muster command cancel ID` ends one, whether it waits or runs.
+With -o json each line of what is printed is an object, by its `event`: first the `command`, then `output` as it comes, and
+each `host` with its outcome.
 Exit codes: 0 every host's program succeeded, 1 one did not, 2 the command makes no sense, 3 refused, 4 the console
 cannot be reached.";
 
@@ -223,11 +225,11 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     }
     let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb };
     let command: Command = session.client.post("commands", &wanted).await?;
+    let mut output = Printed::of(&command, session.printer)?;
     if exec.no_wait {
-        return print::write_out(&format!("{}\n", command.id));
+        return if session.printer.is_for_programs() { Ok(()) } else { print::write_out(&format!("{}\n", command.id)) };
     }
     let leaves = command.hosts.len() > 1 && !exec.wait_offline;
-    let mut output = Printed::new(&command.hosts);
     let hosts = tokio::select! {
         hosts = follow_into(session, &command, &mut output, leaves) => hosts?,
         _ = tokio::signal::ctrl_c() => {
@@ -236,7 +238,7 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
         }
     };
     if exec.daemon && hosts.iter().any(is_success) {
-        print::write_out(&format!("default/exec-{}\n", command.id))?;
+        output.became(&format!("default/exec-{}", command.id))?;
     }
     for lines in hosts.iter().filter_map(|host| batch::lines(host, command.verb.execs())) {
         print::say(lines.trim_end());
@@ -331,13 +333,26 @@ pub async fn follow_there(session: &Session, command: &Command) -> Result<Vec<Co
     follow_into(session, command, &mut Printed::new(&command.hosts), true).await
 }
 
-/// The same as [`follow`], with a name of one's own before each line.
+/// The same as [`follow`] of a command whose output is the log of a unit; `name`: with that before each line, where there
+/// are several.
 ///
 /// # Errors
 /// As [`follow`].
-pub async fn follow_named(session: &Session, command: &Command, name: &str) -> Result<Vec<CommandHost>, Failure> {
-    let names = command.hosts.iter().map(|host| (host.host, format!("{name} | "))).collect();
-    follow_into(session, command, &mut Printed { names, ..Printed::new(&command.hosts) }, false).await
+pub async fn follow_log(
+    session: &Session,
+    command: &Command,
+    unit: &Unit,
+    name: Option<&str>,
+) -> Result<Vec<CommandHost>, Failure> {
+    let mut output = Printed::new(&command.hosts);
+    if let Some(name) = name {
+        output.names = command.hosts.iter().map(|host| (host.host, format!("{name} | "))).collect();
+    }
+    if session.printer.is_for_programs() {
+        let of = LogOf { host: unit.host, hostname: unit.hostname.clone(), unit: unit.unit.clone() };
+        output.form = Form::Log(session.printer, of);
+    }
+    follow_into(session, command, &mut output, false).await
 }
 
 /// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.
@@ -345,9 +360,10 @@ pub async fn follow_named(session: &Session, command: &Command, name: &str) -> R
 /// # Errors
 /// As [`follow`].
 pub async fn collect(session: &Session, command: &Command) -> Result<(Vec<CommandHost>, Vec<u8>), Failure> {
-    let mut output = Printed { kept: Some(Vec::new()), ..Printed::new(&command.hosts) };
+    let mut output = Printed { form: Form::Kept(Vec::new()), ..Printed::new(&command.hosts) };
     let hosts = follow_into(session, command, &mut output, false).await?;
-    Ok((hosts, output.kept.unwrap_or_default()))
+    let Form::Kept(kept) = output.form else { return Ok((hosts, Vec::new())) };
+    Ok((hosts, kept))
 }
 
 /// `leaves`: those that were away when the command was given are not waited for.
@@ -375,6 +391,8 @@ async fn follow_into(
     loop {
         if leaves && awaited.is_empty() {
             output.end()?;
+            // Whoever is not waited for is named as well.
+            hosts.values().filter(|host| !is_over(host)).try_for_each(|host| output.conclude(host))?;
             return Ok(hosts.into_values().collect());
         }
         let next = tokio::time::timeout(SILENCE, events.next()).await;
@@ -398,7 +416,8 @@ async fn follow_into(
                 if let Some(received) = &host.outcome {
                     output.rest(host.host, &received.value)?;
                 }
-                if matches!(host.state, CommandState::Done | CommandState::Missing) {
+                if is_over(&host) {
+                    output.conclude(&host)?;
                     awaited.remove(&host.host);
                 }
                 hosts.insert(host.host, host);

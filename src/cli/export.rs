@@ -15,7 +15,7 @@ use super::{
     unit::units,
     yaml,
 };
-use crate::failure::{Context as _, Failure};
+use crate::failure::Failure;
 
 /// Print units as documents, which applied again change nothing.
 #[derive(Args, Clone, Debug)]
@@ -59,10 +59,7 @@ pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
         documents.push(session.client.get(&path, &[]).await?);
     }
     match session.printer.format {
-        Format::Json => {
-            let text = serde_json::to_string_pretty(&json!({ "units": documents })).trying("writing JSON")?;
-            print::write_out(&(text + "\n"))
-        }
+        Format::Json => session.printer.one(&json!({ "units": documents }), Vec::new),
         Format::Table | Format::Yaml => {
             let texts = documents.iter().zip(&deviations).map(|(document, deviation)| {
                 let comment = deviation.as_ref().map(|what| format!("# {what}\n")).unwrap_or_default();

@@ -12,7 +12,7 @@ use super::{
     Options, Session,
     client::Client,
     context::{self, Context, Contexts},
-    print,
+    print::{self, Printer},
 };
 use crate::{
     api::{LoggedIn, Login as Request, SignIn, SignInKind},
@@ -101,7 +101,7 @@ pub async fn manage(verb: Verb, session: &Session) -> Result<(), Failure> {
 
 /// Prints a new sign-in link of a console on this machine.
 #[cfg(feature = "console")]
-async fn print_link(data_dir: Option<&Path>) -> Result<(), Failure> {
+async fn print_link(data_dir: Option<&Path>, printer: Printer) -> Result<(), Failure> {
     let folders = match data_dir {
         Some(folder) => vec![folder.join("console"), folder.to_owned()],
         None => {
@@ -113,7 +113,7 @@ async fn print_link(data_dir: Option<&Path>) -> Result<(), Failure> {
         }
     };
     let link = crate::issue::new_sign_in_link(&folders).await?;
-    print::write_out(&format!("{link}\n"))?;
+    printer.line(&serde_json::json!({ "link": link }), &link)?;
     print::say("good once, and for 15 minutes: open it in a browser, or give it to `muster login`");
     Ok(())
 }
@@ -125,7 +125,7 @@ async fn print_link(data_dir: Option<&Path>) -> Result<(), Failure> {
 pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
     #[cfg(feature = "console")]
     if login.new_link {
-        return print_link(login.data_dir.as_deref()).await;
+        return print_link(login.data_dir.as_deref(), Printer::new(options.output)).await;
     }
     let link = login.link.as_deref().unwrap_or_default();
     let (url, code) = link.split_once("/sign-in?code=").ok_or_else(|| {

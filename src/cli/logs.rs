@@ -25,7 +25,7 @@ const LOGS_MAX: usize = 64;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  muster yuno logs default/server -f\n  \
                         muster yuno logs --select 'realm=prod and role=web' -n 5\n\n\
-                        Of several logs each line has its unit before it.")]
+                        Of several logs each line has its unit before it. With -o json each line is an object.")]
 pub struct Logs {
     /// REALM/NAME or HOST:REALM/NAME
     #[arg(required_unless_present = "select")]
@@ -102,10 +102,8 @@ fn name(unit: &Unit) -> String {
 async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Result<(), Failure> {
     let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let hosts = match several {
-        true => exec::follow_named(session, &command, &name(unit)).await?,
-        false => exec::follow(session, &command).await?,
-    };
+    let name = several.then(|| name(unit));
+    let hosts = exec::follow_log(session, &command, unit, name.as_deref()).await?;
     report(&command, &hosts)
 }
 
@@ -114,15 +112,9 @@ async fn follow(session: &Session, unit: &Unit, several: bool, lines: u32, time:
     let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let name = name(unit);
-    let followed = async {
-        match several {
-            true => exec::follow_named(session, &command, &name).await,
-            false => exec::follow(session, &command).await,
-        }
-    };
+    let name = several.then(|| name(unit));
     let hosts = tokio::select! {
-        hosts = followed => hosts,
+        hosts = exec::follow_log(session, &command, unit, name.as_deref()) => hosts,
         // A host that goes on would tell nobody any more.
         () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
     };

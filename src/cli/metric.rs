@@ -159,6 +159,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Ls { part } => return list(session, part.as_deref()).await,
         Verb::Stores => return stores(session).await,
     };
+    if csv {
+        text_alone(session, "--csv")?;
+    }
     let mut form = vec![("query", expression)];
     let path = match range {
         None => {
@@ -176,13 +179,13 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     };
     let data: Data = session.client.prometheus(path, &form).await?;
     if let Data::String((_, text)) = data {
-        return print::write_out(&format!("{text}\n"));
+        return session.printer.line(&text, &text);
     }
     let answer = SeriesAnswer { series: series(data)? };
     if csv {
         return print::write_out(&lines(&answer.series));
     }
-    if session.printer.format != print::Format::Table {
+    if session.printer.is_for_programs() {
         return session.printer.one(&answer, Vec::new);
     }
     let hosts = answer.series.iter().filter_map(|series| {
@@ -272,8 +275,18 @@ fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
     ]
 }
 
+/// Refuses a form of data beside one that is asked for by an option of its own.
+fn text_alone(session: &Session, option: &str) -> Result<(), Failure> {
+    if !session.printer.is_for_programs() {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Usage, format!("{option} is a form of its own, and --output asks for another"))
+        .hint("say one of them"))
+}
+
 /// Copies what the console writes out to standard output.
 async fn export(session: &Session, selector: String, range: (Millis, Millis), format: Text) -> Result<(), Failure> {
+    text_alone(session, "what `muster metric export` writes")?;
     let query = [
         ("selector", selector),
         ("start_ms", range.0.to_string()),

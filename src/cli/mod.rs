@@ -11,7 +11,8 @@
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
 //!
-//! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
+//! **Invariant: data goes to standard output and nothing else does**; words for people, errors among them, go to standard
+//! error (`topics/decisions/0070`).
 
 pub mod alert;
 pub mod apply;
@@ -62,7 +63,8 @@ use crate::failure::{Failure, Kind};
 /// What every verb understands.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Form of what is printed: table, json or yaml
+    /// Form of what is printed: table, json or yaml. In the latter two standard output has one document and nothing else,
+    /// or one for each item of what goes on; what people are told, errors included, goes to standard error as text
     #[arg(short, long, value_enum, default_value_t, global = true, value_name = "FORM")]
     #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     pub output: Format,
@@ -170,7 +172,7 @@ pub async fn run(verb: Verb, options: &Options, interrupt: CancellationToken) ->
 }
 
 async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
-    let printer = Printer { format: options.output };
+    let printer = Printer::new(options.output);
     if let Verb::Login(login) = &verb
         && login.verb.is_none()
     {

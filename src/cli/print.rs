@@ -34,9 +34,42 @@ pub enum Format {
 pub struct Printer {
     /// The form.
     pub format: Format,
+    /// More documents follow, each of them a line of JSON.
+    in_lines: bool,
 }
 
 impl Printer {
+    /// Prints one document in all.
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self { format, in_lines: false }
+    }
+
+    /// The same where a verb prints several documents: each is an [item](Self::item).
+    #[must_use]
+    pub fn in_lines(self) -> Self {
+        Self { in_lines: true, ..self }
+    }
+
+    /// Whether programs read what is printed, so that nothing else may stand on standard output.
+    #[must_use]
+    pub fn is_for_programs(self) -> bool {
+        self.format != Format::Table
+    }
+
+    /// Prints one of many documents, which programs read one after the other: a line of JSON, or a document of YAML. A
+    /// table of them is for the caller to print.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn item<T: Serialize>(self, item: &T) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => Ok(()),
+            Format::Json => write_out(&(serde_json::to_string(item).trying("writing JSON")? + "\n")),
+            Format::Yaml => write_out(&format!("---\n{}", super::yaml::document(item)?)),
+        }
+    }
+
     /// Prints items: all that is known of them, or a table with `header` and a row of each.
     ///
     /// # Errors
@@ -103,7 +136,21 @@ impl Printer {
         }
     }
 
+    /// Prints the one document of a verb in a form for programs, or else a line of text.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn line<T: Serialize>(self, item: &T, text: &str) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => write_out(&format!("{text}\n")),
+            Format::Json | Format::Yaml => self.document(item),
+        }
+    }
+
     fn document<T: Serialize>(self, item: &T) -> Result<(), Failure> {
+        if self.in_lines {
+            return self.item(item);
+        }
         let text = match self.format {
             Format::Yaml => super::yaml::document(item)?,
             Format::Json | Format::Table => serde_json::to_string_pretty(item).trying("writing JSON")? + "\n",
@@ -131,7 +178,7 @@ pub fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String
 /// Writes to standard output.
 ///
 /// # Errors
-/// If it does not take it. (That nobody reads any more is no error that anybody has to hear of: `main` sees to it.)
+/// As [`terminal::out`].
 pub fn write_out(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
@@ -139,12 +186,9 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
 /// Writes bytes to standard output, at once: as they are, unless that is a terminal ([`crate::terminal`]).
 ///
 /// # Errors
-/// As [`write_out`].
+/// As [`terminal::out`].
 pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
-    match terminal::out(bytes) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(crate::failure::Kind::Failed)),
-        result => result.trying("standard output"),
-    }
+    terminal::out(bytes)
 }
 
 /// Says something to people.

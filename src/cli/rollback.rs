@@ -112,7 +112,13 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
         let trial = if unit.observed.on_trial { "until it is verified; if it fails it goes back" } else { "" };
         return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
     };
-    let name = format!("{}:{}", unit.host, unit.unit);
+    let (name, kind) = (format!("{}:{}", unit.host, unit.unit), unit.desired.spec.kind());
+    // Only yunos have what is newer looked up.
+    let another = if unit.desired.spec.yuno().is_some() {
+        format!("`muster yuno upgrade {name}`")
+    } else {
+        "`muster unit apply`".to_owned()
+    };
     [
         verified,
         ("rolled back", format!("it {back} ({})", print::age(back.at_ms, now_ms))),
@@ -120,8 +126,8 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
         (
             "hint",
             format!(
-                "it stays so until something else is asked of it; `muster yuno run {name}` tries that revision once more, \
-                 `muster yuno upgrade {name}` another"
+                "it stays so until something else is asked of it; `muster {kind} run {name}` tries that revision once more, \
+                 {another} another"
             ),
         ),
     ]

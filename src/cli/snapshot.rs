@@ -316,7 +316,7 @@ async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Wai
             wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Proven), limit).await?;
         }
     }
-    if session.printer.format != print::Format::Table {
+    if session.printer.is_for_programs() {
         print_diffs(session, &done)?;
     }
     verdict

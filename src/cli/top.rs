@@ -72,7 +72,7 @@ const EVERY_MIN: Duration = Duration::from_millis(500);
 /// # Errors
 /// If the console cannot be asked, or the terminal not be used.
 pub async fn run(top: Top, session: &Session) -> Result<(), Failure> {
-    if session.printer.format != print::Format::Table {
+    if session.printer.is_for_programs() {
         let table = ask(&top, session).await?;
         return session.printer.data(&table.rows);
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_topics::{
     name::{HostId, UnitName},
-    unit::{self, Exit, HoldReason, Phase, Restart, Run},
+    unit::{self, Exit, HoldReason, Phase, Restart, Run, Spec},
 };
 
 use super::{Session, print, rollback};
@@ -47,6 +47,14 @@ pub enum Progress {
 /// The verb that tells what went wrong with what there is no process of any more.
 const SHOW: &str = "unit show";
 
+/// The verb that tells what its processes said: what a yuno is asked by, a container is not.
+fn logs(unit: &Unit) -> &'static str {
+    match unit.desired.spec {
+        Spec::Yuno(_) => "yuno logs",
+        Spec::Container(_) => "container logs",
+    }
+}
+
 /// How far a unit is on its way to a generation.
 #[must_use]
 pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
@@ -82,13 +90,13 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
         return if waits { Progress::Going } else { Progress::Reached };
     }
     if let Some(hold) = &unit.hold {
-        let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { "yuno logs" };
+        let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { logs(unit) };
         return Progress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
     }
     if has_finished(unit) {
         return Progress::Reached;
     }
-    let verb = "yuno logs";
+    let verb = logs(unit);
     match observed.phase {
         // Its generation is reached, and this is not what was asked for.
         Phase::Running if unit.desired.run == Run::Playing => {
@@ -154,8 +162,9 @@ pub async fn until_reached(
                     return Ok(());
                 }
                 Progress::Stuck { why, verb } => {
-                    return Err(Failure::new(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname))
-                        .hint(hint(verb, host, unit)));
+                    let failure = Failure::told(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname));
+                    // What the host says of it is nearer to what helps.
+                    return Err(if failure.hint.is_some() { failure } else { failure.hint(hint(verb, host, unit)) });
                 }
                 Progress::Going => {
                     tell_far(unit, shown.observed.progress, &mut far);
@@ -231,8 +240,6 @@ pub fn phase(phase: Phase) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::unit::Spec;
-
     use super::*;
     use crate::cli::upgrade::tests::unit;
 

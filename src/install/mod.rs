@@ -142,7 +142,7 @@ fn preview(steps: &[Step]) -> Result<(), Failure> {
     for step in steps {
         say(&format!("would {step}"));
         if let Step::Write { text, is_secret: false, .. } = step {
-            crate::terminal::out(text.as_bytes()).trying("standard output")?;
+            crate::terminal::out(text.as_bytes())?;
         }
     }
     Ok(())

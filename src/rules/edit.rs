@@ -219,7 +219,8 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<Edit, Refu
         return Ok(Edit::Keep);
     }
     if desired.run == Run::Stopped {
-        let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster yuno run {unit}`");
+        let kind = desired.spec.kind();
+        let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster {kind} run {unit}`");
         return Err(Refusal::new(RefusalCode::Conflict, message));
     }
     let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());

@@ -169,7 +169,7 @@ pub async fn run(wanted: Simulate, options: &cli::Options, shutdown: Cancellatio
     let Some(summary) = ran? else { return Ok(()) };
     match options.output {
         Format::Json => json_line(&summary)?,
-        format => Printer { format }.one(&summary, || summary.lines())?,
+        format => Printer::new(format).one(&summary, || summary.lines())?,
     }
     match summary.twice {
         0 => Ok(()),
@@ -271,7 +271,7 @@ fn course(wanted: &Simulate) -> Course {
 
 /// A document for programs, which read one after the other: how it goes, and at last the summary.
 fn json_line(summary: &Summary) -> Result<(), Failure> {
-    print::write_out(&format!("{}\n", serde_json::to_string(summary).trying("writing JSON")?))
+    Printer::new(Format::Json).item(summary)
 }
 
 /// Tells how it goes until it is to end; gives when all hosts were online.

@@ -36,6 +36,7 @@ mod first_process;
 mod first_run;
 mod follow;
 mod forged;
+mod forms;
 mod full_disk;
 mod guard;
 mod holds;

@@ -1,13 +1,20 @@
-//! Printing what comes of many streams, each in its order, and each line whole.
+//! Printing what comes of many streams, each in its order, and each line whole; for programs as a line of JSON for each
+//! piece, or each line of a log.
 
 use std::collections::BTreeMap;
 
 use muster_topics::{
-    name::HostId,
-    outcome::{Outcome, Stream},
+    name::{HostId, UnitName},
+    outcome::{Data, Outcome, Stream},
 };
+use serde::Serialize;
 
-use crate::{api::CommandHost, cli::print, failure::Failure, terminal};
+use crate::{
+    api::{Command, CommandHost, CommandState},
+    cli::print::{self, Printer},
+    failure::Failure,
+    terminal,
+};
 
 /// What has been printed of each stream. Pieces come in any order, and more than once.
 pub(super) struct Printed {
@@ -16,8 +23,53 @@ pub(super) struct Printed {
     /// The one host whose lines need no name.
     pub(super) alone: Option<HostId>,
     pub(super) streams: BTreeMap<(HostId, Stream), Position>,
-    /// Standard output that is not to be printed.
-    pub(super) kept: Option<Vec<u8>>,
+    pub(super) form: Form,
+}
+
+/// In which form it is printed.
+#[derive(Debug)]
+pub(super) enum Form {
+    /// As the programs wrote it.
+    Text,
+    /// Standard output is kept for the caller instead.
+    Kept(Vec<u8>),
+    /// For programs: each piece, and what each host's program came to.
+    Events(Printer, BTreeMap<HostId, String>),
+    /// For programs: each line of the log of a unit.
+    Log(Printer, LogOf),
+}
+
+/// Whose log it is.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LogOf {
+    pub(super) host: HostId,
+    pub(super) hostname: String,
+    pub(super) unit: UnitName,
+}
+
+/// What `muster exec` prints for programs, an object each: first the command, then output as it comes, and for each host
+/// what it came to there.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    /// The command, as the console has stored it.
+    Command(&'a Command),
+    /// A piece of output.
+    Output { host: HostId, hostname: &'a str, stream: Stream, offset_bytes: u64, data: Data },
+    /// A host has its outcome, or is not waited for.
+    Host(&'a CommandHost),
+    /// It is a unit now, which stays.
+    Unit { unit: &'a str },
+}
+
+/// A line of a log.
+#[derive(Debug, Serialize)]
+struct LogLine<'a> {
+    #[serde(flatten)]
+    of: &'a LogOf,
+    /// `text`, without its end; or `base64`, if it is none.
+    #[serde(flatten)]
+    data: Data,
 }
 
 #[derive(Default)]
@@ -37,13 +89,43 @@ impl Printed {
         let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
         let alone = hosts.first().filter(|_| !several).map(|host| host.host);
         let names = hosts.iter().filter(|_| several).map(name).collect();
-        Self { names, alone, streams: BTreeMap::new(), kept: None }
+        Self { names, alone, streams: BTreeMap::new(), form: Form::Text }
+    }
+
+    /// Prints a command's output in a form for programs, if one is asked for.
+    pub(super) fn of(command: &Command, printer: Printer) -> Result<Self, Failure> {
+        let mut printed = Self::new(&command.hosts);
+        if printer.is_for_programs() {
+            printer.item(&Event::Command(command))?;
+            let hostnames = command.hosts.iter().map(|host| (host.host, host.hostname.clone()));
+            printed.form = Form::Events(printer, hostnames.collect());
+        }
+        Ok(printed)
+    }
+
+    /// A program has become a unit.
+    pub(super) fn became(&self, unit: &str) -> Result<(), Failure> {
+        match &self.form {
+            Form::Events(printer, _) => printer.item(&Event::Unit { unit }),
+            _ => print::write_out(&format!("{unit}\n")),
+        }
+    }
+
+    /// What it came to on a host, for programs.
+    pub(super) fn conclude(&self, host: &CommandHost) -> Result<(), Failure> {
+        match &self.form {
+            Form::Events(printer, _) => printer.item(&Event::Host(host)),
+            _ => Ok(()),
+        }
     }
 
     /// A host has come further. One that was not expected has a name from now on.
     pub(super) fn meet(&mut self, host: &CommandHost) {
         if self.alone != Some(host.host) {
             self.names.entry(host.host).or_insert_with(|| format!("{} | ", host.hostname));
+        }
+        if let Form::Events(_, hostnames) = &mut self.form {
+            hostnames.entry(host.host).or_insert_with(|| host.hostname.clone());
         }
     }
 
@@ -67,9 +149,16 @@ impl Printed {
             let (start, bytes) = entry.remove_entry();
             let known = usize::try_from(position.at_bytes - start).unwrap_or(usize::MAX);
             if let Some(fresh) = bytes.get(known..) {
+                let offset_bytes = position.at_bytes;
                 position.at_bytes += fresh.len() as u64;
-                match &mut self.kept {
-                    Some(kept) if stream == Stream::Stdout => kept.extend_from_slice(fresh),
+                match (&mut self.form, stream) {
+                    (Form::Kept(kept), Stream::Stdout) => kept.extend_from_slice(fresh),
+                    (Form::Events(printer, hostnames), _) => {
+                        let hostname = hostnames.get(&host).map_or("", String::as_str);
+                        let data = Data::new(fresh);
+                        printer.item(&Event::Output { host, hostname, stream, offset_bytes, data })?;
+                    }
+                    (Form::Log(printer, of), Stream::Stdout) => log_lines(*printer, of, &mut position.line, fresh)?,
                     _ => write(self.names.get(&host), stream, &mut position.line, fresh)?,
                 }
             }
@@ -92,11 +181,30 @@ impl Printed {
             if !position.line.is_empty() {
                 position.line.push(b'\n');
                 let line = std::mem::take(&mut position.line);
-                write(self.names.get(host), *stream, &mut position.line, &line)?;
+                match (&self.form, stream) {
+                    (Form::Log(printer, of), Stream::Stdout) => log_lines(*printer, of, &mut position.line, &line)?,
+                    _ => write(self.names.get(host), *stream, &mut position.line, &line)?,
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Whether nothing more is to come of a command on a host.
+pub(super) fn is_over(host: &CommandHost) -> bool {
+    matches!(host.state, CommandState::Done | CommandState::Missing)
+}
+
+/// Prints the whole lines of a log that there are, and keeps the rest of what came.
+fn log_lines(printer: Printer, of: &LogOf, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
+    line.extend_from_slice(bytes);
+    let Some(end) = line.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+    let whole: Vec<u8> = line.drain(..=end).collect();
+    whole[..end].split(|byte| *byte == b'\n').try_for_each(|line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        printer.item(&LogLine { of, data: Data::new(line) })
+    })
 }
 
 /// Writes bytes as they are, or line by line with a name before each.

@@ -64,11 +64,13 @@ struct Own {
     verb: Verb,
 }
 
-/// Does what the lines say, one after the other, up to the first that fails.
+/// Does what the lines say, one after the other, up to the first that fails. Each may print a document, and so may each
+/// that it comes to.
 ///
 /// # Errors
 /// If one cannot be understood or done.
 pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
+    let session = &Session { printer: session.printer.in_lines(), ..session.clone() };
     for text in &wanted.command {
         let line = Line::parse(text).map_err(|why| {
             Failure::new(Kind::Usage, format!("{text:?}: {why}")).hint("a verb, then KEY=VALUE …, all in single quotes")

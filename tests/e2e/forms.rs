@@ -1,0 +1,368 @@
+//! What programs read: with `-o json` standard output holds one document, or one on each line, or nothing.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, BufReader, Read},
+    process::{Command, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Home, eventually, file};
+
+/// What stands on standard output with `-o json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// One document.
+    Document,
+    /// One on each line, and at least one line.
+    Lines,
+    /// Nothing.
+    Nothing,
+}
+
+use Form::{Document, Lines, Nothing};
+
+/// Each verb in lines that are typed, one after the other, with what stands on standard output and the exit code. What
+/// is in braces is put in.
+const VERBS: &[(&str, Form, i32)] = &[
+    // What prints text has no other form.
+    ("agent install --dry-run", Nothing, 2),
+    ("agent uninstall", Nothing, 2),
+    ("agent --print-config", Nothing, 2),
+    ("console init", Nothing, 2),
+    ("console issue --role operator --name x --out {dir}/x", Nothing, 2),
+    ("console issued", Nothing, 2),
+    ("console revoke x", Nothing, 2),
+    ("broker render --for mosquitto --console main", Nothing, 2),
+    ("broker password operator-anna", Nothing, 2),
+    ("completions bash", Nothing, 2),
+    ("host ls", Document, 0),
+    ("host show", Document, 0),
+    ("host refresh", Nothing, 0),
+    ("host show nobody", Nothing, 1),
+    ("token create", Document, 0),
+    ("token create --count 2", Document, 0),
+    ("token ls", Document, 0),
+    ("token revoke {token}", Nothing, 0),
+    ("login ls", Document, 0),
+    ("login --new-link", Document, 0),
+    ("login end nobody", Nothing, 1),
+    ("exec -- echo it", Lines, 0),
+    ("exec --no-wait -- echo it", Lines, 0),
+    ("exec --shell -- 'printf a; printf b >&2; exit 3'", Lines, 1),
+    ("exec --daemon -- sleep 1000", Lines, 0),
+    ("exec --batch {batch}", Lines, 0),
+    ("exec --host nobody -- echo it", Nothing, 1),
+    ("command ls", Document, 0),
+    ("command show {command}", Document, 0),
+    ("command cancel {command}", Nothing, 0),
+    ("artifact add {script} --role sleeper --version 1", Document, 0),
+    ("artifact add {script} --role sleeper --version 2", Document, 0),
+    ("artifact ls", Document, 0),
+    ("artifact show sleeper", Document, 0),
+    ("artifact rm sleeper@2", Nothing, 0),
+    ("artifact gc --dry-run", Document, 0),
+    ("config add app.main 1 {config}", Document, 0),
+    ("config ls", Document, 0),
+    ("config show app.main", Document, 0),
+    ("config diff app.main@1 app.main@1", Document, 0),
+    ("realm create shop", Nothing, 0),
+    ("realm ls", Document, 0),
+    ("realm show shop", Document, 0),
+    ("realm update shop --disable", Nothing, 0),
+    ("realm rm shop", Nothing, 0),
+    ("yuno create default/a --artifact sleeper --config app.main --run", Document, 0),
+    ("yuno create default/b --artifact sleeper --run --no-wait", Document, 0),
+    ("yuno create default/a --artifact sleeper --arg x", Nothing, 1),
+    ("yuno run default/a", Document, 0),
+    ("yuno play default/a", Document, 1),
+    ("yuno pause default/a", Document, 0),
+    ("yuno command default/a tempo", Document, 1),
+    ("yuno stats default/a", Document, 1),
+    ("yuno restart default/a", Document, 0),
+    ("yuno upgrade --plan", Document, 0),
+    ("yuno signal HUP default/a", Document, 0),
+    ("yuno freeze default/a", Document, 0),
+    ("yuno thaw default/a", Document, 0),
+    ("yuno ls", Document, 0),
+    ("yuno show default/a", Document, 0),
+    ("yuno logs default/a", Lines, 0),
+    ("yuno logs --select role=sleeper", Lines, 0),
+    ("yuno logs -f --for 300ms default/a", Lines, 0),
+    ("yuno config default/a", Document, 0),
+    ("yuno stop --all --yes", Document, 0),
+    ("yuno stop default/none", Nothing, 1),
+    ("unit ls", Document, 0),
+    ("unit show default/a", Document, 0),
+    ("unit export", Document, 0),
+    ("unit apply {unit}", Document, 0),
+    ("unit apply {unit} --dry-run", Document, 0),
+    ("unit hold default/a", Document, 0),
+    ("unit unhold default/a", Document, 0),
+    ("unit label default/a --set tier=gold", Document, 0),
+    ("snapshot take one", Nothing, 0),
+    ("snapshot ls", Document, 0),
+    ("snapshot diff one", Document, 0),
+    ("snapshot activate one", Document, 0),
+    ("snapshot deactivate one", Document, 0),
+    ("snapshot rm one", Nothing, 0),
+    ("unit retire --all --yes", Document, 0),
+    ("yuno rm default/a", Document, 0),
+    ("unit rm --all --yes", Document, 0),
+    ("config rm app.main@1", Nothing, 0),
+    // There is no runtime.
+    ("container create default/c --image docker.io/library/none:1 --timeout 10s", Document, 1),
+    ("container clone default/none default/d", Nothing, 1),
+    ("container adopt none --as default/e --timeout 10s", Document, 1),
+    ("container run default/none", Nothing, 1),
+    ("container stop default/none", Nothing, 1),
+    ("container restart default/none", Nothing, 1),
+    ("container signal HUP default/none", Nothing, 1),
+    ("container freeze default/none", Nothing, 1),
+    ("container thaw default/none", Nothing, 1),
+    ("container quota default/none --cpu 1", Nothing, 1),
+    ("container restore default/none", Nothing, 1),
+    ("container ls", Document, 0),
+    ("container show default/c", Document, 0),
+    ("container logs default/none", Nothing, 1),
+    ("container rm default/none", Nothing, 1),
+    ("alert set fuller --metric disk_used --above 99%", Document, 0),
+    ("alert ls", Document, 0),
+    ("alert history", Document, 0),
+    ("alert rules", Document, 0),
+    ("alert rm fuller", Nothing, 0),
+    ("alert silence --reason test", Document, 0),
+    ("alert silences", Document, 0),
+    ("alert unsilence {silence}", Nothing, 0),
+    ("metric query 1+1", Document, 0),
+    ("metric query '\"text\"'", Document, 0),
+    ("metric query up --csv", Nothing, 2),
+    ("metric ls", Document, 0),
+    ("metric export up", Nothing, 2),
+    ("metric stores", Document, 0),
+    ("top", Document, 0),
+    ("dashboards export {dir}/dashboards", Document, 0),
+    ("ycommand -c list-yunos -c list-configs", Lines, 0),
+    // It adds hosts.
+    ("simulate --hosts 1 --for 1s --every 300ms", Lines, 0),
+    ("host revoke sim-00000", Nothing, 0),
+    ("host rm sim-00000", Nothing, 0),
+];
+
+/// The words of a line as a shell would take them.
+fn words(line: &str, put_in: impl Fn(&str) -> String) -> Vec<String> {
+    let mut all = Vec::new();
+    for (index, part) in line.split('\'').enumerate() {
+        match index % 2 {
+            0 => all.extend(part.split_whitespace().map(str::to_owned)),
+            _ => all.push(part.to_owned()),
+        }
+    }
+    for word in &mut all {
+        while let (Some(begin), Some(end)) = (word.find('{'), word.find('}')) {
+            let value = put_in(&word[begin + 1..end]);
+            word.replace_range(begin..=end, &value);
+        }
+    }
+    all
+}
+
+/// What one verb printed, as values.
+#[track_caller]
+fn values(line: &str, stdout: &str, form: Form) -> Vec<Value> {
+    let parse = |text: &str| {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{line}: no JSON ({error}): {text:?} of {stdout:?}"))
+    };
+    let values: Vec<Value> = match form {
+        Document => vec![parse(stdout)],
+        Lines => stdout.lines().map(parse).collect(),
+        Nothing => Vec::new(),
+    };
+    assert_eq!(values.is_empty(), stdout.is_empty(), "{line}: {form:?} is wanted: {stdout}");
+    values
+}
+
+/// The verbs that there are, by what help lists.
+fn leaves(home: &Home, verb: &[String], found: &mut BTreeSet<String>) {
+    let mut words: Vec<&str> = verb.iter().map(String::as_str).collect();
+    words.push("--help");
+    let help = home.muster(&words).expect_code(0).stdout;
+    let listed = help.split_once("Commands:\n").map(|(_, rest)| rest.split("\n\n").next().unwrap_or_default());
+    let Some(listed) = listed else {
+        found.insert(verb.join(" "));
+        return;
+    };
+    // What goes on in a second line is indented further.
+    let names = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    for name in names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        leaves(home, &[verb, &[name.to_owned()]].concat(), found);
+    }
+}
+
+#[test]
+fn every_verb_prints_json_or_nothing_to_standard_output() {
+    let fleet = Fleet::start();
+    let script = file(&fleet.home, "sleeper", "#!/bin/sh\necho begun\nexec sleep 1000\n");
+    let config = file(&fleet.home, "app.json", "{\"a\": 1}");
+    let batch = file(&fleet.home, "batch.yaml", "- argv: [echo, one]\n- shell: echo two\n");
+    let unit = "unit: default/a\nkind: yuno\nartifact: sleeper@1\nconfigs: [app.main@1]\nrun: running\n";
+    let unit = file(&fleet.home, "unit.yaml", unit);
+    let first = |args: &[&str], field: &str| fleet.json(args)[0][field].as_str().unwrap().to_owned();
+    let put_in = |name: &str| match name {
+        "dir" => fleet.home.path().display().to_string(),
+        "script" => script.clone(),
+        "config" => config.clone(),
+        "batch" => batch.clone(),
+        "unit" => unit.clone(),
+        "token" => first(&["token", "ls"], "id"),
+        "command" => first(&["command", "ls"], "id"),
+        "silence" => first(&["alert", "silences"], "id"),
+        other => panic!("nothing stands for {other}"),
+    };
+    let (mut all, mut faults) = (BTreeSet::new(), Vec::new());
+    leaves(&fleet.home, &[], &mut all);
+    for (line, form, code) in VERBS {
+        let words = words(line, put_in);
+        let args: Vec<&str> = ["-o", "json"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        let run = fleet.muster(&args);
+        let printed = std::panic::catch_unwind(|| values(line, &run.stdout, *form));
+        if printed.is_err() || run.code != *code {
+            faults.push(format!("{line}: {form:?} and {code} are wanted: {run:?}"));
+        }
+        all.retain(|verb| !(words.starts_with(&verb.split(' ').map(str::to_owned).collect::<Vec<_>>())));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    // It goes on, and has a test of its own below.
+    all.remove("up");
+    assert!(all.is_empty(), "verbs that no line of the table has: {all:?}");
+}
+
+#[test]
+fn output_and_outcomes_of_exec_are_events_for_programs() {
+    let fleet = Fleet::start();
+    let script = "echo one; sleep 0.3; echo two >&2; exit 3";
+    let run = fleet.muster(&["-o", "json", "exec", "--shell", "--", script]).expect_code(1);
+    let events = values("exec", &run.stdout, Lines);
+    let host = fleet.host();
+    assert_eq!(events[0]["event"], "command");
+    assert_eq!(events[0]["verb"]["exec"]["shell"], script);
+    let outcome = events.last().unwrap();
+    assert_eq!((&outcome["event"], &outcome["host"]), (&"host".into(), &host.clone().into()));
+    assert_eq!(outcome["outcome"]["value"]["exit"]["code"], 3, "{outcome}");
+    let text = |stream: &str| -> String {
+        let of = events.iter().filter(|event| event["event"] == "output" && event["stream"] == stream);
+        of.map(|event| event["data"]["text"].as_str().unwrap_or("?")).collect()
+    };
+    assert_eq!(text("stdout"), "one\n");
+    assert_eq!(text("stderr"), "two\n");
+    let hostname = fleet.json(&["host", "show"])["hostname"].clone();
+    let mut outputs = events.iter().filter(|event| event["event"] == "output");
+    assert!(outputs.all(|event| event["host"] == host && event["hostname"] == hostname), "{}", run.stdout);
+    let bytes = values("exec", &fleet.ok(&["-o", "json", "exec", "--", "printf", "\\377"]), Lines);
+    assert_eq!(bytes[1]["data"]["base64"], "/w==", "{bytes:?}");
+    // What a daemon is called from now on.
+    let events = values("exec", &fleet.ok(&["-o", "json", "exec", "--daemon", "--", "sleep", "1000"]), Lines);
+    assert!(events.iter().any(|event| event["unit"].as_str().is_some_and(|unit| unit.starts_with("default/exec-"))));
+    // And for who reads YAML.
+    let yaml = fleet.ok(&["-o", "yaml", "exec", "--", "echo", "it"]);
+    assert!(yaml.starts_with("---\n") && yaml.contains("\nevent: output\n"), "{yaml}");
+}
+
+#[test]
+fn lines_of_logs_are_objects_for_programs() {
+    let fleet = Fleet::start();
+    let script = file(&fleet.home, "talker", "#!/bin/sh\nprintf 'one\\ntwo \"quoted\"\\nno end'\nexec sleep 1000\n");
+    fleet.ok(&["artifact", "add", &script, "--role", "talker", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/a", "--artifact", "talker", "--run"]);
+    let lines = eventually("its log", || {
+        let stdout = fleet.ok(&["-o", "json", "yuno", "logs", "default/a"]);
+        let lines = values("yuno logs", &stdout, if stdout.is_empty() { Nothing } else { Lines });
+        if lines.len() == 3 { Ok(lines) } else { Err(stdout) }
+    });
+    for (line, text) in lines.iter().zip(["one", "two \"quoted\"", "no end"]) {
+        assert_eq!((&line["text"], &line["unit"]), (&text.into(), &"default/a".into()));
+        assert_eq!(line["host"].as_str(), Some(&fleet.host()[..]));
+    }
+}
+
+#[test]
+fn muster_up_says_for_programs_what_is_up() {
+    let home = Home::new();
+    let mut child = home
+        .command()
+        .args(["-o", "json", "up", "--no-sample", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    let summary: Value = loop {
+        assert!(stdout.read_line(&mut text).unwrap() > 0, "it ended: {text}");
+        if let Ok(summary) = serde_json::from_str(&text) {
+            break summary;
+        }
+    };
+    assert!(summary["web"].as_str().is_some_and(|url| url.starts_with("http://")), "{summary}");
+    assert!(summary["sign_in"].is_null(), "{summary}");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), child.wait().unwrap().code()), ("", Some(0)));
+}
+
+/// Runs a verb whose standard output nobody reads; gives its exit code and what it complained of.
+fn unread(command: &mut Command) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn verbs_end_without_a_word_where_nobody_reads_on() {
+    let fleet = Fleet::start();
+    for args in [
+        &["completions", "bash"][..],
+        &["host", "ls"],
+        &["-o", "json", "host", "ls"],
+        &["exec", "--", "echo", "it"],
+        &["broker", "render", "--for", "mosquitto", "--console", "main"],
+        &["broker", "--print-config"],
+        &["agent", "--print-config"],
+        &["metric", "export", "{__name__=~\".+\"}"],
+    ] {
+        let (code, complaint) = unread(fleet.home.command().args(args));
+        assert_eq!((code, complaint.as_str()), (Some(1), ""), "{args:?}");
+    }
+    // Help is for people, too.
+    let (_, complaint) = unread(fleet.home.command().arg("--help"));
+    assert_eq!(complaint, "");
+    // What cannot be written is told where somebody may want it.
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = fleet.home.command().args(["completions", "bash"]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("standard output"));
+}
+
+#[test]
+fn log_that_nobody_reads_any_more_ends_no_role() {
+    let home = Home::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let args = ["--log", "debug", "up", "--no-sample", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"];
+    let mut child = home.command().args(args).stdout(Stdio::piped()).stderr(writer).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("Ctrl-C") {
+        assert!(stdout.read_line(&mut text).unwrap() > 0, "it ended: {text}");
+    }
+    assert_eq!(home.muster(&["exec", "--", "echo", "it"]).expect_code(0).stdout, "it\n");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
