@@ -121,8 +121,8 @@ pub enum Action {
     Play,
     /// Have it run and not play.
     Pause,
-    /// Stop it.
-    Stop,
+    /// Stop it, and send its process a signal at once as well.
+    Stop(Option<Signal>),
     /// End its process and start it anew.
     Restart,
     /// Leave it as it is, with a note what for.
@@ -177,7 +177,7 @@ impl Action {
             Self::RunAndPlay => "run and play".to_owned(),
             Self::Play => "play".to_owned(),
             Self::Pause => "pause".to_owned(),
-            Self::Stop => "stop".to_owned(),
+            Self::Stop(_) => "stop".to_owned(),
             Self::Restart => "restart".to_owned(),
             Self::Hold(_) => "hold".to_owned(),
             Self::Unhold => "unhold".to_owned(),
@@ -214,7 +214,7 @@ impl Action {
             Self::RunAndPlay => Asked::UnitPlay { unit, run: true },
             Self::Play => Asked::UnitPlay { unit, run: false },
             Self::Pause => Asked::UnitPause { unit },
-            Self::Stop => Asked::UnitStop { unit },
+            Self::Stop(_) => Asked::UnitStop { unit },
             Self::Restart => Asked::UnitRestart { unit },
             Self::Hold(note) => Asked::UnitHold { unit, note: note.clone() },
             Self::Unhold => Asked::UnitUnhold { unit },
@@ -293,9 +293,27 @@ async fn change_host<'a>(
     let mut results = Vec::new();
     for wave in waves {
         let wanted = wave.into_iter().map(|unit| (unit, action.asks(unit))).collect();
-        results.extend(each(session, wanted, waiting).await);
+        let beside = if let Action::Stop(signal) = action { *signal } else { None };
+        results.extend(each(session, wanted, beside, waiting).await);
+    }
+    if let Action::Quota(_) = action {
+        for (unit, _) in results.iter().filter(|(_, result)| matches!(result, Ok(Progress::Done))) {
+            tell_how(session, unit).await;
+        }
     }
     results
+}
+
+/// Tells whether what ran before goes on, for a limit that cannot be changed otherwise has it started anew.
+async fn tell_how(session: &Session, before: &Unit) {
+    let Unit { host, unit, hostname, .. } = before;
+    // It was reached a moment ago; if it cannot be shown now there is nothing to tell.
+    let Ok(now) = session.client.get::<Unit>(&format!("hosts/{host}/units/{unit}"), &[]).await else { return };
+    match (before.observed.pid, now.observed.pid) {
+        (Some(old), Some(new)) if old == new => print::say(format_args!("{unit} on {hostname}: changed in place")),
+        (Some(_), Some(_)) => print::say(format_args!("{unit} on {hostname}: it was started anew for that")),
+        _ => {}
+    }
 }
 
 /// In which order it is done on each host: where much is stopped, what needs others before these, and higher numbers
@@ -306,7 +324,7 @@ fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> 
         hosts.entry(unit.host).or_default().push(unit);
     }
     let in_order = |units: Vec<&'a Unit>| {
-        if !matches!(action, Action::Stop | Action::Retire(_)) {
+        if !matches!(action, Action::Stop(_) | Action::Retire(_)) {
             return vec![units];
         }
         let specs = units.iter().map(|unit| (&unit.unit, &unit.desired.spec)).collect();
@@ -321,19 +339,33 @@ fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> 
 /// # Errors
 /// If it cannot be done with one of them.
 pub async fn change_each(session: &Session, wanted: Vec<(&Unit, Asked)>, waiting: Waiting) -> Result<(), Failure> {
-    let results = each(session, wanted, waiting).await;
+    let results = each(session, wanted, None, waiting).await;
     conclude(session, results)
 }
 
+/// The same; each unit whose host is there is sent a signal beside that, if there is one.
 async fn each<'a>(
     session: &Session,
     wanted: Vec<(&'a Unit, Asked)>,
+    beside: Option<Signal>,
     waiting: Waiting,
 ) -> Vec<(&'a Unit, Result<Progress, Failure>)> {
     // All are asked before any is waited for, and none waits for another.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
-        submitted.push((unit, submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await));
+        let command = submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await;
+        if let (Ok(command), Some(signal)) = (&command, beside)
+            && command.hosts.iter().all(|host| host.away_since_ms.is_none())
+        {
+            let asked = Asked::UnitSignal { unit: unit.unit.clone(), signal };
+            // What has ended meanwhile gets none, which is no failure; what becomes of the unit is waited for below.
+            if let Err(Failure { message: Some(why), .. }) =
+                submit(session, vec![unit.host.to_string()], asked, None).await
+            {
+                print::say(format_args!("{} is sent no {signal}: {why}", unit.unit));
+            }
+        }
+        submitted.push((unit, command));
     }
     let settled = submitted.into_iter().map(async |(unit, command)| match command {
         Ok(command) => (unit, settle(session, &command, waiting).await),

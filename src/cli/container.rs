@@ -34,7 +34,7 @@ pub enum Verb {
     /// Start a container
     Run(Change),
     /// Stop a container: its stop signal, its grace, then SIGKILL for all that is in it
-    Stop(Change),
+    Stop(unit::Stopping),
     /// End a container and make it anew
     Restart(Change),
     /// Send a signal to a container's first process; nothing that is desired changes by that
@@ -84,10 +84,10 @@ pub enum Verb {
 
 /// A limit that somebody has named, or nothing where they do not want one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given<T>(Option<T>);
+pub struct Given<T>(pub Option<T>);
 
 /// Reads a limit, or `none`.
-fn or_none<T, E: ToString>(
+pub(super) fn or_none<T, E: ToString>(
     parse: impl Fn(&str) -> Result<T, E> + Clone,
 ) -> impl Fn(&str) -> Result<Given<T>, String> + Clone {
     move |text| match text {
@@ -106,7 +106,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Clone(wanted) => create::clone(*wanted, session).await,
         Verb::Adopt(wanted) => adopt::adopt(*wanted, session).await,
         Verb::Run(which) => change(session, Noun::Container, which, Action::Run).await,
-        Verb::Stop(which) => change(session, Noun::Container, which, Action::Stop).await,
+        Verb::Stop(unit::Stopping { which, signal }) => {
+            change(session, Noun::Container, which, Action::Stop(signal)).await
+        }
         Verb::Restart(which) => change(session, Noun::Container, which, Action::Restart).await,
         Verb::Signal { signal, which } => change(session, Noun::Container, which, Action::Signal(signal)).await,
         Verb::Freeze(which) => change(session, Noun::Container, which, Action::Freeze).await,

@@ -75,7 +75,8 @@ pub fn connects(observed: &Observed) -> String {
     observed.connectors.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-fn socket(at: SocketAddr, protocol: Protocol) -> String {
+/// An address with its port, as people read it.
+pub(super) fn socket(at: SocketAddr, protocol: Protocol) -> String {
     match protocol {
         Protocol::Tcp => at.to_string(),
         Protocol::Udp => format!("{at}/udp"),

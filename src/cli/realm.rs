@@ -1,16 +1,21 @@
 //! `muster realm`: namespaces of units, with the address and the ports of their endpoints.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use clap::{Args, Subcommand};
 use muster_topics::{
-    name::{CommandId, Name},
+    endpoint::Endpoint,
+    name::{CommandId, HostId, Name, UnitName},
     realm::PortRange,
 };
+use serde::Serialize;
 
-use super::{Session, change::report, exec, print};
+use super::{Session, change::report, endpoint::socket, exec, print};
 use crate::{
-    api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved},
+    api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved, Unit},
     failure::Failure,
 };
 
@@ -36,6 +41,11 @@ pub enum Verb {
     /// List realms, and what each comes to with its parents
     #[command(alias = "list")]
     Ls,
+    /// List where units listen, of all realms or of one
+    Endpoints {
+        /// Its name
+        realm: Option<Name>,
+    },
     /// Show one realm
     Show {
         /// Its name
@@ -144,6 +154,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             told(session, &format!("realm {realm} is there"), changed.command, wait).await
         }
         Verb::Ls => list(session).await,
+        Verb::Endpoints { realm } => endpoints(session, realm.as_ref()).await,
         Verb::Show { realm } => show(session, &find(session, &realm).await?),
         Verb::Update { realm, fields, wait } => {
             let wanted = fields.of(find(session, &realm).await?);
@@ -189,6 +200,37 @@ async fn list(session: &Session) -> Result<(), Failure> {
     };
     let header = ["REALM", "PARENT", "BIND", "PORTS", "STATE", "UNITS"];
     session.printer.list(&realms, &header, row, "no realms")
+}
+
+/// An endpoint, and the unit that provides it.
+#[derive(Debug, Serialize)]
+struct Provided<'a> {
+    host: HostId,
+    hostname: &'a str,
+    unit: &'a UnitName,
+    #[serde(flatten)]
+    endpoint: &'a Endpoint,
+}
+
+fn provided_by(unit: &Unit) -> impl Iterator<Item = Provided<'_>> {
+    let Unit { host, hostname, unit, observed, .. } = unit;
+    observed.endpoints.iter().map(move |endpoint| Provided { host: *host, hostname, unit, endpoint })
+}
+
+async fn endpoints(session: &Session, realm: Option<&Name>) -> Result<(), Failure> {
+    if let Some(realm) = realm {
+        find(session, realm).await?;
+    }
+    let units: Vec<Unit> = session.client.get("units", &[]).await?;
+    let of = |unit: &&Unit| realm.is_none_or(|realm| unit.unit.realm() == *realm);
+    let all: Vec<Provided<'_>> = units.iter().filter(of).flat_map(provided_by).collect();
+    let row = |provided: &Provided<'_>| {
+        let Provided { hostname, unit, endpoint, .. } = provided;
+        let place = SocketAddr::new(endpoint.address, endpoint.port);
+        vec![(*hostname).to_owned(), unit.to_string(), endpoint.name.to_string(), socket(place, endpoint.protocol)]
+    };
+    let empty = "no endpoints; `muster yuno create --provide NAME` has a yuno provide one";
+    session.printer.list(&all, &["HOST", "UNIT", "ENDPOINT", "LISTENS AT"], row, empty)
 }
 
 fn inherited(value: impl std::fmt::Display, is_inherited: bool) -> String {

@@ -248,6 +248,22 @@ async fn order(
     verdict
 }
 
+/// The snapshots that are active on one host, on all, or on the only one, each with its host's id.
+///
+/// # Errors
+/// If it cannot be found out.
+pub(super) async fn active(session: &Session, host: Option<&str>, all: bool) -> Result<Vec<(String, String)>, Failure> {
+    let at = Where { hosts: host.map(str::to_owned).into_iter().collect(), all };
+    let (answers, verdict): (Vec<Answer<Snapshots>>, _) = each(session, &at, Asked::SnapshotLs, None).await?;
+    verdict?;
+    let of_host = |Answer { host, answer, .. }: &Answer<Snapshots>| {
+        let is_active = |snapshot: &&Snapshot| snapshot.active_ms.is_some();
+        let named = |snapshot: &Snapshot| (host.to_string(), snapshot.name.to_string());
+        answer.snapshots.iter().filter(is_active).map(named).collect::<Vec<_>>()
+    };
+    Ok(answers.iter().flat_map(of_host).collect())
+}
+
 async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
     let (answers, verdict): (Vec<Answer<Snapshots>>, _) = each(session, at, Asked::SnapshotLs, None).await?;
     let flat = |answer: Answer<Snapshots>| {

@@ -5,6 +5,7 @@ use muster_topics::{
     channel::ToldStats,
     name::{LabelValue, Name, UnitName},
     probe::Which,
+    process::Cores,
     reload::{OnChange, Reload},
     select::Select,
     signal::Signal,
@@ -13,8 +14,10 @@ use muster_topics::{
 
 use super::{
     Session, apply, artifact, ask,
-    change::{Action, Change, Waiting, change, make},
-    config, container, effective, endpoint, exec, export, host, logs, policy,
+    change::{Action, Change, Quota, Waiting, change, make},
+    config, container,
+    container::{Given, or_none},
+    effective, endpoint, exec, export, host, logs, policy,
     policy::{parse_label, parse_word},
     print, probe, process, rollback,
     target::{self, Noun, UnitRef},
@@ -100,7 +103,7 @@ pub enum YunoVerb {
     Stats(ask::Stats),
     /// Stop a yuno: its stop signal, its grace, then SIGKILL for all that it started
     #[command(visible_alias = "kill")]
-    Stop(Change),
+    Stop(Stopping),
     /// End a yuno's process and start it anew
     Restart(Change),
     /// Bring yunos to newer artifacts and configs; --plan only shows which
@@ -112,6 +115,23 @@ pub enum YunoVerb {
     Signal {
         /// Its name or number, such as HUP, SIGUSR1, RTMIN+3 or 15
         signal: Signal,
+        /// Which
+        #[command(flatten)]
+        which: Change,
+    },
+    /// Change what a yuno may use, while it runs where the cgroups of its host can; elsewhere, or if it uses more than it
+    /// shall have, it is started anew
+    #[command(after_help = "Example:\n  muster yuno quota default/server --memory 128M --cpu 1.5 --pids none")]
+    Quota {
+        /// The most memory, with everything that it forks, such as 64M, or `none`
+        #[arg(long, value_name = "BYTES", value_parser = or_none(process::parse_bytes))]
+        memory: Option<Given<u64>>,
+        /// The most time of processors, such as 0.5, or `none`
+        #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
+        cpu: Option<Given<Cores>>,
+        /// The most processes and threads, or `none`
+        #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
+        pids: Option<Given<u32>>,
         /// Which
         #[command(flatten)]
         which: Change,
@@ -131,6 +151,17 @@ pub enum YunoVerb {
     Config(effective::Config),
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
     Rm(Change),
+}
+
+/// Units that are stopped.
+#[derive(Args, Clone, Debug)]
+pub struct Stopping {
+    /// Which
+    #[command(flatten)]
+    pub which: Change,
+    /// Send its process this signal as well, as soon as it is asked to end: KILL for one that hangs
+    #[arg(long)]
+    pub signal: Option<Signal>,
 }
 
 /// Units that are listed.
@@ -260,10 +291,23 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Pause(which) => change(session, Noun::Yuno, which, Action::Pause).await,
         YunoVerb::Command(ask) => ask::command(session, ask).await,
         YunoVerb::Stats(stats) => ask::stats(session, stats).await,
-        YunoVerb::Stop(which) => change(session, Noun::Yuno, which, Action::Stop).await,
+        YunoVerb::Stop(Stopping { which, signal }) => change(session, Noun::Yuno, which, Action::Stop(signal)).await,
         YunoVerb::Restart(which) => change(session, Noun::Yuno, which, Action::Restart).await,
         YunoVerb::Upgrade(upgrade) => upgrade::run(*upgrade, session).await,
         YunoVerb::Signal { signal, which } => change(session, Noun::Yuno, which, Action::Signal(signal)).await,
+        YunoVerb::Quota { memory: None, cpu: None, pids: None, .. } => {
+            let nothing = Failure::new(Kind::Usage, "there is no limit to change");
+            Err(nothing.hint("name one: --memory, --cpu or --pids"))
+        }
+        YunoVerb::Quota { memory, cpu, pids, which } => {
+            let quota = Quota {
+                memory_bytes: memory.map(|given| given.0),
+                cpu: cpu.map(|given| given.0),
+                pids: pids.map(|given| given.0),
+                disk_bytes: None,
+            };
+            change(session, Noun::Yuno, which, Action::Quota(quota)).await
+        }
         YunoVerb::Freeze(which) => change(session, Noun::Yuno, which, Action::Freeze).await,
         YunoVerb::Thaw(which) => change(session, Noun::Yuno, which, Action::Thaw).await,
         YunoVerb::Ls(wanted) => list(session, wanted, Noun::Yuno).await,

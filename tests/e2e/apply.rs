@@ -264,6 +264,8 @@ fn a_name_that_exists_is_not_taken_over_unless_that_is_said() {
     let same = ["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"];
     fleet.ok(&same);
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
+    let config = file(&fleet.home, "x.json", "{}");
+    fleet.ok(&["config", "add", "till.x", "1", &config]);
     let line = "create-yuno realm_id=default id=till yuno_role=till yuno_name=x";
     fleet.muster(&["ycommand", "--command", line]).expect_code(1).expect_stderr("there is default/till on");
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);

@@ -1,13 +1,15 @@
 //! `muster ycommand -c '…'`: Yuneta's verbs and selectors, for hands and scripts that know them. The same by the
 //! program's other name, `ycommand`.
 //!
-//! Modules, in reading order: [`line`] (what was typed), [`translate`] (which lines of muster's own that is, pure).
+//! Modules, in reading order: [`line`] (what was typed), [`verbs`] (the table of verbs), [`translate`] (which lines of
+//! muster's own one comes to, pure).
 //!
 //! **Invariant: nothing is done here that `muster` could not be told as well.** Each line is translated, shown, and
 //! then done as if it had been typed.
 
 mod line;
 mod translate;
+mod verbs;
 
 use std::{
     fs::File,
@@ -20,10 +22,14 @@ use muster_topics::{manifest::Manifest, name::Digest};
 
 use self::{
     line::{Line, Value},
-    translate::{FileFacts, VERBS, World},
+    translate::{FileFacts, World},
+    verbs::{Does, Entry, VERBS},
 };
-use super::{Session, Verb, perform_one, print};
-use crate::failure::{Context as _, Failure, Kind};
+use super::{Session, Verb, perform_one, print, snapshot};
+use crate::{
+    api::{Artifact, Realm},
+    failure::{Context as _, Failure, Kind},
+};
 
 /// Pieces in which a file is read: a gigabyte need not be in memory.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -37,8 +43,9 @@ const VERSION_HASH_CHARS: usize = 12;
     after_help = "Examples:\n  muster ycommand -c 'install-binary content64=$$(my_role)'\n  \
                         muster ycommand -c 'create-yuno realm_id=shop yuno_role=my_role yuno_name=my_name'\n  \
                         muster ycommand -c 'kill-yuno yuno_role=my_role'\n\n\
-                        Yunos are selected by id, realm_id, yuno_role, yuno_name, yuno_release and yuno_tag; without any, all of \
-                        them. An id is REALM/NAME, as `list-yunos` shows it. `$$(FILE)` stands for what is in a file. Each line of \
+                        `help` lists all verbs. Yunos are selected by id, realm_id, yuno_role, yuno_name, yuno_release, yuno_tag \
+                        and app (app=1: all but those that are tagged `util`); without any, all of them. An id is REALM/NAME, as \
+                        `list-yunos` shows it. `$$(FILE)` stands for what is in a file. Each line of \
                         muster's own that it comes to is shown. A link to this program named `ycommand` is the same.",
     after_long_help = long_help()
 )]
@@ -52,8 +59,11 @@ pub struct YCommand {
 }
 
 fn long_help() -> String {
-    let verbs = VERBS.iter().map(|(verb, ..)| *verb).collect::<Vec<_>>().join(", ");
-    format!("Verbs: {verbs}")
+    let of = |entry: Entry| format!("  {} {}\n      {}\n", entry.verb, entry.parameters.join(" "), entry.says);
+    let (done, others): (Vec<Entry>, Vec<Entry>) =
+        VERBS.iter().map(|verb| verb.entry()).partition(|entry| entry.is_done);
+    let text = |entries: Vec<Entry>| entries.into_iter().map(of).collect::<String>();
+    format!("Verbs:\n{}\nVerbs in whose place there is something else:\n{}", text(done), text(others))
 }
 
 /// A line of muster's own, as it is typed.
@@ -75,6 +85,14 @@ pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
         let line = Line::parse(text).map_err(|why| {
             Failure::new(Kind::Usage, format!("{text:?}: {why}")).hint("a verb, then KEY=VALUE …, all in single quotes")
         })?;
+        let line = translate::unwrap(line)?;
+        if matches!(translate::check(&line)?.does, Does::Help) {
+            help(&line, session)?;
+            continue;
+        }
+        for (key, why) in translate::ignored(&line) {
+            print::say(format_args!("{}: {key} changes nothing: {why}", line.verb));
+        }
         let world = look(&line, session).await?;
         for words in translate::translate(&line, &world)? {
             print::say(format_args!("= muster {}", shown(&words)));
@@ -90,13 +108,40 @@ pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Prints the table of verbs, or one of it.
+fn help(line: &Line, session: &Session) -> Result<(), Failure> {
+    let name = line.text("cmd").map_err(|why| Failure::new(Kind::Usage, why))?;
+    let found: Vec<Entry> =
+        VERBS.iter().filter(|verb| name.is_none_or(|name| verb.name == name)).map(|verb| verb.entry()).collect();
+    if found.is_empty() {
+        // In the words that an unknown verb has.
+        let line = Line { verb: name.unwrap_or_default().to_owned(), ..Line::default() };
+        return translate::check(&line).map(|_| ());
+    }
+    let row = |entry: &Entry| vec![entry.verb.to_owned(), entry.says.to_owned(), entry.parameters.join(" ")];
+    session.printer.list(&found, &["VERB", "DOES, OR WHAT TAKES ITS PLACE", "PARAMETERS"], row, "no verbs")
+}
+
 /// What there is to know for a line.
 async fn look(line: &Line, session: &Session) -> Result<World, Failure> {
+    if matches!(translate::check(line)?.does, Does::Nothing) {
+        return Ok(World::default());
+    }
     let mut world = World {
         units: session.client.get("units", &[]).await?,
         configs: session.client.get("configs", &[]).await?,
-        file: None,
+        ..World::default()
     };
+    if line.verb == "create-yuno" {
+        let realms: Vec<Realm> = session.client.get("realms", &[]).await?;
+        let artifacts: Vec<Artifact> = session.client.get("artifacts", &[]).await?;
+        world.realms = realms.iter().map(|realm| realm.realm.name.to_string()).collect();
+        world.artifacts = artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version)).collect();
+    }
+    if line.verb == "deactivate-snap" && !line.parameters.contains_key("name") {
+        let host = line.text("host").map_err(|why| Failure::new(Kind::Usage, why))?;
+        world.active = snapshot::active(session, host.filter(|host| *host != "*"), host == Some("*")).await?;
+    }
     if let Some(Value::File(path)) = line.parameters.get("content64") {
         world.file = Some(facts(Path::new(path)).trying(format_args!("the file {path}"))?);
     }

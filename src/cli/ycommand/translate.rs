@@ -11,13 +11,19 @@
 //! | `yuno_release` | the version of its artifact |
 //! | a binary that is updated | another artifact of the role, taken up by the yunos that do not run |
 //! | a config that is updated | its next version, taken up by `run-yuno` |
+//! | a realm `name.role.env` | `name-role-env` |
+//! | `app=1` | all but yunos that are tagged `util` |
 
 use muster_topics::{
     newer,
+    signal::Signal,
     unit::{Phase, Run, YunoSpec},
 };
 
-use super::line::{Line, Value};
+use super::{
+    line::Line,
+    verbs::{Does, VERBS, Verb},
+};
 use crate::{
     api::{Config, Unit},
     failure::{Failure, Kind},
@@ -33,6 +39,18 @@ pub(super) struct World {
     pub(super) configs: Vec<Config>,
     /// The file that the line names, if it names one.
     pub(super) file: Option<FileFacts>,
+    /// The names of all realms, for a line that makes a yuno.
+    pub(super) realms: Vec<String>,
+    /// All artifacts, as `ROLE@VERSION`, for a line that makes a yuno.
+    pub(super) artifacts: Vec<String>,
+    /// Snapshots that are active, each with its host, for a line that deactivates one without naming it.
+    pub(super) active: Vec<(String, String)>,
+}
+
+impl World {
+    fn config_versions(&self) -> Vec<String> {
+        self.configs.iter().map(|config| format!("{}@{}", config.id, config.version)).collect()
+    }
 }
 
 /// What is known of a file without running it.
@@ -50,106 +68,290 @@ pub(super) struct FileFacts {
 pub(super) type Words = Vec<String>;
 
 /// Which parameters select yunos.
-const SELECTORS: [&str; 6] = ["id", "realm_id", "yuno_role", "yuno_name", "yuno_release", "yuno_tag"];
+pub(super) const SELECTORS: [&str; 7] = ["id", "realm_id", "yuno_role", "yuno_name", "yuno_release", "yuno_tag", "app"];
 
-/// All verbs that are understood, each with the parameters that it takes beside selectors.
-pub(super) const VERBS: [(&str, &[&str], bool); 27] = [
-    ("command-yuno", &["service", "command"], true),
-    ("create-config", &["id", "version", "zcontent", "content64", "content"], false),
-    (
-        "create-yuno",
-        &["id", "realm_id", "yuno_role", "yuno_name", "role_version", "name_version", "yuno_tag", "host"],
-        false,
-    ),
-    ("delete-binary", &["id", "version"], false),
-    ("delete-config", &["id", "version"], false),
-    ("delete-yuno", &[], true),
-    ("disable-yuno", &[], true),
-    ("enable-yuno", &[], true),
-    ("find-new-yunos", &["create"], true),
-    ("install-binary", &["id", "version", "content64"], false),
-    ("kill-yuno", &[], true),
-    ("list-binaries", &[], false),
-    ("list-binaries-instances", &[], false),
-    ("list-configs", &[], false),
-    ("list-configs-instances", &[], false),
-    ("list-yunos", &[], true),
-    ("list-yunos-instances", &[], true),
-    ("pause-yuno", &[], true),
-    ("ping", &[], false),
-    ("play-yuno", &[], true),
-    ("run-yuno", &["play"], true),
-    ("set-tag", &["tag"], true),
-    ("stats-yuno", &[], true),
-    ("top", &[], true),
-    ("update-binary", &["id", "version", "content64"], false),
-    ("update-config", &["id", "version", "zcontent", "content64", "content"], false),
-    ("view-config", &["id", "version"], false),
-];
+/// The tag of yunos that serve others, which `app=1` leaves out.
+const UTIL: &str = "util";
 
 /// What muster does for a line.
 pub(super) fn translate(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
-    check(line)?;
-    let usage = |why: String| Failure::new(Kind::Usage, format!("{}: {why}", line.verb));
-    let one = |words: &[&str]| Ok(vec![words.iter().map(|word| (*word).to_owned()).collect()]);
-    let on = |words: &[&str], more: &[&str]| -> Result<Vec<Words>, Failure> {
-        let units = units(line, world)?;
-        let references = units.iter().map(|unit| reference(unit));
-        let head = words.iter().map(|word| (*word).to_owned());
-        Ok(vec![head.chain(references).chain(more.iter().map(|word| (*word).to_owned())).collect()])
-    };
-    match line.verb.as_str() {
-        "install-binary" => Ok(vec![add_binary(line, world).map_err(usage)?.0]),
-        "update-binary" => update_binary(line, world).map_err(usage),
-        "delete-binary" => one(&["artifact", "rm", &versioned(line).map_err(usage)?]),
-        "list-binaries" | "list-binaries-instances" => one(&["artifact", "ls"]),
-        "create-config" | "update-config" => {
-            let file = line.file(&["zcontent", "content64", "content"]).map_err(usage)?;
-            let (id, version) = (wanted(line, "id").map_err(usage)?, wanted(line, "version").map_err(usage)?);
-            one(&["config", "add", id, version, file])
-        }
-        "delete-config" => one(&["config", "rm", &versioned(line).map_err(usage)?]),
-        "view-config" => one(&["config", "show", &versioned(line).map_err(usage)?]),
-        "list-configs" | "list-configs-instances" => one(&["config", "ls"]),
-        "create-yuno" => Ok(vec![create(line, world).map_err(usage)?]),
-        "delete-yuno" => on(&["yuno", "rm"], &["--yes"]),
-        "enable-yuno" => on(&["unit", "unhold"], &[]),
-        "disable-yuno" => on(&["unit", "hold"], &[]),
-        "run-yuno" => run(line, world),
-        "kill-yuno" => on(&["yuno", "stop"], &["--yes"]),
-        "play-yuno" => on(&["yuno", "play"], &[]),
-        "pause-yuno" => on(&["yuno", "pause"], &["--yes"]),
-        "stats-yuno" => on(&["yuno", "stats"], &[]),
-        "command-yuno" => command(line, world),
-        "set-tag" => {
-            let label = format!("tag={}", wanted(line, "tag").map_err(usage)?);
-            on(&["unit", "label"], &["--set", &label])
-        }
-        "find-new-yunos" if is_on(line, "create") => on(&["yuno", "upgrade"], &["--yes"]),
-        "find-new-yunos" => on(&["yuno", "upgrade"], &["--plan"]),
-        "ping" => one(&["host", "ls"]),
-        _ => Ok(vec![list(line)?]),
+    match check(line)?.does {
+        Does::Lines(lines) => lines(line, world),
+        // Both have been done before it comes to lines.
+        Does::Help | Does::Other => Ok(Vec::new()),
+        Does::Nothing => Err(usage(line)(format!("not here: {}", check(line)?.says))),
     }
 }
 
-/// Refuses what is not understood, with what it may have been meant to be.
-fn check(line: &Line) -> Result<(), Failure> {
-    let Some((_, own, selects)) = VERBS.iter().find(|(verb, ..)| *verb == line.verb) else {
-        let names = VERBS.iter().map(|(verb, ..)| *verb);
+/// The line itself, or the one that `command-agent` stands for.
+pub(super) fn unwrap(line: Line) -> Result<Line, Failure> {
+    if !matches!(check(&line)?.does, Does::Other) {
+        return Ok(line);
+    }
+    let verb = wanted(&line, "command").map_err(usage(&line))?.to_owned();
+    let mut inner = Line { verb, ..line };
+    inner.parameters.retain(|key, _| !["command", "service"].contains(&key.as_str()));
+    if matches!(check(&inner)?.does, Does::Other) {
+        return Err(usage(&inner)("it does not do itself".to_owned()));
+    }
+    Ok(inner)
+}
+
+/// Parameters of a line that change nothing, each with the reason.
+pub(super) fn ignored(line: &Line) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    let ignores = Verb::find(&line.verb).map_or(&[][..], |verb| verb.ignores);
+    ignores.iter().copied().filter(|(key, _)| line.parameters.contains_key(*key))
+}
+
+/// The verb of a line. What is not understood is refused, with what it may have been meant to be.
+pub(super) fn check(line: &Line) -> Result<&'static Verb, Failure> {
+    let Some(verb) = Verb::find(&line.verb) else {
+        let names = VERBS.iter().map(|verb| verb.name);
         let nearest = names.max_by(|a, b| strsim::jaro(a, &line.verb).total_cmp(&strsim::jaro(b, &line.verb)));
         return Err(Failure::new(Kind::Usage, format!("there is no verb {:?} here", line.verb))
-            .hint(format!("did you mean {}? `muster ycommand --help` lists them", nearest.unwrap_or_default())));
+            .hint(format!("did you mean {}? `muster ycommand -c help` lists them", nearest.unwrap_or_default())));
     };
-    let takes = |key: &&String| own.contains(&key.as_str()) || (*selects && SELECTORS.contains(&key.as_str()));
-    // Whatever a yuno's command takes is the yuno's business.
-    match line.parameters.keys().find(|key| line.verb != "command-yuno" && !takes(key)) {
-        None => Ok(()),
-        Some(key) => {
-            let all: Vec<&str> = own.iter().chain(SELECTORS.iter().filter(|_| *selects)).copied().collect();
-            Err(Failure::new(Kind::Usage, format!("{}: {key} is not understood", line.verb))
-                .hint(format!("it takes {}", if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })))
+    if verb.passes_on() || matches!(verb.does, Does::Nothing) {
+        return Ok(verb);
+    }
+    let takes = verb.parameters();
+    let is_known = |key: &str| takes.contains(&key) || verb.ignores.iter().any(|(ignored, _)| *ignored == key);
+    match line.parameters.keys().find(|key| !is_known(key)) {
+        None => Ok(verb),
+        Some(key) => Err(Failure::new(Kind::Usage, format!("{}: {key} is not understood", line.verb))
+            .hint(format!("it takes {}", if takes.is_empty() { "nothing".to_owned() } else { takes.join(", ") }))),
+    }
+}
+
+/// A failure of whoever typed a line.
+fn usage(line: &Line) -> impl Fn(String) -> Failure + use<'_> {
+    |why| Failure::new(Kind::Usage, format!("{}: {why}", line.verb))
+}
+
+/// One line of these words.
+pub(super) fn words(words: &[&str]) -> Result<Vec<Words>, Failure> {
+    Ok(vec![owned(words)])
+}
+
+fn owned(words: &[&str]) -> Words {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// One line that names the units that are selected.
+pub(super) fn on(line: &Line, world: &World, head: &[&str], more: &[&str]) -> Result<Vec<Words>, Failure> {
+    let units = units(line, world)?;
+    let references = units.iter().map(|unit| reference(unit));
+    Ok(vec![owned(head).into_iter().chain(references).chain(owned(more)).collect()])
+}
+
+pub(super) fn install_binary(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    Ok(vec![add_binary(line, world).map_err(usage(line))?.0])
+}
+
+pub(super) fn delete_binary(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    words(&["artifact", "rm", &versioned(line).map_err(usage(line))?])
+}
+
+pub(super) fn add_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    let [id, version] = all_wanted(line, ["id", "version"]).map_err(usage(line))?;
+    let file = line.file(&["zcontent", "content64", "content"]).map_err(usage(line))?;
+    words(&["config", "add", id, version, file])
+}
+
+pub(super) fn delete_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    words(&["config", "rm", &versioned(line).map_err(usage(line))?])
+}
+
+pub(super) fn view_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    words(&["config", "show", &versioned(line).map_err(usage(line))?])
+}
+
+/// The configs of all that are selected, each once.
+pub(super) fn view_yuno_config(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let mut shown: Vec<String> = Vec::new();
+    for unit in units(line, world)? {
+        let configs = unit.desired.spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version));
+        shown.extend(configs);
+    }
+    shown.sort();
+    shown.dedup();
+    if shown.is_empty() {
+        return Err(Failure::new(Kind::Failed, "none of them has a config"));
+    }
+    Ok(shown.iter().map(|config| owned(&["config", "show", config])).collect())
+}
+
+/// What belongs to one yuno alone.
+pub(super) fn show_one(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    match &units(line, world)?[..] {
+        [unit] => words(&["yuno", "show", &reference(unit)]),
+        several => {
+            let names: Vec<String> = several.iter().map(|unit| unit.unit.to_string()).collect();
+            Err(usage(line)(format!("{} yunos are selected: {}", several.len(), names.join(", ")))
+                .hint("select one, such as by id=REALM/NAME"))
         }
     }
+}
+
+pub(super) fn kill(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let signal = match line.text("signal2kill").map_err(usage(line))? {
+        Some(signal) => Some(signal_word(signal).map_err(usage(line))?),
+        None => is_on(line, "force").then(|| Signal::Kill.to_string()),
+    };
+    match signal {
+        None => on(line, world, &["yuno", "stop"], &["--yes"]),
+        Some(signal) => on(line, world, &["yuno", "stop"], &["--yes", "--signal", &signal]),
+    }
+}
+
+/// A signal, by name or by number, as muster's verbs take it.
+fn signal_word(text: &str) -> Result<String, String> {
+    text.parse::<Signal>().map(|signal| signal.to_string()).map_err(|error| format!("signal2kill: {error}"))
+}
+
+/// A tag is there so that nobody removes what has one by mistake.
+pub(super) fn delete(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let tagged: Vec<String> =
+        units(line, world)?.iter().filter_map(|unit| Some(format!("{} ({})", unit.unit, tag(unit)?))).collect();
+    if !tagged.is_empty() && !is_on(line, "force") {
+        return Err(Failure::new(Kind::Failed, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
+            .hint("with force=1 they are; `set-tag` gives them another tag"));
+    }
+    on(line, world, &["yuno", "rm"], &["--yes"])
+}
+
+pub(super) fn find_new(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let mut more = vec![if is_on(line, "create") { "--yes" } else { "--plan" }];
+    more.extend(is_on(line, "force").then_some("--force"));
+    on(line, world, &["yuno", "upgrade"], &more)
+}
+
+pub(super) fn set_tag(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let label = format!("tag={}", wanted(line, "tag").map_err(usage(line))?);
+    on(line, world, &["unit", "label"], &["--set", &label])
+}
+
+pub(super) fn stats(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    never_reset(line)?;
+    on(line, world, &["yuno", "stats"], &[])
+}
+
+pub(super) fn stats_agent(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    never_reset(line)?;
+    let of = match line.text("host").map_err(usage(line))? {
+        Some(host) => format!(",hostname=\"{}\"", quoted(host)),
+        None => String::new(),
+    };
+    words(&["metric", "query", &format!("{{__name__=~\"muster_agent_.+\"{of}}}")])
+}
+
+fn never_reset(line: &Line) -> Result<(), Failure> {
+    match line.text("stats").map_err(usage(line))? {
+        None | Some("") => Ok(()),
+        Some("__reset__") => Err(usage(line)("counters are never set back: ask for their rate".to_owned())),
+        Some(name) => Err(usage(line)(format!("stats={name}: all numbers are told, and none alone"))),
+    }
+}
+
+/// A yuno's own command of this name.
+pub(super) fn trace(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let name = line.verb.trim_end_matches("-yuno");
+    forward(line, world, name, SELECTORS.as_slice())
+}
+
+pub(super) fn shoot_snap(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    snap(line, &["snapshot", "take", wanted(line, "name").map_err(usage(line))?])
+}
+
+pub(super) fn list_snaps(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    snap(line, &["snapshot", "ls"])
+}
+
+pub(super) fn activate_snap(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    snap(line, &["snapshot", "activate", wanted(line, "name").map_err(usage(line))?])
+}
+
+/// The one that is named, or all that are active.
+pub(super) fn deactivate_snap(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    if let Some(name) = line.text("name").map_err(usage(line))? {
+        return snap(line, &["snapshot", "deactivate", name]);
+    }
+    if world.active.is_empty() {
+        return Err(Failure::new(Kind::Failed, "no snapshot is active").hint("`list-snaps` lists them"));
+    }
+    let line = |(host, name): &(String, String)| owned(&["snapshot", "deactivate", name, "--host", host]);
+    Ok(world.active.iter().map(line).collect())
+}
+
+fn snap(line: &Line, head: &[&str]) -> Result<Vec<Words>, Failure> {
+    let mut words = owned(head);
+    match line.text("host").map_err(usage(line))? {
+        Some("*") => words.push("--all".to_owned()),
+        Some(host) => words.extend(owned(&["--host", host])),
+        None => {}
+    }
+    Ok(vec![words])
+}
+
+/// The name of a realm: what is said of it, with a dash where Yuneta has a dot.
+fn realm(line: &Line) -> Result<String, Failure> {
+    if let Some(id) = line.text("id").map_err(usage(line))? {
+        return Ok(dashed(id));
+    }
+    let mut parts = Vec::new();
+    for key in ["realm_owner", "realm_name", "realm_role", "realm_env"] {
+        parts.extend(line.text(key).map_err(usage(line))?);
+    }
+    if parts.is_empty() {
+        return Err(usage(line)("id=… is wanted, or realm_name=… and what else makes it".to_owned()));
+    }
+    Ok(dashed(&parts.join(".")))
+}
+
+fn dashed(realm: &str) -> String {
+    realm.replace('.', "-")
+}
+
+pub(super) fn check_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    words(&["realm", "show", &realm(line)?])
+}
+
+pub(super) fn delete_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    words(&["realm", "rm", &realm(line)?])
+}
+
+pub(super) fn create_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    let mut words = realm_fields(line, "create")?;
+    words.extend(is_on(line, "realm_disabled").then(|| "--disable".to_owned()));
+    Ok(vec![words])
+}
+
+pub(super) fn update_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    let mut words = realm_fields(line, "update")?;
+    if line.parameters.contains_key("realm_disabled") {
+        words.push(if is_on(line, "realm_disabled") { "--disable" } else { "--enable" }.to_owned());
+    }
+    if words.len() == 3 {
+        return Err(usage(line)("bind_ip, parent_realm_id or realm_disabled is wanted".to_owned()));
+    }
+    Ok(vec![words])
+}
+
+fn realm_fields(line: &Line, verb: &str) -> Result<Words, Failure> {
+    let mut words = owned(&["realm", verb, &realm(line)?]);
+    if let Some(address) = line.text("bind_ip").map_err(usage(line))? {
+        words.extend(owned(&["--bind", address]));
+    }
+    if let Some(parent) = line.text("parent_realm_id").map_err(usage(line))? {
+        words.extend(owned(&["--parent", &dashed(parent)]));
+    }
+    Ok(words)
+}
+
+pub(super) fn list_services(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+    let mut words = owned(&["realm", "endpoints"]);
+    words.extend(line.text("realm_id").map_err(usage(line))?.map(dashed));
+    Ok(vec![words])
 }
 
 /// The units that a line selects; without a selector, all of them.
@@ -157,8 +359,7 @@ fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
     // Yuneta knows nothing else.
     let mut picked: Vec<&Unit> = world.units.iter().filter(|unit| unit.desired.spec.yuno().is_some()).collect();
     for key in SELECTORS {
-        let wrong = |why| Failure::new(Kind::Usage, why);
-        if let Some(value) = line.text(key).map_err(wrong)? {
+        if let Some(value) = line.text(key).map_err(usage(line))? {
             picked.retain(|unit| is(unit, key, value));
         }
     }
@@ -176,12 +377,19 @@ fn is(unit: &Unit, key: &str, value: &str) -> bool {
     let label = |name: &str| spec.labels.iter().any(|(key, label)| key.as_str() == name && label.as_str() == value);
     match key {
         "id" => unit.unit.as_str() == value || unit.unit.name().as_str() == value,
-        "realm_id" => unit.unit.realm().as_str() == value,
+        "realm_id" => unit.unit.realm().as_str() == dashed(value),
         "yuno_role" => spec.artifact.role.as_str() == value,
         "yuno_name" => label("yuno_name") || unit.unit.name().as_str() == value,
         "yuno_release" => spec.artifact.version.as_str() == value,
+        "app" => is_off(value) || tag(unit) != Some(UTIL),
         _ => label("tag"),
     }
+}
+
+/// The tag of a yuno, if it has one.
+fn tag(unit: &Unit) -> Option<&str> {
+    let labels = unit.desired.spec.labels();
+    labels.iter().find(|(name, _)| name.as_str() == "tag").map(|(_, tag)| tag.as_str())
 }
 
 fn reference(unit: &Unit) -> String {
@@ -207,8 +415,8 @@ fn add_binary(line: &Line, world: &World) -> Result<(Words, String, String), Str
 }
 
 /// A binary is never overwritten: what does not run takes the new one, and what runs keeps its own.
-fn update_binary(line: &Line, world: &World) -> Result<Vec<Words>, String> {
-    let (add, role, version) = add_binary(line, world)?;
+pub(super) fn update_binary(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let (add, role, version) = add_binary(line, world).map_err(usage(line))?;
     let mut lines = vec![add];
     let rests = |unit: &&Unit| {
         let is_of_role = unit.desired.spec.yuno().is_some_and(|spec| spec.artifact.role.as_str() == role);
@@ -231,7 +439,7 @@ fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> Words {
 }
 
 /// What is about to run reads the newest configs.
-fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
     let units = units(line, world)?;
     let mut lines = Vec::new();
     for unit in &units {
@@ -268,72 +476,118 @@ fn newer_configs(spec: &YunoSpec, world: &World) -> Vec<String> {
     newer.collect()
 }
 
-fn create(line: &Line, world: &World) -> Result<Words, String> {
-    let (role, name) = (wanted(line, "yuno_role")?, wanted(line, "yuno_name")?);
-    let realm = line.text("realm_id")?.unwrap_or("default");
-    let unit = line.text("id")?.map_or_else(|| format!("{role}-{name}"), str::to_owned);
+/// What a yuno is made of has to be there, and everything that is not is told at once.
+pub(super) fn create(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let [role, name] = all_wanted(line, ["yuno_role", "yuno_name"]).map_err(usage(line))?;
+    let text = |key| line.text(key).map_err(usage(line));
+    let realm = text("realm_id")?.map_or_else(|| "default".to_owned(), dashed);
+    let unit = text("id")?.map_or_else(|| format!("{role}-{name}"), str::to_owned);
     let unit = if unit.contains('/') { unit } else { format!("{realm}/{unit}") };
-    let artifact = line.text("role_version")?.map_or_else(|| role.to_owned(), |version| format!("{role}@{version}"));
-    let mut words: Words = ["yuno", "create", &unit, "--artifact", &artifact].map(str::to_owned).into();
-    let id = format!("{role}.{name}");
-    match line.text("name_version")? {
-        Some(version) => words.extend(["--config".to_owned(), format!("{id}@{version}")]),
-        None if world.configs.iter().any(|config| config.id.as_str() == id) => {
-            words.extend(["--config".to_owned(), id]);
-        }
-        None => {}
+    let (artifact, config) = (versions(role, text("role_version")?), format!("{role}.{name}"));
+    let config = versions(&config, text("name_version")?);
+    let realm = unit.split('/').next().unwrap_or_default();
+    let missing = [
+        (!world.realms.iter().any(|there| there == realm)).then(|| format!("realm {realm} (`create-realm`)")),
+        (!is_there(&world.artifacts, &artifact)).then(|| format!("binary {artifact} (`install-binary`)")),
+        (!is_there(&world.config_versions(), &config)).then(|| format!("config {config} (`update-config`)")),
+    ];
+    let missing: Vec<String> = missing.into_iter().flatten().collect();
+    if !missing.is_empty() {
+        return Err(Failure::new(
+            Kind::Failed,
+            format!("{unit} cannot be made: there is no {}", missing.join(", no ")),
+        ));
     }
-    words.extend(["--label".to_owned(), format!("yuno_name={name}")]);
-    if let Some(tag) = line.text("yuno_tag")? {
-        words.extend(["--label".to_owned(), format!("tag={tag}")]);
+    let mut words = owned(&["yuno", "create", &unit, "--artifact", &artifact, "--config", &config]);
+    words.extend(owned(&["--label", &format!("yuno_name={name}")]));
+    if let Some(tag) = text("yuno_tag")? {
+        words.extend(owned(&["--label", &format!("tag={tag}")]));
     }
-    if let Some(host) = line.text("host")? {
-        words.extend(["--host".to_owned(), host.to_owned()]);
-    }
-    Ok(words)
-}
-
-/// A yuno's own command; of the service `__yuno__` muster answers what it knows itself.
-fn command(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
-    let usage = |why: String| Failure::new(Kind::Usage, format!("{}: {why}", line.verb));
-    let (name, service) = (wanted(line, "command").map_err(usage)?, line.text("service").map_err(usage)?);
-    let units = units(line, world)?;
-    if service == Some("__yuno__") && name == "view-config" {
-        let show =
-            |unit: &&Unit| -> Words { ["yuno", "config", &reference(unit), "--effective"].map(str::to_owned).into() };
-        return Ok(units.iter().map(show).collect());
-    }
-    let mut words: Words = ["yuno", "command"].map(str::to_owned).into();
-    words.extend(units.iter().map(|unit| reference(unit)));
-    words.push(name.to_owned());
-    for (key, value) in &line.parameters {
-        let is_ours =
-            key == "command" || SELECTORS.contains(&key.as_str()) || (key == "service" && service == Some("__yuno__"));
-        match value {
-            _ if is_ours => {}
-            Value::Text(text) => words.push(format!("{key}={text}")),
-            Value::File(_) => return Err(usage(format!("{key} cannot come from a file"))),
-        }
+    if let Some(host) = text("host")? {
+        words.extend(owned(&["--host", host]));
     }
     Ok(vec![words])
 }
 
-fn list(line: &Line) -> Result<Words, Failure> {
+/// `NAME@VERSION`, or `NAME` for the newest.
+fn versions(name: &str, version: Option<&str>) -> String {
+    version.map_or_else(|| name.to_owned(), |version| format!("{name}@{version}"))
+}
+
+/// Whether one of these is `NAME@VERSION`, or any version of `NAME`.
+fn is_there(all: &[String], wanted: &str) -> bool {
+    all.iter().any(|one| one == wanted || one.rsplit_once('@').is_some_and(|(name, _)| name == wanted))
+}
+
+/// A yuno's own command; of the service `__yuno__` muster answers what it knows itself.
+pub(super) fn command(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+    let name = wanted(line, "command").map_err(usage(line))?;
+    let is_own = line.text("service").map_err(usage(line))? == Some("__yuno__");
+    if is_own && name == "view-config" {
+        let show = |unit: &&Unit| owned(&["yuno", "config", &reference(unit), "--effective"]);
+        return Ok(units(line, world)?.iter().map(show).collect());
+    }
+    let ours: Vec<&str> = SELECTORS.into_iter().chain(["command"]).chain(is_own.then_some("service")).collect();
+    forward(line, world, name, &ours)
+}
+
+/// A command of their own to yunos, with all parameters that are not ours.
+fn forward(line: &Line, world: &World, name: &str, ours: &[&str]) -> Result<Vec<Words>, Failure> {
+    let mut words = owned(&["yuno", "command"]);
+    words.extend(units(line, world)?.iter().map(|unit| reference(unit)));
+    words.push(name.to_owned());
+    for key in line.parameters.keys().filter(|key| !ours.contains(&key.as_str())) {
+        let value = line.text(key).map_err(usage(line))?.unwrap_or_default();
+        words.push(format!("{key}={value}"));
+    }
+    Ok(vec![words])
+}
+
+pub(super) fn list(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
     let fields = [("id", "id"), ("realm_id", "realm"), ("yuno_role", "role"), ("yuno_release", "version")];
     let labels = [("yuno_name", "label.yuno_name"), ("yuno_tag", "label.tag")];
     let mut tests = Vec::new();
     for (key, field) in fields.into_iter().chain(labels) {
-        if let Some(value) = line.text(key).map_err(|why| Failure::new(Kind::Usage, why))? {
-            // An id may be a name alone.
-            let pattern = if key == "id" && !value.contains('/') { format!("*/{value}") } else { value.to_owned() };
-            tests.push(format!("{field}=\"{}\"", pattern.replace('\\', "\\\\").replace('"', "\\\"")));
+        if let Some(value) = line.text(key).map_err(usage(line))? {
+            let pattern = match key {
+                // An id may be a name alone.
+                "id" if !value.contains('/') => format!("*/{value}"),
+                "realm_id" => dashed(value),
+                _ => value.to_owned(),
+            };
+            tests.push(format!("{field}=\"{}\"", quoted(&pattern)));
         }
     }
-    let mut words: Words = ["yuno", "ls"].map(str::to_owned).into();
+    if is_on(line, "app") {
+        tests.push(format!("not label.tag=\"{UTIL}\""));
+    }
+    let mut words = owned(&["yuno", "ls"]);
     if !tests.is_empty() {
         words.extend(["--select".to_owned(), tests.join(" and ")]);
     }
-    Ok(words)
+    Ok(vec![words])
+}
+
+/// What stands between double quotes.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Several parameters, of which all that are missing are named.
+fn all_wanted<'a, const N: usize>(line: &'a Line, keys: [&str; N]) -> Result<[&'a str; N], String> {
+    let mut values = [""; N];
+    let mut missing = Vec::new();
+    for (place, key) in values.iter_mut().zip(keys) {
+        match line.text(key)? {
+            Some(value) => *place = value,
+            None => missing.push(format!("{key}=…")),
+        }
+    }
+    match &missing[..] {
+        [] => Ok(values),
+        [one] => Err(format!("{one} is wanted")),
+        several => Err(format!("{} are wanted", several.join(" and "))),
+    }
 }
 
 fn wanted<'a>(line: &'a Line, key: &str) -> Result<&'a str, String> {
@@ -347,7 +601,11 @@ fn versioned(line: &Line) -> Result<String, String> {
 }
 
 fn is_on(line: &Line, key: &str) -> bool {
-    matches!(line.text(key), Ok(Some(text)) if !["", "0", "false"].contains(&text))
+    matches!(line.text(key), Ok(Some(text)) if !is_off(text))
+}
+
+fn is_off(value: &str) -> bool {
+    ["", "0", "false"].contains(&value)
 }
 
 /// A file's name as the name of a role.

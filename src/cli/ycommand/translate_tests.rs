@@ -1,3 +1,4 @@
+use clap::Parser;
 use muster_topics::{
     name::{Digest, HostId},
     unit::{Desired, Hold, HoldReason, Observed},
@@ -43,7 +44,11 @@ fn config(version: &str, added_ms: i64) -> Config {
 }
 
 fn world() -> World {
+    let there = |list: &[&str]| list.iter().map(|one| (*one).to_owned()).collect();
     World {
+        realms: there(&["a", "b", "default"]),
+        artifacts: there(&["till@1.0"]),
+        active: vec![("shop".to_owned(), "before".to_owned())],
         units: vec![
             unit("a/till-main", Run::Stopped, json!({ "yuno_name": "main" })),
             unit("a/till-second", Run::Running, json!({ "yuno_name": "second", "tag": "old" })),
@@ -73,7 +78,7 @@ fn the_recipes() {
     );
     check(
         "create-yuno realm_id=a yuno_role=till yuno_name=main",
-        &empty,
+        &World { units: Vec::new(), ..world() },
         &["yuno create a/till-main --artifact till --config till.main --label yuno_name=main"],
     );
     check("enable-yuno id=a/till-main", &there, &["unit unhold a/till-main"]);
@@ -147,7 +152,13 @@ fn what_cannot_be_done_is_told() {
     for (text, kind, words) in [
         ("kill-yunos", Kind::Usage, "kill-yuno"),
         ("kill-yuno id=a/x", Kind::Failed, "id=a/x"),
-        ("kill-yuno app=1", Kind::Usage, "app"),
+        ("kill-yuno apps=1", Kind::Usage, "app"),
+        ("kill-yuno signal2kill=nine", Kind::Usage, "signal2kill"),
+        ("list-realms id=x", Kind::Usage, "nothing"),
+        ("running-bin", Kind::Usage, "3 yunos are selected"),
+        ("stats-agent stats=__reset__", Kind::Usage, "never set back"),
+        ("update-realm id=a", Kind::Usage, "bind_ip"),
+        ("create-realm", Kind::Usage, "id="),
         ("list-binaries id=x", Kind::Usage, "nothing"),
         ("install-binary content64=abc", Kind::Usage, "$$(FILE)"),
         ("update-config id=a.b zcontent=$$(f)", Kind::Usage, "version"),
@@ -166,4 +177,166 @@ fn a_manifest_says_what_a_binary_is() {
     let manifest = (Some("scale".to_owned()), Some("2.1".to_owned()));
     let world = World { file: Some(FileFacts { manifest, ..FileFacts::default() }), ..world() };
     check("install-binary content64=$$(f)", &world, &["artifact add f --role scale --version 2.1"]);
+}
+
+#[test]
+fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
+    let message = |text: &str| {
+        let failure = translate(&Line::parse(text).unwrap(), &world()).unwrap_err();
+        assert!(failure.hint.is_none(), "{failure:?}");
+        failure.message.unwrap()
+    };
+    assert_eq!(message("create-yuno id=x"), "create-yuno: yuno_role=… and yuno_name=… are wanted");
+    assert_eq!(
+        message("create-yuno realm_id=a yuno_role=till yuno_name=other"),
+        "a/till-other cannot be made: there is no config till.other (`update-config`)"
+    );
+    assert_eq!(
+        message("create-yuno realm_id=c.d yuno_role=scale yuno_name=main role_version=2"),
+        "c-d/scale-main cannot be made: there is no realm c-d (`create-realm`), no binary scale@2 (`install-binary`), no \
+         config scale.main (`update-config`)"
+    );
+    assert_eq!(
+        message("create-yuno id=a/x yuno_role=till yuno_name=main role_version=1.0 name_version=7"),
+        "a/x cannot be made: there is no config till.main@7 (`update-config`)"
+    );
+    check(
+        "create-yuno id=a/x yuno_role=till yuno_name=main role_version=1.0 name_version=1 yuno_tag=util",
+        &world(),
+        &["yuno create a/x --artifact till@1.0 --config till.main@1 --label yuno_name=main --label tag=util"],
+    );
+}
+
+#[test]
+fn tagged_yuno_is_deleted_only_with_force() {
+    let failure = translate(&Line::parse("delete-yuno realm_id=a").unwrap(), &world()).unwrap_err();
+    assert_eq!(failure.message.unwrap(), "tagged yunos are not deleted: a/till-second (old)");
+    check("delete-yuno realm_id=a force=1", &world(), &["yuno rm a/till-main a/till-second --yes"]);
+    check("delete-yuno realm_id=b", &world(), &["yuno rm b/till-main --yes"]);
+}
+
+#[test]
+fn yunos_are_killed_by_the_signal_that_is_named_and_utilities_are_left_out() {
+    for (signal, shown) in [("9", "SIGKILL"), ("SIGINT", "SIGINT"), ("hup", "SIGHUP")] {
+        let line = format!("kill-yuno realm_id=b signal2kill={signal}");
+        check(&line, &world(), &[&format!("yuno stop b/till-main --yes --signal {shown}")]);
+    }
+    check("kill-yuno realm_id=b force=1", &world(), &["yuno stop b/till-main --yes --signal SIGKILL"]);
+    let mut there = world();
+    there.units[1] = unit("a/till-second", Run::Running, json!({ "tag": "util" }));
+    check("kill-yuno app=1", &there, &["yuno stop a/till-main b/till-main --yes"]);
+    check("kill-yuno app=0 realm_id=a", &there, &["yuno stop a/till-main a/till-second --yes"]);
+    check("list-yunos app=1", &there, &["yuno ls --select not label.tag=\"util\""]);
+}
+
+#[test]
+fn snaps_and_realms() {
+    let there = world();
+    check("shoot-snap name=before description=x host=shop", &there, &["snapshot take before --host shop"]);
+    check("list-snaps host=*", &there, &["snapshot ls --all"]);
+    check("activate-snap name=before", &there, &["snapshot activate before"]);
+    check("deactivate-snap", &there, &["snapshot deactivate before --host shop"]);
+    check("deactivate-snap name=x", &there, &["snapshot deactivate x"]);
+    let none = World { active: Vec::new(), ..world() };
+    assert!(
+        translate(&Line::parse("deactivate-snap").unwrap(), &none).unwrap_err().message.unwrap().contains("no snap")
+    );
+    check("create-realm realm_name=shop realm_role=till realm_env=prod", &there, &["realm create shop-till-prod"]);
+    check(
+        "update-realm id=shop.till.prod bind_ip=10.0.0.1 realm_disabled=0 parent_realm_id=a",
+        &there,
+        &["realm update shop-till-prod --bind 10.0.0.1 --parent a --enable"],
+    );
+    check("list-public-services realm_id=a", &there, &["realm endpoints a"]);
+}
+
+#[test]
+fn agents_command_is_the_verb_that_it_names() {
+    let inner = |text: &str| unwrap(Line::parse(text).unwrap());
+    let line = inner("command-agent service=agent command=kill-yuno id=b/till-main force=1").unwrap();
+    assert_eq!(line, Line::parse("kill-yuno id=b/till-main force=1").unwrap());
+    assert_eq!(inner("ping").unwrap().verb, "ping");
+    assert!(inner("command-agent command=nothing").unwrap_err().message.unwrap().contains("there is no verb"));
+    for text in ["command-agent", "command-agent command=command-agent"] {
+        assert!(inner(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn traces_and_configs_of_yunos() {
+    check("trace-on-yuno id=b/till-main level=3", &world(), &["yuno command b/till-main trace-on level=3"]);
+    check("trace-off-yuno id=b/till-main", &world(), &["yuno command b/till-main trace-off"]);
+    check("view-yuno-config", &world(), &["config show till.main@1"]);
+    check("stats-agent host=shop", &world(), &["metric query {__name__=~\"muster_agent_.+\",hostname=\"shop\"}"]);
+    check("find-new-yunos id=b/till-main force=1", &world(), &["yuno upgrade b/till-main --plan --force"]);
+}
+
+/// The verbs of Yuneta's agent, as its users know them.
+const OF_YUNETA: &str = "help ping node-uuid authzs list-realms check-realm create-realm update-realm delete-realm \
+    list-public-services update-public-service delete-public-service install-binary update-binary delete-binary \
+    list-binaries list-binaries-instances create-config update-config delete-config edit-config view-config list-configs \
+    list-configs-instances find-new-yunos create-yuno delete-yuno enable-yuno disable-yuno set-tag set-multiple run-yuno \
+    kill-yuno set-graceful-kill set-quick-kill play-yuno pause-yuno command-yuno stats-yuno authzs-yuno command-agent \
+    stats-agent trace-on-yuno trace-off-yuno top list-yunos list-yunos-instances view-yuno-config edit-yuno-config \
+    list-consoles open-console close-console write-tty read-json read-file read-binary-file dir-logs dir-local-data \
+    dir-yuneta dir-realms dir-repos dir-store running-keys running-bin replicate-node upgrade-node replicate-binaries \
+    cert-sync-now cert-sync-status check-json shoot-snap list-snaps activate-snap deactivate-snap";
+
+/// What makes a line of each verb that needs more than its name.
+const SAMPLES: [(&str, &str); 22] = [
+    ("activate-snap", "name=before"),
+    ("check-realm", "id=a"),
+    ("command-agent", "command=ping"),
+    ("command-yuno", "command=level x=1"),
+    ("create-config", "id=till.main version=2 zcontent=$$(f)"),
+    ("create-realm", "realm_name=shop realm_env=prod bind_ip=10.0.0.1 realm_disabled=1"),
+    ("create-yuno", "realm_id=a yuno_role=till yuno_name=main host=shop"),
+    ("delete-binary", "id=till version=1.0 force=1"),
+    ("delete-config", "id=till.main version=1"),
+    ("delete-realm", "id=a"),
+    ("delete-yuno", "force=1"),
+    ("install-binary", "content64=$$(f)"),
+    ("kill-yuno", "signal2kill=9"),
+    ("running-bin", "id=b/till-main"),
+    ("running-keys", "id=b/till-main"),
+    ("set-tag", "tag=util"),
+    ("shoot-snap", "name=before"),
+    ("trace-on-yuno", "level=1"),
+    ("update-binary", "id=till content64=$$(f)"),
+    ("update-config", "id=till.main version=2 zcontent=$$(f)"),
+    ("update-realm", "id=a bind_ip=10.0.0.1"),
+    ("view-config", "id=till.main"),
+];
+
+#[test]
+fn every_verb_of_yuneta_is_done_or_answered() {
+    let names: Vec<&str> = VERBS.iter().map(|verb| verb.name).collect();
+    assert!(names.is_sorted(), "{names:?}");
+    let mut wanted: Vec<&str> = OF_YUNETA.split_ascii_whitespace().collect();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+    for verb in VERBS {
+        let Verb { name, says, .. } = verb;
+        assert!(!says.is_empty() && says.lines().count() == 1 && says.chars().count() < 260, "{name}: {says}");
+        let sample = SAMPLES.iter().find(|(of, _)| of == name).map_or("", |(_, sample)| sample);
+        let line = Line::parse(&format!("{name} {sample}")).unwrap();
+        match verb.does {
+            Does::Nothing => {
+                let line = Line::parse(&format!("{name} whatever=1")).unwrap();
+                let failure = translate(&unwrap(line).unwrap(), &world()).unwrap_err();
+                assert_eq!(failure.message.unwrap(), format!("{name}: not here: {says}"));
+                assert!(failure.hint.is_none() && failure.kind == Kind::Usage);
+            }
+            Does::Help | Does::Other => assert!(unwrap(line).is_ok(), "{name}"),
+            Does::Lines(_) => {
+                let lines = translate(&line, &world()).unwrap_or_else(|failure| panic!("{name}: {failure:?}"));
+                assert!(!lines.is_empty(), "{name}");
+                for words in lines {
+                    // As muster itself would take it.
+                    let own = super::super::Own::try_parse_from(&words);
+                    assert!(own.is_ok(), "{name}: {words:?}: {:?}", own.err().map(|error| error.to_string()));
+                }
+            }
+        }
+    }
 }
