@@ -34,9 +34,13 @@ use muster_topics::{
 use crate::rules::plan::Slot;
 
 mod beside;
+mod change;
 mod places;
 
-pub(super) use self::places::{Hierarchies, Places};
+pub(super) use self::{
+    change::change_limits,
+    places::{Hierarchies, Places},
+};
 
 /// Which instance of which unit.
 type Seat<'a> = (&'a UnitName, Slot);
@@ -310,13 +314,15 @@ struct Setting {
 /// A file to be written, which may be missing if it is optional.
 type Entry = (&'static str, String, bool);
 
-/// Which limits to set.
-fn settings(limits: &Limits) -> Vec<Setting> {
+/// Each limit with its controller.
+fn values(limits: &Limits) -> [(&'static str, Option<u64>); 3] {
     let cpu = limits.cpu.map(|cores| u64::from(cores.millis()) * CPU_PERIOD_US / 1_000);
     [("memory", limits.memory_bytes), ("cpu", cpu), ("pids", limits.pids.map(u64::from))]
-        .into_iter()
-        .filter_map(|(controller, value)| Some(Setting { controller, value: value? }))
-        .collect()
+}
+
+/// Which limits to set.
+fn settings(limits: &Limits) -> Vec<Setting> {
+    values(limits).into_iter().filter_map(|(controller, value)| Some(Setting { controller, value: value? })).collect()
 }
 
 impl Setting {

@@ -34,7 +34,7 @@ use crate::{
     api::{Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, Host, NewCommand, NewTarget, Unit},
     rules::{
         compare,
-        cost::{Cost, cost},
+        cost::{Cost, cost_there},
         document::{self, Fault, Wanted},
         edit::{self, Current, Edit},
         keys::nearest,
@@ -565,7 +565,8 @@ impl Known {
         }
         let mut differences = compare::fields(Some((&desired.spec, desired.run)), Some((&after, run)));
         differences.extend(values.map(compare::masked));
-        made(ApplyAction::Change, cost((&desired.spec, desired.run), (&after, run)), differences)
+        let costs = cost_there(&there.observed, (&desired.spec, desired.run), (&after, run));
+        made(ApplyAction::Change, costs, differences)
     }
 }
 

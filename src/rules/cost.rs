@@ -1,6 +1,9 @@
 //! What a change of desired state costs the process that runs.
 
-use muster_topics::unit::{Run, Spec};
+use muster_topics::{
+    process::Limits,
+    unit::{Observed, Run, Spec},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,20 +47,42 @@ pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
         (false, false) => Cost::InPlace,
         (false, true) => Cost::Start,
         (true, false) => Cost::Stop,
-        // As the planner has it: another revision is another process, unless the two differ in nothing but configs
-        // and the unit reloads these.
+        // As the planner has it: another revision is another process, unless the two differ in nothing but limits, or
+        // configs that the unit reloads.
         (true, true) if before.0.revision().ok() == after.0.revision().ok() => Cost::InPlace,
-        (true, true) if reloads(after.0) && before.0.frame().ok() == after.0.frame().ok() => Cost::Reload,
+        (true, true) if has_same_frame(before.0, after.0) && before.0.configs() == after.0.configs() => Cost::InPlace,
+        (true, true) if has_same_frame(before.0, after.0) => Cost::Reload,
         (true, true) if starts_first(after.0) => Cost::Replace,
         (true, true) => Cost::Restart,
     }
 }
 
-fn reloads(spec: &Spec) -> bool {
-    match spec {
-        Spec::Yuno(yuno) => !yuno.reload.is_restart(),
-        Spec::Container(_) => true,
+/// The same for a unit that is as it was observed. What runs without its limits, for its host has none to give, is started
+/// anew for others.
+#[must_use]
+pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
+    let same_limits = Spec::limits(before.0) == Spec::limits(after.0);
+    match cost(before, after) {
+        Cost::InPlace | Cost::Reload if !same_limits && !observed.missing.is_empty() && before.1.is_running() => {
+            if starts_first(after.0) {
+                Cost::Replace
+            } else {
+                Cost::Restart
+            }
+        }
+        cost => cost,
     }
+}
+
+/// Whether what runs as the one can become the other. A container is made anew for a limit that it had none of, or shall
+/// have none of any more.
+fn has_same_frame(before: &Spec, after: &Spec) -> bool {
+    let has = |spec: &Spec| {
+        let Limits { memory_bytes, cpu, pids } = spec.limits();
+        [memory_bytes.is_some(), cpu.is_some(), pids.is_some()]
+    };
+    let is_open = before.yuno().is_some() || has(before) == has(after);
+    is_open && before.frame().ok() == after.frame().ok()
 }
 
 /// Whether what runs goes on until another is up. One that is not up itself, or is suspended, is ended all the same.
@@ -95,6 +120,7 @@ mod tests {
         let plain = spec(|_| ());
         let other = spec(|spec| spec.args.push("x".to_owned()));
         let grace = spec(|spec| spec.grace_ms = 1);
+        let limited = |pids: u32| spec(|spec| spec.limits.pids = Some(pids));
         let first = |arg: &str| {
             spec(|spec| {
                 spec.args.push(arg.to_owned());
@@ -119,10 +145,20 @@ mod tests {
             ((&plain, Run::Stopped), (&other, Run::Stopped), Cost::InPlace),
             ((&plain, Run::Stopped), (&other, Run::Running), Cost::Start),
             ((&plain, Run::Running), (&other, Run::Stopped), Cost::Stop),
+            ((&plain, Run::Running), (&limited(1), Run::Running), Cost::InPlace),
+            ((&limited(1), Run::Running), (&limited(2), Run::Running), Cost::InPlace),
+            ((&limited(1), Run::Running), (&plain, Run::Running), Cost::InPlace),
             ((&with("1", Reload::Signal), Run::Running), (&with("2", Reload::Signal), Run::Running), Cost::Reload),
             ((&with("1", Reload::Restart), Run::Running), (&with("2", Reload::Restart), Run::Running), Cost::Restart),
         ] {
             assert_eq!(cost(before, after), wanted, "{before:?} {after:?}");
         }
+        let mut observed = Observed::absent(0);
+        let change = ((&limited(1), Run::Running), (&limited(2), Run::Running));
+        assert_eq!(cost_there(&observed, change.0, change.1), Cost::InPlace);
+        observed.missing = vec!["the limit of pids: there are no cgroups".to_owned()];
+        assert_eq!(cost_there(&observed, change.0, change.1), Cost::Restart);
+        assert_eq!(cost_there(&observed, (&plain, Run::Running), (&grace, Run::Running)), Cost::InPlace);
+        assert_eq!(cost_there(&observed, (&limited(1), Run::Stopped), (&limited(2), Run::Stopped)), Cost::InPlace);
     }
 }

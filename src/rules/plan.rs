@@ -211,6 +211,8 @@ pub enum Instance {
 pub struct Alive {
     /// What it was started as.
     pub revision: Digest,
+    /// The frame of that ([`muster_topics::unit::Spec::frame`]), as far as it is known.
+    pub frame: Option<Digest>,
     /// Its process, unless it is just being started again.
     pub process: Option<Process>,
     /// See [`Told::ready`].
@@ -226,7 +228,7 @@ pub struct Alive {
 impl Alive {
     /// Something of which no more is known than that it is in effect.
     fn new(revision: Digest, restarts: u32) -> Self {
-        Self { revision, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
+        Self { revision, frame: None, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
     }
 }
 
@@ -292,7 +294,8 @@ pub enum Step {
         /// How long it may take.
         grace_ms: u64,
     },
-    /// Bring what runs to the desired revision without a new process, if nothing but configs differs.
+    /// Bring what runs to the desired revision without a new process, if nothing but limits differs, or configs that it
+    /// reloads.
     Reload,
     /// Suspend what runs.
     Freeze,

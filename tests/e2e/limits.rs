@@ -2,10 +2,13 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use nix::unistd::geteuid;
-use serde_json::json;
+use nix::unistd::{Pid, geteuid};
+use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, eventually, file};
+use crate::{
+    containers::memory_limit,
+    fleet::{Fleet, eventually, file},
+};
 
 const TELLS: &str = "#!/bin/sh
 id -u; umask; nice; ulimit -n; pwd
@@ -143,4 +146,69 @@ sleep 1000;
     assert_eq!(unit["desired"]["spec"]["channel"], "notify");
     assert!(fleet.ok(&["yuno", "show", "default/speaker"]).contains("serving"));
     fleet.ok(&["yuno", "stop", "default/speaker"]);
+}
+
+#[test]
+fn other_limits_reach_a_yuno_that_runs_also_when_its_agent_is_killed_meanwhile() {
+    let mut fleet = Fleet::start_with(&["--no-sample"]);
+    let reads = "#!/bin/sh\ntrap 'echo reads $(cat \"$MUSTER_CONFIG\")' USR1\necho up\nwhile :; do sleep 0.1; done\n";
+    add(&fleet, "reads", reads);
+    let config = file(&fleet.home, "reads.json", r#"{"colour":"blue"}"#);
+    fleet.ok(&["config", "add", "reads.main", "1", &config]);
+    let create = ["yuno", "create", "default/reads", "--artifact", "reads", "--config", "reads.main", "--run"];
+    fleet.ok(&[&create[..], &["--memory", "64M", "--cpu", "0.5", "--pids", "40"]].concat());
+    log(&fleet, "default/reads", "up\n");
+    let pid = |unit: &Value| Pid::from_raw(i32::try_from(unit["observed"]["pid"].as_i64().unwrap()).unwrap());
+    let unit = fleet.unit_in_phase("default/reads", "running");
+    let first = pid(&unit);
+    let quota = ["yuno", "quota", "default/reads", "--memory", "96M", "--pids", "60"];
+    if unit["observed"]["missing"].is_array() {
+        // There is nothing here that could be changed: it is started anew, and that is said.
+        fleet.muster(&quota).expect_code(0).expect_stderr("it was started anew for that");
+        return;
+    }
+    assert_eq!(memory_limit(first), 64 << 20);
+    fleet.muster(&quota).expect_code(0).expect_stderr("changed in place");
+    let document = |memory_bytes: u64| {
+        json!({
+            "unit": "default/reads", "artifact": "reads@1", "configs": ["reads.main@1"],
+            "limits": {"memory_bytes": memory_bytes, "cpu": 0.7},
+        })
+    };
+    let apply = |fleet: &Fleet, memory_bytes: u64, options: &[&str]| {
+        let path = file(&fleet.home, "reads.yaml", &document(memory_bytes).to_string());
+        fleet.muster(&[&["unit", "apply", &path], options].concat()).expect_code(0).stdout
+    };
+    let unit = fleet.unit_in_phase("default/reads", "running");
+    assert_eq!((pid(&unit), memory_limit(first)), (first, 96 << 20));
+    assert_eq!(unit["desired"]["spec"]["limits"], json!({"memory_bytes": 96 << 20, "cpu": 0.5, "pids": 60}));
+    // Two are changed, and one goes.
+    assert!(apply(&fleet, 80 << 20, &["--dry-run"]).contains("in place"));
+    apply(&fleet, 80 << 20, &[]);
+    let unit = fleet.unit_in_phase("default/reads", "running");
+    assert_eq!((pid(&unit), memory_limit(first)), (first, 80 << 20));
+
+    // Nobody waits for it: whenever the agent is killed, it is done in the end, and once.
+    apply(&fleet, 72 << 20, &["--no-wait"]);
+    fleet.kill();
+    fleet.again();
+    eventually("the limit", || match memory_limit(first) {
+        bytes if bytes == 72 << 20 => Ok(()),
+        bytes => Err(bytes.to_string()),
+    });
+    let unit = fleet.unit("default/reads", |unit| {
+        unit["observed"]["revision"] == unit["desired"]["revision"] && unit["observed"]["phase"] == "running"
+    });
+    assert_eq!((pid(&unit), &unit["observed"]["attempts"]), (first, &json!(0)));
+    // It reads its config where it did.
+    fleet.ok(&["yuno", "signal", "USR1", "default/reads"]);
+    log(&fleet, "default/reads", "reads {\"colour\":\"blue\"}\n");
+    // Anything else is another process.
+    fleet.ok(&["yuno", "restart", "default/reads"]);
+    let unit = fleet.unit("default/reads", |unit| {
+        unit["observed"]["phase"] == "running" && unit["observed"]["pid"] != json!(first.as_raw())
+    });
+    assert_eq!(memory_limit(pid(&unit)), 72 << 20);
+    fleet.ok(&["unit", "retire", "default/reads"]);
+    fleet.ok(&["yuno", "rm", "default/reads"]);
 }

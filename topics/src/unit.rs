@@ -58,14 +58,17 @@ impl Spec {
         }
     }
 
-    /// The same with other configs, or a container with other limits, has the same frame: what runs as one revision of it
-    /// can become the other without a new process.
+    /// The same with other limits, or a yuno with other configs that it reloads, has the same frame: what runs as one
+    /// revision of it can become the other without a new process.
     ///
     /// # Errors
     /// As [`Self::revision`].
     pub fn frame(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
-            Self::Yuno(spec) => Self::Yuno(YunoSpec { configs: Vec::new(), ..spec.clone() }).revision(),
+            Self::Yuno(spec) => {
+                let configs = if spec.reload.is_restart() { spec.configs.clone() } else { Vec::new() };
+                Self::Yuno(YunoSpec { configs, limits: Limits::default(), ..spec.clone() }).revision()
+            }
             Self::Container(spec) => spec.identity(self.kind(), false),
         }
     }
@@ -1031,16 +1034,26 @@ mod tests {
     }
 
     #[test]
-    fn configs_are_no_part_of_the_frame() {
+    fn frame_is_without_limits_and_without_configs_that_are_reloaded() {
         let frame = |change: &dyn Fn(&mut YunoSpec)| {
-            let mut spec = spec();
+            let mut spec = YunoSpec { reload: Reload::Signal, ..spec() };
             change(&mut spec);
             Spec::Yuno(spec).frame().unwrap()
         };
         let bare = frame(&|_| ());
         assert_eq!(frame(&|spec| spec.configs = vec![config("a")]), bare);
         assert_eq!(frame(&|spec| spec.configs = vec![config("a"), config("b")]), bare);
+        assert_eq!(frame(&|spec| spec.limits.pids = Some(5)), bare);
         assert_ne!(frame(&|spec| spec.args.push("x".to_owned())), bare);
+        let restarts = |id: &'static str, pids| {
+            frame(&move |spec| {
+                spec.reload = Reload::Restart;
+                spec.configs = vec![config(id)];
+                spec.limits.pids = pids;
+            })
+        };
+        assert_ne!(restarts("a", None), restarts("b", None));
+        assert_eq!(restarts("a", None), restarts("a", Some(5)));
     }
 
     #[test]

@@ -238,7 +238,9 @@ impl Yunos {
             revision: desired.revision.clone(),
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
-            frame: reload::frame(&desired.spec),
+            frame: desired.spec.frame().ok(),
+            limits: Some(spec.limits),
+            reads: None,
             watched: reload::watched(spec),
             wiring: wiring.clone(),
         };
@@ -287,6 +289,8 @@ impl Yunos {
                     artifact: Digest::of(b""),
                     missing: Vec::new(),
                     frame: None,
+                    limits: None,
+                    reads: None,
                     watched: reload::Watched::default(),
                     wiring: Wiring::default(),
                 };
@@ -438,7 +442,7 @@ impl Kind for Yunos {
         let (place, unit, desired) = (self.place(unit, slot), unit.clone(), revision.clone());
         async move {
             let read = move || {
-                let revision = place.started().map_or(desired, |started| started.revision);
+                let revision = place.started().map_or(desired, |started| started.reads.unwrap_or(started.revision));
                 place.materials(&revision).effective(&unit)
             };
             tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?

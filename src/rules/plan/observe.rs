@@ -113,6 +113,7 @@ impl Unit {
         let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
         let was_back = self.is_back();
         let probes = self.probes();
+        self.note_frame();
         self.aim(before.as_ref(), desired);
         self.take_policy();
         self.health.change(&probes, &self.probes());
@@ -131,6 +132,16 @@ impl Unit {
         if !is_restored {
             // A new generation is a new try: what went wrong before does not count.
             self.try_afresh();
+        }
+    }
+
+    /// Keeps what of the spec that runs decides whether it can become another, as long as that spec is known.
+    fn note_frame(&mut self) {
+        if let Instance::Alive(Alive { revision, frame: None, .. }) = &self.instance {
+            let known = self.spec_of(revision).and_then(|spec| spec.frame().ok());
+            if let Instance::Alive(alive) = &mut self.instance {
+                alive.frame = known;
+            }
         }
     }
 

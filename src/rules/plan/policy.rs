@@ -20,7 +20,7 @@ pub(super) struct Policy {
     pub(super) started_after_ms: Millis,
     /// It says itself when it is up.
     pub(super) says_ready: bool,
-    /// A change of nothing but configs may reach what runs.
+    /// A change of nothing but configs may reach what runs. (One of limits may in any case.)
     pub(super) reloads: bool,
     /// It can be asked things.
     pub(super) speaks: bool,

@@ -62,8 +62,9 @@ impl Unit {
             if self.beside.is_some() {
                 return None;
             }
-            let reloads = self.policy.reloads && alive.process.is_some();
-            let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
+            let reloads = self.policy.reloads || self.has_same_frame(alive, desired);
+            let is_refused = self.not_reloaded.as_ref() == Some(&desired.revision);
+            let reload = reloads && !is_refused && alive.process.is_some();
             return Some(match (reload, self.starts_first(alive)) {
                 (true, _) => Step::Reload,
                 (false, true) => Step::StartBeside,
@@ -93,6 +94,12 @@ impl Unit {
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
             _ => None,
         }
+    }
+
+    /// Whether what runs may become what is desired. If nobody knows any more what it was started as, whoever keeps it does.
+    fn has_same_frame(&self, alive: &Alive, desired: &Desired) -> bool {
+        let known = alive.frame.clone().or_else(|| self.spec_of(&alive.revision)?.frame().ok());
+        known.is_none_or(|known| Some(known) == desired.spec.frame().ok())
     }
 
     fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {

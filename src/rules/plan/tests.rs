@@ -472,6 +472,36 @@ fn a_change_of_configs_alone_is_brought_to_what_runs() {
 }
 
 #[test]
+fn other_limits_are_brought_to_a_yuno_that_runs() {
+    let limited = |pids: u32| spec("a", move |spec| spec.limits.pids = Some(pids));
+    let mut bench = Bench::running();
+    let change = desired(2, limited(5), Run::Running);
+    let revision = change.revision.clone();
+    bench.see(wants(change));
+    bench.install();
+    bench.check("Install, RUNNING, Reload, RUNNING");
+    bench.see(Seen::Reloaded(revision));
+    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    bench.trail.clear();
+    // Its host has no cgroups for it.
+    let change = desired(3, limited(6), Run::Running);
+    let revision = change.revision.clone();
+    bench.see(wants(change));
+    bench.install();
+    bench.see(Seen::NotReloaded(revision));
+    bench.check("Install, RUNNING, Reload, RUNNING, stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+    bench.start();
+    bench.pass(SECOND);
+    bench.trail.clear();
+    // What differs in more is not tried.
+    bench.see(wants(desired(4, spec("a", |spec| spec.args.push("x".to_owned())), Run::Running)));
+    bench.install();
+    bench.check("Install, RUNNING, stop Term 30000, STOPPING");
+}
+
+#[test]
 fn one_that_read_something_that_has_changed_is_started_anew() {
     let mut bench = Bench::running();
     bench.see(Seen::Outdated);

@@ -232,7 +232,7 @@ fn limits_hold_and_change_while_it_runs() {
 }
 
 /// The limit of the memory cgroup that a process is in.
-fn memory_limit(pid: Pid) -> u64 {
+pub(crate) fn memory_limit(pid: Pid) -> u64 {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let of = |controller: &str| {
         let line = groups.lines().find(|line| line.split(':').nth(1) == Some(controller))?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use muster_shim::cgroup::Cgroup;
-use muster_topics::{name::Digest, unit::ConfigRef};
+use muster_topics::{name::Digest, process::Limits, unit::ConfigRef};
 use nix::{
     errno::Errno,
     unistd::{self, Gid, Uid},
@@ -34,9 +34,16 @@ pub(super) struct Started {
     /// What it has to do without, as the unit's report has it.
     #[serde(default)]
     pub(super) missing: Vec<String>,
-    /// [`Spec::frame`](muster_topics::unit::Spec::frame), if it finds its configs behind the link.
+    /// [`Spec::frame`](muster_topics::unit::Spec::frame). Agents of before wrote it down only of what finds its configs
+    /// behind the link.
     #[serde(default)]
     pub(super) frame: Option<Digest>,
+    /// What it may use. Agents of before did not write it down.
+    #[serde(default)]
+    pub(super) limits: Option<Limits>,
+    /// The revision in whose folder it finds its configs, if it has become another since it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reads: Option<Digest>,
     /// What the files outside were that it may have read.
     #[serde(default)]
     pub(super) watched: Watched,
@@ -137,7 +144,7 @@ impl Place {
                 self.materials(revision).write(revision, configs)?;
             }
             let running = Slot::ALL.map(|slot| Self { folder: self.folder.clone(), slot }.started().ok());
-            let running = running.iter().flatten().map(|started| &started.revision);
+            let running = running.iter().flatten().flat_map(|started| started.reads.iter().chain([&started.revision]));
             let needed: Vec<&Digest> = running.chain(keep).chain([revision]).collect();
             for name in folders::names(&self.folder.join("rev"))? {
                 if !needed.iter().any(|needed| name == needed.short()) {

@@ -1,4 +1,4 @@
-//! Changes that reach a process that runs: of its configs, and of files outside that it reads.
+//! Changes that reach a process that runs: of its limits, of its configs, and of files outside that it reads.
 //!
 //! A unit that may be reloaded finds its configs behind the link `config`, which leads to the folder of its revision and
 //! is swapped at once; one that may not has the path of its revision's own folder, in which nothing changes.
@@ -16,8 +16,9 @@ use std::{
 
 use muster_topics::{
     name::{Digest, UnitName},
+    process::Limits,
     reload::Reload,
-    unit::{Desired, Spec, YunoSpec},
+    unit::{Desired, YunoSpec},
 };
 use ring::digest::{Context, SHA256};
 
@@ -29,7 +30,10 @@ use super::{
     place::{Place, Started},
 };
 use crate::{
-    agent::unit::kind::{Ask, Signaller},
+    agent::{
+        cgroup,
+        unit::kind::{Ask, Signaller},
+    },
     rules::plan::{Failure, Slot},
 };
 
@@ -54,23 +58,67 @@ impl Yunos {
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(false) };
-        // Only what was started with the link can be led elsewhere.
-        if started.frame.is_none() || started.frame != frame(&desired.spec) {
+        // An agent of before has not written down what has to be known.
+        let Some(limits) = started.limits else { return Ok(false) };
+        if started.frame != desired.spec.frame().ok() {
             return Ok(false);
         }
-        self.install(unit, desired, keep, &|_| ()).await?;
-        place.wire(&desired.revision, !spec.configs.is_empty(), &started.wiring)?;
-        if let Some(user) = find_user(spec)? {
-            place.give_to(&desired.revision, &user)?;
+        if let Err(why) = self.change_limits(&place, spec, &started, limits) {
+            tracing::warn!(%unit, why, "its limits cannot be changed while it runs, so it is started anew");
+            return Ok(false);
         }
-        place.lead_to(&desired.revision)?;
+        if !has_other_configs(desired, &started, limits) {
+            // What it reads stays where it is.
+            self.install(unit, desired, keep, &|_| ()).await?;
+            if !spec.reload.is_restart() {
+                self.prepare_to_read(&place, spec, &desired.revision, &started)?;
+            }
+            let reads = started.reads.clone().or_else(|| Some(started.revision.clone()));
+            let changed = Started { revision: desired.revision.clone(), limits: Some(spec.limits), reads, ..started };
+            place.write_started(&changed)?;
+            tracing::info!(%unit, revision = desired.revision.short(), "its limits were changed in place");
+            return Ok(true);
+        }
+        self.install(unit, desired, keep, &|_| ()).await?;
+        self.prepare_to_read(&place, spec, &desired.revision, &started)?;
         if !self.tell((unit, slot), spec, spec.reload, signal).await? || place.started().ok().as_ref() != Some(&started)
         {
             return Ok(false);
         }
-        place.write_started(&Started { revision: desired.revision.clone(), ..started })?;
+        let limits = Some(spec.limits);
+        place.write_started(&Started { revision: desired.revision.clone(), limits, reads: None, ..started })?;
         tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
         Ok(true)
+    }
+
+    /// Has the link lead to the configs of a revision.
+    fn prepare_to_read(
+        &self,
+        place: &Place,
+        spec: &YunoSpec,
+        revision: &Digest,
+        started: &Started,
+    ) -> Result<(), Failure> {
+        place.wire(revision, !spec.configs.is_empty(), &started.wiring)?;
+        if let Some(user) = find_user(spec)? {
+            place.give_to(revision, &user)?;
+        }
+        place.lead_to(revision)
+    }
+
+    /// Gives what runs the limits that are desired of it.
+    fn change_limits(&self, place: &Place, spec: &YunoSpec, started: &Started, before: Limits) -> Result<(), String> {
+        if before == spec.limits {
+            return Ok(());
+        }
+        if spec.container.is_some() {
+            return Err("it runs in a container".to_owned());
+        }
+        if let Some(missing) = started.missing.first() {
+            return Err(format!("it does without {missing}"));
+        }
+        // Where it was started, which need not be where it would be now.
+        cgroup::change_limits(&place.cgroup(), &before, &spec.limits)
     }
 
     /// See [`crate::agent::unit::kind::Kind::look_outside`].
@@ -131,9 +179,11 @@ impl Yunos {
     }
 }
 
-/// What a unit was started as, if it may be reloaded.
-pub(super) fn frame(spec: &Spec) -> Option<Digest> {
-    if spec.yuno()?.reload.is_restart() { None } else { spec.frame().ok() }
+/// Whether more than its limits differs from what it was started as.
+fn has_other_configs(desired: &Desired, started: &Started, limits: Limits) -> bool {
+    let mut before = desired.spec.clone();
+    *before.limits_mut() = limits;
+    before.revision().ok().as_ref() != Some(&started.revision)
 }
 
 /// What files outside are now. One that cannot be read is as one that is not there.
