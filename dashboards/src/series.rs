@@ -63,7 +63,16 @@ pub fn every_s(measurement: &str, field: &str) -> u32 {
         | ("muster_host_uptime" | "muster_agent_cpu" | "muster_agent_memory" | "muster_agent_reconcile", _) => 60,
         ("muster_host_network", "receive_bytes_total" | "transmit_bytes_total") => 10,
         ("muster_host_network", _) => 60,
-        ("muster_host_disk_io" | "muster_unit_disk" | "muster_unit_io" | "muster_unit_processes", _)
+        (
+            "muster_host_disk_io"
+            | "muster_unit_disk"
+            | "muster_unit_io"
+            | "muster_unit_network"
+            | "muster_unit_processes"
+            | "muster_container_disk"
+            | "muster_container_network",
+            _,
+        )
         | (_, "throttled_seconds_total") => 30,
         _ if measurement.starts_with("muster_console_") => 30,
         _ => 10,
@@ -104,10 +113,13 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_unit_memory", UNIT, &[("resident_bytes", Kind::Gauge), ("limit_bytes", Kind::Gauge)]),
     of("muster_unit_disk", UNIT, &[("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge)]),
     of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
+    of("muster_unit_network", UNIT, &CARRIED),
     of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
     of("muster_container_cpu", CONTAINER, &[("busy_ratio", Kind::Gauge)]),
     of("muster_container_memory", CONTAINER, &[("resident_bytes", Kind::Gauge)]),
     of("muster_container_processes", CONTAINER, &[("count", Kind::Gauge)]),
+    of("muster_container_network", CONTAINER, &CARRIED),
+    of("muster_container_disk", CONTAINER, &[("used_bytes", Kind::Gauge)]),
     of("muster_unit_restart", UNIT, &[("attempts", Kind::Gauge)]),
     // What programs tell of themselves, by names of their own.
     of("muster_yuno", UNIT, &[]),
@@ -129,6 +141,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_console_external", &["instance", "store"], &EXTERNAL),
 ];
 
+const CARRIED: [(&str, Kind); 2] = [("receive_bytes_total", Kind::Counter), ("transmit_bytes_total", Kind::Counter)];
 const CPU: [(&str, Kind); 5] = [
     ("busy_ratio", Kind::Gauge),
     ("user_ratio", Kind::Gauge),

@@ -198,6 +198,8 @@ fn units() -> Row {
 
 fn containers() -> Row {
     let each = |measurement, field| on(of(measurement, field)).each(&["hostname", "container"]).named("{container}");
+    let carried =
+        |field, name| on(rate("muster_container_network", field)).each(&["hostname", "container"]).named(name);
     row(
         "Other containers",
         vec![
@@ -211,6 +213,15 @@ fn containers() -> Row {
                 .ask(each("muster_container_memory", "resident_bytes")),
             lines("Processes of other containers", Unit::Count, "How many processes and threads each has.")
                 .ask(each("muster_container_processes", "count")),
+            lines(
+                "Network of other containers",
+                Unit::BytesPerSecond,
+                "What each receives and sends, of those that have a network of their own.",
+            )
+            .ask(carried("receive_bytes_total", "{container} received"))
+            .ask(carried("transmit_bytes_total", "{container} sent")),
+            lines("Written by other containers", Unit::Bytes, "What each has written over its image.")
+                .ask(each("muster_container_disk", "used_bytes")),
         ],
     )
 }

@@ -84,6 +84,15 @@ fn course() -> Row {
             )
             .look(0.85, 0.95)
             .ask(each(share("muster_unit_disk", "used_bytes", "total_bytes"), NAME)),
+            lines("Written by containers", Unit::Bytes, "What each has written over its image.")
+                .ask(each(of("muster_unit_disk", "used_bytes"), NAME)),
+            lines(
+                "Network",
+                Unit::BytesPerSecond,
+                "What each receives and sends, of containers that have a network of their own.",
+            )
+            .ask(each(rate("muster_unit_network", "receive_bytes_total"), "{hostname} {realm}/{unit} received"))
+            .ask(each(rate("muster_unit_network", "transmit_bytes_total"), "{hostname} {realm}/{unit} sent")),
             lines("Disks", Unit::BytesPerSecond, "What each reads and writes.")
                 .ask(each(rate("muster_unit_io", "read_bytes_total"), "{hostname} {realm}/{unit} read"))
                 .ask(each(rate("muster_unit_io", "written_bytes_total"), "{hostname} {realm}/{unit} written")),

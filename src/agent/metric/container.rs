@@ -6,9 +6,10 @@ use muster_topics::{Millis, metric::Point};
 
 use super::{
     account::Account,
-    procfs::Reader,
+    group::{Due, Group},
+    procfs::{Reader, own_network},
     sample::{Labelled, bytes, ratio},
-    unit::{CGROUP_MAX_BYTES, same_process},
+    unit::{CGROUP_MAX_BYTES, network_point, same_process},
 };
 use crate::agent::{
     cgroup::{Hierarchies, Places},
@@ -37,12 +38,14 @@ impl ContainerSampler {
     }
 
     /// Their processor time is in shares of that of all processors, as that of units is: `host_us` since the last sample.
+    /// What they have `written` is known of some.
     pub(super) fn sample(
         &mut self,
         labelled: &Labelled,
         reader: &mut Reader,
-        others: &Others,
+        (others, written): (&Others, &BTreeMap<String, u64>),
         host_us: Option<u64>,
+        due: Due,
         at_ms: Millis,
     ) -> Vec<Point> {
         let mut earlier = std::mem::take(&mut self.all);
@@ -70,6 +73,12 @@ impl ContainerSampler {
                 let share = ratio(now.saturating_sub(before), host_us);
                 points.push(point("muster_container_cpu").field("busy_ratio", share));
             }
+            if due.has(Group::UnitDetails) {
+                let network = own_network(reader, other.process.0);
+                points.extend(network.map(|carried| network_point(point("muster_container_network"), carried)));
+            }
+            let used = written.get(name);
+            points.extend(used.map(|used| bytes(point("muster_container_disk"), &[("used_bytes", *used)])));
             self.all.insert(name.clone(), known);
         }
         points
@@ -88,10 +97,11 @@ mod tests {
         let other = |start_ticks| Other { runtime: Runtime::Podman, process: (pid, start_ticks) };
         let (mut reader, mut sampler) = (Reader::default(), ContainerSampler::new(Arc::new(Hierarchies::detect())));
         let gone: Others = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());
-        assert_eq!(sampler.sample(&labelled(), &mut reader, &gone, None, 1), []);
+        let written = BTreeMap::from([("gone".to_owned(), 7)]);
+        assert_eq!(sampler.sample(&labelled(), &mut reader, (&gone, &written), None, Due::ALL, 1), []);
         // This process is in no cgroup but the agent's, which is nobody's container.
         let own: Others = Arc::new([("own".to_owned(), other(start_ticks))].into());
-        assert_eq!(sampler.sample(&labelled(), &mut reader, &own, None, 1), []);
+        assert_eq!(sampler.sample(&labelled(), &mut reader, (&own, &written), None, Due::ALL, 1), []);
         assert_eq!(sampler.all.len(), 1);
     }
 }

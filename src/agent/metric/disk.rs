@@ -138,7 +138,7 @@ impl<'a> Mount<'a> {
 }
 
 /// A path as it is: the kernel writes space, tab, line break and backslash as three octal digits.
-fn unescape(path: &str) -> String {
+pub(super) fn unescape(path: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(path.to_owned(), |path, (escape, character)| path.replace(escape, character))
 }

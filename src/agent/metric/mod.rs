@@ -33,8 +33,9 @@ mod thin;
 mod time;
 mod unit;
 mod wait;
+mod written;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_topics::{
     Millis,
@@ -57,6 +58,7 @@ use self::{
     room::Room,
     sample::{Asked, Sampler},
     thin::Thin,
+    written::Walks,
 };
 pub use self::{
     group::{Choice, Group, Periods},
@@ -191,6 +193,10 @@ struct Task {
     sensors: Look<Option<f64>>,
     resources: Resources,
     rooms: Looks<Option<Room>>,
+    /// What units have written whose disk has no limit.
+    written: Walks,
+    /// The same of containers that are no units.
+    written_by_others: Walks,
     thin: Thin,
     /// What of samples is not stored yet.
     points: Vec<Point>,
@@ -211,6 +217,8 @@ impl Task {
             sensors: Look::at("the sensors"),
             resources: Resources::new(),
             rooms: Looks::at("the disk of a container"),
+            written: Walks::default(),
+            written_by_others: Walks::default(),
             thin: Thin::default(),
             points: Vec::new(),
             epoch,
@@ -284,6 +292,11 @@ impl Task {
             let questions = limited.into_iter().map(|one| (one.unit.to_string(), move || room::measure(one)));
             let rooms = self.rooms.take(questions.collect()).await;
             asked.rooms = rooms.into_values().flatten().flatten().collect();
+            let unlimited = room::unlimited(&self.sources.units.borrow());
+            asked.written = self.written.take(&unlimited).await;
+            let others = self.sources.keeper.as_ref().map(super::unit::Units::other_containers).unwrap_or_default();
+            let others: BTreeMap<_, _> = others.iter().map(|(name, other)| (name.clone(), other.process)).collect();
+            asked.written_by_others = self.written_by_others.take(&others).await;
         }
         if due.has(Group::Agent) {
             asked.stored = Stored::count(&self.store).await;

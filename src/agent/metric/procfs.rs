@@ -133,6 +133,21 @@ impl Interface {
     }
 }
 
+/// `/proc/PID/net/dev` has 120 bytes for each interface, and containers have few.
+const NET_MAX_BYTES: usize = 16 * 1024;
+
+/// The bytes that a process's network has carried, in and out, if it is one of its own and not the host's: all interfaces
+/// but the loopback together.
+pub(super) fn own_network(reader: &mut Reader, pid: i32) -> Option<[u64; 2]> {
+    let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    if network(&pid.to_string())? == network("self")? {
+        return None;
+    }
+    let interfaces = Interface::parse(reader.read(format!("/proc/{pid}/net/dev"), NET_MAX_BYTES)?);
+    let sum = |of: fn(&Interface) -> u64| interfaces.iter().map(of).fold(0, u64::saturating_add);
+    (!interfaces.is_empty()).then(|| [sum(|one| one.receive.bytes), sum(|one| one.transmit.bytes)])
+}
+
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessStat {

@@ -1,6 +1,6 @@
 //! How full the file systems are that containers have of their own: those whose disk is limited.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use muster_shim::proc;
 use muster_topics::name::UnitName;
@@ -24,6 +24,15 @@ pub(super) struct Room {
     pub(super) total_bytes: u64,
     /// What of that is used.
     pub(super) used_bytes: u64,
+}
+
+/// The first process of each of this host's units whose disk has no limit.
+pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
+    let one = |(unit, state): (&UnitName, &UnitState)| {
+        let is_open = state.desired.spec.container()?.disk_bytes.is_none();
+        Some((unit.to_string(), state.process.filter(|_| is_open)?))
+    };
+    states.iter().filter_map(one).collect()
 }
 
 /// Those of this host's units.

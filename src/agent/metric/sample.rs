@@ -1,7 +1,8 @@
 //! One sample: the host, its units, and the agent itself, as points.
 //!
-//! **Invariant: a sample reads a fixed number of files, and at most eight for each unit that runs.** No scan of all processes, no
-//! walk through `/sys`: the agent's budget is a thousandth of a processor.
+//! **Invariant: a sample reads a fixed number of files, and at most nine for each unit that runs.** No scan of all processes, no
+//! walk through `/sys`: the agent's budget is a thousandth of a processor. (What containers have written is counted beside
+//! that, [`super::written`].)
 //!
 //! Values are rounded to what they mean, for each needless digit travels: ratios to a ten-thousandth (a sample of ten
 //! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
@@ -75,6 +76,10 @@ pub(super) struct Asked {
     pub(super) resources: Vec<Resource>,
     /// File systems of containers' own.
     pub(super) rooms: Vec<Room>,
+    /// What containers have written whose disk has no limit, by their units.
+    pub(super) written: BTreeMap<String, u64>,
+    /// The same of containers that are no units, by their names.
+    pub(super) written_by_others: BTreeMap<String, u64>,
     /// What the agent's store says of itself.
     pub(super) stored: Stored,
     /// What yunos have told of themselves.
@@ -147,11 +152,16 @@ impl Sampler {
             && let Some(keeper) = &sources.keeper
         {
             let others = keeper.other_containers();
-            points.extend(self.containers.sample(&self.labelled, &mut self.reader, &others, host_us, at_ms));
+            let others = (&others, &asked.written_by_others);
+            points.extend(self.containers.sample(&self.labelled, &mut self.reader, others, host_us, due, at_ms));
         }
         points.extend(asked.rooms.iter().map(|Room { unit, total_bytes, used_bytes }| {
             let point = self.labelled.unit_point("muster_unit_disk", unit, "container", at_ms);
             bytes(point, &[("total_bytes", *total_bytes), ("used_bytes", *used_bytes)])
+        }));
+        points.extend(states.keys().filter_map(|unit| {
+            let point = self.labelled.unit_point("muster_unit_disk", unit, "container", at_ms);
+            Some(bytes(point, &[("used_bytes", *asked.written.get(unit.as_str())?)]))
         }));
         points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));
         if due.has(Group::Agent) {

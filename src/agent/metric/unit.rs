@@ -11,7 +11,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use super::{
     account::{Account, process_io},
     group::{Due, Group},
-    procfs::{CpuTicks, ProcessStat, Reader},
+    procfs::{CpuTicks, ProcessStat, Reader, own_network},
     sample::{Labelled, bytes, ratio, seconds},
 };
 use crate::agent::{
@@ -139,6 +139,8 @@ impl UnitSampler {
                     let fields = [("read_bytes_total", io.read_bytes), ("written_bytes_total", io.written_bytes)];
                     bytes(point("muster_unit_io"), &fields)
                 }));
+                let network = state.desired.spec.container().and_then(|_| own_network(reader, identity.0));
+                points.extend(network.map(|carried| network_point(point("muster_unit_network"), carried)));
             }
             points.extend([cpu, memory].into_iter().filter(|point| !point.fields.is_empty()));
             self.units.insert(name.clone(), known);
@@ -152,6 +154,11 @@ impl UnitSampler {
         let places = self.hierarchies.places(state.desired.spec.yuno().map(|_| name), cgroups);
         Known { identity, places, busy: None }
     }
+}
+
+/// Bytes that a network has carried, in and out.
+pub(super) fn network_point(point: Point, [received, sent]: [u64; 2]) -> Point {
+    bytes(point, &[("receive_bytes_total", received), ("transmit_bytes_total", sent)])
 }
 
 fn conf(var: SysconfVar) -> Option<u64> {

@@ -18,6 +18,26 @@ fn last(fleet: &Fleet, measurement: &str, is_right: impl Fn(f64) -> bool) -> f64
 }
 
 #[test]
+fn what_a_container_carries_and_writes_without_a_limit_is_measured() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    // It writes once, and asks the host, whose end of the network is its gateway, for what is not there.
+    let script = "busybox head -c 3000000 /dev/zero > /written
+        gateway=$(busybox ip route | busybox sed -n 's/^default via \\([^ ]*\\).*/\\1/p')
+        while :; do busybox nc -w 1 $gateway 9 < /dev/null; busybox sleep 0.1; done";
+    apply(&fleet, &shop(json!({"args": ["/bin/sh", "-c", script], "network": "bridge"})));
+    fleet.unit_in_phase("default/shop", "running");
+    let first = last(&fleet, "muster_unit_network_transmit_bytes_total", |bytes| bytes > 1_000.0);
+    last(&fleet, "muster_unit_network_receive_bytes_total", |bytes| bytes > 1_000.0);
+    last(&fleet, "muster_unit_disk_used_bytes", |bytes| (3e6..6e6).contains(&bytes));
+    last(&fleet, "muster_unit_network_transmit_bytes_total", |bytes| bytes > first);
+    // What has no limit has no share of one.
+    let limit = fleet.json(&["metric", "query", "muster_unit_disk_total_bytes"]);
+    assert_eq!(limit["series"], json!([]));
+}
+
+#[test]
 fn all_of_a_container_is_measured() {
     let podman = Podman::start();
     let fleet = podman.fleet();

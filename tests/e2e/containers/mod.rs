@@ -21,6 +21,9 @@ use crate::fleet::{Fleet, eventually};
 
 const LOOP: &str = "echo up as $(id -u) with $COLOUR; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done";
 
+/// Writes two megabytes, and waits.
+const WRITES: &str = "busybox head -c 2000000 /dev/zero > /written; exec sleep 1000";
+
 /// After how long what is to end by itself counts as up: it has ended long before, however slow its host is.
 const ENDS_BEFORE_MS: u64 = 60_000;
 
@@ -145,7 +148,7 @@ fn what_muster_did_not_make_is_left_alone() {
     apply(&fleet, &shop(json!({"unit": "default/first"})));
     fleet.unit_in_phase("default/first", "running");
     let image = podman.inspect("muster.default.first")["ImageName"].as_str().unwrap().to_owned();
-    podman.run(&["create", "--name", "muster.default.shop", "--network", "none", &image, "/bin/sleep", "1000"]);
+    podman.run(&["create", "--name", "muster.default.shop", "--network", "none", &image, "/bin/sh", "-c", WRITES]);
     let id = podman.inspect("muster.default.shop")["Id"].clone();
     let path = write(&fleet, &shop(json!({})));
     fleet.muster(&["unit", "apply", &path]).expect_code(1).expect_stderr("did not make");
@@ -172,6 +175,12 @@ fn what_muster_did_not_make_is_left_alone() {
         let answer = fleet.json(&["metric", "query", query]);
         let count = answer["series"][0]["points"][0][1].as_f64();
         if count == Some(1.0) { Ok(()) } else { Err(answer.to_string()) }
+    });
+    eventually("what it has written", || {
+        let answer =
+            fleet.json(&["metric", "query", "muster_container_disk_used_bytes{container=\"muster.default.shop\"}"]);
+        let bytes = answer["series"][0]["points"][0][1].as_f64();
+        if bytes.is_some_and(|bytes| (2e6..5e6).contains(&bytes)) { Ok(()) } else { Err(answer.to_string()) }
     });
     let of_units =
         fleet.json(&["metric", "query", "muster_container_processes_count{container=\"muster.default.first\"}"]);

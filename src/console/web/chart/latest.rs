@@ -63,6 +63,8 @@ const ROWS: &[Row] = &[
     ("muster_unit_cpu_busy_ratio", ("Processor", "", ""), Shown::Percent),
     ("muster_unit_memory_resident_bytes", ("Memory", "", ""), Shown::BytesOf("muster_unit_memory_limit_bytes")),
     ("muster_unit_disk_used_bytes", ("Disk", "", ""), Shown::BytesOf("muster_unit_disk_total_bytes")),
+    ("muster_unit_network_receive_bytes_total", ("Network", "", " in"), Shown::BytesPerSecond),
+    ("muster_unit_network_transmit_bytes_total", ("Network", "", " out"), Shown::BytesPerSecond),
     ("muster_unit_io_read_bytes_total", ("Read", "", ""), Shown::BytesPerSecond),
     ("muster_unit_io_written_bytes_total", ("Written", "", ""), Shown::BytesPerSecond),
     ("muster_unit_processes_count", ("Processes", "", ""), Shown::Count),

@@ -281,6 +281,14 @@ pub(super) const OF_UNIT: &[Panel] = &[
         ],
     ),
     panel(
+        ("", "unit-network", "Network, received and sent"),
+        Scale::BytesPerSecond,
+        &[
+            part("muster_unit_network_receive_bytes_total", Rate, Fixed("received")),
+            part("muster_unit_network_transmit_bytes_total", Rate, Fixed("sent")),
+        ],
+    ),
+    panel(
         ("", "unit-io", "Read and written"),
         Scale::BytesPerSecond,
         &[

@@ -1,0 +1,250 @@
+//! How much containers have written whose disk has no limit: nobody counts that, so their files are gone through.
+//!
+//! What a container has written lies over its image (overlayfs); one that has a copy of its image has written all of that.
+//! Of a root in user space (fuse-overlayfs) nothing is known.
+//!
+//! **Invariant: that takes a thousandth of the time.** What took a second is not done again for a quarter of an hour, and a
+//! container whose files hang holds up no other.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use muster_shim::proc;
+use tokio::{sync::oneshot, time::Instant};
+
+/// How long the next walk waits after one, times what that took.
+const REST: u32 = 1_000;
+/// How long it waits at least: what changes faster than that is looked at in other ways.
+const REST_MIN: Duration = Duration::from_secs(60);
+/// How many walks are begun with a sample, so that a hundred containers are not gone through at once.
+const BEGUN_MAX: usize = 4;
+/// The most walks that are under way, hanging ones included: each costs a thread.
+const WALKS_MAX: usize = 32;
+/// How long a sample waits for walks that have just begun; most are over by then.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// The smallest stack that is sure to do: paths lie on the heap.
+const STACK_BYTES: usize = 128 * 1024;
+/// The size of the blocks that the kernel counts.
+const BLOCK_BYTES: u64 = 512;
+
+/// A process: its number, and when it was started.
+type Process = (i32, u64);
+
+/// Goes through the files of containers, again and again.
+#[derive(Debug, Default)]
+pub(super) struct Walks {
+    each: BTreeMap<String, Walk>,
+}
+
+/// One container.
+#[derive(Debug)]
+struct Walk {
+    process: Process,
+    pending: Option<oneshot::Receiver<Walked>>,
+    latest_bytes: Option<u64>,
+    next: Instant,
+}
+
+/// What came of a walk.
+#[derive(Debug)]
+struct Walked {
+    bytes: Option<u64>,
+    took: Duration,
+}
+
+impl Walk {
+    /// Takes in what has come of a walk.
+    fn hear(&mut self, walked: Option<Walked>) {
+        self.pending = None;
+        let Some(Walked { bytes, took }) = walked else { return };
+        self.latest_bytes = bytes;
+        self.next = Instant::now() + REST_MIN.max(took.saturating_mul(REST));
+    }
+
+    /// Whether it is under way; if it has come to its end, that is taken in.
+    fn is_under_way(&mut self) -> bool {
+        match self.pending.as_mut().map(oneshot::Receiver::try_recv) {
+            None => false,
+            Some(Err(oneshot::error::TryRecvError::Empty)) => true,
+            Some(walked) => {
+                self.hear(walked.ok());
+                false
+            }
+        }
+    }
+
+    /// Goes through its files, and waits a little for what comes of that.
+    async fn begin(&mut self) {
+        let (answer, mut pending) = oneshot::channel();
+        let process = self.process;
+        let walk = move || {
+            let began = std::time::Instant::now();
+            let bytes = written(process);
+            // Nobody waits any more if the agent ends.
+            let _ = answer.send(Walked { bytes, took: began.elapsed() });
+        };
+        let thread = std::thread::Builder::new().name("walk".to_owned()).stack_size(STACK_BYTES).spawn(walk);
+        if let Err(error) = thread {
+            tracing::warn!(%error, "no thread to go through the files of a container");
+        }
+        match tokio::time::timeout(PATIENCE, &mut pending).await {
+            Ok(walked) => self.hear(walked.ok()),
+            Err(_) => self.pending = Some(pending),
+        }
+    }
+}
+
+impl Walks {
+    /// What each of these has written, as far as that is known, each by its first process. Walks are begun that are due.
+    pub(super) async fn take(&mut self, containers: &BTreeMap<String, Process>) -> BTreeMap<String, u64> {
+        self.each.retain(|name, walk| walk.is_under_way() || containers.contains_key(name));
+        for (name, process) in containers {
+            let fresh = || Walk { process: *process, pending: None, latest_bytes: None, next: Instant::now() };
+            let walk = self.each.entry(name.clone()).or_insert_with(fresh);
+            // It was started again, perhaps with nothing of what it had written.
+            if walk.process != *process && walk.pending.is_none() {
+                *walk = fresh();
+            }
+        }
+        let under_way = self.each.values().filter(|walk| walk.pending.is_some()).count();
+        let now = Instant::now();
+        let due = self.each.values_mut().filter(|walk| walk.pending.is_none() && walk.next <= now);
+        join_all(due.take(BEGUN_MAX.min(WALKS_MAX.saturating_sub(under_way))).map(Walk::begin)).await;
+        let known = containers.iter().filter_map(|(name, process)| {
+            let walk = self.each.get(name).filter(|walk| walk.process == *process)?;
+            Some((name.clone(), walk.latest_bytes?))
+        });
+        known.collect()
+    }
+}
+
+/// What a container has written, in bytes on the disk.
+fn written(process: Process) -> Option<u64> {
+    let (pid, _) = process;
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let folder = match root(&mounts)? {
+        Root::Upper(upper) => upper,
+        Root::Own => {
+            let root = PathBuf::from(format!("/proc/{pid}/root/"));
+            let (own, ours) = (fs::metadata(&root).ok()?, fs::metadata("/").ok()?);
+            // What has the host's files has none of its own.
+            if (own.dev(), own.ino()) == (ours.dev(), ours.ino()) {
+                return None;
+            }
+            root
+        }
+    };
+    proc::is_still(process).then(|| size_bytes(&folder)).flatten()
+}
+
+/// Where the files of a container's root are.
+#[derive(Debug, PartialEq, Eq)]
+enum Root {
+    /// What it has written lies in this folder of the host, over its image.
+    Upper(PathBuf),
+    /// All are its own.
+    Own,
+}
+
+/// From its `/proc/PID/mountinfo`.
+fn root(mountinfo: &str) -> Option<Root> {
+    // What was mounted there last is what it sees.
+    let is_root = |line: &&str| line.split(' ').nth(4) == Some("/");
+    let (_, about) = mountinfo.lines().rfind(is_root)?.split_once(" - ")?;
+    let mut fields = about.split(' ');
+    let (kind, options) = (fields.next()?, fields.nth(1)?);
+    if kind != "overlay" {
+        return (!kind.starts_with("fuse")).then_some(Root::Own);
+    }
+    let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
+    // One with very many layers has paths that begin in a folder of its runtime.
+    upper.starts_with('/').then(|| Root::Upper(super::disk::unescape(upper).into()))
+}
+
+/// How much room everything in a folder takes that is on the folder's own disk.
+fn size_bytes(folder: &Path) -> Option<u64> {
+    let top = fs::metadata(folder).ok()?;
+    let (mut sum, mut linked, mut folders) = (0_u64, HashSet::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        // What is removed meanwhile takes no room.
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let Ok(about) = entry.metadata() else { continue };
+            if about.dev() != top.dev() {
+                continue;
+            }
+            if about.is_dir() {
+                folders.push(entry.path());
+            }
+            if about.is_dir() || about.nlink() < 2 || linked.insert(about.ino()) {
+                sum = sum.saturating_add(about.blocks().saturating_mul(BLOCK_BYTES));
+            }
+        }
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_of_a_container_is_found() {
+        let before = "1 0 0:40 / / rw,relatime - ext4 /dev/sda1 rw\n2 1 0:5 / /proc rw - proc proc rw\n";
+        let overlay =
+            "3 1 0:41 / / rw - overlay overlay rw,lowerdir=/a:/b,upperdir=/var/lib/c/my\\040diff,workdir=/w\n";
+        assert_eq!(root(before), Some(Root::Own));
+        assert_eq!(root(&format!("{before}{overlay}")), Some(Root::Upper("/var/lib/c/my diff".into())));
+        for none in [
+            "",
+            "cut off",
+            "1 0 0:40 / / rw - overlay overlay rw,lowerdir=/a",
+            "1 0 0:40 / / rw - overlay overlay rw,upperdir=x/diff",
+            "1 0 0:40 / / rw - fuse.fuse-overlayfs fuse-overlayfs rw",
+        ] {
+            assert_eq!(root(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn files_are_counted_once_and_by_the_room_they_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("deep")).unwrap();
+        let empty = size_bytes(folder.path()).unwrap();
+        fs::write(at("deep/file"), vec![1; 1 << 20]).unwrap();
+        fs::hard_link(at("deep/file"), at("again")).unwrap();
+        std::os::unix::fs::symlink("/", at("elsewhere")).unwrap();
+        // A file with a hole takes no room there.
+        fs::File::create(at("hole")).unwrap().set_len(1 << 30).unwrap();
+        let grown = size_bytes(folder.path()).unwrap() - empty;
+        assert!((1 << 20..(1 << 20) + 65_536).contains(&grown), "{grown}");
+        assert_eq!(size_bytes(&at("nowhere")), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_or_has_the_hosts_files_has_written_nothing() {
+        let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
+        let containers: BTreeMap<String, Process> =
+            [("own".to_owned(), (pid, start_ticks)), ("gone".to_owned(), (pid, start_ticks + 1))].into();
+        let mut walks = Walks::default();
+        assert_eq!(walks.take(&containers).await, BTreeMap::new());
+        let is_known = |walks: &mut Walks| walks.each.values_mut().all(|walk| !walk.is_under_way());
+        while !is_known(&mut walks) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(walks.take(&containers).await, BTreeMap::new());
+        assert!(
+            walks.each.values().all(|walk| walk.next > Instant::now()),
+            "it waits before it goes through them again"
+        );
+        assert_eq!(walks.take(&BTreeMap::new()).await, BTreeMap::new());
+        assert!(walks.each.is_empty());
+    }
+}
