@@ -22,7 +22,37 @@ pub const PASSABLE_FOLDER: u32 = 0o711;
 /// # Errors
 /// If it cannot be made.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(mode).create(path)
+    match make_one(path, mode) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty()).ok_or(error)?;
+            make_folder(above, mode)?;
+            make_one(path, mode)
+        }
+        made => made,
+    }
+}
+
+/// Makes a folder in one that is there.
+fn make_one(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            // The process's mask may have taken away the way of those that the folder is for. Where modes cannot be set they are the mount's.
+            let made = fs::metadata(path)?.permissions().mode();
+            if made & mode != mode {
+                let _ = fs::set_permissions(path, Permissions::from_mode(made | mode));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Mode of a folder below which programs of units are, and what they need. Where this is root they may run as other users, who
+/// then pass through it; what is secret there has a mode of its own.
+#[must_use]
+pub fn workloads_folder() -> u32 {
+    if nix::unistd::geteuid().is_root() { PASSABLE_FOLDER } else { PRIVATE_FOLDER }
 }
 
 /// Replaces the content of `path`: written beside it, synced, renamed over it, and the folder synced.
@@ -110,6 +140,21 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_are_made_with_their_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("a/b");
+        make_folder(&below, PASSABLE_FOLDER).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&below), mode(below.parent().unwrap())), (PASSABLE_FOLDER, PASSABLE_FOLDER));
+        // One that is there stays as it is.
+        make_folder(&below, 0o777).unwrap();
+        assert_eq!(mode(&below), PASSABLE_FOLDER);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert!(make_folder(&folder.path().join("file"), PRIVATE_FOLDER).is_err());
+        assert!(make_folder(&folder.path().join("file/c"), PRIVATE_FOLDER).is_err());
+    }
 
     #[test]
     fn text_is_read_as_it_was_meant_on_whatever_system_it_was_written() {

@@ -19,7 +19,7 @@ pub struct RoleArgs {
     /// The role's configuration (TOML); `MUSTER_<ROLE>_<KEY>` variables override its keys
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print the effective configuration, with secrets as ***, and end
+    /// Print the effective configuration with every key, what it is for and its default, with secrets as ***, and end
     #[arg(long)]
     pub print_config: bool,
 }
@@ -32,7 +32,7 @@ impl RoleArgs {
         overrides: impl FnOnce(&mut T) -> Result<(), Failure>,
     ) -> Result<Option<T>, Failure>
     where
-        T: DeserializeOwned + Serialize + JsonSchema,
+        T: DeserializeOwned + Serialize + JsonSchema + Default,
     {
         let environment =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -57,7 +57,7 @@ pub use self::agent::{AgentArgs, agent};
 #[cfg(feature = "agent")]
 mod agent {
     use std::{
-        ffi::OsString,
+        path::Path,
         sync::atomic::{AtomicBool, Ordering},
     };
 
@@ -72,6 +72,7 @@ mod agent {
             join::{self, JoinError},
             manager::Manager,
         },
+        folders::UserFolders,
         install::{self, Install, Uninstall},
         join_args::JoinArgs,
         reload::{self, HangUps},
@@ -133,7 +134,7 @@ mod agent {
                 if let Some(data_dir) = &args.data_dir {
                     config.data_dir.clone_from(data_dir);
                 } else if !named {
-                    config.data_dir = folder_of_user(|name| env::var_os(name), geteuid().is_root());
+                    config.data_dir = folder_of_user(&UserFolders::from_environment(), geteuid().is_root());
                 }
                 if let Some(token) = &token {
                     config.join = Some(Secret::new(token.clone()));
@@ -213,13 +214,9 @@ mod agent {
 
     /// Where an agent keeps things that is started by hand: where this user's programs do, if that is said; root's is the
     /// one of the whole host.
-    fn folder_of_user(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> PathBuf {
-        let said = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        match (said("XDG_DATA_HOME"), said("HOME")) {
-            (Some(data), _) => data.join("muster-agent"),
-            (None, Some(home)) if !is_root => home.join(".local/share/muster-agent"),
-            _ => default_folder(),
-        }
+    fn folder_of_user(folders: &UserFolders, is_root: bool) -> PathBuf {
+        let data = if is_root { folders.named_data().map(Path::to_owned) } else { folders.data() };
+        data.map_or_else(default_folder, |data| data.join("muster-agent"))
     }
 
     /// Who joins as somebody new does not want to be who is there already. The same token again means the same agent.
@@ -248,6 +245,8 @@ mod agent {
 
     #[cfg(test)]
     mod tests {
+        use std::ffi::OsString;
+
         use super::*;
 
         #[test]
@@ -258,13 +257,20 @@ mod agent {
                 (Some("/data"), Some("/root"), true, "/data/muster-agent"),
                 (None, Some("/root"), true, "/var/lib/muster/agent"),
                 (Some(""), Some(""), false, "/var/lib/muster/agent"),
+                (Some("dat"), Some("/home/anna"), false, "/home/anna/.local/share/muster-agent"),
+                (Some("dat"), Some("/root"), true, "/var/lib/muster/agent"),
+                (Some("dat"), Some("anna"), false, "/var/lib/muster/agent"),
                 (None, None, false, "/var/lib/muster/agent"),
             ] {
                 let variable = |name: &str| match name {
                     "XDG_DATA_HOME" => data.map(OsString::from),
                     _ => home.map(OsString::from),
                 };
-                assert_eq!(folder_of_user(variable, is_root), PathBuf::from(wanted), "{data:?} {home:?} {is_root}");
+                assert_eq!(
+                    folder_of_user(&UserFolders::read(variable), is_root),
+                    PathBuf::from(wanted),
+                    "{data:?} {home:?} {is_root}"
+                );
             }
         }
     }

@@ -9,6 +9,7 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, IsTerminal as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use muster_topics::{
     name::{HostId, Name, UnitName},
     unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
 };
+use nix::unistd::geteuid;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -34,12 +36,17 @@ use crate::{
     console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, authority::Authority, config::Config},
     failure::{Context as _, Failure, Kind},
     files,
+    folders::{self, UserFolders},
     reload::{self, HangUps},
     revoked,
 };
 
 /// How long the agent may take to connect before that is said.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// Where root keeps it, if nothing is said.
+const ROOT_DATA: &str = "/var/lib/muster-up";
+/// What tells that a folder is one of `muster up`, and holds it.
+const LOCK: &str = "lock";
 
 /// Run everything in one process: broker, console, and an agent for this host
 #[derive(Args, Clone, Debug)]
@@ -50,7 +57,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
                         muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0"
 )]
 pub struct Up {
-    /// Where everything is kept [default: ~/.local/share/muster]
+    /// Where everything is kept [default: $XDG_DATA_HOME/muster if that is set, else /var/lib/muster-up for root and
+    /// ~/.local/share/muster for others]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// The address of this machine that other hosts join and connect to
@@ -82,7 +90,7 @@ pub struct Up {
 /// If something of it cannot start; what had started is stopped again.
 pub async fn run(up: Up, format: Format, shutdown: CancellationToken) -> Result<(), Failure> {
     let data = match &up.data {
-        Some(folder) => folder.clone(),
+        Some(folder) => folders::absolute(folder).trying(format_args!("the folder {}", folder.display()))?,
         None => default_data()?,
     };
     let mut steps = Steps::new();
@@ -195,12 +203,27 @@ impl Steps {
 }
 
 pub(crate) fn default_data() -> Result<PathBuf, Failure> {
-    match (env::var_os("XDG_DATA_HOME"), env::var_os("HOME")) {
-        (Some(data), _) if !data.is_empty() => Ok(Path::new(&data).join("muster")),
-        (_, Some(home)) if !home.is_empty() => Ok(Path::new(&home).join(".local/share/muster")),
-        _ => Err(Failure::new(Kind::Usage, "neither HOME nor XDG_DATA_HOME says where to keep things")
-            .hint("say --data DIR")),
+    usual_data(&UserFolders::from_environment(), geteuid().is_root(), Path::is_dir)
+}
+
+/// The folder of who names none: where this user's programs keep things. Other users may not pass through root's home, and units may run as
+/// those: root's is the host's, unless there is one in root's home already.
+fn usual_data(folders: &UserFolders, is_root: bool, is_there: impl Fn(&Path) -> bool) -> Result<PathBuf, Failure> {
+    let own = folders.data().map(|data| data.join("muster"));
+    if is_root && folders.named_data().is_none() && !own.as_deref().is_some_and(is_there) {
+        return Ok(PathBuf::from(ROOT_DATA));
     }
+    own.ok_or_else(folders::nowhere)
+}
+
+/// Makes the folder. Where this is root, others may pass through it to what units of theirs need, and still not list it; one of an earlier
+/// version is opened likewise. One that somebody else has made stays as it is.
+fn make_data(data: &Path) -> io::Result<()> {
+    let is_ours = !data.exists() || data.join(LOCK).exists();
+    files::make_folder(data, files::workloads_folder())?;
+    let mode = fs::metadata(data)?.permissions().mode();
+    let wanted = mode | files::workloads_folder();
+    if is_ours && mode != wanted { fs::set_permissions(data, fs::Permissions::from_mode(wanted)) } else { Ok(()) }
 }
 
 /// Takes the data folder for this process, and sees that every port is free. A folder that was made
@@ -211,8 +234,8 @@ fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
             .hint("choose a folder that you may write with --data DIR")
     };
     let is_new = !data.exists();
-    files::make_folder(data, files::PRIVATE_FOLDER).map_err(folder)?;
-    let path = data.join("lock");
+    make_data(data).map_err(folder)?;
+    let path = data.join(LOCK);
     let lock = File::create(&path).map_err(folder)?;
     match lock.try_lock() {
         Ok(()) => {}
@@ -531,4 +554,53 @@ Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno 
 /// This program as it was called, so that what is printed can be typed.
 fn program() -> String {
     env::args_os().next().map_or_else(|| "muster".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_folder_is_one_that_units_of_other_users_are_reached_in() {
+        let old = "/root/.local/share/muster";
+        for (home, data, is_root, there, wanted) in [
+            ("/home/anna", "", false, "", "/home/anna/.local/share/muster"),
+            ("/home/anna", "/data", false, "", "/data/muster"),
+            ("/root", "", true, "", "/var/lib/muster-up"),
+            ("/root", "dat", true, "", "/var/lib/muster-up"),
+            ("/root", "/data", true, "", "/data/muster"),
+            // One that is there already.
+            ("/root", "", true, old, old),
+            ("", "", true, "", "/var/lib/muster-up"),
+        ] {
+            let folders = UserFolders::read(|name| match name {
+                "HOME" => Some(home.into()),
+                "XDG_DATA_HOME" => Some(data.into()),
+                _ => None,
+            });
+            let found = usual_data(&folders, is_root, |path| path == Path::new(there)).unwrap();
+            assert_eq!(found, Path::new(wanted), "{home} {data} {is_root}");
+        }
+        assert!(usual_data(&UserFolders::default(), false, |_| false).is_err());
+    }
+
+    #[test]
+    fn the_folder_is_passable_for_units_of_other_users() {
+        let parent = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let data = parent.path().join("new");
+        make_data(&data).unwrap();
+        assert_eq!(mode(&data), files::workloads_folder());
+        // Of an earlier version, which left it closed.
+        fs::write(data.join(LOCK), "").unwrap();
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
+        make_data(&data).unwrap();
+        assert_eq!(mode(&data), files::workloads_folder());
+        // What somebody else has made stays as closed as it is.
+        let other = parent.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+        make_data(&other).unwrap();
+        assert_eq!(mode(&other), 0o700);
+    }
 }

@@ -17,7 +17,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::metric::{Group, Periods};
-use crate::rules::{alert::defaults, authorise::Policy, heartbeat};
+use crate::{
+    folders,
+    rules::{alert::defaults, authorise::Policy, heartbeat},
+};
 
 /// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
 /// take at most 10 of its 64 KiB.
@@ -93,7 +96,7 @@ impl Default for Config {
 pub struct ExecConfig {
     /// How many commands may run at once; more have to wait.
     pub parallel_max: usize,
-    /// How many may wait; one more is refused as `busy`.
+    /// How many may wait; one more is refused as `busy`. Four turns of all that run: who is behind more than that had better hear of it.
     pub queue_max: usize,
     /// What each may use, with everything that it forks: `memory_bytes`, `cpu`, `pids`. A command may ask for less.
     pub limits: Limits,
@@ -101,7 +104,6 @@ pub struct ExecConfig {
 
 impl Default for ExecConfig {
     fn default() -> Self {
-        // Four turns of all that run: who is behind more than that had better hear of it.
         Self { parallel_max: 16, queue_max: 64, limits: Limits::default() }
     }
 }
@@ -110,7 +112,8 @@ impl Default for ExecConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainersConfig {
-    /// The Unix socket on which Podman's (`podman system service`) or Docker's HTTP interface is.
+    /// The Unix socket on which Podman's (`podman system service`) or Docker's HTTP interface is; usually where Podman's own unit file for
+    /// systemd has it.
     pub podman_socket: PathBuf,
     /// The folder in which LXC containers of this agent are, and the images that they are made from; `lxc` in its data
     /// folder if left out. Containers in LXC's own folder are listed, and other people's.
@@ -120,7 +123,6 @@ pub struct ContainersConfig {
 
 impl Default for ContainersConfig {
     fn default() -> Self {
-        // Where Podman's own unit file for systemd has it.
         Self { podman_socket: PathBuf::from("/run/podman/podman.sock"), lxc_path: None }
     }
 }
@@ -134,10 +136,12 @@ pub struct JournalConfig {
     /// longer than a message can be under way; at least two hours.
     pub kept_after_expiry_s: u32,
     /// How many commands are remembered. When there are as many, and none has expired long enough ago to be forgotten, no
-    /// more is taken in: what comes is sent again by the console until it expires.
+    /// more is taken in: what comes is sent again by the console until it expires. Eight days of a command every seven seconds, and
+    /// 100 MB of a disk.
     pub commands_max: u64,
     /// How much of what programs print may wait for the console, in bytes. Beyond it the rest stays in the programs'
-    /// own files, each as long as its command allows, until the console has acknowledged some.
+    /// own files, each as long as its command allows, until the console has acknowledged some. Twice what sixteen programs print at
+    /// the usual limit.
     pub output_max_bytes: u64,
 }
 
@@ -146,13 +150,7 @@ const KEPT_MIN_S: u32 = 2 * 3_600;
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self {
-            kept_after_expiry_s: 24 * 3_600,
-            // Eight days of a command every seven seconds; 100 MB of a disk.
-            commands_max: 100_000,
-            // What sixteen programs print at the default limit, twice.
-            output_max_bytes: 32 * 1024 * 1024,
-        }
+        Self { kept_after_expiry_s: 24 * 3_600, commands_max: 100_000, output_max_bytes: 32 * 1024 * 1024 }
     }
 }
 
@@ -204,7 +202,7 @@ pub struct MetricsConfig {
     pub off: Vec<Group>,
     /// Whether batches are packed (zlib with a dictionary), without what their topic says. A reader that knows lines alone wants them plain.
     pub pack: bool,
-    /// How much may wait for the console, in bytes; beyond it the oldest goes.
+    /// How much may wait for the console, in bytes; beyond it the oldest goes. Twelve days of a quiet host, so that age is what counts there.
     pub buffer_max_bytes: u64,
     /// How old it may become, in seconds.
     pub buffer_max_age_s: u64,
@@ -222,7 +220,6 @@ impl Default for MetricsConfig {
             publish_ms: 30_000,
             off: Vec::new(),
             pack: true,
-            // Twelve days of a quiet host, so that age is what counts there.
             buffer_max_bytes: 16 * 1024 * 1024,
             buffer_max_age_s: 7 * 24 * 3_600,
             // Why this much: `rules::backlog::GAP_MS`.
@@ -291,6 +288,23 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// The same with absolute paths, for shims, units and containers are told them and run elsewhere.
+    ///
+    /// # Errors
+    /// If a path is empty, or the folder that this process was started in is gone; with the path.
+    pub fn anchored(mut self) -> Result<Self, (PathBuf, std::io::Error)> {
+        let paths = [
+            Some(&mut self.data_dir),
+            Some(&mut self.containers.podman_socket),
+            self.containers.lxc_path.as_mut(),
+            self.policy_file.as_mut(),
+        ];
+        for path in paths.into_iter().flatten() {
+            *path = folders::absolute(path).map_err(|source| (path.clone(), source))?;
+        }
+        Ok(self)
+    }
+
     /// Checks what types cannot say.
     ///
     /// # Errors

@@ -271,6 +271,7 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
 /// # Errors
 /// As [`start`].
 pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningAgent, AgentError> {
+    let config = config.anchored().map_err(|(path, source)| AgentError::Folder { path, source })?;
     config.check()?;
     let policy = config.whole_policy()?;
     let folder = config.data_dir.clone();
@@ -488,13 +489,9 @@ fn is_ahead(time_ms: Millis) -> bool {
 /// their programs and folders lie below: then others may pass through, and still not list it.
 fn make_folder(folder: &Path) -> Result<(), AgentError> {
     let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
-    let mode = folder_mode();
+    let mode = files::workloads_folder();
     files::make_folder(folder, mode).map_err(failed)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-fn folder_mode() -> u32 {
-    if nix::unistd::geteuid().is_root() { files::PASSABLE_FOLDER } else { files::PRIVATE_FOLDER }
 }
 
 /// One agent per folder. The lock goes with the process, however that ends; the file stays.
@@ -521,7 +518,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("a/b");
         make_folder(&folder).unwrap();
-        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, folder_mode());
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, files::workloads_folder());
         let first = lock(&folder).unwrap();
         let second = lock(&folder).unwrap_err();
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");

@@ -71,6 +71,8 @@ pub enum ShimError {
         program: String,
         /// What was being done.
         step: Step,
+        /// The file or folder that this was about: the program, or where it works.
+        path: PathBuf,
         /// Why not.
         source: io::Error,
     },
@@ -528,7 +530,8 @@ fn start_error(launch: &Launch, step: Step, which: Option<u8>, errno: i32) -> Sh
         Some(what) => io::Error::new(source.kind(), format!("{what}: {source}")),
         None => source,
     };
-    ShimError::Start { program, step, source }
+    let path = PathBuf::from(if matches!(step, Step::Cwd) { &launch.cwd } else { &program });
+    ShimError::Start { program, step, path, source }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     failure::{Context as _, Failure, Kind},
     files,
+    folders::UserFolders,
 };
 
 /// Every console that is known here.
@@ -58,14 +59,10 @@ impl std::fmt::Debug for Context {
 /// # Errors
 /// If neither variable says.
 pub fn path() -> Result<PathBuf, Failure> {
-    let folder = match (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME")) {
-        (Some(config), _) if !config.is_empty() => PathBuf::from(config),
-        (_, Some(home)) if !home.is_empty() => Path::new(&home).join(".config"),
-        _ => {
-            return Err(Failure::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME says where the context file is")
-                .hint("set HOME"));
-        }
-    };
+    let folder = UserFolders::from_environment().config().ok_or_else(|| {
+        Failure::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME says by an absolute path where the context file is")
+            .hint("set HOME")
+    })?;
     Ok(folder.join("muster/context.toml"))
 }
 

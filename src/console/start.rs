@@ -44,7 +44,7 @@ use super::{
     store::{self, Store, StoreError},
     upkeep, vitals, web,
 };
-use crate::{clock::now_ms, files, pki, reload::other_changes, room};
+use crate::{clock::now_ms, files, folders, pki, reload::other_changes, room};
 
 /// News that a slow reader may be behind by, before it has to look for itself.
 const CHANGES: usize = 1_024;
@@ -159,6 +159,7 @@ pub struct Prepared {
 /// # Errors
 /// If something of it cannot be used; nothing runs then, and nothing is held.
 pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
+    let config = anchored(config)?;
     let outlets = config.alert_outlets.iter().map(Outlet::open).collect::<Result<Vec<_>, _>>()?;
     let dir = config.data_dir.clone();
     let folder = |source| StartError::Folder { path: dir.clone(), source };
@@ -192,6 +193,14 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
         outlets,
         lock,
     })
+}
+
+/// The same with an absolute folder: the program that feeds a revocation list to a broker is told a path in it.
+fn anchored(config: Config) -> Result<Config, StartError> {
+    match folders::absolute(&config.data_dir) {
+        Ok(data_dir) => Ok(Config { data_dir, ..config }),
+        Err(source) => Err(StartError::Folder { path: config.data_dir, source }),
+    }
 }
 
 /// Opens the authority of a console's folder. Only in a folder that has served no fleet yet it may be made: hosts trust the one that
@@ -532,6 +541,7 @@ impl RunningConsole {
     /// If a certificate cannot be made; nothing has changed then.
     pub fn reload(&self, config: Config) -> Result<Vec<String>, StartError> {
         let shared = &self.console.shared;
+        let config = anchored(config)?;
         let (web, hosts) = servers_tls(&shared.authority, &config)?;
         let others = other_changes(&shared.config, &config, &TAKEN);
         *shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);

@@ -27,7 +27,6 @@ mod writer;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env,
     fs::File,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
@@ -60,6 +59,7 @@ use crate::{
     },
     failure::{Context as _, Failure, Kind},
     files,
+    folders::{self, UserFolders},
     rules::authorise::Policy,
 };
 
@@ -360,12 +360,8 @@ async fn ask_for_tokens(
 }
 
 fn default_data() -> Result<PathBuf, Failure> {
-    match (env::var_os("XDG_DATA_HOME"), env::var_os("HOME")) {
-        (Some(data), _) if !data.is_empty() => Ok(Path::new(&data).join("muster-simulation")),
-        (_, Some(home)) if !home.is_empty() => Ok(Path::new(&home).join(".local/share/muster-simulation")),
-        _ => Err(Failure::new(Kind::Usage, "neither HOME nor XDG_DATA_HOME says where to keep things")
-            .hint("say --data DIR")),
-    }
+    let data = UserFolders::from_environment().data().map(|data| data.join("muster-simulation"));
+    data.ok_or_else(folders::nowhere)
 }
 
 /// Takes the folder for this process.

@@ -1,11 +1,11 @@
 //! `muster up`: the first look, starting again, and what stands in its way.
 
-use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt};
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
 use nix::sys::signal::Signal;
 
 use crate::{
-    fleet::{Fleet, Home, Running, eventually},
+    fleet::{Fleet, Home, Run, Running, eventually},
     roles::Roles,
 };
 
@@ -43,7 +43,8 @@ fn who_is_signed_in_is_listed_and_ended() {
     other.muster(&["host", "ls"]).expect_code(3);
     fleet.ok(&["host", "ls"]);
     fleet.muster(&["login", "end", newest["id"].as_str().unwrap()]).expect_code(1).expect_stderr("muster login ls");
-    other.muster(&["login", "--new-link"]).expect_code(1).expect_stderr("--data-dir");
+    let empty = other.path().to_str().unwrap();
+    other.muster(&["login", "--new-link", "--data-dir", empty]).expect_code(1).expect_stderr("--data-dir DIR");
 }
 
 #[test]
@@ -178,6 +179,37 @@ fn sigterm_is_an_orderly_end_too() {
     up.signal(Signal::SIGTERM);
     let up = fleet.stop();
     assert!(!up.contains("panicked"), "{up}");
+}
+
+#[test]
+fn relative_folders_of_the_environment_are_ignored_and_given_ones_are_made_absolute() {
+    let home = Home::new();
+    let dress = |mut command: Command| {
+        command.env("XDG_CONFIG_HOME", "cfg").env("XDG_DATA_HOME", "dat");
+        command
+    };
+    let mut command = dress(home.command());
+    command.args(["up", "--data", "./try", "--web-port=0", "--mqtt-port=0", "--hosts-port=0"]);
+    let mut up = Running::start(&mut command);
+    up.wait_for("a ready muster up", |printed| printed.contains("Ctrl-C").then_some(()));
+    assert!(up.printed().contains(home.path().join("try").to_str().unwrap()), "{}", up.printed());
+    // The same console is known from everywhere, and what has to run in another folder runs.
+    fs::create_dir(home.path().join("elsewhere")).unwrap();
+    eventually("the sample runs", || {
+        let mut command = dress(home.command());
+        command.current_dir(home.path().join("elsewhere")).args(["-o", "json", "unit", "show", "default/hello"]);
+        let run = Run::of(&["unit", "show"], &mut command);
+        if run.code == 0 && run.stdout.contains("\"running\"") && run.stdout.contains("\"pid\"") {
+            Ok(())
+        } else {
+            Err(format!("{}{}", run.stdout, run.stderr))
+        }
+    });
+    assert!(home.path().join(".config/muster/context.toml").exists());
+    for stray in ["cfg", "dat", "elsewhere/cfg", "elsewhere/dat"] {
+        assert!(!home.path().join(stray).exists(), "{stray}");
+    }
+    up.stop();
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! A yuno with limits and attributes of its own, from the command line to the kernel and back.
 
-use std::{fs, os::unix::fs::PermissionsExt};
-
 use nix::unistd::{Pid, geteuid};
 use serde_json::{Value, json};
 
@@ -31,17 +29,13 @@ fn log(fleet: &Fleet, unit: &str, end: &str) -> String {
 
 #[test]
 fn another_user_a_memory_limit_and_the_rest() {
-    let fleet = Fleet::start();
+    let fleet = if geteuid().is_root() { Fleet::start_as_root() } else { Fleet::start() };
     add(&fleet, "tells", TELLS);
     let mut create = vec!["yuno", "create", "default/tells", "--artifact", "tells", "--run"];
     create.extend(["--memory", "32M", "--cpu", "0.5", "--pids", "30", "--cwd", "/usr"]);
-    create.extend(["--umask", "027", "--nice", "2", "--rlimit", "nofile=77:88", "--no-new-privs"]);
+    create.extend(["--umask", "027", "--nice", "19", "--rlimit", "nofile=77:88", "--no-new-privs"]);
     create.extend(["--log-size", "64K", "--log-keep", "1", "--log-age", "1d"]);
     if geteuid().is_root() {
-        // The way to what another user runs.
-        for folder in [fleet.home.path(), &fleet.home.path().join("share"), &fleet.data()] {
-            fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
-        }
         create.extend(["--user", "nobody", "--group", "nogroup", "--capability", "net_bind_service"]);
     }
     fleet.ok(&create);
@@ -52,7 +46,7 @@ fn another_user_a_memory_limit_and_the_rest() {
     let log = log(&fleet, "default/tells", "told\n");
     let uid =
         if geteuid().is_root() { nix::unistd::User::from_name("nobody").unwrap().unwrap().uid } else { geteuid() };
-    assert!(log.starts_with(&format!("{uid}\n0027\n2\n77\n/usr\n")), "{log}");
+    assert!(log.starts_with(&format!("{uid}\n0027\n19\n77\n/usr\n")), "{log}");
     let has_cgroup = log.lines().any(|line| line.contains("/muster-") && line.ends_with("/default/tells"));
     let missing = unit["observed"]["missing"].as_array().cloned().unwrap_or_default();
     assert!(has_cgroup || missing.len() == 3, "it has its limits, or says that it has not: {log} {missing:?}");

@@ -55,17 +55,30 @@ pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, Str
 }
 
 /// A folder that plays a user's home. Processes that still run from below it are ended with it.
-pub(crate) struct Home(TempDir);
+pub(crate) struct Home {
+    folder: TempDir,
+    /// Whether the environment says where configuration and data are.
+    names_folders: bool,
+}
 
 impl Home {
     /// A new, empty one.
     pub(crate) fn new() -> Self {
-        Self(tempfile::Builder::new().prefix("muster-").tempdir().unwrap())
+        Self::of(true)
+    }
+
+    /// The same of somebody whose environment says nothing but `HOME`.
+    pub(crate) fn plain() -> Self {
+        Self::of(false)
+    }
+
+    fn of(names_folders: bool) -> Self {
+        Self { folder: tempfile::Builder::new().prefix("muster-").tempdir().unwrap(), names_folders }
     }
 
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     /// `muster` with this home, and nothing else of the environment but the search path.
@@ -83,10 +96,11 @@ impl Home {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.path())
-            .env("XDG_CONFIG_HOME", self.path().join("config"))
-            .env("XDG_DATA_HOME", self.path().join("share"))
             .current_dir(self.path())
             .stdin(Stdio::null());
+        if self.names_folders {
+            command.env("XDG_CONFIG_HOME", self.path().join("config")).env("XDG_DATA_HOME", self.path().join("share"));
+        }
     }
 
     /// Runs `muster` with `args` to its end.
@@ -291,8 +305,17 @@ impl Fleet {
 
     /// Starts one with more flags.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::start_in(Home::new(), flags)
+    }
+
+    /// Starts one as root gets it who says nothing: in the host's own folder. The fleet has a `/var/lib` and processes of its own.
+    pub(crate) fn start_as_root() -> Self {
+        Self::start_in(Home::plain(), &["--no-sample"])
+    }
+
+    fn start_in(home: Home, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut fleet = Self { up: None, flags, summary: String::new(), home: Home::new() };
+        let mut fleet = Self { up: None, flags, summary: String::new(), home };
         fleet.again();
         fleet
     }
@@ -301,6 +324,14 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn again(&mut self) {
         let mut command = self.home.command();
+        if !self.home.names_folders {
+            let program = command.get_program().to_owned();
+            command = Command::new("unshare");
+            self.home.dress(&mut command);
+            let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /var/lib && exec \"$0\" \"$@\"";
+            command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "sh", "-c", script]);
+            command.arg(program);
+        }
         command.args(["up", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"]).args(&self.flags);
         let mut up = Running::start(&mut command);
         self.summary = up.wait_for("a ready muster up", |printed| {

@@ -67,6 +67,16 @@ fn the_core_is_pure() {
 }
 
 #[test]
+fn folders_of_the_environment_are_read_in_one_place() {
+    check_absent(
+        "HOME and the XDG variables are read in src/folders.rs, where what is not absolute is no path",
+        "src",
+        &["(\"HOME\")", "(\"XDG_", "home_dir(", "temp_dir("],
+        &["src/folders.rs"],
+    );
+}
+
+#[test]
 fn the_contract_does_no_io() {
     check_absent(
         "muster-topics does no IO",

@@ -74,7 +74,7 @@ impl Launcher {
         };
         match self.shims.launch(folder, &launch).await {
             Ok(shim) => Ok(Begun::Runs(Adopted::Alive(shim))),
-            Err(ShimError::Start { program, step, source }) => {
+            Err(ShimError::Start { program, step, source, .. }) => {
                 self.remove(folder, name).await;
                 Err(refusal(exec, &program, step, &source))
             }

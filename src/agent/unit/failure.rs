@@ -1,6 +1,10 @@
 //! What has failed, in words for whoever has to mend it, and whether it may mend itself.
 
-use std::io;
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use muster_shim::Step;
 use nix::{errno::Errno, unistd};
@@ -25,7 +29,8 @@ pub(super) fn from_artifact(error: ArtifactError) -> Failure {
 /// What a host lacks may come, with a late mount, a directory service or an operator: so each of its refusals may heal.
 /// Only what is refused for what it is (the program itself, or what this agent may not give) stays refused.
 pub(super) fn from_shim(error: ShimError) -> Failure {
-    let ShimError::Start { source, step, .. } = &error else { return may_heal(error.to_string()) };
+    let ShimError::Start { source, step, path, .. } = &error else { return may_heal(error.to_string()) };
+    let barred;
     let refused = source.kind() == io::ErrorKind::PermissionDenied;
     let (hint, may_heal) = match (step, source.raw_os_error().map(Errno::from_raw)) {
         (_, Some(Errno::ENOEXEC)) => {
@@ -39,7 +44,8 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
             (". hint: is it on a disk that is not mounted yet?", true)
         }
         (Step::Cwd | Step::Exec, _) if refused && unistd::geteuid().is_root() => {
-            (". hint: can the unit's user pass through every folder above the agent's (`data_dir`)?", true)
+            barred = way_hint(first_closed(path).as_deref());
+            (barred.as_str(), true)
         }
         (Step::User, _) if refused => (". hint: to run units as other users, the agent must run as root", false),
         (Step::Nice | Step::Rlimit | Step::Capabilities, _) if refused => {
@@ -50,8 +56,51 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
     Failure { error: format!("{error}{hint}"), may_heal }
 }
 
+/// What to do about a user who does not get to a file of its unit.
+fn way_hint(closed: Option<&Path>) -> String {
+    match closed {
+        Some(folder) => format!(
+            ". hint: the unit's user cannot pass through {0}: `chmod o+x {0}`, or keep the agent's folder elsewhere (`data_dir`, \
+             `muster up --data`)",
+            folder.display()
+        ),
+        None => ". hint: may the unit's user execute it, and pass through every folder above?".to_owned(),
+    }
+}
+
+/// The first folder on the way to a path, the path itself included, that others may not pass through.
+fn first_closed(path: &Path) -> Option<PathBuf> {
+    let mut folders: Vec<&Path> = path.ancestors().collect();
+    folders.reverse();
+    let is_closed = |folder: &&Path| {
+        fs::metadata(folder).is_ok_and(|about| about.is_dir() && about.permissions().mode() & 0o001 == 0)
+    };
+    folders.into_iter().find(is_closed).map(Path::to_owned)
+}
+
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(may_heal(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_folder_that_bars_the_way_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("a/b/program");
+        fs::create_dir_all(below.parent().unwrap()).unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set(folder.path(), 0o711);
+        set(&folder.path().join("a"), 0o755);
+        set(&folder.path().join("a/b"), 0o750);
+        assert_eq!(first_closed(&below), Some(folder.path().join("a/b")));
+        set(folder.path(), 0o700);
+        assert_eq!(first_closed(&below).as_deref(), Some(folder.path()));
+        assert!(way_hint(Some(folder.path())).contains(&format!("chmod o+x {}`", folder.path().display())));
+        assert_eq!(first_closed(Path::new("/")), None);
+    }
 }
