@@ -67,6 +67,9 @@ mount --bind "$MUSTER" "$root/opt/muster"
 # Nothing but what a test puts there is started.
 if [ ! -e "$folder/bare" ]; then
     find "$root/etc/systemd/system" -mindepth 1 -delete
+    # An agent of this host's own is none of the machine's.
+    rm -rf "$root"/var/lib/muster* "$root/etc/muster" "$root"/{usr/bin,usr/local/bin}/muster \
+        "$root"/{usr/lib,lib}/systemd/system/muster-*.service
     ln -s /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
     for unit in getty.target systemd-logind.service systemd-udevd.service systemd-networkd.service \
         systemd-timesyncd.service systemd-resolved.service systemd-update-utmp.service; do

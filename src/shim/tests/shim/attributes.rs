@@ -60,9 +60,12 @@ fn status(launch: Launch) -> BTreeMap<String, u64> {
 
 #[test]
 fn umask_and_nice() {
-    let attributes = Attributes { umask: Some(0o027), nice: Some(7), ..Attributes::default() };
-    assert_eq!(output(&with(attributes, "umask; nice")), "0027\n7\n");
-    assert_eq!(output(&with(Attributes::default(), "umask; nice")), "0022\n0\n");
+    let attributes = Attributes { umask: Some(0o027), nice: Some(19), ..Attributes::default() };
+    assert_eq!(output(&with(attributes, "umask; nice")), "0027\n19\n");
+    // What is not said stays as this process has it.
+    let own = std::process::Command::new("nice").output().unwrap().stdout;
+    let own = String::from_utf8(own).unwrap();
+    assert_eq!(output(&with(Attributes::default(), "umask; nice")), format!("0022\n{own}"));
 }
 
 #[test]

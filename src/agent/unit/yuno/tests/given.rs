@@ -25,7 +25,7 @@ async fn its_process_is_what_its_spec_says() {
     let mut fields = json!({
         "cwd": "/usr",
         "process": {
-            "umask": "027", "nice": 3, "no_new_privs": true,
+            "umask": "027", "nice": 19, "no_new_privs": true,
             "rlimits": {"nofile": {"soft": 33, "hard": 44}},
         },
     });
@@ -39,7 +39,7 @@ async fn its_process_is_what_its_spec_says() {
     host.verb(&unit, &host.apply(&unit, program, fields)).await.unwrap();
     host.until_phase(&unit, Phase::Running).await;
     let logs = host.logs_until(&unit, "end\n").await;
-    assert!(logs.starts_with("0027\n3\n33\n/usr\n"), "{logs}");
+    assert!(logs.starts_with("0027\n19\n33\n/usr\n"), "{logs}");
     assert!(logs.contains("NoNewPrivs:\t1\n"), "{logs}");
     if is_root {
         let nobody = unistd::User::from_name("nobody").unwrap().unwrap();
