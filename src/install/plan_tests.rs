@@ -152,6 +152,7 @@ fn the_unit_file_leaves_yunos_alone() {
         "TasksMax=infinity",
         "Restart=always",
         "WatchdogSec=180",
+        "ExecReload=/bin/sh -c 'kill -HUP \"$$1\"' sh $MAINPID",
     ] {
         assert!(UNIT.lines().any(|found| found == line), "{line}");
     }

@@ -94,6 +94,18 @@ fn an_agent_that_is_a_service_may_come_and_go_as_it_likes() {
     let agent = site.new_agent(&agent);
     assert_eq!(site.running("default/till"), yuno);
 
+    // Reloaded, it is the same process, with what its configuration says now.
+    let config = site.machine.path("/etc/muster/agent.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}\n[labels]\nshop = \"12\"\n")).unwrap();
+    site.machine.ok(&["systemctl", "reload", "muster-agent"]);
+    eventually("the new label", || {
+        let shown = site.roles.home.muster(&["-o", "json", "host", "ls"]).stdout;
+        if shown.contains("\"shop\"") { Ok(()) } else { Err(shown) }
+    });
+    assert_eq!(site.machine.service("MainPID"), agent);
+    assert_eq!(site.running("default/till"), yuno);
+
     // Hung: systemd's watchdog ends it.
     let over = "[Service]\nWatchdogSec=3\n";
     let folder = site.machine.path("/etc/systemd/system/muster-agent.service.d");

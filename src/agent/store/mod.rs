@@ -57,6 +57,18 @@ pub enum StoreError {
     /// The tables could not be brought up to date.
     #[error("the agent's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The store cannot be opened, and why is known.
+    #[error("the agent's store {path} {meaning}: {source}. hint: {hint}")]
+    Unusable {
+        /// Its file.
+        path: PathBuf,
+        /// What that means.
+        meaning: &'static str,
+        /// What can be done about it.
+        hint: &'static str,
+        /// What was found.
+        source: Box<StoreError>,
+    },
     /// What is stored cannot be read back.
     #[error("the agent's store holds a {what} that cannot be read: {source}")]
     Content {
@@ -99,6 +111,21 @@ impl StoreError {
             Self::Mark { source, .. } => room::is_missing_for(source),
             _ => false,
         }
+    }
+
+    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    fn of_store(self, path: &Path) -> Self {
+        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
+        let (meaning, hint) = match &self {
+            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
+            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
+                "was written by a newer version of muster",
+                "start that version again. Without it, move the file away with its -wal and -shm, and start this one: what units are to be is \
+                 put back from `intent`, what programs of commands have done from their shims, and what was issued before is refused",
+            ),
+            _ => return self,
+        };
+        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
     }
 
     /// Whether the file itself is at fault, so that no retry can help.
@@ -217,11 +244,12 @@ impl Store {
     /// # Errors
     /// If it cannot be opened or brought up to date.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        match Self::open_with(path, Index::Shared).await {
+        let opened = match Self::open_with(path, Index::Shared).await {
             // What is there can be read without any room at all.
             Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
             other => other,
-        }
+        };
+        opened.map_err(|error| error.of_store(path))
     }
 
     async fn open_with(path: &Path, index: Index) -> Result<Self, StoreError> {
@@ -653,6 +681,25 @@ mod tests {
         assert_eq!((row.name.as_str(), row.desired.generation, row.kept.observed.attempts), ("default/old", 3, 200));
         let broken = muster_topics::unit::Hold::new(muster_topics::unit::HoldReason::Broken, 7);
         assert_eq!((row.desired.frozen, row.hold.as_ref()), (false, Some(&broken)));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_used_says_where_why_and_what_to_do() {
+        for (broken, meaning) in [("folder", "is a folder"), ("newer", "newer version of muster")] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("agent.db");
+            if broken == "folder" {
+                std::fs::create_dir(&path).unwrap();
+            } else {
+                let store = Store::open(&path).await.unwrap();
+                let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', 0, 1, x'00', 0)";
+                sqlx::query(newer).execute(&store.pool).await.unwrap();
+                store.close().await;
+            }
+            let error = Store::open_or_replace(&path, true, 0).await.unwrap_err().to_string();
+            let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains(". hint: ");
+            assert!(whole && path.exists(), "{broken}: {error}");
+        }
     }
 
     #[tokio::test]
