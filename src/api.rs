@@ -307,6 +307,9 @@ pub struct CommandHost {
     /// is when it joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since_ms: Option<Millis>,
+    /// What the host tells of that may be why the command waits for it: that its agent's disk is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// How far a command has come on one host.

@@ -159,6 +159,7 @@ mod tests {
             state,
             outcome,
             away_since_ms: None,
+            reason: None,
         }
     }
 

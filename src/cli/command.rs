@@ -215,9 +215,10 @@ fn states(command: &Command, now_ms: Millis) -> String {
 fn state(host: &CommandHost, now_ms: Millis) -> String {
     match (&host.outcome, host.state) {
         (Some(outcome), _) => exec::status(&outcome.value.status),
-        (None, CommandState::Waiting) => match host.away_since_ms {
-            Some(since_ms) => format!("waiting for the host, away since {}", print::age(since_ms, now_ms)),
-            None => "waiting for the host".to_owned(),
+        (None, CommandState::Waiting) => match (host.away_since_ms, &host.reason) {
+            (Some(since_ms), _) => format!("waiting for the host, away since {}", print::age(since_ms, now_ms)),
+            (None, Some(reason)) => format!("waiting for the host, which tells: {reason}"),
+            (None, None) => "waiting for the host".to_owned(),
         },
         (None, CommandState::Accepted) => "queued on the host".to_owned(),
         (None, CommandState::Running) => "running".to_owned(),

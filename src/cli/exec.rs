@@ -401,7 +401,9 @@ async fn follow_into(
             // Nothing is lost with the time limit: what has come stays with the stream.
             Err(_) => {
                 if !std::mem::replace(&mut told, true) {
-                    tell_waiting(command, hosts.values());
+                    // Why, the console knows as of now.
+                    let now = session.client.get::<Command>(&format!("commands/{}", command.id), &[]).await;
+                    tell_waiting(command, now.map_or_else(|_| hosts.values().cloned().collect(), |now| now.hosts));
                 }
                 continue;
             }
@@ -463,15 +465,19 @@ fn named(names: &[String]) -> String {
     format!("{}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
 }
 
-fn tell_waiting<'a>(command: &Command, hosts: impl Iterator<Item = &'a CommandHost>) {
-    let waiting: Vec<String> =
-        hosts.filter(|host| host.state == CommandState::Waiting).map(|host| host.hostname.clone()).collect();
-    if waiting.is_empty() {
+fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
+    hosts.retain(|host| host.state == CommandState::Waiting);
+    if hosts.is_empty() {
         return;
     }
+    let waiting: Vec<String> = hosts.iter().map(|host| host.hostname.clone()).collect();
     let named = named(&waiting);
     let until = print::age(command.expires_ms, crate::clock::now_ms());
     print::say(format_args!("waiting for {named}; the command expires {until} (Ctrl-C leaves it to wait)"));
+    let reasons = hosts.iter().filter_map(|host| Some((&host.hostname, host.reason.as_ref()?)));
+    for (hostname, reason) in reasons.take(NAMED_MAX) {
+        print::say(format_args!("{hostname} tells: {reason}"));
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use std::{
     process::Command,
 };
 
-use crate::fleet::{Fleet, eventually};
+use crate::{
+    fleet::{Fleet, Running, eventually, file},
+    roles::Roles,
+};
 
 /// A disk of 64 MB, of which nothing is kept for root. It has to go after what is on it.
 struct Disk {
@@ -74,6 +77,18 @@ fn commands_get_through_and_everything_starts_on_a_full_disk() {
             .ok_or_else(|| alerts.to_string())
     });
     assert!(alert["alert"]["message"].as_str().unwrap().contains("hint: make room"), "{alert}");
+    // The reserve is not for uploads.
+    let config = file(&fleet.home, "small.json", "{}");
+    for upload in [
+        &["config", "add", "small", "1", &config][..],
+        &["artifact", "add", &config, "--role", "small", "--version", "1"],
+    ] {
+        fleet
+            .muster(upload)
+            .expect_code(1)
+            .expect_stderr("not for uploads")
+            .expect_stderr("hint: of the console's folder");
+    }
     // Every verb says so, beside its answer.
     fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("is full");
     assert!(kept_bytes(&data) < whole);
@@ -101,5 +116,45 @@ fn commands_get_through_and_everything_starts_on_a_full_disk() {
         alerts if alerts.as_array().unwrap().is_empty() => Ok(()),
         alerts => Err(alerts.to_string()),
     });
+    fleet.ok(&["config", "add", "small", "1", &config]);
     fleet.ok(&["yuno", "stop", "default/hello"]);
+}
+
+#[test]
+fn who_waits_for_a_host_whose_reserve_is_used_up_is_told_why() {
+    let disk = Disk::new();
+    let roles = Roles::start();
+    let data = disk.path().join("agent");
+    let config = file(
+        &roles.home,
+        "agent.toml",
+        &format!(
+            "data_dir = \"{}\"\njoin = \"{}\"\n[metrics]\nsample_ms = 500\npublish_ms = 500\n\
+             [alerts.rules.store]\nmetric = \"store_used\"\nthreshold = 0.97\nclear = 0.95\n",
+            data.display(),
+            roles.token()
+        ),
+    );
+    let agent = Running::start(roles.home.command().args(["agent", "--config", &config]));
+    roles.wait_for_host("online");
+    disk.fill();
+    // What is in reserve is for this, too.
+    eventually("the host's alert", || match roles.ok(&["alert", "ls"]) {
+        alerts if alerts.contains("store") => Ok(()),
+        alerts => Err(alerts),
+    });
+    // The agent may put some of it back meanwhile.
+    while fs::metadata(data.join("reserve")).is_ok_and(|reserve| reserve.len() > 0) {
+        fs::remove_file(data.join("reserve")).unwrap();
+        disk.fill();
+    }
+    let mut waits = Running::start(roles.home.command().args(["exec", "--timeout", "60s", "--", "echo", "one"]));
+    let told = waits.wait_for("why", |printed| printed.contains("tells: ").then(|| printed.to_owned()));
+    assert!(told.contains("waiting for ") && told.contains("file system of the agent's folder"), "{told}");
+    let listed = roles.ok(&["command", "ls"]);
+    assert!(listed.contains("waiting for the host, which tells: "), "{listed}");
+    // With room it is done.
+    fs::remove_file(disk.path().join("filler")).unwrap();
+    waits.wait_for_end(0, "one");
+    agent.kill();
 }

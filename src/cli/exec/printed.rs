@@ -239,6 +239,7 @@ mod tests {
             state: CommandState::Running,
             outcome: None,
             away_since_ms: None,
+            reason: None,
         }
     }
 

@@ -138,6 +138,7 @@ mod tests {
             state: if outcome.is_some() { CommandState::Done } else { CommandState::Missing },
             outcome: outcome.map(|value| Received { at_ms: 0, value }),
             away_since_ms: None,
+            reason: None,
         }
     }
 

@@ -8,7 +8,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-use super::next_version;
+use super::{check_room, next_version};
 use crate::{
     api::{Config, ConfigDifference, NewConfig, StoredManifest},
     clock::now_ms,
@@ -34,6 +34,7 @@ impl Console {
     /// Takes a config in. The same one again changes nothing.
     pub async fn add_config(&self, operator: &Name, new: NewConfig) -> Result<Config, Error> {
         let shared = &self.shared;
+        check_room(shared)?;
         if new.content.len() > CONFIG_MAX_BYTES {
             let message = format!("the config has {} bytes, and {CONFIG_MAX_BYTES} are allowed", new.content.len());
             return Err(
@@ -112,6 +113,7 @@ impl Console {
 
     /// Takes a manifest in. The same one again changes nothing.
     pub async fn add_manifest(&self, operator: &Name, manifest: &Manifest) -> Result<StoredManifest, Error> {
+        check_room(&self.shared)?;
         let bad = |message: String| Error::invalid("bad_manifest", message);
         let (sha256, text) = canonical_text(manifest).map_err(|error| bad(error.to_string()))?;
         if text.len() > MANIFEST_MAX_BYTES {

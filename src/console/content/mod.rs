@@ -48,6 +48,19 @@ pub(super) fn artifact_path(shared: &Shared, sha256: &Digest) -> PathBuf {
     shared.artifacts.join(sha256.as_str())
 }
 
+/// What is uploaded leaves a full disk's reserve to what must be written.
+fn check_room(shared: &Shared) -> Result<(), Error> {
+    if !shared.store.is_short_of_room() {
+        return Ok(());
+    }
+    Err(Error::new(
+        StatusCode::INSUFFICIENT_STORAGE,
+        "disk_full",
+        "the console's disk is full, and what is kept in reserve on it is not for uploads: nothing of this was stored",
+    )
+    .hint(format!("of the console's folder (data_dir): {}; then try again", crate::room::HINT)))
+}
+
 fn disk(what: &'static str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::new(

@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt};
 use muster_topics::name::{Digest, Name, Version};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-use super::{disk, next_version};
+use super::{check_room, disk, next_version};
 use crate::{
     api::{Artifact, Labels},
     clock::now_ms,
@@ -84,6 +84,7 @@ impl Console {
         E: std::fmt::Display,
     {
         let shared = &self.shared;
+        check_room(shared)?;
         if let Some(manifest) = &labels.manifest {
             self.manifest(manifest).await?;
         }
@@ -132,6 +133,8 @@ impl Console {
                 return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
                     .hint("`artifact_max_bytes` in the console's configuration sets the limit"));
             }
+            // It fills the disk itself, perhaps.
+            check_room(&self.shared)?;
             upload.write(piece.as_ref()).await.map_err(|error| disk(what, &error))?;
         }
         if upload.size_bytes == 0 {

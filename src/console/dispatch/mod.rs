@@ -162,6 +162,7 @@ impl Ready {
             state: api::CommandState::Waiting,
             outcome: None,
             away_since_ms: away.get(&host).copied(),
+            reason: None,
         };
         let hosts = hosts.into_iter().map(line).collect();
         let target = target.broadcast().is_some().then_some(target);

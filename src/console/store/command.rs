@@ -622,6 +622,7 @@ struct CommandHostRow {
     outcome: Option<String>,
     outcome_ms: Option<i64>,
     away_since_ms: Option<i64>,
+    reason: Option<String>,
 }
 
 impl CommandHostRow {
@@ -636,6 +637,7 @@ impl CommandHostRow {
             state: from_word("state", &self.state)?,
             outcome,
             away_since_ms: self.away_since_ms,
+            reason: self.reason,
         })
     }
 }
@@ -647,7 +649,12 @@ macro_rules! lines {
             "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
                     command_host.state, command_host.outcome, command_host.outcome_ms,
                     CASE WHEN command_host.state = 'waiting' AND COALESCE(presence.state, 'offline') <> 'online'
-                         THEN COALESCE(presence.since_ms, host.joined_ms) END AS away_since_ms
+                         THEN COALESCE(presence.since_ms, host.joined_ms) END AS away_since_ms,
+                    CASE WHEN command_host.state = 'waiting' THEN (
+                        SELECT json_extract(alert.body, '$.message') FROM alert
+                        WHERE alert.host = command_host.host AND alert.state = 'raised'
+                          AND json_extract(alert.body, '$.metric') = 'store_used' LIMIT 1
+                    ) END AS reason
              FROM command_host LEFT JOIN host ON host.id = command_host.host
              LEFT JOIN presence ON presence.host = command_host.host WHERE command_host.command = ",
             $command

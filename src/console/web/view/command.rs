@@ -291,6 +291,7 @@ fn outcome(line: &CommandHost, frame: &Frame) -> Markup {
     html! {
         (state(tone, &words))
         @if let Some(since_ms) = line.away_since_ms { " " span.age { "away since " (ago(since_ms, frame.now_ms)) } }
+        @if let Some(reason) = &line.reason { " " span.age { (reason) } }
         @if let Some(outcome) = &line.outcome {
             " "
             span.age title=(written(outcome.at_ms)) {

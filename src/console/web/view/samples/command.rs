@@ -20,7 +20,16 @@ pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
         _ => done(Ended::Lost),
     };
     let away_since_ms = (state == CommandState::Waiting).then(|| ago(3_600));
-    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), state, outcome, away_since_ms }
+    let reason = (state == CommandState::Waiting && index % 16 == 4)
+        .then(|| "file system of the agent's folder used: 100.0 %, above 97.0 %".to_owned());
+    CommandHost {
+        host: HostId::random(),
+        hostname: format!("{hostname}{index}"),
+        state,
+        outcome,
+        away_since_ms,
+        reason,
+    }
 }
 
 pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
