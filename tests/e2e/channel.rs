@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::fleet::{Fleet, eventually, file, waits};
 
 /// The sample in Rust, which cargo builds when a test wants it.
-fn rust_sample() -> String {
+pub(crate) fn rust_sample() -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     let build = ["build", "--example", "yuno", "--locked", "--offline", "--message-format=json"];
     let output = Command::new(env!("CARGO")).args(build).current_dir(root).output().unwrap();

@@ -28,6 +28,7 @@ mod daemon;
 mod dashboards;
 mod delivery;
 mod digest;
+mod documents;
 mod doors;
 mod exec;
 mod exec_options;

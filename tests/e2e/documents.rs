@@ -1,0 +1,359 @@
+//! What the documents tell people to type is typed: every line of their `console` blocks is run, in order, in a home of the
+//! test's own beside a `muster up`. What stands before a block in an HTML comment says otherwise:
+//!
+//! - `<!-- not run: REASON -->`: a test cannot run it.
+//! - `<!-- run on: NAME -->`: it is for another host, which has this name; its last command goes on.
+//!
+//! `$ cat FILE` with lines below it shows a file that a reader makes, so the test makes it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{
+    channel::rust_sample,
+    fleet::{Fleet, Home, MUSTER, Run, Running, eventually},
+};
+
+/// What people read, in the order in which they do. Decisions are dated records, and not among it.
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "dashboards/README.md",
+    "broker/README.md",
+    "broker/configs/README.md",
+    "broker/CONFORMANCE.md",
+    "topics/CHANNEL.md",
+];
+
+/// What begins like a command and is none: a message of the broker's.
+const OTHERS: [&str; 1] = ["muster version 0.1.0"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A fenced block.
+#[derive(Debug, PartialEq)]
+struct Block {
+    /// Where it is, for messages.
+    place: String,
+    language: String,
+    /// What a comment before it says.
+    marker: Option<String>,
+    lines: Vec<String>,
+}
+
+/// The fenced blocks of a document.
+fn blocks(name: &str, text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let (mut open, mut marker) = (None::<Block>, None);
+    for (index, line) in text.lines().enumerate() {
+        let fence = line.trim_start().strip_prefix("```");
+        match (&mut open, fence) {
+            (None, Some(language)) => {
+                let (place, language) = (format!("{name}:{}", index + 1), language.trim().to_owned());
+                open = Some(Block { place, language, marker: marker.take(), lines: Vec::new() });
+            }
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => block.lines.push(line.to_owned()),
+            (None, None) => {
+                let comment = line.trim().strip_prefix("<!--").and_then(|rest| rest.strip_suffix("-->"));
+                marker = comment.map(|words| words.trim().to_owned());
+            }
+        }
+    }
+    assert_eq!(open, None, "{name}: a block without an end");
+    blocks
+}
+
+/// What is to be done with a block.
+#[derive(Debug, PartialEq)]
+enum Use<'a> {
+    /// Its commands are run.
+    Run { host: Option<&'a str> },
+    /// It has none, or none that can be run.
+    Pass,
+}
+
+/// Says what a block is for, or what is wrong with it.
+fn purpose(block: &Block) -> Result<Use<'_>, String> {
+    let has_commands = block.lines.iter().any(|line| line.starts_with("$ "));
+    match (block.language.as_str(), block.marker.as_deref()) {
+        ("console", None) if has_commands => Ok(Use::Run { host: None }),
+        ("console", Some(marker)) if has_commands => match marker.split_once(':') {
+            Some(("run on", host)) => Ok(Use::Run { host: Some(host.trim()) }),
+            Some(("not run", reason)) if reason.split_whitespace().count() >= 3 => Ok(Use::Pass),
+            _ => Err(format!("the comment {marker:?} says neither `not run: REASON` nor `run on: NAME`")),
+        },
+        ("console", _) => Err("a `console` block without a line that begins with `$ `".to_owned()),
+        ("text" | "json" | "toml", _) if !has_commands => Ok(Use::Pass),
+        (language, _) => Err(format!("{language:?}: commands stand in `console` blocks, each after `$ `")),
+    }
+}
+
+/// A command, and what is shown below it.
+fn commands(block: &Block) -> Vec<(&str, String)> {
+    let mut commands: Vec<(&str, String)> = Vec::new();
+    for line in &block.lines {
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(command), _) => commands.push((command, String::new())),
+            (None, Some((_, shown))) => {
+                let _ = writeln!(shown, "{line}");
+            }
+            (None, None) => {}
+        }
+    }
+    commands
+}
+
+/// The file whose content is shown below a command.
+fn shown_file(command: &str) -> Option<&str> {
+    command.strip_prefix("cat ").map(str::trim).filter(|name| !name.contains([' ', '|', '>', '#', '/']))
+}
+
+/// Where the lines are run.
+struct Sandbox {
+    fleet: Fleet,
+    /// What goes on on other hosts.
+    others: Vec<(String, Running)>,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        let fleet = Fleet::start_with(&[]);
+        let home = fleet.home.path();
+        for folder in ["bin", "target/release/examples"] {
+            fs::create_dir_all(home.join(folder)).unwrap();
+        }
+        symlink(MUSTER, home.join("bin/muster")).unwrap();
+        symlink(MUSTER, home.join("target/release/muster")).unwrap();
+        symlink(rust_sample(), home.join("target/release/examples/yuno")).unwrap();
+        symlink(root().join("examples"), home.join("examples")).unwrap();
+        Self { fleet, others: Vec::new() }
+    }
+
+    fn dress(&self, command: &mut Command) {
+        let home = &self.fleet.home;
+        home.dress(command);
+        let usual = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{usual}", home.path().join("bin").display()));
+    }
+
+    /// Runs a line on this host to its end.
+    fn run(&self, line: &str) -> Run {
+        let mut command = Command::new("bash");
+        self.dress(&mut command);
+        Run::of(&[line], command.args(["-c", line]))
+    }
+
+    /// Begins a line on another host, which has folders of its own.
+    fn begin(&mut self, host: &str, line: &str) {
+        let mut command = Command::new("unshare");
+        self.dress(&mut command);
+        let folder = self.fleet.home.path().join(host);
+        let script = "hostname \"$0\" && exec bash -c \"exec $1\"";
+        command.env("XDG_CONFIG_HOME", folder.join("config")).env("XDG_DATA_HOME", folder.join("share"));
+        command.args(["--uts", "sh", "-c", script, host, line]);
+        self.others.push((line.to_owned(), Running::start(&mut command)));
+        eventually("the other host", || {
+            let hosts = self.fleet.json(&["host", "ls"]);
+            let is_online = |one: &serde_json::Value| one["hostname"] == host && one["presence"]["state"] == "online";
+            if hosts.as_array().unwrap().iter().any(is_online) { Ok(()) } else { Err(hosts.to_string()) }
+        });
+    }
+
+    /// Runs a block; what fails is said.
+    fn run_block(&mut self, block: &Block, host: Option<&str>) -> Result<(), String> {
+        for (line, shown) in commands(block) {
+            if let Some(name) = shown_file(line).filter(|_| !shown.is_empty()) {
+                let path = self.fleet.home.path().join(name);
+                fs::write(&path, &shown).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            if let Some(host) = host {
+                self.begin(host, line);
+                continue;
+            }
+            let run = self.run(line);
+            if run.code != 0 {
+                return Err(format!("`{line}` ended with {}: {}{}", run.code, run.stdout, run.stderr));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn every_line_of_the_documents_does_what_it_says() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can give another host its name");
+        return;
+    }
+    let mut sandbox = Sandbox::new();
+    let mut wrong = Vec::new();
+    let mut runs = 0;
+    for name in DOCUMENTS {
+        for block in blocks(name, &fs::read_to_string(root().join(name)).unwrap()) {
+            let done = purpose(&block).and_then(|purpose| match purpose {
+                Use::Run { host } => {
+                    runs += 1;
+                    sandbox.run_block(&block, host)
+                }
+                Use::Pass => Ok(()),
+            });
+            wrong.extend(done.err().map(|problem| format!("{}: {problem}", block.place)));
+        }
+    }
+    for (line, other) in &mut sandbox.others {
+        assert!(!other.ended(), "`{line}` goes on: {}", other.printed());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(runs >= 10, "{runs} blocks");
+    // What the documents leave running.
+    sandbox.fleet.ok(&["yuno", "stop", "--all", "--yes"]);
+}
+
+/// What `muster VERB… --help` says.
+struct Help {
+    text: String,
+    verbs: Vec<String>,
+}
+
+fn help(home: &Home, known: &mut BTreeMap<Vec<String>, Help>, verb: &[String]) -> Result<(), String> {
+    if !known.contains_key(verb) {
+        let args: Vec<&str> = verb.iter().map(String::as_str).chain(["--help"]).collect();
+        let run = home.muster(&args);
+        if run.code != 0 {
+            return Err(run.stderr);
+        }
+        let lines = run.stdout.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let rows = lines.take_while(|line| line.starts_with("  "));
+        let verbs = rows.filter(|line| !line.starts_with("    ")).filter_map(|line| line.split_whitespace().next());
+        let mut verbs: Vec<String> = verbs.map(str::to_owned).collect();
+        // Aliases stand beside what they are of, as `[aliases: list]`.
+        let aliases = run.stdout.split("[aliases: ").skip(1).filter_map(|rest| rest.split(']').next());
+        verbs.extend(aliases.flat_map(|names| names.split(", ").map(str::to_owned)));
+        known.insert(verb.to_vec(), Help { text: run.stdout, verbs });
+    }
+    Ok(())
+}
+
+/// Whether there are the verbs and options that a text in backquotes names.
+fn check_span(home: &Home, known: &mut BTreeMap<Vec<String>, Help>, span: &str) -> Result<(), String> {
+    let own = span.split(" -- ").next().unwrap_or_default();
+    let mut words = own.split_whitespace().skip(1).peekable();
+    let mut verb = Vec::new();
+    help(home, known, &verb)?;
+    while let Some(word) = words.peek() {
+        // `agent|console|broker` are several.
+        let names: Vec<&str> = word.split('|').collect();
+        let is_name =
+            |name: &&str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !name.starts_with('-');
+        let verbs = &known[&verb].verbs;
+        if verbs.is_empty() || !names.iter().all(is_name) {
+            break;
+        }
+        if let Some(missing) = names.iter().find(|name| !verbs.iter().any(|verb| verb == *name)) {
+            return Err(format!("there is no verb {missing:?}; there are {}", verbs.join(", ")));
+        }
+        verb.push(names[0].to_owned());
+        words.next();
+        help(home, known, &verb)?;
+    }
+    let letters = |letter: char| letter.is_ascii_lowercase() || letter == '-';
+    for option in words.filter_map(|word| word.trim_start_matches(['[', '(']).strip_prefix("--")) {
+        let name: String = option.chars().take_while(|letter| letters(*letter)).collect();
+        let is_there = known[&verb].text.split(|letter| !letters(letter)).any(|word| word == format!("--{name}"));
+        if !is_there && !matches!(name.as_str(), "help" | "version" | "") {
+            return Err(format!("there is no option --{name}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn verbs_and_options_that_the_documents_name_are_there() {
+    let home = Home::new();
+    let (mut known, mut wrong, mut spans) = (BTreeMap::new(), Vec::new(), 0);
+    for name in DOCUMENTS {
+        let text = fs::read_to_string(root().join(name)).unwrap();
+        let mut is_fenced = false;
+        for (index, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with("```") {
+                is_fenced = !is_fenced;
+            }
+            if is_fenced {
+                continue;
+            }
+            let quoted = line.split('`').skip(1).step_by(2);
+            for span in quoted.filter(|span| span.starts_with("muster ") && !OTHERS.contains(span)) {
+                spans += 1;
+                let problem = check_span(&home, &mut known, span).err();
+                wrong.extend(problem.map(|problem| format!("{name}:{}: `{span}`: {problem}", index + 1)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(spans >= 40, "{spans} of them");
+}
+
+#[test]
+fn tables_of_configurations_in_the_documents_are_taken() {
+    let home = Home::new();
+    let mut taken = 0;
+    for name in DOCUMENTS {
+        for block in blocks(name, &fs::read_to_string(root().join(name)).unwrap()) {
+            let path: PathBuf = home.path().join("role.toml");
+            fs::write(&path, block.lines.join("\n")).unwrap();
+            let print = |role: &str| home.muster(&[role, "--print-config", "--config", path.to_str().unwrap()]);
+            match block.language.as_str() {
+                "toml" => {
+                    let tried: Vec<Run> = ["agent", "console", "broker"].map(print).into_iter().collect();
+                    assert!(tried.iter().any(|run| run.code == 0), "{}: {tried:?}", block.place);
+                    taken += 1;
+                }
+                "json" => {
+                    let text = block.lines.join("\n");
+                    let is_json = |text: &str| serde_json::from_str::<serde_json::Value>(text).is_ok();
+                    assert!(is_json(&text) || text.lines().all(is_json), "{}: {text}", block.place);
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(taken > 0);
+}
+
+#[test]
+fn a_block_that_is_neither_run_nor_marked_is_refused() {
+    let check = |text: &str| -> Vec<String> {
+        let found = blocks("A.md", text);
+        found.iter().map(|block| format!("{} {:?}", block.place, purpose(block))).collect()
+    };
+    let text = "a\n```console\n$ muster host ls\n```\n<!-- not run: it takes a year -->\n```console\n$ wait\n```\n<!-- run on: b -->\n\
+                ```console\n$ c\n```\n";
+    assert_eq!(
+        check(text),
+        ["A.md:2 Ok(Run { host: None })", "A.md:6 Ok(Pass)", "A.md:10 Ok(Run { host: Some(\"b\") })"]
+    );
+    for wrong in [
+        "```sh\nmuster host ls\n```\n",
+        "```\n$ muster host ls\n```\n",
+        "```text\n$ muster host ls\n```\n",
+        "```console\nmuster host ls\n```\n",
+        "<!-- not run: no -->\n```console\n$ muster host ls\n```\n",
+        "<!-- skip -->\n```console\n$ muster host ls\n```\n",
+    ] {
+        assert!(check(wrong)[0].contains("Err("), "{wrong}");
+    }
+    // A comment elsewhere is of no block.
+    assert!(check("<!-- not run: it takes a year -->\n\n```console\n$ a\n```\n")[0].contains("Run"));
+    let block = &blocks("A.md", "```console\n$ cat a\n1\n2\n$ b # c\nshown\n```\n")[0];
+    assert_eq!(commands(block), [("cat a", "1\n2\n".to_owned()), ("b # c", "shown\n".to_owned())]);
+    assert_eq!((shown_file("cat a"), shown_file("cat a b"), shown_file("b")), (Some("a"), None, None));
+}
