@@ -10,6 +10,7 @@
 //! | `stdin` | what a command reads, if it brought something, written by the agent before it starts the shim |
 //! | `stdout`, `stderr` | the output of a captured program |
 //! | `log`, `log.1`, … | the output of a logged one; a higher number is older |
+//! | `times`, `times.1`, … | when what stands in each of these was written ([`times`](crate::times)) |
 //! | `*.fifo` | where the program writes its output to |
 //!
 //! `state.json` is replaced by renaming, so a reader finds the old content or the new. Only the last
@@ -45,6 +46,8 @@ pub const STDOUT: &str = "stdout";
 pub const STDERR: &str = "stderr";
 /// The output of a logged program.
 pub const LOG: &str = "log";
+/// When that was written.
+pub const TIMES: &str = "times";
 
 const STATE_NEW: &str = ".state.json.new";
 const BOOT_PREFIX: &str = "boot.";

@@ -15,6 +15,7 @@
 //! - [`inside`]: the container that it shall run in
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
 //! - [`proc`]: which boot this is, and which process a number means
+//! - [`times`]: when what stands in a log was written
 //!
 //! **Invariant: no program runs that is not recorded.** A forked child executes its program only after
 //! its process id and start time are in `state.json`; if the shim dies before that, the child ends
@@ -32,6 +33,7 @@ pub mod files;
 pub mod inside;
 pub mod proc;
 pub mod sealed;
+pub mod times;
 
 use serde::{Deserialize, Serialize};
 

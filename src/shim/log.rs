@@ -1,16 +1,24 @@
-//! A log that grows up to a size or an age and is then begun anew, with a number of old ones kept.
+//! A log that grows up to a size or an age and is then begun anew, with a number of old ones kept; and beside each of its
+//! files the times at which what stands there was written ([`muster_shim::times`]).
 //!
-//! **Invariant: no file of a log is ever longer than its limit.**
+//! Somebody else may have cut its file, moved it away or removed it: it goes on then in a file of its name.
+//!
+//! **Invariant: no file of a log is ever longer than its limit**, and none of times longer than that or 4 KiB.
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
 
+use muster_shim::{files, times};
+
 use crate::program::now_ms;
+
+/// The least that times may take: as much as a file takes on the disk in any case.
+const TIMES_MIN_BYTES: u64 = 4 * 1024;
 
 /// The most old files that are kept, whatever was asked for: each rotation renames all of them.
 const KEEP_MAX: u32 = 100;
@@ -20,6 +28,9 @@ const KEEP_MAX: u32 = 100;
 pub(crate) struct Log {
     path: PathBuf,
     file: File,
+    /// Which file that is.
+    inode: u64,
+    times: Times,
     len_bytes: u64,
     /// When its first line came.
     begun_ms: i64,
@@ -37,9 +48,12 @@ impl Log {
         let metadata = file.metadata()?;
         // A file system that does not know when a file was made has its log rotated later, not never.
         let begun = metadata.created().or_else(|_| metadata.modified())?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let inode = metadata.ino();
         Ok(Self {
             path: path.to_owned(),
             file,
+            inode,
+            times: Times::open(path, inode),
             len_bytes: metadata.len(),
             begun_ms: i64::try_from(begun.as_millis()).unwrap_or(i64::MAX),
             line_ended: true,
@@ -56,8 +70,10 @@ impl Log {
     }
 
     fn write_at(&mut self, mut bytes: &[u8], now_ms: i64) -> Result<(), u64> {
+        self.look_again().map_err(|_| bytes.len() as u64)?;
         let is_old = self.max_age_ms.is_some_and(|max_ms| now_ms.saturating_sub(self.begun_ms) >= max_ms);
-        if is_old && self.line_ended && self.len_bytes > 0 {
+        let is_full = self.times.len_bytes + times::MARK_BYTES as u64 > self.max_bytes.max(TIMES_MIN_BYTES);
+        if (is_old && self.line_ended || is_full) && self.len_bytes > 0 {
             self.rotate().map_err(|_| bytes.len() as u64)?;
         }
         while !bytes.is_empty() {
@@ -69,10 +85,29 @@ impl Log {
                 self.rotate().map_err(|_| bytes.len() as u64)?;
                 continue;
             }
+            // Before what it is the time of: whoever reads that finds it.
+            self.times.add(self.inode, self.len_bytes, now_ms);
             self.file.write_all(&bytes[..now]).map_err(|_| bytes.len() as u64)?;
             self.len_bytes += now as u64;
             self.line_ended = bytes[..now].ends_with(b"\n");
             bytes = &bytes[now..];
+        }
+        Ok(())
+    }
+
+    /// Goes on in the file that has the log's name now, from where that ends.
+    fn look_again(&mut self) -> io::Result<()> {
+        let metadata = match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.ino() == self.inode => metadata,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Ok(()),
+            // It was moved away, or removed.
+            _ => return self.begin(),
+        };
+        if metadata.len() != self.len_bytes {
+            if metadata.len() < self.len_bytes {
+                self.times = Times::anew(&self.path);
+            }
+            (self.len_bytes, self.line_ended, self.times.last) = (metadata.len(), true, None);
         }
         Ok(())
     }
@@ -94,22 +129,91 @@ impl Log {
         if self.keep == 0 {
             // Not cut: the next shim reads from the file when it was begun.
             fs::remove_file(&self.path)?;
+            let _ = fs::remove_file(times_of(&self.path, 0));
         } else {
-            for number in (1..self.keep).rev() {
-                rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
+            for number in (0..self.keep).rev() {
+                rename_if_there(&numbered(&self.path, number), &numbered(&self.path, number + 1))?;
+                // Whose they are stands in them, so one that stays behind misleads nobody.
+                let _ = rename_if_there(&times_of(&self.path, number), &times_of(&self.path, number + 1));
             }
-            rename_if_there(&self.path, &self.numbered(1))?;
         }
-        self.file = open(&self.path)?;
-        (self.len_bytes, self.line_ended) = (0, true);
-        Ok(())
+        self.begin()
     }
 
-    fn numbered(&self, number: u32) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{number}"));
-        name.into()
+    /// Opens the file of the log's name, which is another one.
+    fn begin(&mut self) -> io::Result<()> {
+        self.file = open(&self.path)?;
+        let metadata = self.file.metadata()?;
+        (self.inode, self.len_bytes, self.line_ended) = (metadata.ino(), metadata.len(), true);
+        self.times = Times::open(&self.path, self.inode);
+        Ok(())
     }
+}
+
+/// The times of what stands in one file. That they cannot be written is no reason to lose what was said.
+#[derive(Debug)]
+struct Times {
+    file: Option<File>,
+    len_bytes: u64,
+    /// The last record: of which byte, and when; none if the next has to be a mark.
+    last: Option<(u64, i64)>,
+}
+
+impl Times {
+    /// Those that there are of a log, or none yet.
+    fn open(log: &Path, inode: u64) -> Self {
+        let path = times_of(log, 0);
+        let mut beginning = [0; times::MARK_BYTES];
+        let is_its = File::open(&path).and_then(|mut file| file.read_exact(&mut beginning)).is_ok()
+            && times::inode_of(&beginning) == Some(inode);
+        if !is_its {
+            return Self::anew(log);
+        }
+        let file = open(&path).ok();
+        let len_bytes = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
+        Self { file, len_bytes, last: None }
+    }
+
+    fn anew(log: &Path) -> Self {
+        let path = times_of(log, 0);
+        // Another file: whoever reads the times of a log that was cut has them whole.
+        let _ = fs::remove_file(&path);
+        Self { file: open(&path).ok(), len_bytes: 0, last: None }
+    }
+
+    /// What is written from a byte on is written now.
+    fn add(&mut self, inode: u64, at_bytes: u64, now_ms: i64) {
+        let Some(file) = &mut self.file else { return };
+        let mut record = Vec::with_capacity(times::MARK_BYTES);
+        match self.last {
+            Some((_, at_ms)) if at_ms == now_ms => return,
+            Some((before_bytes, before_ms)) if at_bytes > before_bytes => {
+                times::step(&mut record, at_bytes - before_bytes, now_ms.saturating_sub(before_ms));
+            }
+            _ => times::mark(&mut record, inode, at_bytes, now_ms),
+        }
+        if file.write_all(&record).is_err() {
+            // What was written of it would be read as something else.
+            let _ = file.set_len(self.len_bytes);
+            self.file = None;
+            return;
+        }
+        self.len_bytes += record.len() as u64;
+        self.last = Some((at_bytes, now_ms));
+    }
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    if number > 0 {
+        name.push(format!(".{number}"));
+    }
+    name.into()
+}
+
+/// Where the times of a log's file are.
+fn times_of(log: &Path, number: u32) -> PathBuf {
+    numbered(&log.with_file_name(files::TIMES), number)
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -140,8 +244,18 @@ mod tests {
             let name = if number == 0 { "log".to_owned() } else { format!("log.{number}") };
             fs::read_to_string(folder.path().join(name)).unwrap()
         };
-        let found: Vec<String> = (0..fs::read_dir(folder.path()).unwrap().count()).map(read).collect();
+        let found: Vec<String> = (0..count(folder.path())).map(read).collect();
         assert_eq!(found, files);
+    }
+
+    /// How many files a log has; the times of each lie beside it.
+    fn count(folder: &Path) -> usize {
+        let names = |begin: &str| {
+            let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            entries.filter(|name| name.starts_with(begin)).count()
+        };
+        assert_eq!(names("log"), names("times"));
+        names("log")
     }
 
     #[test]
@@ -184,8 +298,74 @@ mod tests {
             let name = if number == 0 { "log".to_owned() } else { format!("log.{number}") };
             fs::read_to_string(folder.path().join(name)).unwrap()
         };
-        let found: Vec<String> = (0..fs::read_dir(folder.path()).unwrap().count()).map(read).collect();
+        let found: Vec<String> = (0..count(folder.path())).map(read).collect();
         assert_eq!(found, files);
+    }
+
+    /// The times of a file of a log.
+    fn read_times(path: &Path, number: u32) -> times::Times {
+        let inode = fs::metadata(numbered(path, number)).unwrap().ino();
+        times::Times::of(inode, &fs::read(times_of(path, number)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn times_go_along_with_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = Log::open(&path, 10, 2, None).unwrap();
+        log.write_at(b"one\n", 1_000).unwrap();
+        log.write_at(b"two\n", 1_000).unwrap();
+        log.write_at(b"three\n", 2_000).unwrap();
+        // Another shim goes on, after the clock was set back.
+        let mut log = Log::open(&path, 10, 2, None).unwrap();
+        log.write_at(b"4\n", 500).unwrap();
+        let (old, new) = (read_times(&path, 1), read_times(&path, 0));
+        assert_eq!([old.at(0), old.at(4)], [Some(1_000), Some(1_000)]);
+        assert_eq!([new.at(0), new.at(5), new.at(6)], [Some(2_000), Some(2_000), Some(500)]);
+        // As a log from before times were kept.
+        fs::remove_file(folder.path().join("times")).unwrap();
+        Log::open(&path, 10, 2, None).unwrap().write_at(b"5\n", 3_000).unwrap();
+        let new = read_times(&path, 0);
+        assert_eq!([new.at(0), new.at(7), new.at(8)], [None, None, Some(3_000)]);
+    }
+
+    #[test]
+    fn times_are_bounded_however_short_the_lines_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = Log::open(&path, 6 * 1_024, 100, None).unwrap();
+        for at_ms in 0..10_000 {
+            log.write_at(b"\n", at_ms * 100_000).unwrap();
+        }
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            let entry = entry.unwrap();
+            assert!(entry.metadata().unwrap().len() <= 6 * 1_024, "{entry:?}");
+        }
+        assert!(count(folder.path()) > 2);
+    }
+
+    #[test]
+    fn log_that_was_cut_or_moved_away_goes_on_in_a_file_of_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = Log::open(&path, 100, 1, None).unwrap();
+        let mut write = |text: &str, at_ms| log.write_at(text.as_bytes(), at_ms).unwrap();
+        write("one\n", 1_000);
+        File::create(&path).unwrap();
+        write("two\n", 2_000);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
+        assert_eq!(read_times(&path, 0).at(0), Some(2_000));
+        fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        write("three\n", 3_000);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "three\n");
+        fs::remove_file(&path).unwrap();
+        write("four\n", 4_000);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "four\n");
+        assert_eq!(read_times(&path, 0).at(0), Some(4_000));
+        // Somebody has added something.
+        File::options().append(true).open(&path).unwrap().write_all(b"else\n").unwrap();
+        write("five\n", 5_000);
+        assert_eq!([0, 5, 10].map(|at| read_times(&path, 0).at(at)), [Some(4_000), Some(4_000), Some(5_000)]);
     }
 
     #[test]
