@@ -15,6 +15,16 @@ pub fn now_ms() -> Millis {
     Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX)
 }
 
+/// A time to the millisecond (RFC 3339, UTC), always of the same length within four digits of a year.
+#[must_use]
+pub fn rfc3339_ms(at_ms: Millis) -> String {
+    let Ok(at) = time::OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1_000)) else { return at_ms.to_string() };
+    let (date, clock, ms) = (at.date(), at.time(), at_ms.rem_euclid(1_000));
+    let (year, month, day) = (date.year(), u8::from(date.month()), date.day());
+    let (hour, minute, second) = (clock.hour(), clock.minute(), clock.second());
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
 /// The clock that a simulated party reads.
 #[cfg(test)]
 pub(crate) mod pretended {

@@ -42,11 +42,11 @@ impl Agent {
         let mut keys = Vec::new();
         let changed = match self.estate(&mut tx, command, verb, now_ms).await? {
             Ok(Done::Told(output)) => {
-                answer_with(&mut tx, command.id, &output, now_ms, &mut keys).await?;
+                answer_with(&mut tx, command.id, (&output, &[]), now_ms, &mut keys).await?;
                 false
             }
             Ok(Done::Changed(output)) => {
-                answer_with(&mut tx, command.id, &output, now_ms, &mut keys).await?;
+                answer_with(&mut tx, command.id, (&output, &[]), now_ms, &mut keys).await?;
                 true
             }
             Err(refusal) => {

@@ -35,8 +35,8 @@ pub(super) enum Fact {
     Turn(Program, Place),
     /// A transient unit is to be.
     Daemon(Box<Daemon>),
-    /// A log was read, and that was all.
-    Read(CommandId, Vec<u8>),
+    /// A log was read, or another question answered, and that was all: the answer, and words for people.
+    Read(CommandId, (Vec<u8>, Vec<u8>)),
 }
 
 impl Agent {
@@ -111,16 +111,16 @@ async fn enter_fact(
             keys.extend(journal::finish(tx, daemon.id, status.into(), now_ms).await?);
         }
         Fact::Turn(program, _) => journal::set_queued(tx, program.id, false).await?,
-        Fact::Read(id, log) => answer_with(tx, *id, log, now_ms, keys).await?,
+        Fact::Read(id, (answer, words)) => answer_with(tx, *id, (answer, words), now_ms, keys).await?,
     }
     Ok(())
 }
 
-/// Answers a question, with what is left of its answer in as many messages as it takes.
+/// Answers a question, with what is left of its answer in as many messages as it takes, and a few words for people.
 pub(super) async fn answer_with(
     tx: &mut sqlx::SqliteConnection,
     id: CommandId,
-    output: &[u8],
+    (output, words): (&[u8], &[u8]),
     now_ms: Millis,
     keys: &mut Vec<ReportAck>,
 ) -> Result<(), StoreError> {
@@ -132,7 +132,7 @@ pub(super) async fn answer_with(
     let ending = Ending {
         status: Status::Completed,
         started_ms: None,
-        rest: (rest.to_vec(), Vec::new()),
+        rest: (rest.to_vec(), words.to_vec()),
         dropped_bytes: (dropped_bytes, 0),
     };
     keys.extend(journal::finish(tx, id, ending, now_ms).await?);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use muster_topics::{
+    command::LogView,
     name::{CommandId, UnitName},
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
 };
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     execute::ExecEvent,
-    unit::{LogFrom, Units},
+    unit::{LogFrom, Part, Units},
 };
 use crate::{clock::now_ms, rules::Refusal};
 
@@ -65,6 +66,7 @@ pub(super) struct Wanted {
     pub(super) id: CommandId,
     pub(super) unit: UnitName,
     pub(super) lines: u32,
+    pub(super) view: LogView,
     pub(super) for_ms: u64,
 }
 
@@ -95,22 +97,19 @@ async fn follow(
 ) -> Result<(), Refusal> {
     let (id, started_ms) = (wanted.id, Some(now_ms()));
     let until = Instant::now() + Duration::from_millis(wanted.for_ms);
-    let mut told_bytes = 0;
-    let (mut content, mut place) = units.follow(&wanted.unit, LogFrom::Last(wanted.lines)).await?;
+    let mut told_bytes = [0, 0];
+    let mut part = units.log(&wanted.unit, LogFrom::Last(wanted.lines), wanted.view).await?;
     let mut last_words = Vec::new();
     loop {
-        for piece in content.chunks(CHUNK_MAX_BYTES) {
-            let event =
-                ExecEvent::Output { id, stream: Stream::Stdout, offset_bytes: told_bytes, bytes: piece.to_vec() };
-            told_bytes += piece.len() as u64;
-            // Nobody listens any more only if the agent is about to end.
-            let _ = events.send(event).await;
-        }
-        if told_bytes >= TOLD_MAX_BYTES {
-            last_words = format!("the log goes on; {TOLD_MAX_BYTES} bytes of it were told, as many as may be\n").into();
+        tell(id, &part, &mut told_bytes, events).await;
+        if told_bytes[0] >= TOLD_MAX_BYTES {
+            last_words = format!(
+                "the log goes on; {TOLD_MAX_BYTES} bytes of it were told, as many as one command may. Follow it again for more\n"
+            )
+            .into();
             break;
         }
-        if content.is_empty() {
+        if part.text.is_empty() {
             tokio::select! {
                 () = token.cancelled() => break,
                 () = tokio::time::sleep_until(until) => break,
@@ -119,8 +118,8 @@ async fn follow(
         } else if token.is_cancelled() || Instant::now() >= until {
             break;
         }
-        match units.follow(&wanted.unit, LogFrom::Place(place)).await {
-            Ok((more, next)) => (content, place) = (more, next),
+        match units.log(&wanted.unit, LogFrom::Place(part.place), wanted.view).await {
+            Ok(next) => part = next,
             Err(refusal) => {
                 last_words = format!("{}\n", refusal.message).into();
                 break;
@@ -131,4 +130,17 @@ async fn follow(
     let ended = ExecEvent::Ended { id, status: Status::Completed, started_ms, rest, dropped_bytes: (0, 0) };
     let _ = events.send(ended).await;
     Ok(())
+}
+
+/// Tells a part of the log, and before it what there is to know of that.
+async fn tell(id: CommandId, part: &Part, told_bytes: &mut [u64; 2], events: &mpsc::Sender<ExecEvent>) {
+    let words = part.words();
+    for (index, stream, bytes) in [(1, Stream::Stderr, &words), (0, Stream::Stdout, &part.text)] {
+        for piece in bytes.chunks(CHUNK_MAX_BYTES) {
+            let event = ExecEvent::Output { id, stream, offset_bytes: told_bytes[index], bytes: piece.to_vec() };
+            told_bytes[index] += piece.len() as u64;
+            // Nobody listens any more only if the agent is about to end.
+            let _ = events.send(event).await;
+        }
+    }
 }

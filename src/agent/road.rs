@@ -15,7 +15,7 @@ use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
     alert::AlertRules,
-    command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, Refresh, Verb},
+    command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
     outcome::{Content, RefusalCode, Report, Status},
@@ -34,7 +34,7 @@ use super::{
         metric, outbox, realm, unit,
     },
     turn::{Program, What},
-    unit::Ask,
+    unit::{Ask, LogFrom},
 };
 use crate::{
     chance, clock,
@@ -73,8 +73,8 @@ pub(super) enum Work {
     Turn(Program, Turn),
     /// A program was started, or could not be.
     Begun(CommandId, Result<(), Refusal>),
-    /// A unit's log was read, or units have answered.
-    Read(CommandId, Result<Vec<u8>, Refusal>),
+    /// A unit's log was read, or units have answered; and words for people.
+    Read(CommandId, Result<(Vec<u8>, Vec<u8>), Refusal>),
     /// A signal was sent, or could not be.
     Signalled(CommandId, Result<(), Refusal>),
     /// Nothing that anybody waits for.
@@ -373,11 +373,11 @@ impl Agent {
     fn launch(&mut self, id: CommandId, verb: Verb) {
         self.running.insert(id, Running::since(self.now_ms()));
         match verb {
-            Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
+            Verb::UnitLogs { unit, lines, view } => self.read_log(id, unit, lines, view),
             Verb::UnitConfig { unit } => self.read_config(id, unit),
-            Verb::UnitFollow { unit, lines, for_ms } => {
+            Verb::UnitFollow { unit, lines, view, for_ms } => {
                 let (units, executor) = (self.units.clone(), self.executor.clone());
-                let wanted = Wanted { id, unit, lines, for_ms: for_ms.min(FOLLOW_MAX_MS) };
+                let wanted = Wanted { id, unit, lines, view, for_ms: for_ms.min(FOLLOW_MAX_MS) };
                 // It begins at once, and its end is an event.
                 self.running.insert(id, Running::begun_since(self.now_ms()));
                 self.work.spawn(async move {
@@ -400,14 +400,23 @@ impl Agent {
         }
     }
 
-    fn read_log(&mut self, id: CommandId, unit: UnitName, lines: u32) {
+    fn read_log(&mut self, id: CommandId, unit: UnitName, lines: u32, view: LogView) {
         let units = self.units.clone();
-        self.work.spawn(async move { Work::Read(id, units.logs(&unit, lines).await) });
+        self.work.spawn(async move {
+            let read = units.log(&unit, LogFrom::Last(lines.min(LOG_LINES_MAX)), view).await;
+            Work::Read(
+                id,
+                read.map(|part| {
+                    let words = part.words();
+                    (part.text, words)
+                }),
+            )
+        });
     }
 
     fn read_config(&mut self, id: CommandId, unit: UnitName) {
         let units = self.units.clone();
-        self.work.spawn(async move { Work::Read(id, units.effective(&unit).await) });
+        self.work.spawn(async move { Work::Read(id, units.effective(&unit).await.map(|config| (config, Vec::new()))) });
     }
 
     /// Asks units for something, and answers with what all of them have answered.
@@ -416,7 +425,9 @@ impl Agent {
             running.begun = true;
         }
         let (keeper, limit) = (self.units.clone(), Duration::from_millis(timeout_ms.min(FORWARD_TIMEOUT_MAX_MS)));
-        self.work.spawn(async move { Work::Read(id, keeper.ask(&units, &ask, limit).await) });
+        self.work.spawn(async move {
+            Work::Read(id, keeper.ask(&units, &ask, limit).await.map(|answers| (answers, Vec::new())))
+        });
     }
 
     /// Takes up what an earlier life of the agent left unfinished.
@@ -440,7 +451,9 @@ impl Agent {
                 (Resumed::Anew | Resumed::LookedUp, Some(Verb::Batch(batch)), _) => {
                     self.resume_program(unfinished, expires_ms, What::Several(batch));
                 }
-                (Resumed::AskedAgain, Some(Verb::UnitLogs { unit, lines }), _) => self.read_log(id, unit, lines),
+                (Resumed::AskedAgain, Some(Verb::UnitLogs { unit, lines, view }), _) => {
+                    self.read_log(id, unit, lines, view);
+                }
                 (Resumed::AskedAgain, Some(Verb::UnitConfig { unit }), _) => self.read_config(id, unit),
                 (Resumed::AskedAgain, Some(Verb::UnitStats { units, timeout_ms }), _) => {
                     self.forward(id, units, Ask::Stats, timeout_ms);

@@ -184,11 +184,14 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     }
 }
 
+/// The most alerts that the console lists at once.
+const ALERTS_MAX: usize = 1_000;
+
 async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -> Result<(), Failure> {
     let query: Vec<(&str, String)> = [
         which.host.map(|host| ("host", host)),
         which.rule.map(|rule| ("rule", rule.to_string())),
-        limit.map(|limit| ("limit", limit.to_string())),
+        Some(("limit", limit.map_or_else(|| ALERTS_MAX.to_string(), |limit| limit.to_string()))),
     ]
     .into_iter()
     .flatten()
@@ -207,7 +210,15 @@ async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -
         ]
     };
     let header = ["SEVERITY", "HOST", "RULE", "SINCE", "STATE", "WHAT"];
-    session.printer.list(&alerts, &header, row, "no alerts")
+    session.printer.list(&alerts, &header, row, "no alerts")?;
+    match limit {
+        Some(limit) => print::say_if_limited(alerts.len(), limit),
+        None if alerts.len() >= ALERTS_MAX => {
+            print::say(format_args!("{ALERTS_MAX} are listed, as many as may be; --host and --rule pick others"));
+        }
+        None => {}
+    }
+    Ok(())
 }
 
 fn standing(one: &Alert, now_ms: Millis) -> String {

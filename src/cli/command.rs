@@ -63,7 +63,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 ]
             };
             let empty = "no commands yet; try `muster exec -- uname -a`";
-            session.printer.list(&commands, &["ID", "AGE", "OPERATOR", "STATE", "WHAT"], row, empty)
+            session.printer.list(&commands, &["ID", "AGE", "OPERATOR", "STATE", "WHAT"], row, empty)?;
+            print::say_if_limited(commands.len(), limit);
+            Ok(())
         }
         Verb::Cancel { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
@@ -142,7 +144,7 @@ pub fn asked(verb: &Asked) -> String {
         Asked::UnitRm { unit } => format!("remove {unit}"),
         Asked::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
         Asked::Cancel { command } => format!("cancel {command}"),
-        Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
+        Asked::UnitLogs { unit, lines, .. } => format!("last {lines} log lines of {unit}"),
         Asked::RealmSet { realm } => format!("set realm {realm}"),
         Asked::RealmRm { realm } => format!("forget realm {realm}"),
         Asked::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),

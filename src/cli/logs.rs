@@ -4,28 +4,40 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::future::join_all;
-use muster_topics::{command::Verb as Asked, select::Select};
+use muster_topics::{
+    command::{LOG_LINES_MAX, LogView, Verb as Asked},
+    select::Select,
+};
 
 use super::{
     Session,
     change::{report, submit},
-    command, exec, print,
+    command, exec,
+    moment::{self, Moment},
+    print,
     target::{self, Noun, UnitRef},
     unit::{one, units},
 };
 use crate::{
     api::Unit,
+    clock,
     failure::{Failure, Kind},
 };
 
 /// The most logs that are read at once, each over a connection of its own.
 const LOGS_MAX: usize = 64;
 
+/// How many lines are asked for, unless it is said: more than a terminal shows.
+const LINES: u32 = 100;
+
 /// Print the last lines of a yuno's log, or of several.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  muster yuno logs default/server -f\n  \
                         muster yuno logs --select 'realm=prod and role=web' -n 5\n\n\
-                        Of several logs each line has its unit before it. With -o json each line is an object.")]
+  muster yuno logs default/server -t --since 10m\n  \
+                        muster yuno logs default/server --since '2026-01-31 12:00:00' --until 2026-01-31T13:00:00+01:00\n\n\
+                        Of several logs each line has its unit before it. With -o json each line is an object, with its time.\n\
+                        Times are those at which the host took a line from the program; without a zone they are UTC.")]
 pub struct Logs {
     /// REALM/NAME or HOST:REALM/NAME
     #[arg(required_unless_present = "select")]
@@ -36,15 +48,37 @@ pub struct Logs {
     /// The host, by id or hostname
     #[arg(long)]
     pub host: Option<String>,
-    /// How many lines
-    #[arg(short = 'n', long, default_value_t = 100)]
-    pub lines: u32,
+    /// How many lines, the last ones; 100 if left out, and with --since as many as can be asked for
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    pub lines: Option<u32>,
+    /// Only what was written since then: a time, or so long ago, such as 10m
+    #[arg(long, value_name = "TIME", value_parser = moment::parse, allow_hyphen_values = true)]
+    pub since: Option<Moment>,
+    /// Only what was written up to then
+    #[arg(long, value_name = "TIME", value_parser = moment::parse, allow_hyphen_values = true, conflicts_with = "follow")]
+    pub until: Option<Moment>,
+    /// Show before each line when it was written; - where that is not known
+    #[arg(short, long)]
+    pub timestamps: bool,
     /// Go on with what comes; Ctrl-C ends that
     #[arg(short, long)]
     pub follow: bool,
     /// For how long at most, an hour at the longest
     #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
     pub follow_for: humantime::Duration,
+}
+
+impl Logs {
+    /// How many lines are asked for, and of what. Programs are told times in any case.
+    fn part(&self, for_programs: bool, now_ms: muster_topics::Millis) -> (u32, LogView) {
+        let lines = self.lines.unwrap_or(if self.since.is_some() { LOG_LINES_MAX } else { LINES });
+        let view = LogView {
+            since_ms: self.since.map(|since| since.ms(now_ms)),
+            until_ms: self.until.map(|until| until.ms(now_ms)),
+            times: self.timestamps || for_programs,
+        };
+        (lines, view)
+    }
 }
 
 /// Does it.
@@ -58,14 +92,15 @@ pub async fn run(wanted: Logs, noun: Noun, session: &Session) -> Result<(), Fail
     };
     noun.check(&picked)?;
     let several = picked.len() > 1;
+    let (lines, view) = wanted.part(session.printer.is_for_programs(), clock::now_ms());
     // Lines of those that are followed come as they come; else one log stands after the other.
     let results = if wanted.follow {
         let time: Duration = wanted.follow_for.into();
-        join_all(picked.iter().map(|unit| follow(session, unit, several, wanted.lines, time))).await
+        join_all(picked.iter().map(|unit| follow(session, unit, several, (lines, view), time))).await
     } else {
         let mut results = Vec::new();
         for unit in &picked {
-            results.push(last(session, unit, several, wanted.lines).await);
+            results.push(last(session, unit, several, (lines, view)).await);
         }
         results
     };
@@ -99,8 +134,8 @@ fn name(unit: &Unit) -> String {
     format!("{}:{}", unit.hostname, unit.unit)
 }
 
-async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Result<(), Failure> {
-    let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
+async fn last(session: &Session, unit: &Unit, several: bool, (lines, view): (u32, LogView)) -> Result<(), Failure> {
+    let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines, view };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let name = several.then(|| name(unit));
     let hosts = exec::follow_log(session, &command, unit, name.as_deref()).await?;
@@ -108,9 +143,15 @@ async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Resu
 }
 
 /// Prints a log as it grows, until its time is over or somebody has seen enough.
-async fn follow(session: &Session, unit: &Unit, several: bool, lines: u32, time: Duration) -> Result<(), Failure> {
+async fn follow(
+    session: &Session,
+    unit: &Unit,
+    several: bool,
+    (lines, view): (u32, LogView),
+    time: Duration,
+) -> Result<(), Failure> {
     let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
+    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, view, for_ms };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let name = several.then(|| name(unit));
     let hosts = tokio::select! {

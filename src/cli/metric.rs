@@ -6,7 +6,12 @@ use clap::{Subcommand, ValueEnum};
 use muster_topics::{Millis, name::HostId};
 use serde::{Deserialize, Serialize};
 
-use super::{Session, hostname::HostNames, print};
+use super::{
+    Session,
+    hostname::HostNames,
+    moment::{self, Moment},
+    print,
+};
 use crate::{
     api::{MetricStore, Series, SeriesAnswer},
     clock,
@@ -50,10 +55,10 @@ pub enum Verb {
         /// A series' name, with label matchers in braces if wanted
         selector: String,
         /// From then on: a time (UTC), or so long ago; everything if left out
-        #[arg(long, value_name = "TIME", value_parser = moment)]
+        #[arg(long, value_name = "TIME", value_parser = moment::parse)]
         from: Option<Moment>,
         /// Up to then: a time (UTC), or so long ago; now if left out
-        #[arg(long, value_name = "TIME", value_parser = moment)]
+        #[arg(long, value_name = "TIME", value_parser = moment::parse)]
         to: Option<Moment>,
         /// How it is written
         #[arg(long, value_enum, default_value_t = Text::Lines)]
@@ -85,36 +90,6 @@ impl Text {
             Self::Csv => "csv",
         }
     }
-}
-
-/// A time, or how long ago it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// Since the Unix epoch.
-    At(Millis),
-    /// Before now.
-    Ago(Millis),
-}
-
-impl Moment {
-    fn ms(self, now_ms: Millis) -> Millis {
-        match self {
-            Self::At(at_ms) => at_ms,
-            Self::Ago(ago_ms) => now_ms.saturating_sub(ago_ms).max(0),
-        }
-    }
-}
-
-/// Reads a time: `2026-01-31`, `2026-01-31 12:00:00`, `2026-01-31T12:00:00Z`, or `7d`.
-fn moment(text: &str) -> Result<Moment, String> {
-    if let Ok(ago) = humantime::parse_duration(text) {
-        return Ok(Moment::Ago(Millis::try_from(ago.as_millis()).unwrap_or(Millis::MAX)));
-    }
-    let whole = if text.len() == "2026-01-31".len() { format!("{text} 00:00:00") } else { text.to_owned() };
-    let time = humantime::parse_rfc3339_weak(&whole)
-        .map_err(|_| "such as 7d, 2026-01-31 or '2026-01-31 12:00:00' is wanted".to_owned())?;
-    let since = time.duration_since(std::time::UNIX_EPOCH).map_err(|_| "it is before 1970".to_owned())?;
-    Ok(Moment::At(Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)))
 }
 
 /// How many values a range has if no step is given: as many as a terminal has lines.
@@ -405,22 +380,5 @@ mod tests {
         store.failing = true;
         store.last_error = Some(crate::api::MetricStoreError { at_ms: 0, message: "no".to_owned() });
         assert_eq!((row(&store, 60_000)[2].as_str(), row(&store, 60_000)[7].as_str()), ("failing", "1 min ago: no"));
-    }
-
-    #[test]
-    fn moments_are_times_or_how_long_ago() {
-        for (text, moment_ms) in [
-            ("7d", Moment::Ago(7 * 24 * 3_600_000)),
-            ("1h 30m", Moment::Ago(5_400_000)),
-            ("2026-01-31", Moment::At(1_769_817_600_000)),
-            ("2026-01-31 12:00:00", Moment::At(1_769_860_800_000)),
-            ("2026-01-31T12:00:00.5Z", Moment::At(1_769_860_800_500)),
-        ] {
-            assert_eq!(moment(text), Ok(moment_ms), "{text}");
-        }
-        for text in ["", "yesterday", "2026-13-01", "1960-01-01", "2026-01-3é"] {
-            assert!(moment(text).is_err(), "{text}");
-        }
-        assert_eq!((Moment::Ago(5).ms(7), Moment::Ago(9).ms(7), Moment::At(3).ms(7)), (2, 0, 3));
     }
 }

@@ -3,7 +3,7 @@
 //! Modules, in reading order:
 //!
 //! - [`context`]: which console, and as whom; [`client`]: its API
-//! - [`print`]: tables, JSON, YAML, ages, and words for people
+//! - [`print`]: tables, JSON, YAML, ages, and words for people; [`moment`]: times that people type
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
@@ -34,6 +34,7 @@ mod hostname;
 pub mod login;
 pub mod logs;
 pub mod metric;
+pub mod moment;
 pub mod policy;
 pub mod print;
 pub mod probe;

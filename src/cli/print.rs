@@ -196,6 +196,13 @@ pub fn say(words: impl Display) {
     terminal::err(&format!("{words}\n"));
 }
 
+/// Says that a list has as many items as it may, so that there may be more.
+pub fn say_if_limited(count: usize, limit: u32) {
+    if count > 0 && count >= usize::try_from(limit).unwrap_or(usize::MAX) {
+        say(format_args!("{count} are listed, as many as were asked for; --limit N lists more"));
+    }
+}
+
 /// Asks people something that `--yes` would answer; without a terminal the answer is no.
 #[must_use]
 pub fn confirm(question: &str) -> bool {

@@ -240,8 +240,24 @@ pub fn phase(phase: Phase) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::container::{ContainerSpec, Image};
+
     use super::*;
     use crate::cli::upgrade::tests::unit;
+
+    #[test]
+    fn hint_of_a_failed_unit_names_the_verb_of_its_kind() {
+        let mut failed = unit("1.0.0");
+        (failed.observed.phase, failed.observed.generation) = (Phase::Failed, 1);
+        let verb = |unit: &Unit| match progress(unit, 1, Goal::Reached) {
+            Progress::Stuck { verb, .. } => verb,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(verb(&failed), "yuno logs");
+        let image = Image::Name("docker.io/library/nginx:1".to_owned());
+        failed.desired.spec = Spec::Container(ContainerSpec::new(image));
+        assert_eq!(verb(&failed), "container logs");
+    }
 
     #[test]
     fn what_has_done_what_it_had_to_is_waited_for_no_longer() {

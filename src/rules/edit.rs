@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(word(&edit(&unit(), None, &applied(bad, None))), "Invalid");
         let good = applied(yuno(|spec| spec.restart = Restart::Never), None);
         assert!(edit(&unit(), None, &good).is_ok());
-        let logs = Verb::UnitLogs { unit: unit(), lines: 1 };
+        let logs = Verb::UnitLogs { unit: unit(), lines: 1, view: Default::default() };
         check((Run::Running, Phase::Running, false), &logs, "Invalid");
         let signal = Verb::UnitSignal { unit: unit(), signal: muster_topics::signal::Signal::Hup };
         check((Run::Running, Phase::Running, false), &signal, "Invalid");

@@ -1,8 +1,26 @@
 //! What goes on until somebody has seen enough: logs that are followed, commands that are cancelled.
 
+use std::{fs, path::PathBuf};
+
 use nix::sys::signal::Signal;
 
 use crate::fleet::{Fleet, Running, eventually, file};
+
+/// The folder of the log of a yuno.
+fn run_folder(fleet: &Fleet, unit: &str) -> PathBuf {
+    fleet.data().join("agent/units").join(unit).join("run")
+}
+
+/// Makes a yuno of a script, and waits until its log has some words.
+fn make(fleet: &Fleet, script: &str, words: &str) {
+    let path = file(&fleet.home, "talker", script);
+    fleet.ok(&["artifact", "add", &path, "--role", "talker", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/a", "--artifact", "talker", "--log-size", "16M", "--run"]);
+    eventually(words, || {
+        let log = fs::read(run_folder(fleet, "default/a").join("log")).unwrap_or_default();
+        if String::from_utf8_lossy(&log).contains(words) { Ok(()) } else { Err(format!("{} bytes", log.len())) }
+    });
+}
 
 const COUNTER: &str = "#!/bin/sh\nn=0\nwhile :; do echo line $n; n=$((n+1)); sleep 0.1; done\n";
 
@@ -82,4 +100,86 @@ fn a_command_that_is_cancelled_ends() {
     // What is over stays as it is.
     fleet.ok(&["command", "cancel", id]);
     assert_eq!(shown("done"), host);
+}
+
+#[test]
+fn logs_show_when_lines_were_written_and_those_of_a_time() {
+    let fleet = Fleet::start();
+    make(&fleet, "#!/bin/sh\necho first\nsleep 2\necho second\nexec sleep 1000\n", "second\n");
+    let logs = |args: &[&str]| fleet.ok(&[&["yuno", "logs", "default/a"], args].concat());
+    assert_eq!(logs(&[]), "first\nsecond\n");
+    let timed = logs(&["-t"]);
+    let lines: Vec<(&str, &str)> = timed.lines().filter_map(|line| line.split_once(' ')).collect();
+    let [(one, "first"), (two, "second")] = lines[..] else { panic!("{timed}") };
+    let between =
+        humantime::parse_rfc3339(two).unwrap().duration_since(humantime::parse_rfc3339(one).unwrap()).unwrap();
+    assert!(between.as_millis() >= 1_900, "{timed}");
+    let age = humantime::parse_rfc3339(two).unwrap().elapsed().unwrap();
+    assert!(age < crate::fleet::PATIENCE * 2, "{timed}");
+    assert_eq!(logs(&["--since", two]), "second\n");
+    assert_eq!(logs(&["--until", one]), "first\n");
+    assert_eq!(logs(&["--since", "1h", "--until", "now"]), "first\nsecond\n");
+    assert_eq!(logs(&["--since", "2020-01-01", "--until", "2020-01-02 12:00:00"]), "");
+    assert_eq!(logs(&["-f", "--for", "300ms", "-t", "--since", two]), format!("{two} second\n"));
+    fleet.muster(&["yuno", "logs", "default/a", "--since", "soon"]).expect_code(2).expect_stderr("2026-01-31");
+    fleet.muster(&["yuno", "logs", "default/a", "-f", "--until", "now"]).expect_code(2);
+    // As a log from before times were kept.
+    fs::remove_file(run_folder(&fleet, "default/a").join("times")).unwrap();
+    let run = fleet.muster(&["yuno", "logs", "default/a", "-t"]).expect_code(0);
+    assert_eq!(run.stdout, "- first\n- second\n");
+    run.expect_stderr("before times were kept");
+    let run = fleet.muster(&["yuno", "logs", "default/a", "--since", "1h"]).expect_code(0);
+    assert_eq!(run.stdout, "");
+    run.expect_stderr("before times were kept is left out");
+}
+
+#[test]
+fn what_of_a_log_is_left_out_is_told() {
+    let fleet = Fleet::start();
+    // Forty lines of 70 kB each, and one of 3 MB.
+    let line = |count: u32| format!("head -c {count} /dev/zero | tr '\\0' x; echo end");
+    let script = format!(
+        "#!/bin/sh\nfor n in $(seq 40); do {}; done\nsleep 1\nuntil test -e {}; do sleep 0.1; done\n{}\nexec sleep 1000\n",
+        line(70_000),
+        fleet.home.path().join("go").display(),
+        line(3_000_000),
+    );
+    make(&fleet, &script, "end\n");
+    let folder = run_folder(&fleet, "default/a");
+    let len = || fs::metadata(folder.join("log")).unwrap().len();
+    eventually("all lines", || if len() >= 40 * 70_004 { Ok(()) } else { Err(len().to_string()) });
+    let run = fleet.muster(&["yuno", "logs", "-n", "40", "default/a"]).expect_code(0);
+    let lines = run.stdout.lines().count();
+    assert!((10..40).contains(&lines) && run.stdout.lines().all(|line| line.len() == 70_003), "{lines}");
+    run.expect_stderr(&format!("{lines} lines are shown, and there are more")).expect_stderr(folder.to_str().unwrap());
+    // As many as fit are as many as were asked for.
+    let run = fleet.muster(&["yuno", "logs", "-n", "5", "default/a"]).expect_code(0);
+    assert_eq!((run.stdout.lines().count(), run.stderr.as_str()), (5, ""));
+    file(&fleet.home, "go", "");
+    eventually("the long line", || if len() >= 5_800_000 { Ok(()) } else { Err(len().to_string()) });
+    let run = fleet.muster(&["yuno", "logs", "-n", "1", "default/a"]).expect_code(0);
+    assert!(run.stdout.len() > 1_000_000 && run.stdout.ends_with("xend\n"), "{}", run.stdout.len());
+    run.expect_stderr("only the end of the last line is shown");
+}
+
+#[test]
+fn log_that_is_cut_or_moved_away_is_followed_on_from_its_start() {
+    let fleet = Fleet::start();
+    make(&fleet, COUNTER, "line 3\n");
+    let mut follower = Running::start(fleet.home.command().args(["yuno", "logs", "-f", "-n", "2", "default/a"]));
+    let after = |text: &str, words: &str| {
+        let (_, after) = text.split_once(words)?;
+        (after.matches("line ").count() > 3).then_some(())
+    };
+    follower.wait_for("lines", |text| after(text, "line 10\n"));
+    let log = run_folder(&fleet, "default/a").join("log");
+    fs::File::create(&log).unwrap();
+    follower.wait_for("lines after it was cut", |text| after(text, "somebody has cut the log"));
+    fs::rename(&log, log.with_file_name("elsewhere")).unwrap();
+    follower.wait_for("lines after it was moved away", |text| after(text, "is gone: it goes on"));
+    follower.signal(Signal::SIGINT);
+    follower.wait_for_end(0, "line ");
+    // Times are those of what is there now.
+    let timed = fleet.ok(&["yuno", "logs", "-t", "default/a"]);
+    assert!(timed.lines().count() > 2 && timed.lines().all(|line| line.contains("Z line ")), "{timed}");
 }

@@ -226,6 +226,8 @@ fn every_verb_prints_json_or_nothing_to_standard_output() {
         "silence" => first(&["alert", "silences"], "id"),
         other => panic!("nothing stands for {other}"),
     };
+    // There is no unit yet that a hint could name.
+    assert!(fleet.summary.contains("yuno create --help") && !fleet.summary.contains("default/"), "{}", fleet.summary);
     let (mut all, mut faults) = (BTreeSet::new(), Vec::new());
     leaves(&fleet.home, &[], &mut all);
     for (line, form, code) in VERBS {
@@ -288,6 +290,7 @@ fn lines_of_logs_are_objects_for_programs() {
     });
     for (line, text) in lines.iter().zip(["one", "two \"quoted\"", "no end"]) {
         assert_eq!((&line["text"], &line["unit"]), (&text.into(), &"default/a".into()));
+        assert!(line["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
         assert_eq!(line["host"].as_str(), Some(&fleet.host()[..]));
     }
 }

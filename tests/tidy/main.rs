@@ -171,7 +171,20 @@ fn text_for_people_is_printed_in_one_place() {
     check_absent(
         "standard output and standard error are written in src/terminal.rs, which shows a terminal nothing that it would obey",
         "src",
-        &["stdout().lock()", "stderr().lock()", "println!(", "print!(", "with_writer(std::io::stderr)"],
+        &[
+            "stdout().lock()",
+            "stderr().lock()",
+            // Whoever is given one to write to panics, or tells in his own way, where nobody reads.
+            "mut std::io::stdout()",
+            "mut std::io::stderr()",
+            "mut io::stdout()",
+            "mut io::stderr()",
+            "stdout().write",
+            "stderr().write",
+            "println!(",
+            "print!(",
+            "with_writer(std::io::stderr)",
+        ],
         // What draws its own screen; programs of their own, and what cargo reads.
         &[
             "src/terminal.rs",

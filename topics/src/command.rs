@@ -208,8 +208,11 @@ pub enum Verb {
     UnitLogs {
         /// The unit.
         unit: UnitName,
-        /// How many lines.
+        /// How many lines, at most [`LOG_LINES_MAX`].
         lines: u32,
+        /// Of which part, and how.
+        #[serde(default, skip_serializing_if = "LogView::is_plain")]
+        view: LogView,
     },
     /// The last lines of a unit's log and what comes after them, as output, until the time is over, the command is
     /// cancelled, or as much was told as a command may.
@@ -218,6 +221,9 @@ pub enum Verb {
         unit: UnitName,
         /// How many lines of what was there before.
         lines: u32,
+        /// Of which part of that, and how.
+        #[serde(default, skip_serializing_if = "LogView::is_plain")]
+        view: LogView,
         /// For how long, at most [`FOLLOW_MAX_MS`].
         for_ms: u64,
     },
@@ -365,6 +371,45 @@ pub struct SetPart {
 
 /// The most parts of a set: as many as a host may have units, each as large as a message.
 pub const SET_PARTS_MAX: u32 = 256;
+
+/// Which part of a log is read, and how it is shown. Times are those at which its host took a line from the program; what
+/// was written before they were kept has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogView {
+    /// Nothing that was written before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<Millis>,
+    /// Nothing that was written after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<Millis>,
+    /// Have before each line when it was written, as `2026-01-31T12:00:00.000Z`, or `-` where that is not known, and a blank.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub times: bool,
+}
+
+impl LogView {
+    /// Whether it is all of a log, as it was written.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether something that was written then is part of it; of what has no time, only where it does not begin later.
+    #[must_use]
+    pub fn has(&self, at_ms: Option<Millis>) -> bool {
+        match at_ms {
+            None => self.since_ms.is_none(),
+            Some(at_ms) => {
+                self.since_ms.is_none_or(|since_ms| at_ms >= since_ms)
+                    && self.until_ms.is_none_or(|until_ms| at_ms <= until_ms)
+            }
+        }
+    }
+}
+
+/// The most lines of a log that can be asked for at once.
+pub const LOG_LINES_MAX: u32 = 10_000;
 
 /// The longest that a log is followed: an hour. Whoever looks longer asks again.
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;

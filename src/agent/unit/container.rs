@@ -32,6 +32,7 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     canonical,
+    command::LogView,
     container::{self, ContainerSpec, Image, Network},
     effective::Effective,
     name::{Digest, HostId, UnitName},
@@ -288,19 +289,14 @@ impl Containers {
         place.remove()
     }
 
-    async fn log(&self, unit: &UnitName, from: runtime::LogFrom) -> io::Result<(Vec<u8>, log::Place)> {
+    async fn read_log(&self, unit: &UnitName, from: runtime::LogFrom, view: LogView) -> io::Result<log::Part> {
         let other = |failure: Failure| io::Error::other(failure.error);
-        let Some(started) = self.place(unit).started().map_err(other)? else {
-            return Ok((Vec::new(), log::Place::default()));
-        };
+        let Some(started) = self.place(unit).started().map_err(other)? else { return Ok(log::Part::default()) };
         let runtime = self.runtime(started.runtime).map_err(other)?;
-        let (mut text, mark) = match self.find(unit, &*runtime).await.map_err(other)? {
-            (name, Some(_)) => runtime.log(&name, from).await.map_err(other)?,
-            (_, None) => (Vec::new(), log::Place::default()),
-        };
-        let most = usize::try_from(log::TAIL_MAX_BYTES).unwrap_or(usize::MAX);
-        text.drain(..text.len().saturating_sub(most));
-        Ok((text, mark))
+        match self.find(unit, &*runtime).await.map_err(other)? {
+            (name, Some(_)) => runtime.log(&name, from, view).await.map_err(other),
+            (_, None) => Ok(log::Part::default()),
+        }
     }
 }
 
@@ -413,24 +409,17 @@ impl Kind for Containers {
         self.try_probe(unit, probing).boxed()
     }
 
-    fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
-        async move { self.log(unit, runtime::LogFrom::Last(lines)).await.map(|(text, _)| text) }.boxed()
+    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
+        let from = match from {
+            LogFrom::Last(lines) => runtime::LogFrom::Last(lines),
+            LogFrom::Place(place) => runtime::LogFrom::After(place),
+        };
+        self.read_log(unit, from, view).boxed()
     }
 
     fn effective<'a>(&'a self, _: &'a UnitName, _: Slot, _: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
         // It has no configs.
         async { Err(io::Error::from(io::ErrorKind::NotFound)) }.boxed()
-    }
-
-    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
-        async move {
-            let from = match from {
-                LogFrom::Last(lines) => runtime::LogFrom::Last(lines),
-                LogFrom::Place(place) => runtime::LogFrom::After(place),
-            };
-            self.log(unit, from).await
-        }
-        .boxed()
     }
 
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

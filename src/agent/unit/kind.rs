@@ -7,6 +7,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     Millis,
     channel::{Ability, Complaint, ToldStats},
+    command::LogView,
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,
@@ -14,7 +15,7 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::log::Place;
+use super::log::{Part, Place};
 use crate::rules::{
     lease::Wiring,
     plan::{Failure, Over, Probing, Slot, Told},
@@ -23,7 +24,7 @@ use crate::rules::{
 /// From where on a log is followed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::agent) enum LogFrom {
-    /// From so many lines before its end.
+    /// From so many lines before its end, or before that of the view.
     Last(u32),
     /// From here.
     Place(Place),
@@ -111,8 +112,8 @@ pub(super) trait Kind: Send + Sync {
         async { Err(answer) }.boxed()
     }
 
-    /// The last `lines` lines of what it has to say, whichever of its instances said them.
-    fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
+    /// What it has to say, whichever of its instances said it: a view of its last lines, or what came after they were read.
+    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<Part>>;
 
     /// What it reads in a slot as its configuration, as it lies on this host, with secrets masked; `revision` is the one
     /// that is desired, for a unit that was never started there.
@@ -122,9 +123,6 @@ pub(super) trait Kind: Send + Sync {
         slot: Slot,
         revision: &'a Digest,
     ) -> BoxFuture<'a, io::Result<Effective>>;
-
-    /// Follows that: from its last lines on, or from where it was read to.
-    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, Place)>>;
 
     /// The numbers that each has told last of its own accord, in each slot.
     fn stats(&self) -> BTreeMap<(UnitName, Slot), ToldStats> {

@@ -1,18 +1,48 @@
-//! The end of a log that is rotated: `log` is written, `log.1` is the one before, `log.2` the one before that.
+//! The end of a log that is rotated: `log` is written, `log.1` is the one before, `log.2` the one before that. When what
+//! stands there was written is beside each ([`muster_shim::times`]).
 //!
 //! A unit may have two of these, each in the folder of an instance. Which of their files comes after which is told by
 //! when each was written last: an instance that is started beside another begins a new file.
+//!
+//! **Invariant: nothing that was asked for is left out without a word.** What a limit cuts off, and what was lost, is told
+//! in notes.
 
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{SystemTime, UNIX_EPOCH},
 };
+
+use muster_shim::{files, times::Times};
+use muster_topics::{
+    Millis,
+    command::{LOG_LINES_MAX, LogView},
+};
+
+use crate::clock;
 
 /// The most that is read: about as much as anybody reads, and what the agent can hold in memory for a moment.
 pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
+
+/// A part of a log, as somebody is told it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Part {
+    /// What was written, with times before lines if they are wanted.
+    pub(in crate::agent) text: Vec<u8>,
+    /// What people have to know of it: what was left out, and how to get it.
+    pub(in crate::agent) notes: Vec<String>,
+    /// Where it ends.
+    pub(in crate::agent) place: Place,
+}
+
+impl Part {
+    /// The notes, a line each.
+    pub(in crate::agent) fn words(&self) -> Vec<u8> {
+        self.notes.iter().flat_map(|note| format!("{note}\n").into_bytes()).collect()
+    }
+}
 
 /// The last `lines` lines of the logs in `folders` (two at most), oldest first, as far as `max_bytes` from the end hold
 /// them. Nothing if there is no log.
@@ -20,22 +50,31 @@ pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
 /// While it is being rotated, lines may be missing or come twice: it is for people who look, and costs the
 /// writer nothing.
 pub(super) fn tail(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> io::Result<Vec<u8>> {
-    tail_to(folders, lines, max_bytes).map(|(content, _)| content)
+    tail_to(folders, lines, &LogView::default(), max_bytes).map(|part| part.text)
 }
 
 /// How far somebody has read who follows the logs of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Place([Spot; 2]);
+pub(in crate::agent) struct Place {
+    spots: [Spot; 2],
+    /// Which of them he was told of last.
+    last: usize,
+}
 
 impl Place {
-    /// A place in what has no files, which its keeper knows by a number.
-    pub(super) fn of(number: u64) -> Self {
-        Self([Spot { inode: 0, at_bytes: number }, Spot::default()])
+    /// A place in what has no files, which its keeper knows by a number; `open` if it is within a line.
+    pub(super) fn of(number: u64, open: bool) -> Self {
+        Self { spots: [Spot { inode: 0, at_bytes: number, open }, Spot::default()], last: 0 }
     }
 
     /// That number.
     pub(super) fn at(self) -> u64 {
-        self.0[0].at_bytes
+        self.spots[0].at_bytes
+    }
+
+    /// Whether what he was told last has not ended its line.
+    pub(super) fn is_open(self) -> bool {
+        self.spots.get(self.last).is_some_and(|spot| spot.open)
     }
 }
 
@@ -45,41 +84,160 @@ struct Spot {
     /// The file that he is in, whatever it is called by now; 0 before there is one.
     inode: u64,
     at_bytes: u64,
+    /// He is within a line.
+    open: bool,
 }
 
 /// Files that are looked through for the one that somebody was in. Who fell further behind reads on at the newest.
 const FOLLOWED_BACK: u32 = 100;
 
-/// The same, and where it ended, so that [`since`] goes on there.
-pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+/// The same in a view of it, and where it ended, so that [`since`] goes on there.
+pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, max_bytes: u64) -> io::Result<Part> {
     let mut place = Place::default();
-    let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-    let mut content = Vec::new();
+    let wanted = usize::try_from(lines).unwrap_or(usize::MAX);
+    let (mut text, mut cut, mut undated) = (Joined::default(), false, false);
     let mut logs: Vec<_> =
-        folders.iter().zip(&mut place.0).map(|(folder, spot)| Backwards::new(folder, spot)).collect();
+        folders.iter().zip(&mut place.spots).map(|(folder, spot)| Backwards::new(folder, spot)).collect();
     for log in &mut logs {
         log.look()?;
     }
-    let mut last = None;
+    let mut newest_log = None;
     loop {
-        let left = max_bytes.saturating_sub(content.len() as u64);
+        let left = max_bytes.saturating_sub(text.bytes.len() as u64);
         let newest = logs.iter().enumerate().filter_map(|(index, log)| Some((log.written?, index))).max();
-        let Some((_, index)) = newest.filter(|_| left > 0 && lines_in(&content) <= lines) else { break };
-        let mut older = logs[index].read(left)?;
-        if last.replace(index) != Some(index) && !older.is_empty() && !older.ends_with(b"\n") && !content.is_empty() {
-            // What one instance has not ended is no part of another's line.
-            older.push(b'\n');
+        let Some((_, index)) = newest.filter(|_| lines_in(&text.bytes) <= wanted) else { break };
+        if left == 0 {
+            cut = true;
+            break;
         }
-        older.append(&mut content);
-        content = older;
+        newest_log.get_or_insert(index);
+        let older = logs[index].read(left, view)?;
+        cut |= older.cut;
+        undated |= older.undated;
+        text.prepend(index, older);
     }
-    let cut = content.len() as u64 >= max_bytes;
-    let start = start_of_last(&content, lines);
-    // The limit cut through the first line: its rest would look like a line.
-    let start =
-        if cut && start == 0 { content.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) } else { start };
-    content.drain(..start);
-    Ok((content, place))
+    place.last = newest_log.unwrap_or(0);
+    let file = folders.get(place.last).map(|folder| self::file(folder.as_ref(), 0));
+    let mut part =
+        last_lines(text.bytes, (wanted, cut), view, max_bytes, &file.unwrap_or_default().display().to_string());
+    if undated {
+        part.notes.push("what was written before times were kept is left out".to_owned());
+    }
+    if view.times && part.text.split(|byte| *byte == b'\n').any(|line| line.starts_with(prefix(None).as_bytes())) {
+        part.notes.push("lines with - in place of a time were written before times were kept".to_owned());
+    }
+    Ok(Part { place, ..part })
+}
+
+/// The last lines of what was read; `cut` if there is more before that. Says what is missing, and that the whole of it is
+/// in `whole`.
+pub(super) fn last_lines(
+    mut text: Vec<u8>,
+    (wanted, mut cut): (usize, bool),
+    view: &LogView,
+    max_bytes: u64,
+    whole: &str,
+) -> Part {
+    let over = text.len().saturating_sub(usize::try_from(max_bytes).unwrap_or(usize::MAX));
+    cut |= over > 0;
+    text.drain(..over);
+    let mut start = start_of_last(&text, wanted);
+    let mut notes = Vec::new();
+    let max = max_bytes;
+    if cut && start == 0 && wanted > 0 {
+        // The limit cut through the first line: its rest would look like a line. Unless it is all that there is.
+        let next = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1);
+        if next < text.len() {
+            start = next;
+            let shown = count_lines(&text[start..]);
+            let before = if view.until_ms.is_some() { "an earlier time for --until" } else { "`--until TIME`" };
+            notes.push(format!(
+                "{shown} lines are shown, and there are more: at most {max} bytes of a log are read at once. {before} shows what \
+                 was written before; the whole of it is in {whole} on its host"
+            ));
+        } else {
+            notes.push(format!(
+                "only the end of the last line is shown: at most {max} bytes of a log are read at once. The whole of it is in \
+                 {whole} on its host"
+            ));
+        }
+    } else if start > 0 && wanted == usize::try_from(LOG_LINES_MAX).unwrap_or(usize::MAX) && view.since_ms.is_some() {
+        notes.push(format!(
+            "the last {wanted} lines are shown, as many as can be asked for at once, and there are more since then. `--until TIME` \
+             shows what was written before; the whole of it is in {whole} on its host"
+        ));
+    }
+    text.drain(..start);
+    Part { text, notes, place: Place::default() }
+}
+
+/// What was read of several files, from the newest on.
+#[derive(Default)]
+struct Joined {
+    bytes: Vec<u8>,
+    /// How long the time before its first line is.
+    first_prefix: usize,
+    /// Whose that line is.
+    first: Option<usize>,
+}
+
+impl Joined {
+    fn prepend(&mut self, index: usize, mut older: Segment) {
+        if older.text.is_empty() {
+            return;
+        }
+        if !older.text.ends_with(b"\n") && !self.bytes.is_empty() {
+            if self.first == Some(index) {
+                self.bytes.drain(..self.first_prefix);
+            } else {
+                // What one instance has not ended is no part of another's line.
+                older.text.push(b'\n');
+            }
+        }
+        older.text.append(&mut self.bytes);
+        *self = Self { bytes: older.text, first_prefix: older.first_prefix, first: Some(index) };
+    }
+}
+
+/// What was read of one file.
+#[derive(Debug, Default)]
+struct Segment {
+    text: Vec<u8>,
+    first_prefix: usize,
+    /// There is more of it before that.
+    cut: bool,
+    /// Lines are left out of which nobody knows when they were written, and that may be meant.
+    undated: bool,
+}
+
+impl Segment {
+    /// Lines of a log, as a view has them; they stand at `at_bytes`, and go on with a line if they are `open`.
+    fn of(bytes: Vec<u8>, at_bytes: u64, times: Option<&Times>, view: &LogView, open: bool) -> Self {
+        if view.is_plain() {
+            return Self { text: bytes, ..Self::default() };
+        }
+        let (mut segment, mut at_bytes, mut open) = (Self::default(), at_bytes, open);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let at_ms = times.and_then(|times| times.at(at_bytes));
+            at_bytes += line.len() as u64;
+            segment.undated |= at_ms.is_none() && !view.has(at_ms);
+            if open || view.has(at_ms) {
+                let prefix = if view.times && !open { prefix(at_ms) } else { String::new() };
+                if segment.text.is_empty() {
+                    segment.first_prefix = prefix.len();
+                }
+                segment.text.extend_from_slice(prefix.as_bytes());
+                segment.text.extend_from_slice(line);
+            }
+            open = false;
+        }
+        segment
+    }
+}
+
+/// What stands before a line that was written then.
+pub(super) fn prefix(at_ms: Option<Millis>) -> String {
+    at_ms.map_or_else(|| "- ".to_owned(), |at_ms| format!("{} ", clock::rfc3339_ms(at_ms)))
 }
 
 /// The files of one log, from the newest on.
@@ -107,7 +265,7 @@ impl<'a> Backwards<'a> {
                 metadata => metadata?,
             };
             if number == 0 {
-                *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len() };
+                *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len(), open: false };
             }
             (self.number, self.written) = (number, Some(metadata.modified()?));
             break;
@@ -115,34 +273,78 @@ impl<'a> Backwards<'a> {
         Ok(())
     }
 
-    /// The end of that file.
-    fn read(&mut self, max_bytes: u64) -> io::Result<Vec<u8>> {
-        let content = match end_of(&file(self.folder, self.number), max_bytes) {
-            Ok((content, end)) => {
-                if self.number == 0 {
-                    *self.spot = end;
-                }
-                content
-            }
+    /// The end of what a view has of that file.
+    fn read(&mut self, max_bytes: u64, view: &LogView) -> io::Result<Segment> {
+        let segment = match File::open(file(self.folder, self.number)) {
+            Ok(file) => self.read_file(&file, max_bytes, view)?,
             // It was the oldest, and has been removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Segment::default(),
             Err(error) => return Err(error),
         };
         self.number += 1;
         self.look()?;
-        Ok(content)
+        Ok(segment)
     }
+
+    fn read_file(&mut self, file: &File, max_bytes: u64, view: &LogView) -> io::Result<Segment> {
+        let metadata = file.metadata()?;
+        // It may grow meanwhile; of what is there by now the times are there as well.
+        let (inode, len_bytes) = (metadata.ino(), metadata.len());
+        let times = if view.is_plain() { None } else { times_of(self.folder, self.number, inode) };
+        let is_bounded = view.since_ms.is_some() || view.until_ms.is_some();
+        let (from, to) = match (&times, is_bounded) {
+            (_, false) => (0, len_bytes),
+            (Some(times), true) => {
+                let (from, to) = times.range(view.since_ms, view.until_ms);
+                (from, to.unwrap_or(len_bytes).min(len_bytes))
+            }
+            // No line of it is later than this.
+            (None, true) if view.since_ms.is_some() => (u64::MAX, len_bytes),
+            (None, true) => (0, len_bytes),
+        };
+        let written_ms = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let written_ms = Millis::try_from(written_ms).unwrap_or(Millis::MAX);
+        // What has no time may have been written since then, if what comes after it was.
+        let undated = view.since_ms.is_some_and(|since_ms| match &times {
+            Some(times) => times.begin().is_some_and(|(at_bytes, at_ms)| at_bytes > 0 && at_ms > since_ms),
+            None => len_bytes > 0 && written_ms >= since_ms,
+        });
+        let start = from.max(to.saturating_sub(max_bytes)).min(to);
+        let (content, _) = read_from(file, Spot { inode, at_bytes: start, open: false }, to - start)?;
+        if self.number == 0 {
+            let open = content.last().is_some_and(|byte| *byte != b'\n');
+            *self.spot = Spot { inode, at_bytes: to.max(start + content.len() as u64), open };
+            if to < len_bytes {
+                *self.spot = Spot { inode, at_bytes: len_bytes, open: false };
+            }
+        }
+        let segment = Segment::of(content, start, times.as_ref(), view, false);
+        Ok(Segment { cut: start > from.min(to), undated: segment.undated || undated, ..segment })
+    }
+}
+
+/// The times of a file of a log, if there are any. While it is rotated they have the number before or after.
+fn times_of(folder: &Path, number: u32, inode: u64) -> Option<Times> {
+    let numbers = [Some(number), number.checked_sub(1), number.checked_add(1)];
+    numbers.into_iter().flatten().find_map(|number| Times::of(inode, &fs::read(times_file(folder, number)).ok()?))
 }
 
 /// Has the next instance begin a new file in a folder in which none runs, with `keep` old ones at most.
 pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
-    let rename = |from: u32| match fs::rename(file(folder, from), file(folder, from + 1)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    let rename = |from: u32| {
+        // Whose times they are stands in them, so that those that stay behind mislead nobody.
+        let _ = fs::rename(times_file(folder, from), times_file(folder, from + 1));
+        match fs::rename(file(folder, from), file(folder, from + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     };
     match fs::metadata(file(folder, 0)) {
         Ok(metadata) if metadata.len() == 0 => Ok(()),
-        Ok(_) if keep == 0 => fs::remove_file(file(folder, 0)),
+        Ok(_) if keep == 0 => {
+            let _ = fs::remove_file(times_file(folder, 0));
+            fs::remove_file(file(folder, 0))
+        }
         Ok(_) => (0..keep).rev().try_for_each(rename),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -151,45 +353,93 @@ pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
 
 /// What was written after `place`, at most `max_bytes` of it and nothing from two files of one log at once, and where that
 /// ended.
-pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
-    let (mut content, mut next) = (Vec::new(), place);
-    for (folder, spot) in folders.iter().zip(&mut next.0) {
-        let left = max_bytes.saturating_sub(content.len() as u64);
-        let (mut more, end) = since_spot(folder.as_ref(), *spot, left)?;
-        content.append(&mut more);
-        *spot = end;
+pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, times: bool, max_bytes: u64) -> io::Result<Part> {
+    let view = LogView { times, ..LogView::default() };
+    let mut part = Part { place, ..Part::default() };
+    for (index, folder) in folders.iter().enumerate().take(place.spots.len()) {
+        let left = max_bytes.saturating_sub(part.text.len() as u64);
+        let before = part.place.spots[index];
+        let found = since_spot(folder.as_ref(), before, left)?;
+        part.notes.extend(found.note);
+        let is_within_a_line = if part.text.is_empty() { part.place.is_open() } else { !part.text.ends_with(b"\n") };
+        let goes_on = before.open && part.place.last == index && found.goes_on;
+        let is_broken_off = before.open && part.place.last == index && !found.goes_on;
+        part.place.spots[index] = found.end;
+        if is_within_a_line && (is_broken_off || !found.content.is_empty() && !goes_on) {
+            part.text.push(b'\n');
+        }
+        if found.content.is_empty() {
+            continue;
+        }
+        let at_bytes = found.end.at_bytes - found.content.len() as u64;
+        let open = found.content.last().is_some_and(|byte| *byte != b'\n');
+        let stamps = if times { times_of_any(folder.as_ref(), found.end.inode) } else { None };
+        part.text.append(&mut Segment::of(found.content, at_bytes, stamps.as_ref(), &view, goes_on).text);
+        part.place.spots[index].open = open;
+        part.place.last = index;
     }
-    Ok((content, next))
+    Ok(part)
 }
 
-fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
+/// What came after a spot.
+struct Found {
+    content: Vec<u8>,
+    end: Spot,
+    /// It goes on where that was.
+    goes_on: bool,
+    note: Option<String>,
+}
+
+fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<Found> {
+    let found = |(content, end): (Vec<u8>, Spot)| Found { content, end, goes_on: true, note: None };
     let mut newer = None;
     for number in 0..FOLLOWED_BACK {
         let file = match File::open(self::file(folder, number)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             opened => opened?,
         };
-        let inode = file.metadata()?.ino();
+        let metadata = file.metadata()?;
+        let inode = metadata.ino();
         if inode != place.inode {
             newer = Some((file, inode));
             continue;
         }
+        if metadata.len() < place.at_bytes {
+            let note = format!(
+                "somebody has cut the log from {} to {} bytes: it goes on from its start",
+                place.at_bytes,
+                metadata.len()
+            );
+            let (content, end) = read_from(&file, Spot { at_bytes: 0, open: false, ..place }, max_bytes)?;
+            return Ok(Found { content, end, goes_on: false, note: Some(note) });
+        }
         let (content, end) = read_from(&file, place, max_bytes)?;
-        return match newer {
+        return Ok(found(match newer {
             // All of it was read, and there is a later one.
-            Some((file, inode)) if content.is_empty() => read_from(&file, Spot { inode, at_bytes: 0 }, max_bytes),
-            _ => Ok((content, end)),
-        };
+            Some((file, inode)) if content.is_empty() => {
+                read_from(&file, Spot { inode, at_bytes: 0, ..place }, max_bytes)?
+            }
+            _ => (content, end),
+        }));
     }
     // It is gone, or there was none: what is newest begins at its beginning.
     match File::open(file(folder, 0)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Vec::new(), place)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(found((Vec::new(), place))),
         opened => {
             let file = opened?;
             let inode = file.metadata()?.ino();
-            read_from(&file, Spot { inode, at_bytes: 0 }, max_bytes)
+            let (content, end) = read_from(&file, Spot { inode, at_bytes: 0, open: false }, max_bytes)?;
+            let note = "the file of the log that was followed is gone: it goes on from the start of another, and what was \
+                        written between may be missing";
+            Ok(Found { content, end, goes_on: false, note: (place.inode != 0).then(|| note.to_owned()) })
         }
     }
+}
+
+/// The times of a file of a log that may have any number by now.
+fn times_of_any(folder: &Path, inode: u64) -> Option<Times> {
+    let mut all = (0..FOLLOWED_BACK).filter_map(|number| fs::read(times_file(folder, number)).ok());
+    all.find_map(|bytes| Times::of(inode, &bytes))
 }
 
 fn read_from(mut file: &File, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
@@ -201,18 +451,25 @@ fn read_from(mut file: &File, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8
 }
 
 fn file(folder: &Path, number: u32) -> PathBuf {
-    folder.join(if number == 0 { "log".to_owned() } else { format!("log.{number}") })
+    numbered(folder, files::LOG, number)
 }
 
-fn end_of(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    // It may grow meanwhile.
-    read_from(&file, Spot { inode: metadata.ino(), at_bytes: metadata.len().saturating_sub(max_bytes) }, max_bytes)
+/// Where the times of a file of a log are.
+fn times_file(folder: &Path, number: u32) -> PathBuf {
+    numbered(folder, files::TIMES, number)
+}
+
+fn numbered(folder: &Path, name: &str, number: u32) -> PathBuf {
+    folder.join(if number == 0 { name.to_owned() } else { format!("{name}.{number}") })
 }
 
 fn lines_in(content: &[u8]) -> usize {
     content.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// The same with a last line that has no end.
+fn count_lines(content: &[u8]) -> usize {
+    lines_in(content) + usize::from(content.last().is_some_and(|byte| *byte != b'\n'))
 }
 
 /// Where the last `lines` lines begin. A last line without its end is one, too.
@@ -228,6 +485,8 @@ fn start_of_last(content: &[u8], lines: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLAIN: LogView = LogView { since_ms: None, until_ms: None, times: false };
 
     #[track_caller]
     fn check(files: &[&str], lines: u32, max_bytes: u64, expected: &str) {
@@ -277,12 +536,15 @@ mod tests {
             use std::io::Write;
             File::options().append(true).create(true).open(path(0)).unwrap().write_all(text.as_bytes()).unwrap();
         };
-        let (content, mut place) = tail_to(&[folder.path()], 2, 100).unwrap();
-        assert_eq!((content, place), (vec![], Place::default()));
+        let none = tail_to(&[folder.path()], 2, &PLAIN, 100).unwrap();
+        assert_eq!(none, Part::default());
+        let mut place = none.place;
+        let notes = std::cell::Cell::new(0);
         let mut read = |max_bytes| {
-            let (content, next) = since(&[folder.path()], place, max_bytes).unwrap();
-            place = next;
-            String::from_utf8(content).unwrap()
+            let part = since(&[folder.path()], place, false, max_bytes).unwrap();
+            place = part.place;
+            notes.set(notes.get() + part.notes.len());
+            String::from_utf8(part.text).unwrap()
         };
         assert_eq!(read(100), "");
         add("a\nb\n");
@@ -301,11 +563,108 @@ mod tests {
         std::fs::remove_file(path(2)).unwrap();
         std::fs::write(path(0), "f\n").unwrap();
         assert_eq!([read(100), read(100)], ["f\n", ""]);
+        assert_eq!(notes.get(), 1, "one file was gone");
+        // Somebody has cut it, and it has grown since.
+        std::fs::write(path(0), "").unwrap();
+        assert_eq!(read(100), "");
+        add("new\n");
+        assert_eq!([read(100), read(100)], ["new\n", ""]);
+        assert_eq!(notes.get(), 2, "it was cut once");
 
         add("g\nh\n");
-        let (content, place) = tail_to(&[folder.path()], 1, 100).unwrap();
+        let last = tail_to(&[folder.path()], 1, &PLAIN, 100).unwrap();
         add("i\n");
-        assert_eq!((content, since(&[folder.path()], place, 100).unwrap().0), (b"h\n".to_vec(), b"i\n".to_vec()));
+        let next = since(&[folder.path()], last.place, false, 100).unwrap();
+        assert_eq!((last.text, next.text), (b"h\n".to_vec(), b"i\n".to_vec()));
+    }
+
+    /// A log whose lines were written at times, in files of which the newest comes first; 0: nobody knows when.
+    fn written(folder: &Path, files: &[&[(i64, &str)]]) {
+        for (number, lines) in files.iter().enumerate() {
+            let number = number as u32;
+            let content: String = lines.iter().map(|(_, text)| *text).collect();
+            std::fs::write(file(folder, number), content).unwrap();
+            let inode = std::fs::metadata(file(folder, number)).unwrap().ino();
+            let (mut records, mut at_bytes) = (Vec::new(), 0);
+            for (at_ms, text) in lines.iter() {
+                if *at_ms > 0 {
+                    muster_shim::times::mark(&mut records, inode, at_bytes, *at_ms);
+                }
+                at_bytes += text.len() as u64;
+            }
+            if !records.is_empty() {
+                std::fs::write(times_file(folder, number), records).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn lines_have_the_times_at_which_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        written(folder.path(), &[&[(3_000, "ed\n"), (4_500, "d\n")], &[(0, "a\n"), (1_000, "b\n"), (2_000, "c")]]);
+        let timed = LogView { times: true, ..PLAIN };
+        let part = tail_to(&[folder.path()], 10, &timed, 1_000).unwrap();
+        let text = "- a\n1970-01-01T00:00:01.000Z b\n1970-01-01T00:00:02.000Z ced\n1970-01-01T00:00:04.500Z d\n";
+        assert_eq!(String::from_utf8(part.text).unwrap(), text);
+        assert!(part.notes.len() == 1 && part.notes[0].contains("before times were kept"), "{:?}", part.notes);
+        let of = |since_ms, until_ms| {
+            let part = tail_to(&[folder.path()], 10, &LogView { since_ms, until_ms, times: false }, 1_000).unwrap();
+            (String::from_utf8(part.text).unwrap(), part.notes.len())
+        };
+        assert_eq!(of(Some(1_000), None), ("b\nced\nd\n".to_owned(), 0));
+        assert_eq!(of(Some(3_500), None), ("d\n".to_owned(), 0));
+        assert_eq!(of(Some(1_500), Some(2_500)), ("c".to_owned(), 0));
+        assert_eq!(of(None, Some(1_500)), ("a\nb\n".to_owned(), 0));
+        // What has no time may be meant.
+        assert_eq!(of(Some(500), Some(1_500)), ("b\n".to_owned(), 1));
+        assert_eq!(of(Some(9_000), None), (String::new(), 0));
+    }
+
+    #[test]
+    fn who_follows_is_told_times_once_for_each_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let timed = LogView { times: true, ..PLAIN };
+        written(folder.path(), &[&[(1_000, "a\n")]]);
+        let mut part = tail_to(&[folder.path()], 10, &timed, 1_000).unwrap();
+        let mut all = part.text.clone();
+        let mut now: Vec<(i64, &str)> = vec![(1_000, "a\n")];
+        for next in [(2_000, "b"), (3_000, "b\n"), (4_000, "c\n")] {
+            now.push(next);
+            written(folder.path(), &[&now]);
+            part = since(&[folder.path()], part.place, true, 1_000).unwrap();
+            all.append(&mut part.text);
+        }
+        let text = "1970-01-01T00:00:01.000Z a\n1970-01-01T00:00:02.000Z bb\n1970-01-01T00:00:04.000Z c\n";
+        assert_eq!(String::from_utf8(all).unwrap(), text);
+    }
+
+    #[test]
+    fn what_a_limit_cuts_off_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |content: &str, lines: u32, view: &LogView| {
+            std::fs::write(file(folder.path(), 0), content).unwrap();
+            let part = tail_to(&[folder.path()], lines, view, 1_000).unwrap();
+            (String::from_utf8(part.text).unwrap(), part.notes.concat())
+        };
+        // A line that is longer than all that is read: its end, and a word.
+        let long = format!("{}end\n", "x".repeat(3_000));
+        let (text, note) = of(&long, 10, &PLAIN);
+        assert_eq!((text.len(), text.ends_with("xend\n")), (1_000, true));
+        assert!(
+            note.contains("only the end of the last line") && note.contains(folder.path().to_str().unwrap()),
+            "{note}"
+        );
+        // Lines of which not as many can be read as were asked for.
+        let many = format!("{}\n", "y".repeat(299)).repeat(10);
+        let (text, note) = of(&many, 5, &PLAIN);
+        assert_eq!(text, format!("{}\n", "y".repeat(299)).repeat(3));
+        assert!(note.starts_with("3 lines are shown, and there are more"), "{note}");
+        // As many as were asked for.
+        assert_eq!(of(&many, 2, &PLAIN).1, "");
+        assert_eq!(of("a\nb\n", 1, &PLAIN), ("b\n".to_owned(), String::new()));
+        // Times take room, too.
+        let (text, _) = of(&"z\n".repeat(400), 10_000, &LogView { times: true, ..PLAIN });
+        assert!(text.len() <= 1_000 && text.starts_with("- z\n"), "{text}");
     }
 
     #[test]
@@ -329,12 +688,12 @@ mod tests {
         assert_eq!((tail(10), tail(2)), ("1\n2\n2\n3\n".to_owned(), "2\n3\n".to_owned()));
         assert_eq!(tail(1), "3\n");
         // Whoever follows reads of both only what is new.
-        let (_, place) = tail_to(&folders, 1, 100).unwrap();
+        let place = tail_to(&folders, 1, &PLAIN, 100).unwrap().place;
         write(two.path(), 0, "2\n2!\n", 4);
         write(one.path(), 0, "3\n3\n", 4);
-        let (content, place) = since(&folders, place, 100).unwrap();
-        assert_eq!(String::from_utf8(content).unwrap(), "3\n!\n");
-        assert_eq!(since(&folders, place, 100).unwrap().0, b"");
+        let part = since(&folders, place, false, 100).unwrap();
+        assert_eq!(String::from_utf8(part.text).unwrap(), "3\n!\n");
+        assert_eq!(since(&folders, part.place, false, 100).unwrap().text, b"");
         // As many old ones are kept as may be.
         begin_anew(one.path(), 1).unwrap();
         assert_eq!(std::fs::read(file(one.path(), 1)).unwrap(), b"3\n3\n");

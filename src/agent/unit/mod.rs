@@ -71,6 +71,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use muster_topics::{
     channel::{Complaint, ToldStats},
+    command::LogView,
     name::{HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
@@ -89,7 +90,7 @@ use self::{
     task::{REQUESTS_MAX, Request, Task},
     yuno::Yunos,
 };
-pub(in crate::agent) use self::{inside::FirstProcess, kind::LogFrom, log::Place};
+pub(in crate::agent) use self::{inside::FirstProcess, kind::LogFrom, log::Part};
 use super::{
     artifact::Artifacts,
     config::ContainersConfig,
@@ -361,20 +362,12 @@ impl Units {
         }
     }
 
-    /// The last lines of a unit's log.
+    /// A view of what is in a unit's log from here on, and where that ends; nothing if there is no more yet.
     ///
     /// # Errors
     /// If there is no such unit, or its log cannot be read.
-    pub async fn logs(&self, unit: &UnitName, lines: u32) -> Result<Vec<u8>, Refusal> {
-        self.kind(unit)?.logs(unit, lines).await.map_err(|error| unreadable(unit, &error))
-    }
-
-    /// What is in a unit's log from here on, and where that ends; nothing if there is no more yet.
-    ///
-    /// # Errors
-    /// As [`Units::logs`].
-    pub(in crate::agent) async fn follow(&self, unit: &UnitName, from: LogFrom) -> Result<(Vec<u8>, Place), Refusal> {
-        self.kind(unit)?.follow(unit, from).await.map_err(|error| unreadable(unit, &error))
+    pub(in crate::agent) async fn log(&self, unit: &UnitName, from: LogFrom, view: LogView) -> Result<Part, Refusal> {
+        self.kind(unit)?.log(unit, from, view).await.map_err(|error| unreadable(unit, &error))
     }
 
     fn kind(&self, unit: &UnitName) -> Result<Arc<dyn Kind>, Refusal> {

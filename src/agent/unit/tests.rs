@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
-    command::Verb,
+    command::{LogView, Verb},
     effective::Effective,
     name::{Digest, Name},
     unit::{Exit, HoldReason, Phase, Progress, Run},
@@ -239,8 +239,12 @@ impl Kind for FakeKind {
         async { Ok(true) }.boxed()
     }
 
-    fn logs<'a>(&'a self, _: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
-        async move { Ok(format!("{lines} lines").into_bytes()) }.boxed()
+    fn log<'a>(&'a self, _: &'a UnitName, from: LogFrom, _: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
+        let text = match from {
+            LogFrom::Last(lines) => format!("{lines} lines").into_bytes(),
+            LogFrom::Place(_) => Vec::new(),
+        };
+        async move { Ok(log::Part { text, ..log::Part::default() }) }.boxed()
     }
 
     fn effective<'a>(
@@ -258,10 +262,6 @@ impl Kind for FakeKind {
             config: None,
         };
         async move { Ok(effective) }.boxed()
-    }
-
-    fn follow<'a>(&'a self, _: &'a UnitName, _: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
-        async { Ok((Vec::new(), log::Place::default())) }.boxed()
     }
 
     fn sweep(&self, _: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {
@@ -364,7 +364,8 @@ async fn a_unit_lives_its_life() {
     host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
     assert_eq!((state.observed.pid, state.process), (Some(1_001), Some((1_001, 1))));
-    assert_eq!(host.units.logs(&unit, 7).await.unwrap(), b"7 lines");
+    let last = LogFrom::Last(7);
+    assert_eq!(host.units.log(&unit, last, LogView::default()).await.unwrap().text, b"7 lines");
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
 
     host.fake.end(&unit, Exit::Signal(11));
@@ -383,7 +384,8 @@ async fn a_unit_lives_its_life() {
     host.verb(&Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
     host.until_gone(&unit).await;
-    assert_eq!(host.units.logs(&unit, 7).await.unwrap_err().code, RefusalCode::NotFound);
+    let gone = host.units.log(&unit, last, LogView::default()).await.unwrap_err();
+    assert_eq!(gone.code, RefusalCode::NotFound);
     // One of the same name is another one.
     host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
     host.until_phase(&unit, Phase::Running).await;

@@ -40,6 +40,7 @@ use muster_shim::cgroup::Cgroup;
 use muster_topics::{
     canonical,
     channel::{Complaint, ToldStats},
+    command::LogView,
     effective::Effective,
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
@@ -423,14 +424,13 @@ impl Kind for Yunos {
         self.try_probe(unit, probing).boxed()
     }
 
-    fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
+    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
         let folders = Slot::ALL.map(|slot| self.place(unit, slot).run());
-        async move {
-            tokio::task::spawn_blocking(move || log::tail(&folders, lines, log::TAIL_MAX_BYTES))
-                .await
-                .map_err(io::Error::other)?
-        }
-        .boxed()
+        let read = move || match from {
+            LogFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
+            LogFrom::Place(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
+        };
+        async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
 
     fn effective<'a>(
@@ -448,15 +448,6 @@ impl Kind for Yunos {
             tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
         }
         .boxed()
-    }
-
-    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
-        let folders = Slot::ALL.map(|slot| self.place(unit, slot).run());
-        let read = move || match from {
-            LogFrom::Last(lines) => log::tail_to(&folders, lines, log::TAIL_MAX_BYTES),
-            LogFrom::Place(place) => log::since(&folders, place, log::TAIL_MAX_BYTES),
-        };
-        async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
 
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

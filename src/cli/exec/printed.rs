@@ -67,6 +67,8 @@ enum Event<'a> {
 struct LogLine<'a> {
     #[serde(flatten)]
     of: &'a LogOf,
+    /// When it was written; null where that is not known.
+    time: Option<&'a str>,
     /// `text`, without its end; or `base64`, if it is none.
     #[serde(flatten)]
     data: Data,
@@ -175,9 +177,18 @@ impl Printed {
         Ok(())
     }
 
-    /// Prints lines that had no end.
+    /// Prints lines that had no end, and says what of the output never came.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         for ((host, stream), position) in &mut self.streams {
+            if let Some(next) = position.early.first_key_value().map(|(at_bytes, _)| *at_bytes) {
+                let name = self.names.get(host).map_or("", String::as_str);
+                let (word, at_bytes) = (if *stream == Stream::Stdout { "stdout" } else { "stderr" }, position.at_bytes);
+                print::say(format_args!(
+                    "{name}bytes {at_bytes} to {next} of {word} are missing, and what comes after them is not shown: the console \
+                     keeps only so much output (`command_output_max_bytes` in its configuration)"
+                ));
+                position.early.clear();
+            }
             if !position.line.is_empty() {
                 position.line.push(b'\n');
                 let line = std::mem::take(&mut position.line);
@@ -203,8 +214,22 @@ fn log_lines(printer: Printer, of: &LogOf, line: &mut Vec<u8>, bytes: &[u8]) -> 
     let whole: Vec<u8> = line.drain(..=end).collect();
     whole[..end].split(|byte| *byte == b'\n').try_for_each(|line| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        printer.item(&LogLine { of, data: Data::new(line) })
+        let (time, line) = timed(line);
+        printer.item(&LogLine { of, time, data: Data::new(line) })
     })
+}
+
+/// Takes the time from before a line.
+fn timed(line: &[u8]) -> (Option<&str>, &[u8]) {
+    let Some((time, rest)) = line.iter().position(|byte| *byte == b' ').map(|at| (&line[..at], &line[at + 1..])) else {
+        return (None, line);
+    };
+    match std::str::from_utf8(time) {
+        Ok("-") => (None, rest),
+        Ok(time) if humantime::parse_rfc3339(time).is_ok() => (Some(time), rest),
+        // The beginning of a line that was cut.
+        _ => (None, line),
+    }
 }
 
 /// Writes bytes as they are, or line by line with a name before each.

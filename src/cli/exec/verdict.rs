@@ -50,7 +50,12 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
         .filter(|(_, output)| output.dropped_bytes > 0)
         .map(|(word, output)| format!("{word} was cut: {} more were dropped", print::bytes(output.dropped_bytes)))
         .collect();
-    let cut = (!cut.is_empty()).then(|| cut.join("; "));
+    let is_program = matches!(
+        outcome.status,
+        Status::Exited { .. } | Status::TimedOut | Status::Batch { .. } | Status::Cancelled | Status::Lost
+    );
+    let more = if is_program { " (--output-max and --stderr-max say how much is kept)" } else { "" };
+    let cut = (!cut.is_empty()).then(|| cut.join("; ") + more);
     let status = (!outcome.status.is_success()).then(|| status(&outcome.status));
     match (status, cut) {
         (Some(status), Some(cut)) => Some(format!("{status}; {cut}")),

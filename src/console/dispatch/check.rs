@@ -8,7 +8,7 @@ use muster_topics::{
     Millis,
     command::{
         BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
-        Forward, Keep, LIFETIME_MAX_MS, OUTPUT_MAX_BYTES, STDIN_MAX_BYTES, Verb,
+        Forward, Keep, LIFETIME_MAX_MS, LOG_LINES_MAX, OUTPUT_MAX_BYTES, STDIN_MAX_BYTES, Verb,
     },
     name::{HostId, UnitName},
     outcome::{Data, Stream},
@@ -22,8 +22,6 @@ use crate::{
 
 /// The longest that a program may run.
 const TIMEOUT_MAX_MS: u64 = 7 * 24 * 3_600_000;
-/// The most lines of a log in one answer.
-const LOG_LINES_MAX: u32 = 10_000;
 
 /// A host that nobody knows.
 pub(in crate::console) fn unknown_host(name: &str) -> Error {

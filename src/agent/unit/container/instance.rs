@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_topics::{signal::Signal, unit::Exit};
+use muster_topics::{command::LogView, signal::Signal, unit::Exit};
 use tokio::{net::unix::pipe, time::Instant};
 
 use super::runtime::{LogFrom, Phase, Runtime};
@@ -119,7 +119,7 @@ impl Container {
     }
 
     async fn last_lines(&self) -> Option<String> {
-        let (text, _) = self.runtime.log(&self.name, LogFrom::Last(LAST_LINES)).await.ok()?;
+        let text = self.runtime.log(&self.name, LogFrom::Last(LAST_LINES), LogView::default()).await.ok()?.text;
         let from = text.len().saturating_sub(LAST_LINES_MAX_BYTES);
         (!text.is_empty()).then(|| String::from_utf8_lossy(&text[from..]).into_owned())
     }

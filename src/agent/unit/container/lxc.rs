@@ -30,6 +30,7 @@ use std::{
 use futures_util::FutureExt;
 use muster_shim::{Attributes, Event, Launch, Main, Output, Request, Restart, RestartOn, cgroup::Cgroup};
 use muster_topics::{
+    command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
     name::Digest,
     process::{Limits, Log},
@@ -53,7 +54,7 @@ use crate::{
         shim::{Adopted, Shim, Shims},
         unit::{
             failure::{blocking, from_shim, may_heal},
-            log::{self, Place},
+            log::{self, Part},
             yuno::signal_number,
         },
     },
@@ -488,12 +489,12 @@ impl Runtime for Lxc {
         .boxed()
     }
 
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)> {
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom, view: LogView) -> Answer<'a, Part> {
         let folders = [self.folder(name).run()];
         let read = move || {
             let read = match from {
-                LogFrom::Last(lines) => log::tail_to(&folders, lines, log::TAIL_MAX_BYTES),
-                LogFrom::After(place) => log::since(&folders, place, log::TAIL_MAX_BYTES),
+                LogFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
+                LogFrom::After(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
             };
             read.map_err(|error| may_heal(format!("its log cannot be read: {error}")))
         };

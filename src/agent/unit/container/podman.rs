@@ -18,6 +18,8 @@ use std::{
 
 use futures_util::FutureExt;
 use muster_topics::{
+    Millis,
+    command::LogView,
     container::{self, ContainerSpec, Image},
     name::Digest,
     process::Limits,
@@ -32,7 +34,10 @@ use super::{
     may_heal, never,
     runtime::{Answer, Known, Listed, LogFrom, Phase, Recipe, Runtime, State},
 };
-use crate::{agent::unit::log::Place, rules::plan::Failure};
+use crate::{
+    agent::unit::log::{self, Part, Place},
+    rules::plan::Failure,
+};
 
 /// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
 const LOOK_MAX: Duration = Duration::from_secs(10);
@@ -90,9 +95,10 @@ impl Podman {
         Ok((seen.limits(), seen.process()))
     }
 
-    async fn lines(&self, name: &str, key: &str, value: u64) -> Result<Vec<logs::Line>, Failure> {
-        let value = value.to_string();
-        let query = [("stdout", "true"), ("stderr", "true"), ("timestamps", "true"), (key, value.as_str())];
+    async fn lines(&self, name: &str, asked: &[(&str, u64)]) -> Result<Vec<logs::Line>, Failure> {
+        let asked: Vec<(&str, String)> = asked.iter().map(|(key, value)| (*key, value.to_string())).collect();
+        let mut query = vec![("stdout", "true"), ("stderr", "true"), ("timestamps", "true")];
+        query.extend(asked.iter().map(|(key, value)| (*key, value.as_str())));
         let answer = self.http.ask(Method::GET, &format!("/containers/{name}/logs"), &query, None, LOOK_MAX).await?;
         Ok(logs::read(&answer.accepted("read the log of the container", name)?.body))
     }
@@ -259,23 +265,43 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)> {
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom, view: LogView) -> Answer<'a, Part> {
+        let second = |at_ms: Millis| u64::try_from(at_ms.div_euclid(1_000)).unwrap_or(0);
         async move {
-            let lines = match from {
+            let most = match from {
                 LogFrom::After(place) => {
-                    let mark = place.at();
-                    logs::after(self.lines(name, "since", logs::second(mark)).await?, mark)
+                    let lines =
+                        logs::after(self.lines(name, &[("since", logs::second(place.at()))]).await?, place.at());
+                    let view = LogView { times: view.times, ..LogView::default() };
+                    let text = lines.text(&view, place.is_open());
+                    let open = text.last().map_or(place.is_open(), |byte| *byte != b'\n');
+                    return Ok(Part { text, place: Place::of(lines.mark, open), ..Part::default() });
                 }
-                LogFrom::Last(most) => {
+                LogFrom::Last(most) => most,
+            };
+            let lines = match (view.since_ms, view.until_ms) {
+                (None, None) => {
                     // Its last second may be in there in part only, and a mark counts the lines of a second.
-                    let last = self.lines(name, "tail", u64::from(most.max(1))).await?;
+                    let last = self.lines(name, &[("tail", u64::from(most.max(1)))]).await?;
                     match last.last().map(|line| line.at_s) {
-                        Some(at_s) => logs::joined(last, self.lines(name, "since", at_s).await?, most),
+                        Some(at_s) => logs::joined(last, self.lines(name, &[("since", at_s)]).await?),
                         None => logs::Lines::default(),
                     }
                 }
+                (since_ms, until_ms) => {
+                    let since = since_ms.map(|at_ms| ("since", second(at_ms)));
+                    // Whole seconds, of which the view has what it has.
+                    let until = until_ms.map(|at_ms| ("until", second(at_ms) + 1));
+                    let asked: Vec<(&str, u64)> = since.into_iter().chain(until).collect();
+                    logs::joined(self.lines(name, &asked).await?, Vec::new())
+                }
             };
-            Ok((lines.text, Place::of(lines.mark)))
+            let whole = format!("`podman logs {name}`, or docker's");
+            let wanted = usize::try_from(most).unwrap_or(usize::MAX);
+            let text = lines.text(&view, false);
+            let open = text.last().is_some_and(|byte| *byte != b'\n');
+            let part = log::last_lines(text, (wanted, false), &view, log::TAIL_MAX_BYTES, &whole);
+            Ok(Part { place: Place::of(lines.mark, open), ..part })
         }
         .boxed()
     }

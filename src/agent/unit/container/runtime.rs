@@ -8,6 +8,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use muster_topics::{
     Millis,
+    command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
     endpoint::Endpoint,
     name::Digest,
@@ -16,7 +17,10 @@ use muster_topics::{
     unit::Exit,
 };
 
-use crate::{agent::unit::log::Place, rules::plan::Failure};
+use crate::{
+    agent::unit::log::{Part, Place},
+    rules::plan::Failure,
+};
 
 /// Answers of a runtime.
 pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
@@ -68,8 +72,8 @@ pub(super) trait Runtime: Send + Sync {
     /// All containers, units or not. Of those that are in `known`, by id and state, no more is asked.
     fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known>;
 
-    /// What it said, oldest first, and where that ends.
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)>;
+    /// A view of what it said, oldest first, and where that ends.
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom, view: LogView) -> Answer<'a, Part>;
 }
 
 /// Containers by id.

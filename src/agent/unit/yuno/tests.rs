@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use muster_topics::{
-    command::Verb,
+    command::{LogView, Verb},
     join::Membership,
     name::HostId,
     unit::{Exit, Phase, Run},
@@ -144,7 +144,9 @@ impl Host {
 
     async fn logs_until(&self, unit: &UnitName, words: &str) -> String {
         loop {
-            let logs = String::from_utf8(self.units.logs(unit, 100).await.unwrap()).unwrap();
+            let logs =
+                String::from_utf8(self.units.log(unit, LogFrom::Last(100), LogView::default()).await.unwrap().text)
+                    .unwrap();
             if logs.contains(words) {
                 return logs;
             }

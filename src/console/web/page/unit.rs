@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::{extract::State, response::Response};
 use muster_topics::{
-    command::Verb,
+    command::{LogView, Verb},
     name::{CommandId, HostId, LabelValue, Name, NameError, UnitName},
     signal::SignalError,
 };
@@ -58,7 +58,10 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
         None => None,
     };
     let log = match &asked_for {
-        Some(Command { id, verb: Verb::UnitLogs { .. }, .. }) => Some(Shown::of(&console.output(*id, host).await?.0)),
+        Some(Command { id, verb: Verb::UnitLogs { .. }, .. }) => {
+            let (lines, words) = console.output(*id, host).await?;
+            Some((Shown::of(&lines), String::from_utf8_lossy(&words).into_owned()))
+        }
         _ => None,
     };
     let latest = chart::latest(console, host, Some(name)).await?;
@@ -149,7 +152,7 @@ fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
         "pause" => Ok(Verb::UnitPause { unit }),
         "logs" => {
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
-            Ok(Verb::UnitLogs { unit, lines })
+            Ok(Verb::UnitLogs { unit, lines, view: LogView { times: true, ..LogView::default() } })
         }
         _ => Err(Error::not_found("unknown_action", "this cannot be done with a unit")),
     }

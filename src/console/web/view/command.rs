@@ -335,10 +335,13 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &Shown)
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let dropped = line.outcome.as_ref().map_or(0, |outcome| match stream {
-        Stream::Stdout => outcome.value.stdout.dropped_bytes,
-        Stream::Stderr => outcome.value.stderr.dropped_bytes,
+    let output = line.outcome.as_ref().map(|outcome| match stream {
+        Stream::Stdout => &outcome.value.stdout,
+        Stream::Stderr => &outcome.value.stderr,
     });
+    let dropped = output.map_or(0, |output| output.dropped_bytes);
+    // What came with the outcome stands behind what was sent before, if that is there.
+    let gone = output.map_or(0, |output| output.sent_bytes.saturating_sub(shown.whole_bytes as u64));
     let file = format!("{}/host/{}/{word}", url(command), line.host);
     html! {
         @if shown.whole_bytes > 0 {
@@ -349,7 +352,15 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &Shown)
             @if shown.whole_bytes > shown.tail.len() { p.note { "The end of it:" } }
             pre.terminal id={ (word) "-" (line.host) } role="region" tabindex="0" aria-label={ (word) " of " (line.hostname) } { (shown.tail) }
         }
-        @if dropped > 0 { p.note { (bytes(dropped)) " of " (word) " more were dropped: over the limit." } }
+        @if dropped > 0 {
+            p.note { (bytes(dropped)) " of " (word) " more were dropped: over the command's limit (--output-max, --stderr-max)." }
+        }
+        @if gone > 0 {
+            p.note {
+                (bytes(gone)) " of " (word) " are not here (any more): the console keeps only so much output "
+                "(command_output_max_bytes in its configuration)."
+            }
+        }
     }
 }
 

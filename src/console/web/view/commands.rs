@@ -138,7 +138,7 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::UnitStats { units, .. } => format!("stats of {}", names(units)),
         Verb::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
         Verb::Cancel { command } => format!("cancel {command}"),
-        Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
+        Verb::UnitLogs { unit, lines, .. } => format!("last {lines} lines of the log of {unit}"),
         Verb::UnitConfig { unit } => format!("effective config of {unit}"),
         Verb::RealmSet { realm } => format!("set realm {realm}"),
         Verb::RealmRm { realm } => format!("forget realm {realm}"),

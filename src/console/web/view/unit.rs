@@ -45,8 +45,8 @@ pub(in crate::console::web) struct UnitView {
     pub(in crate::console::web) unit: Unit,
     /// What was just ordered here.
     pub(in crate::console::web) asked: Option<Command>,
-    /// The end of the log, if that is what was ordered.
-    pub(in crate::console::web) log: Option<Shown>,
+    /// The end of the log, if that is what was ordered, and what its host says of what is missing.
+    pub(in crate::console::web) log: Option<(Shown, String)>,
     /// Its newest measurements.
     pub(in crate::console::web) latest: Vec<Latest>,
     /// What its charts show.
@@ -182,7 +182,16 @@ impl UnitView {
         html! {
             @match &self.log {
                 None => p.note { "The log stays on the host; its last lines are fetched when you ask for them." },
-                Some(log) if log.whole_bytes > 0 => pre #log-text .terminal role="region" tabindex="0" aria-label="Log" { (log.tail) },
+                Some((log, words)) if log.whole_bytes > 0 => {
+                    @for line in words.lines() { p.note { (line) } }
+                    @if log.whole_bytes > log.tail.len() {
+                        p.note {
+                            "The end of " (bytes(log.whole_bytes as u64)) " that its host gave; "
+                            @if let Some(asked) = &self.asked { a href=(commands::url(asked.id)) { "the whole of it" } } "."
+                        }
+                    }
+                    pre #log-text .terminal role="region" tabindex="0" aria-label="Log" { (log.tail) }
+                }
                 Some(_) if open => p.note { "Asking the host…" },
                 Some(_) => p.note { "The host gave no lines." },
             }

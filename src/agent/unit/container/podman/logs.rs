@@ -2,7 +2,10 @@
 //!
 //! Podman tells no more of a time than its second, so a place in a log is a second and how many lines of it were told.
 
+use muster_topics::{Millis, command::LogView};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::agent::unit::log;
 
 /// Stream, three zeros, and the length of what follows.
 const HEADER_BYTES: usize = 8;
@@ -15,6 +18,8 @@ const COUNT_BITS: u32 = 24;
 pub(super) struct Line {
     /// In which second since the epoch.
     pub(super) at_s: u64,
+    /// When, as precisely as it was told.
+    pub(super) at_ms: Millis,
     /// What, with its end.
     pub(super) text: Vec<u8>,
 }
@@ -22,8 +27,23 @@ pub(super) struct Line {
 /// Some lines, and the mark of where they end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
-    pub(super) text: Vec<u8>,
+    pub(super) lines: Vec<Line>,
     pub(super) mark: u64,
+}
+
+impl Lines {
+    /// What of them is in a view, as text; `open`: what was told before has not ended its line.
+    pub(super) fn text(&self, view: &LogView, mut open: bool) -> Vec<u8> {
+        let mut text = Vec::new();
+        for line in self.lines.iter().filter(|line| view.has(Some(line.at_ms))) {
+            if view.times && !open {
+                text.extend(log::prefix(Some(line.at_ms)).into_bytes());
+            }
+            text.extend_from_slice(&line.text);
+            open = !line.text.ends_with(b"\n");
+        }
+        text
+    }
 }
 
 /// The second of a mark.
@@ -39,16 +59,15 @@ pub(super) fn after(lines: Vec<Line>, mark: u64) -> Lines {
     let mark = lines.last().map_or(mark, |last| mark_at(last.at_s, &lines));
     let of_second = lines.iter().take_while(|line| line.at_s == at_s).count();
     let skipped = usize::try_from(told).unwrap_or(usize::MAX).min(of_second);
-    Lines { text: lines.into_iter().skip(skipped).flat_map(|line| line.text).collect(), mark }
+    Lines { lines: lines.into_iter().skip(skipped).collect(), mark }
 }
 
-/// The last `most` of lines that end in some second, and all from that second on.
-pub(super) fn joined(last: Vec<Line>, since: Vec<Line>, most: u32) -> Lines {
+/// Lines that end in some second, and all from that second on.
+pub(super) fn joined(last: Vec<Line>, since: Vec<Line>) -> Lines {
     let from_s = since.first().map_or(u64::MAX, |line| line.at_s);
-    let mut lines: Vec<Line> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
+    let lines: Vec<Line> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
     let mark = lines.last().map_or(0, |last| mark_at(last.at_s, &lines));
-    lines.drain(..lines.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX)));
-    Lines { text: lines.into_iter().flat_map(|line| line.text).collect(), mark }
+    Lines { lines, mark }
 }
 
 fn mark_at(at_s: u64, lines: &[Line]) -> u64 {
@@ -75,7 +94,8 @@ fn line(bytes: &[u8]) -> Option<Line> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     let at = OffsetDateTime::parse(std::str::from_utf8(&bytes[..space]).ok()?, &Rfc3339).ok()?;
     let at_s = u64::try_from(at.unix_timestamp()).ok()?;
-    Some(Line { at_s, text: bytes[space + 1..].to_vec() })
+    let at_ms = Millis::try_from(at.unix_timestamp_nanos() / 1_000_000).ok()?;
+    Some(Line { at_s, at_ms, text: bytes[space + 1..].to_vec() })
 }
 
 #[cfg(test)]
@@ -90,7 +110,12 @@ mod tests {
     }
 
     fn lines(lines: &[(u64, &str)]) -> Vec<Line> {
-        lines.iter().map(|(at_s, text)| Line { at_s: *at_s, text: text.as_bytes().to_vec() }).collect()
+        let line = |(at_s, text): &(u64, &str)| Line {
+            at_s: *at_s,
+            at_ms: Millis::try_from(*at_s).unwrap() * 1_000,
+            text: text.as_bytes().to_vec(),
+        };
+        lines.iter().map(line).collect()
     }
 
     #[test]
@@ -109,7 +134,7 @@ mod tests {
     #[test]
     fn who_follows_misses_nothing_and_reads_nothing_twice() {
         let all = [(5, "a"), (5, "b"), (7, "c"), (7, "d"), (7, "e"), (9, "f")];
-        let text = |found: &Lines| String::from_utf8(found.text.clone()).unwrap();
+        let text = |found: &Lines| String::from_utf8(found.text(&LogView::default(), false)).unwrap();
         for known in 0..=all.len() {
             for most in 0..=all.len() {
                 let there = lines(&all[..known]);
@@ -118,11 +143,12 @@ mod tests {
                 let since =
                     |at_s: u64, of: &[Line]| of.iter().filter(|line| line.at_s >= at_s).cloned().collect::<Vec<_>>();
                 let first = match tail.last().map(|line| line.at_s) {
-                    Some(at_s) => joined(tail, since(at_s, &there), most as u32),
+                    Some(at_s) => joined(tail, since(at_s, &there)),
                     None => Lines::default(),
                 };
                 let wanted: String = all[..known][known.saturating_sub(most)..].iter().map(|line| line.1).collect();
-                assert_eq!(text(&first), wanted, "{known}, {most}");
+                // Of the last second there may be more.
+                assert!(text(&first).ends_with(&wanted), "{known}, {most}");
                 let rest = after(since(second(first.mark), &lines(&all)), first.mark);
                 let wanted: String = all[known..].iter().map(|line| line.1).collect();
                 assert_eq!(text(&rest), wanted, "{known}, {most}");
@@ -130,5 +156,15 @@ mod tests {
                 assert_eq!((text(&none), none.mark), (String::new(), rest.mark));
             }
         }
+    }
+
+    #[test]
+    fn view_has_lines_of_its_times_with_these_before_them() {
+        let all = Lines { lines: lines(&[(1, "a\n"), (2, "b"), (2, "b\n"), (3, "c\n")]), mark: 0 };
+        let text = |view: &LogView| String::from_utf8(all.text(view, false)).unwrap();
+        let view = LogView { since_ms: Some(2_000), until_ms: Some(2_000), times: true };
+        assert_eq!(text(&view), "1970-01-01T00:00:02.000Z bb\n");
+        assert_eq!(text(&LogView { since_ms: Some(3_000), ..LogView::default() }), "c\n");
+        assert_eq!(text(&LogView::default()), "a\nbb\nc\n");
     }
 }

@@ -29,7 +29,9 @@ impl Host {
     /// Waits until its log has so many lines of a word.
     async fn said(&self, unit: &UnitName, word: &str, times: usize) {
         loop {
-            let logs = String::from_utf8(self.units.logs(unit, 100).await.unwrap()).unwrap();
+            let logs =
+                String::from_utf8(self.units.log(unit, LogFrom::Last(100), LogView::default()).await.unwrap().text)
+                    .unwrap();
             if logs.lines().filter(|line| *line == word).count() >= times {
                 return;
             }

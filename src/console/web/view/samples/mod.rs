@@ -14,7 +14,7 @@ use muster_topics::{
     Millis,
     alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
-    command::{Exec, Target, Verb},
+    command::{Exec, LogView, Target, Verb},
     container::{ContainerSpec, ContainerState, ContainerSummary, Image, Mount, Runtime},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,

@@ -125,13 +125,14 @@ pub(super) fn latest(label: &str) -> Vec<Latest> {
 }
 
 pub(super) fn unit_view(hostname: &str, log: &str) -> UnitView {
-    let ordered = Verb::UnitLogs { unit: name(1), lines: 200 };
+    let view = LogView { times: true, ..LogView::default() };
+    let ordered = Verb::UnitLogs { unit: name(1), lines: 200, view };
     let asked = Command { verb: ordered, ..command("logs", hostname, 1) };
     let log = Text { tail: log.repeat(30), whole_bytes: log.len() * 30 };
     UnitView {
         unit: unit(hostname, 1),
         asked: Some(asked),
-        log: Some(log),
+        log: Some((log, "200 lines are shown, and there are more\n".to_owned())),
         latest: latest("Memory"),
         range: Range::Hour,
         newer: newer(hostname),
