@@ -463,6 +463,9 @@ pub struct Ended {
     /// It was ended because it had not said in time that it is up, or alive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// What it had not said is that it is up, within its start timeout. (Shims of before do not tell.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub start_timed_out: bool,
     /// The agent had asked for its end, by [`Request::Stop`]. (Shims of before do not say so.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
@@ -480,6 +483,7 @@ impl Ended {
             core_dumped: false,
             oom_killed: false,
             silent: false,
+            start_timed_out: false,
             stopped: false,
         }
     }

@@ -95,6 +95,8 @@ pub(crate) struct Life {
     heard_by_ms: Option<u64>,
     /// It had not.
     silent: bool,
+    /// And that was its start timeout.
+    start_timed_out: bool,
     /// It shall end for good.
     stop: bool,
     timed_out: bool,
@@ -115,6 +117,7 @@ impl Life {
             frozen: false,
             heard_by_ms: None,
             silent: false,
+            start_timed_out: false,
             stop: false,
             timed_out: false,
             last: None,
@@ -141,6 +144,11 @@ impl Life {
     /// Whether the program was ended because it had not said anything in time.
     pub(crate) fn was_silent(&self) -> bool {
         self.silent
+    }
+
+    /// Whether it had not said within its start timeout that it is up.
+    pub(crate) fn was_late_to_start(&self) -> bool {
+        self.start_timed_out
     }
 
     /// Whether the program runs, and nobody wants it to end.
@@ -261,6 +269,7 @@ impl Life {
             }
             Phase::Up if self.heard_by_ms.is_some_and(|by_ms| by_ms <= now_ms) => {
                 let signal = if self.ready { SIGABRT } else { self.launch.stop_signal };
+                self.start_timed_out = !self.ready;
                 self.give_up(signal, now_ms)
             }
             Phase::Stopping { kill_at_ms } if kill_at_ms <= now_ms => {
@@ -281,7 +290,7 @@ impl Life {
         if self.take_restart(now_ms) {
             self.phase = Phase::Up;
             self.up_since_ms = now_ms;
-            (self.ready, self.frozen, self.silent) = (false, false, false);
+            (self.ready, self.frozen, self.silent, self.start_timed_out) = (false, false, false, false);
             self.listen(now_ms);
             return vec![Step::Start];
         }
@@ -499,7 +508,7 @@ mod tests {
                 (900_000, Input::Tick, &[]),
             ],
         );
-        assert!(!life.was_silent(), "this was the one before");
+        assert!(!life.was_silent() && !life.was_late_to_start(), "this was the one before");
         assert_eq!(life.wake_at_ms(), None);
     }
 
@@ -523,7 +532,7 @@ mod tests {
                 (14_100, Input::Tick, &[Step::KillAll]),
             ],
         );
-        assert!(life.was_silent());
+        assert!(life.was_silent() && !life.was_late_to_start());
         check(speaker(Some(100), true), &[(100, Input::Tick, &[abort])]);
         check(speaker(None, true), &[(5, Input::Unwell, &[abort]), (6, Input::Unwell, &[])]);
     }

@@ -234,6 +234,7 @@ impl Shim {
             timed_out: self.life.timed_out(),
             core_dumped,
             silent: self.life.was_silent(),
+            start_timed_out: self.life.was_late_to_start(),
             stopped: self.asked_to_stop,
             // A program that coped with the loss of a process did not end of it.
             oom_killed: some_killed && exit != Exit::Code(0),

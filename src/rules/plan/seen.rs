@@ -149,6 +149,8 @@ pub struct Ended {
     pub oom_killed: bool,
     /// It was ended because it had not said in time that it is up, or alive.
     pub silent: bool,
+    /// What it had not said is that it is up, within its start timeout.
+    pub start_timed_out: bool,
     /// It ended with the host, which has been restarted since.
     pub with_host: bool,
     /// The last lines of its log.
@@ -166,6 +168,7 @@ impl Ended {
             core_dumped: false,
             oom_killed: false,
             silent: false,
+            start_timed_out: false,
             with_host: false,
             last_lines: None,
         }
@@ -175,7 +178,11 @@ impl Ended {
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { exit, oom_killed, core_dumped, .. } = *self;
-        let silent = if self.silent { ", after it was silent for too long" } else { "" };
+        let silent = match (self.start_timed_out, self.silent) {
+            (true, _) => ", after it did not say within its start timeout that it is up",
+            (false, true) => ", after it was silent for too long",
+            (false, false) => "",
+        };
         write!(f, "{}{silent}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }

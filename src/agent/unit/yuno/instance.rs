@@ -169,6 +169,7 @@ pub(super) fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
         core_dumped: end.core_dumped,
         oom_killed: end.oom_killed,
         silent: ended.silent,
+        start_timed_out: ended.start_timed_out,
         last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
         ..Ended::new(end.exit, ended.started_ms, ended.at_ms)
     }

@@ -125,7 +125,7 @@ fn one_that_does_not_come_up_in_time_is_ended_and_has_failed() {
     rig.launch(&launch);
     let over = rig.over();
     let last = over.last.unwrap();
-    assert!(last.silent && over.restarts == 1, "{last:?}");
+    assert!(last.silent && last.start_timed_out && over.restarts == 1, "{last:?}");
     assert!(matches!(last.exit, Exit::Code(0) | Exit::Signal(15)), "{last:?}");
 }
 
@@ -144,7 +144,7 @@ fn one_that_falls_silent_is_aborted_and_started_again() {
     rig.launch(&launch);
     let again = rig.state_where(|state| state.restarts == 1 && state.main.is_some());
     let last = again.last.unwrap();
-    assert_eq!((last.exit, last.silent), (Exit::Signal(6), true));
+    assert_eq!((last.exit, last.silent, last.start_timed_out), (Exit::Signal(6), true, false));
     assert_eq!(rig.text("log"), "spoke\n".repeat(10));
     // The second one goes on speaking, and lives.
     rig.state_where(|state| state.notified.ready);

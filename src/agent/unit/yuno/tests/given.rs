@@ -236,5 +236,8 @@ async fn one_that_never_comes_up_has_failed() {
     let fields = json!({"channel": "notify", "start_timeout_ms": 300, "restart": "never"});
     host.verb(&unit, &host.apply(&unit, SPEAKER, fields)).await.unwrap();
     let state = host.until_phase(&unit, Phase::Failed).await;
-    assert!(state.observed.error.as_ref().unwrap().contains("silent for too long"), "{state:?}");
+    assert!(
+        state.observed.error.as_ref().unwrap().contains("did not say within its start timeout that it is up"),
+        "{state:?}"
+    );
 }
