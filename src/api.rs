@@ -25,11 +25,13 @@ use serde_json::Value;
 
 mod alert;
 mod apply;
+mod label;
 mod store;
 mod unit;
 
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument};
+pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use muster_topics::join::Problem;
 
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
@@ -117,6 +119,9 @@ pub struct Host {
     pub joined_ms: Millis,
     /// When its certificate ends; 0 if it was revoked.
     pub certificate_expires_ms: Millis,
+    /// Its labels, by name: those of its own configuration as it said them last, and before them those that operators gave it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<HostLabel>,
 }
 
 /// Whether a host is there, as far as the console can tell.

@@ -131,6 +131,8 @@ pub(super) struct Agent {
     queues: Arc<Queues>,
     lives: Lives,
     pub(super) portrait: Portrait,
+    /// The names of its labels, each of which makes it a member of a group; the link follows them.
+    pub(super) groups: watch::Sender<Vec<Name>>,
     held: VecDeque<Message>,
     /// When messages that the store did not take are tried again.
     held_ms: Option<Millis>,
@@ -170,6 +172,7 @@ pub(super) struct Parts {
     pub(super) units: Units,
     pub(super) voice: Voice,
     pub(super) portrait: Portrait,
+    pub(super) groups: watch::Sender<Vec<Name>>,
     pub(super) bounds: Bounds,
     pub(super) lookout: Lookout,
     pub(super) queues: Arc<Queues>,
@@ -211,6 +214,7 @@ impl Agent {
             queues: parts.queues,
             lives: parts.lives,
             portrait: parts.portrait,
+            groups: parts.groups,
             held: VecDeque::new(),
             held_ms: None,
             began: Instant::now(),

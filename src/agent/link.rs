@@ -11,6 +11,7 @@
 //! has to wait for the end of a claim.
 
 use std::{
+    future::pending,
     pin::pin,
     sync::{
         Arc,
@@ -62,6 +63,9 @@ const CONNECT_S: u64 = 15;
 
 /// A connection that lasted this long was a good one: the next attempts start afresh.
 const GOOD: Duration = Duration::from_secs(30);
+
+/// How long to wait where the queue to the broker had no room for a change of groups: some round trips.
+const REGROUP: Duration = Duration::from_millis(100);
 
 /// How long a twin that has withdrawn stays away before it looks again.
 const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
@@ -230,11 +234,11 @@ pub struct Link {
 
 impl Link {
     /// Begins to connect, until `shutdown`. A new identity makes a new connection. The host is a member of `groups`,
-    /// the names of its labels, for as long as this lives: an agent is told of other labels when it starts.
+    /// the names of its labels; where they change, the connection that there is follows.
     #[must_use]
     pub fn start(
         me: Me,
-        groups: Vec<Name>,
+        groups: watch::Receiver<Vec<Name>>,
         identity: watch::Receiver<Arc<Identity>>,
         shutdown: CancellationToken,
     ) -> Self {
@@ -245,7 +249,7 @@ impl Link {
     #[must_use]
     pub fn start_metered(
         me: Me,
-        groups: Vec<Name>,
+        groups: watch::Receiver<Vec<Name>>,
         identity: watch::Receiver<Arc<Identity>>,
         meter: Arc<Meter>,
         shutdown: CancellationToken,
@@ -267,7 +271,7 @@ impl Link {
 
 struct Task {
     me: Me,
-    groups: Vec<Name>,
+    groups: watch::Receiver<Vec<Name>>,
     identity: watch::Receiver<Arc<Identity>>,
     meter: Arc<Meter>,
     shutdown: CancellationToken,
@@ -352,11 +356,24 @@ impl Task {
             }
         });
         let mut was_up = false;
+        let mut joined = Vec::new();
+        // Made once and not with each packet, as above.
+        let mut regrouped = pin!(news(groups.clone(), false));
         loop {
             // Dropping a poll loses nothing but a connection attempt: what was read stays in the event
-            // loop. The other arm ends the connection anyway.
+            // loop. One arm keeps what it has to do for the next turn, and the other ends the connection anyway.
             let polled = tokio::select! {
                 polled = eventloop.poll() => polled,
+                groups = &mut regrouped => {
+                    let wanted = groups.borrow().clone();
+                    // Who is not connected yet begins with what there is then.
+                    let is_done = !was_up || regroup(&connection, &joined, &wanted);
+                    if was_up && is_done {
+                        joined = wanted;
+                    }
+                    regrouped.set(news(groups, !is_done));
+                    continue;
+                }
                 end = &mut ended => return (close(&connection, eventloop, end).await, was_up),
             };
             if let Ok(Event::Incoming(packet)) = &polled {
@@ -366,7 +383,8 @@ impl Task {
                 Ok(Event::Incoming(Incoming::ConnAck(_))) => {
                     was_up = true;
                     meter.connects.fetch_add(1, Ordering::Relaxed);
-                    greet(me, groups, &connection);
+                    joined.clone_from(&groups.borrow());
+                    greet(me, &joined, &connection);
                     Some(LinkEvent::Up(connection.clone()))
                 }
                 Ok(Event::Incoming(Incoming::Publish(publish))) => message(&connection, publish),
@@ -421,6 +439,38 @@ impl Task {
             .set_transport(transport);
         Ok(options)
     }
+}
+
+/// Waits until the groups are others, or only for a while if what was to be done about it is to be tried again.
+async fn news(mut groups: watch::Receiver<Vec<Name>>, retry: bool) -> watch::Receiver<Vec<Name>> {
+    let changed = async {
+        if groups.changed().await.is_err() {
+            // Nobody is left who could change them.
+            pending::<()>().await;
+        }
+    };
+    if retry {
+        let _ = tokio::time::timeout(REGROUP, changed).await;
+    } else {
+        changed.await;
+    }
+    groups
+}
+
+/// Subscribes to the topics of groups that the host has come to be in, and no longer to those of others. False if the queue has no
+/// room; to do it twice does no harm.
+fn regroup(connection: &Connection, joined: &[Name], wanted: &[Name]) -> bool {
+    let filter = |group: &Name| connection.prefix.filter(&Filter::Topic(Topic::CommandGroup(group.clone())));
+    let (come, gone) = difference(joined, wanted);
+    let come: Vec<_> = come.into_iter().map(|group| SubscribeFilter::new(filter(group), QoS::AtLeastOnce)).collect();
+    (come.is_empty() || connection.client.try_subscribe_many(come).is_ok())
+        && gone.into_iter().all(|group| connection.client.try_unsubscribe(filter(group)).is_ok())
+}
+
+/// What is in `after` alone, and what in `before` alone.
+fn difference<'a>(before: &'a [Name], after: &'a [Name]) -> (Vec<&'a Name>, Vec<&'a Name>) {
+    let without = |all: &'a [Name], others: &[Name]| all.iter().filter(|name| !others.contains(name)).collect();
+    (without(after, before), without(before, after))
 }
 
 /// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.

@@ -12,7 +12,7 @@
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most; `rootfs`: reading what is a container's
 //! - [`unit`], [`artifact`]: units, and where their programs come from
 //! - [`local`]: what can be asked on the host itself
-//! - [`metric`]: measurements; `alert`: what somebody should look at; [`manager`]: what the service manager is told;
+//! - [`metric`]: measurements; `alert`: what somebody should look at; `label`: what the console calls this host; [`manager`]: what the service manager is told;
 //!   `crash`: places at which tests have it killed
 //!
 //! # Tasks
@@ -39,6 +39,7 @@ mod fact;
 pub(crate) mod facts;
 mod follow;
 pub mod join;
+mod label;
 pub mod link;
 mod lives;
 pub mod local;
@@ -336,6 +337,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     put_commands_back(&store, &executor, now_ms).await?;
     let unfinished = journal::unfinished(&store).await?;
 
+    portrait.give_labels(store::label::given(&store).await?);
+    let (groups, groups_watch) = watch::channel(portrait.groups());
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
     let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
     let mut voice = Voice::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
@@ -347,7 +350,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
-        link: Link::start_metered(me.clone(), portrait.groups(), identity_watch.clone(), meter, tasks.clone()),
+        link: Link::start_metered(me.clone(), groups_watch, identity_watch.clone(), meter, tasks.clone()),
         exec,
         units: units.states(),
         metrics: metrics.stored(),
@@ -371,6 +374,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         units: units.clone(),
         voice,
         portrait,
+        groups,
         bounds: Bounds::new(config.journal.clone()),
         lookout,
         queues,

@@ -6,6 +6,7 @@ use muster_topics::{
     PAYLOAD_MAX_BYTES,
     alert::AlertSummary,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
+    label,
     name::{HostId, Name, UnitName},
     select,
     unit::Hold,
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 
 use super::{
     facts,
+    store::label::GivenLabels,
     unit::{Listed, UnitState, UnitStates},
 };
 
@@ -27,6 +29,11 @@ pub(super) struct Portrait {
     pub(super) hostname: String,
     pub(super) facts: Facts,
     interfaces: BTreeMap<String, Interface>,
+    /// Those that its own configuration gives it.
+    own_labels: BTreeMap<Name, String>,
+    /// Those that the console gives it, which stand before them.
+    given_labels: GivenLabels,
+    /// What both come to.
     labels: BTreeMap<Name, String>,
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
@@ -35,12 +42,14 @@ pub(super) struct Portrait {
 }
 
 impl Portrait {
-    pub(super) fn new(labels: BTreeMap<Name, String>, realms: &BTreeSet<Name>) -> Self {
+    pub(super) fn new(own_labels: BTreeMap<Name, String>, realms: &BTreeSet<Name>) -> Self {
         Self {
             hostname: facts::hostname(),
             facts: facts::facts(),
             interfaces: facts::interfaces(),
-            labels,
+            labels: own_labels.clone(),
+            own_labels,
+            given_labels: GivenLabels::default(),
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
             alert_rules: None,
@@ -61,6 +70,17 @@ impl Portrait {
     /// The host carries these realms from now on.
     pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
         self.realms = realms.iter().cloned().collect();
+    }
+
+    /// The console gives it these labels from now on.
+    pub(super) fn give_labels(&mut self, given: GivenLabels) {
+        self.labels = label::merge(&self.own_labels, &given.labels);
+        self.given_labels = given;
+    }
+
+    /// The generation of the console's labels; nothing if there are none.
+    pub(super) fn label_generation(&self) -> Option<u64> {
+        (self.given_labels.generation > 0).then_some(self.given_labels.generation)
     }
 
     /// Looks again at what may have changed.
@@ -117,6 +137,8 @@ impl Portrait {
             realms: self.realms.clone(),
             alerts: self.alerts.clone(),
             alert_rules: self.alert_rules,
+            label_generation: self.label_generation(),
+            own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
             containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
@@ -141,6 +163,7 @@ fn fitted(mut state: HostState) -> HostState {
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::label::HOST_LABELS_MAX;
     use serde_json::json;
 
     use super::*;
@@ -152,7 +175,10 @@ mod tests {
 
     fn state(units: usize, interfaces: usize) -> HostState {
         let labels = (0..LABELS_MAX).map(|index| (name(index), "x".repeat(LABEL_MAX_BYTES))).collect();
-        let mut state = Portrait::new(labels, &(0..REALMS_MAX).map(name).collect()).with(&UnitStates::default());
+        let mut portrait = Portrait::new(labels, &(0..REALMS_MAX).map(name).collect());
+        let given = (0..HOST_LABELS_MAX).map(|index| (name(1_000 + index), "x".repeat(63).parse().unwrap())).collect();
+        portrait.give_labels(GivenLabels { generation: u64::MAX, labels: given });
+        let mut state = portrait.with(&UnitStates::default());
         let interface = Interface {
             mac: "00:11:22:33:44:55".to_owned(),
             addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/128".to_owned(); 16],
@@ -181,5 +207,25 @@ mod tests {
         check(1_000, 2, (0, 2));
         check(0, 64, (0, 0));
         check(1_000, 64, (0, 0));
+    }
+
+    #[test]
+    fn label_of_the_console_hides_the_hosts_own_until_it_is_taken_back() {
+        let own: BTreeMap<Name, String> = [("site".parse().unwrap(), "north".to_owned())].into();
+        let mut portrait = Portrait::new(own.clone(), &BTreeSet::new());
+        let shown = |portrait: &Portrait| {
+            let state = portrait.with(&UnitStates::default());
+            let labels: Vec<String> = state.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert_eq!(state.own_labels(), &own);
+            (labels.join(" "), portrait.groups().len(), state.label_generation)
+        };
+        let mut give = |generation, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            portrait.give_labels(GivenLabels { generation, labels });
+            shown(&portrait)
+        };
+        assert_eq!(give(0, &[]), ("site=north".to_owned(), 1, None));
+        assert_eq!(give(1, &[("site", "south"), ("canary", "yes")]), ("canary=yes site=south".to_owned(), 2, Some(1)));
+        assert_eq!(give(2, &[]), ("site=north".to_owned(), 1, Some(2)));
     }
 }

@@ -17,6 +17,7 @@ use muster_topics::{
     alert::AlertRules,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Refresh, Verb},
     envelope::{self, Kind, Verified},
+    label::HostLabels,
     name::{CommandId, UnitName},
     outcome::{Content, RefusalCode, Report, Status},
 };
@@ -108,6 +109,10 @@ impl Agent {
             Kind::AlertRules => match verified.body::<AlertRules>() {
                 Ok(rules) => return self.alert_rules(rules).await,
                 Err(error) => self.reject("alert_rules", &error.to_string()),
+            },
+            Kind::HostLabels => match verified.body::<HostLabels>() {
+                Ok(labels) => return self.host_labels(labels).await,
+                Err(error) => self.reject("host_labels", &error.to_string()),
             },
         }
         Ok(())

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use reqwest::Method;
 
-use super::{Session, container, print};
+use super::{Session, container, label, print};
 use crate::{api::Host, clock, failure::Failure};
 
 /// Verbs on hosts.
@@ -22,6 +22,8 @@ pub enum Verb {
         /// Its id or hostname; the only host if there is but one
         host: Option<String>,
     },
+    /// List labels of hosts, or change them, for --group and --select
+    Label(label::Label),
     /// Lock a host out: its certificates are revoked, and it must join anew with a new token
     Revoke {
         /// Its id or hostname
@@ -49,6 +51,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             print::say(format_args!("asked {host} to say everything anew"));
             Ok(())
         }
+        Verb::Label(wanted) => label::run(wanted, session).await,
         Verb::Revoke { host } => {
             session.client.order(Method::POST, &format!("hosts/{host}/revoke")).await?;
             print::say(format_args!("{host} is locked out; what it runs goes on until somebody stops it there"));
@@ -144,10 +147,12 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
         if let Some(presence) = &host.presence {
             lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));
         }
+        if !host.labels.is_empty() {
+            lines.push(("labels", label::labels(&host.labels)));
+        }
         if let Some(received) = &host.state {
             let state = &received.value;
             let facts = &state.facts;
-            let labels: Vec<String> = state.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
             let realms: Vec<String> = state.realms.iter().map(ToString::to_string).collect();
             lines.extend([
                 ("heard", print::age(received.at_ms, now_ms)),
@@ -156,7 +161,6 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
                 ("memory", print::bytes(facts.memory_bytes)),
                 ("booted", print::age(facts.boot_ms, now_ms)),
                 ("realms", realms.join(", ")),
-                ("labels", labels.join(", ")),
             ]);
             lines.extend(
                 state

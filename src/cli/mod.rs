@@ -6,7 +6,7 @@
 //! - [`print`]: tables, JSON, YAML, ages, and words for people; [`moment`]: times that people type
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
-//! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
+//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
@@ -31,6 +31,7 @@ pub mod exec;
 pub mod export;
 pub mod host;
 mod hostname;
+pub mod label;
 pub mod login;
 pub mod logs;
 pub mod metric;

@@ -97,7 +97,7 @@ pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<I
 }
 
 /// The hosts that an expression picks, by id, as the console knows them now. One that never said anything of itself has
-/// no facts, labels and realms yet.
+/// no facts and realms yet, and no labels but those that operators gave it.
 ///
 /// # Errors
 /// If it picks none.
@@ -116,17 +116,18 @@ pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String
 }
 
 fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
-    let (no_realms, no_labels) = (Vec::new(), BTreeMap::new());
+    let no_realms = Vec::new();
+    let labels: BTreeMap<_, _> = host.labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect();
     let theirs: Vec<select::Unit<'_>> = units.iter().filter(|unit| unit.host == host.id).map(looked_at).collect();
     let state = host.state.as_ref().map(|received| &received.value);
     wanted.picks(&match state {
-        Some(state) => select::Host::of(host.id, state, &theirs),
+        Some(state) => select::Host { labels: &labels, ..select::Host::of(host.id, state, &theirs) },
         None => select::Host {
             host: host.id,
             hostname: &host.hostname,
             agent_version: "",
             facts: None,
-            labels: &no_labels,
+            labels: &labels,
             realms: &no_realms,
             units: &theirs,
         },

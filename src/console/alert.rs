@@ -1,18 +1,14 @@
 //! Alerts: those that hosts tell, what they are to look at, and silences.
 //!
 //! Rules reach a host as one signed document with all of them. It has no outcome: a host says in its heartbeats which
-//! generation it goes by, and whenever that is another than it should be, it is told again ([`Tellings`]). So it does not
+//! generation it goes by, and whenever that is another than it should be, it is told again ([`super::telling`]). So it does not
 //! matter what is lost on the way, how long a host was away, or whether it has joined only now.
 //!
 //! **Invariant: rules are stored before any host hears of them**, and what a host hears is always newer than all that it heard before.
 
 pub mod outlet;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_topics::{
     Millis, V1,
@@ -20,14 +16,12 @@ use muster_topics::{
     name::{HostId, Name, NameError},
     topic::{HostTopic, Topic},
 };
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Change, Console, Error, Shared, operator,
     store::{
         StoreError,
-        alert::{self, Generations, Which},
+        alert::{self, Which},
         host,
     },
 };
@@ -41,12 +35,6 @@ const ALERTS_MAX: u32 = 1_000;
 const SILENCE_MAX_S: u64 = 366 * 24 * 3600;
 /// The longest reason of a silence.
 const REASON_MAX_BYTES: usize = 1_000;
-/// A host that does not take its rules (an older agent) is told the same no more often than this, for as long as it is connected; one
-/// that says earlier that it has others is told again then. Who comes anew is told at once, for what it was told before may have been
-/// lost with the agent's last life; and so is who was told of earlier rules.
-const TELL_EVERY_MS: Millis = 60_000;
-/// Hosts that are remembered for that; beyond it the memory begins anew.
-const TOLD_MAX: usize = 100_000;
 
 /// How long an alert of the console's own holds after what it tells of: long enough to be seen on the next working day.
 pub(super) const OWN_HOLDS: Duration = Duration::from_secs(3 * 24 * 3600);
@@ -239,174 +227,9 @@ impl Console {
     }
 }
 
-/// Which rules hosts should have, and who is to be told.
-#[derive(Debug)]
-pub(super) struct Tellings {
-    generations: Mutex<Generations>,
-    owed: Mutex<Owed>,
-    more: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Owed {
-    /// Hosts that are to be told, and the generation that they say they have, if it is newer than it should be.
-    hosts: BTreeMap<HostId, u64>,
-    /// What each was last told since it came.
-    told: HashMap<HostId, Told>,
-    /// Hosts that were told too short a time ago, and the generation as above.
-    later: BTreeMap<HostId, u64>,
-}
-
-/// What a host was last told, and when.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    generation: u64,
-    at_ms: Millis,
-}
-
-impl Owed {
-    /// How long it is until a host may be told this.
-    fn wait_ms(&self, host: HostId, wanted: u64, now: Millis) -> Millis {
-        let told = self.told.get(&host).filter(|told| told.generation == wanted);
-        // A clock that was set back must not silence us for as long as it was ahead.
-        let since = told.map(|told| now - told.at_ms).filter(|since| *since >= 0);
-        since.map_or(0, |since| (TELL_EVERY_MS - since).max(0))
-    }
-}
-
-impl Tellings {
-    pub(super) fn new(generations: Generations) -> Self {
-        Self { generations: Mutex::new(generations), owed: Mutex::default(), more: Notify::new() }
-    }
-
-    fn of(&self, host: HostId) -> u64 {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner).of(host)
-    }
-
-    /// This is the part of one host's generation, or of all.
-    fn set_generation(&self, host: Option<HostId>, generation: u64) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        match host {
-            Some(host) => drop(generations.hosts.insert(host, generation)),
-            None => generations.all = generation,
-        }
-    }
-
-    /// A host has come: it may not have heard what it was told before.
-    pub(super) fn came(&self, host: HostId) {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner).told.remove(&host);
-    }
-
-    /// A host is a member no more.
-    pub(super) fn forget(&self, host: HostId) {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner).hosts.remove(&host);
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        owed.hosts.remove(&host);
-        owed.told.remove(&host);
-        owed.later.remove(&host);
-    }
-
-    /// A host has said which generation it has.
-    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
-        let (has, wanted) = (has.unwrap_or_default(), self.of(host));
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        if has == wanted {
-            owed.later.remove(&host);
-            return;
-        }
-        let ahead = if has > wanted { has } else { 0 };
-        let (is_late, is_first) = (owed.wait_ms(host, wanted, now) == 0, owed.later.is_empty());
-        if is_late {
-            owed.hosts.insert(host, ahead)
-        } else {
-            owed.later.insert(host, ahead)
-        };
-        // Whoever waits for one that is told later need not be woken for the next.
-        if is_late || is_first {
-            self.more.notify_one();
-        }
-    }
-
-    /// These are to be told, whenever they last were.
-    fn owe(&self, hosts: Vec<HostId>) {
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        for host in hosts {
-            owed.hosts.entry(host).or_default();
-        }
-        self.more.notify_one();
-    }
-
-    /// Those that are to be told now, and how long it is until there are more.
-    fn take(&self, now: Millis) -> (BTreeMap<HostId, u64>, Option<Duration>) {
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut hosts, later) = (std::mem::take(&mut owed.hosts), std::mem::take(&mut owed.later));
-        let mut wait_ms: Option<Millis> = None;
-        for (host, ahead) in later {
-            match owed.wait_ms(host, self.of(host), now) {
-                0 => drop(hosts.entry(host).or_insert(ahead)),
-                more_ms => {
-                    wait_ms = Some(wait_ms.map_or(more_ms, |least_ms| least_ms.min(more_ms)));
-                    owed.later.insert(host, ahead);
-                }
-            }
-        }
-        if owed.told.len() >= TOLD_MAX {
-            owed.told.clear();
-        }
-        owed.told.extend(hosts.keys().map(|host| (*host, Told { generation: self.of(*host), at_ms: now })));
-        (hosts, wait_ms.map(|wait_ms| Duration::from_millis(wait_ms.unsigned_abs())))
-    }
-
-    /// What became of telling a host that was taken: this generation went out, or nothing, for there is no connection.
-    fn told(&self, host: HostId, sent: Option<u64>) {
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(generation) = sent {
-            // Unless it has come anew meanwhile.
-            owed.told.entry(host).and_modify(|told| told.generation = generation);
-        } else {
-            owed.told.remove(&host);
-        }
-    }
-
-    /// A host that was taken could not be told, through no fault of the connection: it is tried again as if it had been told.
-    fn failed(&self, host: HostId, ahead: u64) {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner).later.entry(host).or_insert(ahead);
-        self.more.notify_one();
-    }
-}
-
-/// Tells hosts their rules until the console stops. What finds no connection is dropped: the host's next heartbeat, or its next digest,
-/// shows that it has not heard.
-pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let all = async {
-        loop {
-            let (hosts, wait) = shared.tellings.take(now_ms());
-            for (host, ahead) in hosts {
-                match tell(&shared, host, ahead).await {
-                    Ok(sent) => shared.tellings.told(host, sent),
-                    Err(error) => {
-                        tracing::error!(host.id = %host, %error, "a host's rules for alerts cannot be told now");
-                        shared.tellings.failed(host, ahead);
-                    }
-                }
-            }
-            let more = shared.tellings.more.notified();
-            match wait {
-                // Too early or too late, it is looked again.
-                Some(wait) => drop(tokio::time::timeout(wait, more).await),
-                None => more.await,
-            }
-        }
-    };
-    tokio::select! {
-        () = all => (),
-        () = shutdown.cancelled() => (),
-    }
-}
-
 /// Tells one host its rules. One that has newer ones than there are heard them from a store that was lost since: it gets still
 /// newer ones. Gives the generation that went out, if there is a connection.
-async fn tell(shared: &Shared, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     if ahead >= shared.tellings.of(host) {
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);

@@ -11,14 +11,14 @@
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
-//! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; `label`: what operators call them (`telling`: until they have heard it); [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
 //! - [`fleet`]: what hosts measured last, and what all of them come to; `vitals`: the console measures itself; [`external`]: stores elsewhere
 //! - `upkeep`: the console looks after itself; `notice`: what is wrong with it
 //! - [`server`]: the listeners; `health`: whether it is well, for anybody; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, who writes how hosts and alerts stand, who feeds each store elsewhere, who measures fleet and console, dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules and who labels, who writes how hosts and alerts stand, who feeds each store elsewhere, who measures fleet and console, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -40,6 +40,7 @@ pub mod external;
 pub mod fleet;
 mod health;
 pub(crate) mod ingest;
+mod label;
 mod link;
 mod notice;
 pub(crate) mod operator;
@@ -52,6 +53,7 @@ mod server;
 mod standing;
 pub(crate) mod start;
 pub mod store;
+mod telling;
 #[cfg(test)]
 mod testing;
 mod upkeep;
@@ -135,7 +137,11 @@ struct Shared {
     content: tokio::sync::Mutex<()>,
     link: LinkHandle,
     owed: ingest::Owed,
-    tellings: alert::Tellings,
+    /// The rules for alerts that hosts should have.
+    tellings: telling::Tellings,
+    labels: label::Labels,
+    /// Held by whoever changes labels of hosts.
+    labelling: tokio::sync::Mutex<()>,
     fleet: fleet::Fleet,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
@@ -207,7 +213,7 @@ impl Console {
     /// All hosts, sorted by hostname.
     pub async fn hosts(&self) -> Result<Vec<types::Host>, Error> {
         let hosts = host::list(self.shared.store.read(), None).await?;
-        Ok(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect())
+        self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
     }
 
     /// Some of the hosts that are looked for, sorted by hostname, and how many there are in all.
@@ -218,7 +224,8 @@ impl Console {
         limit: u32,
     ) -> Result<(Vec<types::Host>, u64), Error> {
         let (hosts, count) = host::page(self.shared.store.read(), search, offset, limit).await?;
-        Ok((hosts.into_iter().map(|host| self.with_what_is_known(host)).collect(), count))
+        let hosts = hosts.into_iter().map(|host| self.with_what_is_known(host)).collect();
+        Ok((self.with_labels(hosts).await?, count))
     }
 
     /// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
@@ -229,8 +236,9 @@ impl Console {
     /// One host, by id or by a hostname that only one has.
     pub async fn host(&self, name: &str) -> Result<types::Host, Error> {
         let id = self.resolve_host(name).await?;
-        let found = host::list(self.shared.store.read(), Some(id)).await?.pop();
-        found.map(|host| self.with_what_is_known(host)).ok_or_else(|| dispatch::unknown_host(name))
+        let found = host::list(self.shared.store.read(), Some(id)).await?;
+        let found = found.into_iter().map(|host| self.with_what_is_known(host)).collect();
+        self.with_labels(found).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
     }
 
     /// A host without its last state, if the console has lost the broker: nobody knows whether it is there still.

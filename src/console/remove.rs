@@ -26,6 +26,7 @@ impl Console {
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
         self.shared.tellings.forget(id);
+        self.shared.labels.forget(id);
         self.shared.left(id, &owed).await;
         Ok(())
     }

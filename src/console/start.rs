@@ -35,14 +35,14 @@ use super::{
     dated::Dated,
     dispatch, enrol,
     external::{self, External, ExternalError},
-    fleet, health, ingest,
+    fleet, health, ingest, label,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
     revocation::{self, RevocationError},
     server::{CONNECTIONS_MAX, Server},
     standing,
     store::{self, Store, StoreError},
-    upkeep, vitals, web,
+    telling, upkeep, vitals, web,
 };
 use crate::{clock::now_ms, files, folders, pki, reload::other_changes, room};
 
@@ -333,6 +333,8 @@ impl Prepared {
         let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
+        let label_generations = store::label::generations(self.store.read()).await?;
+        let has_labels = store::label::heard(self.store.read()).await?;
         let shared = Arc::new(Shared {
             current: RwLock::new(Arc::new(self.config.clone())),
             config: self.config,
@@ -347,7 +349,9 @@ impl Prepared {
             content: tokio::sync::Mutex::default(),
             link: handle,
             owed: ingest::Owed::default(),
-            tellings: alert::Tellings::new(generations),
+            tellings: telling::Tellings::new(generations),
+            labels: label::Labels::new(telling::Tellings::new(label_generations), has_labels),
+            labelling: tokio::sync::Mutex::default(),
             fleet: fleet::Fleet::default(),
             dispatch,
             dated,
@@ -370,7 +374,10 @@ impl Prepared {
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
-        tasks.spawn(alert::run(Arc::clone(&shared), shutdown.clone()));
+        let rules = telling::run(Arc::clone(&shared), |shared| &shared.tellings, alert::tell, shutdown.clone());
+        tasks.spawn(rules);
+        let labels = telling::run(Arc::clone(&shared), |shared| &shared.labels.tellings, label::tell, shutdown.clone());
+        tasks.spawn(labels);
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }

@@ -329,6 +329,8 @@ mod tests {
             alerts: Default::default(),
             containers: Default::default(),
             alert_rules: None,
+            label_generation: None,
+            own_labels: None,
         }
     }
 

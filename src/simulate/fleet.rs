@@ -147,14 +147,13 @@ impl Keeper {
         let _guard = shutdown.clone().drop_guard();
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
-        let groups = self.common.manner.state.labels.keys().cloned().collect();
-        let link = Link::start_metered(me.clone(), groups, identity, meter, shutdown);
+        let (groups, groups_watch) = watch::channel(self.common.manner.state.labels.keys().cloned().collect());
+        let link = Link::start_metered(me.clone(), groups_watch, identity, meter, shutdown);
         let (series, name) = (self.common.manner.series, hostname(self.row.n));
         let measures = (series > 0).then(|| Measures::new(series, self.row.id, &name, life.epoch));
         let beats = Beats::new(life.epoch, config.heartbeat.periods(), self.state());
         let host = Host::new(Parts {
             n: self.row.n,
-            hostname: name,
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),
             me,
             former: instances.map(|instance| presence::Life { instance, is_newcomer: false }).collect(),
@@ -166,6 +165,8 @@ impl Keeper {
             manner: Arc::clone(&self.common.manner),
             tally: Arc::clone(&self.common.tally),
             measures,
+            state: self.state(),
+            groups,
         });
         host.run(link, unfinished, self.leave()).await
     }

@@ -21,7 +21,7 @@ use muster_topics::{
     select,
     topic::{HostTopic, Topic},
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
 
 use super::{
@@ -81,7 +81,6 @@ pub(super) enum Leave {
 /// What a host is made of.
 pub(super) struct Parts {
     pub(super) n: Number,
-    pub(super) hostname: String,
     pub(super) me: Me,
     pub(super) former: Vec<Life>,
     pub(super) identity: Arc<Identity>,
@@ -94,6 +93,10 @@ pub(super) struct Parts {
     pub(super) tally: Arc<Tally>,
     /// Nothing if it measures nothing.
     pub(super) measures: Option<Measures>,
+    /// What it says of itself in this life.
+    pub(super) state: HostState,
+    /// The names of its labels, which the link follows.
+    pub(super) groups: watch::Sender<Vec<Name>>,
 }
 
 /// A command that takes its time.
@@ -113,8 +116,6 @@ pub(super) struct Host {
     pub(super) running: BTreeMap<CommandId, Running>,
     pub(super) refreshes: Refreshes,
     pub(super) refresh_due_ms: Option<Millis>,
-    /// The generation of the console's rules for alerts, in this life.
-    pub(super) rules: Option<u64>,
     held: VecDeque<Message>,
     sole: bool,
     began: Instant,
@@ -133,7 +134,6 @@ impl Host {
             running: BTreeMap::new(),
             refreshes: Refreshes::default(),
             refresh_due_ms: None,
-            rules: None,
             held: VecDeque::new(),
             sole: false,
             began: Instant::now(),
@@ -142,8 +142,7 @@ impl Host {
 
     /// This host as select expressions see it.
     pub(super) fn seen(&self) -> select::Host<'_> {
-        let Parts { me, hostname, manner, .. } = &self.parts;
-        select::Host { hostname, ..select::Host::of(me.host, &manner.state, &[]) }
+        select::Host::of(self.parts.me.host, &self.parts.state, &[])
     }
 
     /// Milliseconds of this life, by a clock that only goes forward.

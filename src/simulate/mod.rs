@@ -261,6 +261,8 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         alerts: BTreeMap::new(),
         containers: Default::default(),
         alert_rules: None,
+        label_generation: None,
+        own_labels: None,
     }
 }
 

@@ -9,7 +9,7 @@ use muster_topics::{
     alert::AlertRules,
     command::{Command, Refresh, Verb},
     envelope::{self, Kind, Verified},
-    heartbeat::HostState,
+    label::{self, HostLabels},
     name::{CommandId, Digest},
     outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
     topic::Topic,
@@ -68,6 +68,11 @@ impl Host {
                     self.alert_rules(&told);
                 }
             }
+            Kind::HostLabels => {
+                if let Ok(told) = verified.body::<HostLabels>() {
+                    self.host_labels(told);
+                }
+            }
         }
         self.parts.voice.done(message);
         Ok(())
@@ -97,14 +102,33 @@ impl Host {
     /// A simulated host raises no alert. But the console hears that the rules have arrived, as from any host, and does not
     /// tell them again and again.
     fn alert_rules(&mut self, told: &AlertRules) {
-        if told.host != self.parts.me.host || self.rules.is_some_and(|rules| told.generation <= rules) {
+        let Parts { me, state, time, .. } = &mut self.parts;
+        if told.host != me.host || state.alert_rules.is_some_and(|rules| told.generation <= rules) {
             return;
         }
-        self.parts.time.saw(told.issued_ms, clock::now_ms());
-        self.rules = Some(told.generation);
-        let Parts { hostname, manner, voice, .. } = &mut self.parts;
-        let state = HostState { hostname: hostname.clone(), alert_rules: self.rules, ..manner.state.clone() };
-        voice.beats.observe(state);
+        time.saw(told.issued_ms, clock::now_ms());
+        state.alert_rules = Some(told.generation);
+        self.state_changed();
+    }
+
+    /// The console's labels, as an agent has them, but for this life alone.
+    fn host_labels(&mut self, told: HostLabels) {
+        let Parts { me, state, time, groups, .. } = &mut self.parts;
+        if told.host != me.host || state.label_generation.is_some_and(|labels| told.generation <= labels) {
+            return;
+        }
+        time.saw(told.issued_ms, clock::now_ms());
+        let own = state.own_labels().clone();
+        state.labels = label::merge(&own, &told.labels);
+        state.own_labels = (!told.labels.is_empty()).then_some(own);
+        state.label_generation = Some(told.generation);
+        groups.send_replace(state.labels.keys().cloned().collect());
+        self.state_changed();
+    }
+
+    fn state_changed(&mut self) {
+        let Parts { state, voice, .. } = &mut self.parts;
+        voice.beats.observe(state.clone());
         voice.beats.hasten();
     }
 

@@ -377,3 +377,58 @@ fn a_bad_expression_is_named_and_nothing_is_published() {
     run(&["--all", "--env", "A=b"]).expect_code(2).expect_stderr("carries no environment");
     assert_eq!(roles.json(&["command", "ls"]), Value::Array(vec![]));
 }
+
+#[test]
+fn labels_of_the_console_decide_who_is_meant() {
+    let mut bench = Bench::start();
+    let mut reader = bench.reader();
+    let label = |bench: &Bench, args: &[&str]| bench.roles.home.muster(&[&["host", "label"], args].concat());
+    label(&bench, &["north-1", "canary=yes"]).expect_code(0).expect_stderr("north-1: canary=yes floor=10 site=north\n");
+    assert_eq!(bench.ran(&["--group", "canary"]), ["north-1", "north-2", "south-1"]);
+    // It heard the group's one message, and was not told alone.
+    let group = bench.last()["id"].as_str().unwrap().to_owned();
+    let signed =
+        |printed: &str, topic: &str| payloads(printed, topic).iter().filter(|text| text.contains(&group)).count();
+    reader.wait_for("the group's message", |printed| (signed(printed, "cmd/group/canary") == 1).then_some(()));
+    assert_eq!(signed(&reader.printed(), &format!("h/{}/cmd", bench.id("north-1"))), 0, "{}", reader.printed());
+
+    // One of its own file is changed only if that is said, and shows again afterwards.
+    label(&bench, &["north-1", "site=south"]).expect_code(1).expect_stderr("north-1 has site=north");
+    label(&bench, &["north-1", "site=south", "--overwrite"]).expect_code(0);
+    assert_eq!(bench.ran(&["--select", "label.site=south"]), ["north-1", "south-1"]);
+    let shown = bench.roles.json(&["host", "label", "north-1"]);
+    let site = shown[0]["labels"].as_array().unwrap().iter().find(|label| label["name"] == "site").unwrap();
+    assert_eq!(
+        (&site["value"], &site["origin"], &site["hides"]),
+        (&"south".into(), &"console".into(), &"north".into())
+    );
+    label(&bench, &["north-1", "site-"]).expect_code(0).expect_stderr("site=north");
+    assert_eq!(bench.ran(&["--select", "label.site=north"]), ["north-1", "north-2"]);
+
+    // Who is away hears of it before anything that is to be judged by it, also from a console that was started anew.
+    bench.kill("south-1");
+    label(&bench, &["south-1", "wave=1"]).expect_code(0).expect_stderr("it is away");
+    let mark = bench.mark("ran");
+    let id = bench.roles.ok(&["exec", "--group", "wave", "--no-wait", "--shell", "--", &mark]).trim().to_owned();
+    bench.roles.restart_console();
+    bench.again("south-1");
+    assert_eq!(bench.outcome(&id, "south-1")["exit"]["code"], 0);
+    // And who has heard of it knows it again, with nobody to tell it.
+    bench.kill("north-1");
+    bench.roles.stop_console();
+    bench.again("north-1");
+    let mut agent = bench.hosts.get_mut("north-1").unwrap().agent.take().unwrap();
+    agent.wait_for("a connection", |printed| printed.contains("connected to the broker").then_some(()));
+    bench.hosts.get_mut("north-1").unwrap().agent = Some(agent);
+    bench.roles.start_console();
+    bench.state("north-1", "online");
+    bench.state("south-1", "online");
+    assert_eq!(bench.ran(&["--group", "canary"]), ["north-1", "north-2", "south-1"]);
+
+    let refused = label(&bench, &["--all", "canary-"]).expect_code(2);
+    refused.expect_stderr("to change labels of all 3 hosts needs a yes");
+    let run = label(&bench, &["--all", "canary-", "--yes"]).expect_code(0);
+    run.expect_stderr("north-2: canary= is of its agent's own configuration, and stays");
+    assert_eq!(bench.ran(&["--group", "canary"]), ["north-2", "south-1"]);
+    assert_eq!(bench.roles.home.muster(&["host", "label", "nobody", "a=b"]).code, 1);
+}

@@ -60,6 +60,8 @@ pub enum Kind {
     Ack,
     /// [`crate::alert::AlertRules`].
     AlertRules,
+    /// [`crate::label::HostLabels`].
+    HostLabels,
 }
 
 impl Kind {
@@ -69,6 +71,7 @@ impl Kind {
             Self::Refresh => "refresh",
             Self::Ack => "ack",
             Self::AlertRules => "alert_rules",
+            Self::HostLabels => "host_labels",
         }
     }
 }

@@ -89,7 +89,7 @@ pub struct HostState {
     pub facts: Facts,
     /// Network interfaces by name, loopback left out.
     pub interfaces: BTreeMap<String, Interface>,
-    /// The host's labels.
+    /// The host's labels: its own, and before those of the same name the ones that the console gives it.
     pub labels: BTreeMap<Name, String>,
     /// The realms that the host carries.
     pub realms: Vec<Name>,
@@ -105,6 +105,20 @@ pub struct HostState {
     /// The generation of the console's rules for alerts that the host goes by; nothing if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert_rules: Option<u64>,
+    /// The generation of the console's labels that the host has; nothing if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_generation: Option<u64>,
+    /// The labels of the host's own configuration, if it has any of the console's; else they are `labels`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_labels: Option<BTreeMap<Name, String>>,
+}
+
+impl HostState {
+    /// The labels of the host's own configuration.
+    #[must_use]
+    pub fn own_labels(&self) -> &BTreeMap<Name, String> {
+        self.own_labels.as_ref().unwrap_or(&self.labels)
+    }
 }
 
 /// Slowly changing properties of the machine.

@@ -21,7 +21,8 @@
 //! - [`select`]: expressions that pick units
 //! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
-//! - [`metric`]: batches of measurements in line protocol; [`alert`]: what somebody should look at, and when
+//! - [`metric`]: batches of measurements in line protocol; [`alert`]: what somebody should look at, and when;
+//!   [`label`]: what the console calls a host
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
 //!
@@ -43,6 +44,7 @@ pub mod envelope;
 pub mod exec;
 pub mod heartbeat;
 pub mod join;
+pub mod label;
 pub mod manifest;
 pub mod metric;
 pub mod name;

@@ -16,6 +16,7 @@ use crate::{
     envelope::Envelope,
     heartbeat::Heartbeat,
     join::{JoinRequest, Membership, Problem, RenewRequest},
+    label::HostLabels,
     manifest::Manifest,
     name::UnitName,
     outcome::{Report, UnitAnswer},
@@ -114,8 +115,8 @@ const CHANNELS: &[Channel] = &[
         address: "h/{host}/cmd",
         payload: Some("Envelope"),
         retained: false,
-        about: "A signed Command, Refresh or AlertRules for one host. A command is repeated until there is an outcome, rules until \
-                a heartbeat says that the host has them.",
+        about: "A signed Command, Refresh, AlertRules or HostLabels for one host. A command is repeated until there is an outcome, \
+                rules and labels until a heartbeat says that the host has them.",
     },
     Channel {
         id: "commandAll",
@@ -163,6 +164,7 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<Ack>("Ack"),
         schema::<Alert>("Alert"),
         schema::<AlertRules>("AlertRules"),
+        schema::<HostLabels>("HostLabels"),
         schema::<Effective>("Effective"),
         schema::<Manifest>("Manifest"),
         schema::<Snapshots>("Snapshots"),

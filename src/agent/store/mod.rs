@@ -2,7 +2,7 @@
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their answers), [`unit`]
 //! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been;
-//! `verified`: what they go back to), [`metric`] (measurements that wait for the console), [`alert`].
+//! `verified`: what they go back to), [`metric`] (measurements that wait for the console), [`alert`] and [`label`] (what the console says).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
 //!
@@ -13,6 +13,7 @@
 pub mod alert;
 pub mod intent;
 pub mod journal;
+pub mod label;
 pub mod lease;
 mod mark;
 pub mod metric;

@@ -24,7 +24,7 @@ struct Table {
     columns: &'static [&'static str],
 }
 
-const TABLES: [Table; 11] = [
+const TABLES: [Table; 12] = [
     Table { name: "meta", keys: &["key"], columns: &["value"] },
     Table {
         name: "journal",
@@ -72,6 +72,7 @@ const TABLES: [Table; 11] = [
     },
     Table { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
     Table { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
+    Table { name: "host_labels", keys: &["one"], columns: &["generation", "labels"] },
 ];
 
 impl Table {

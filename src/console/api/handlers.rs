@@ -66,6 +66,21 @@ pub(super) async fn host(State(console): State<Console>, Segments(host): Segment
     Ok(Json(console.host(&host).await?))
 }
 
+pub(super) async fn host_labels(
+    State(console): State<Console>,
+    Segments(host): Segments<String>,
+) -> Answer<api::LabelledHost> {
+    Ok(Json(console.host_labels(&host).await?))
+}
+
+pub(super) async fn label_hosts(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(wanted): Document<api::LabelHosts>,
+) -> Answer<Vec<api::LabelledHost>> {
+    Ok(Json(console.label_hosts(&operator, wanted).await?))
+}
+
 pub(super) async fn refresh(
     State(console): State<Console>,
     Extension(Asker(operator)): AskedBy,

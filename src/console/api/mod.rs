@@ -126,6 +126,16 @@ fn fleet_routes() -> Vec<Route> {
             "Removes a host that is away: it is a member no more, and what it said is forgotten.",
             delete(h::remove_host),
         ),
+        Route::new(Get, "/v1/hosts/{host}/labels", "The labels of a host, with where each comes from.", get(h::host_labels))
+            .gives(Shape::of::<api::LabelledHost>()),
+        Route::new(
+            Post,
+            "/v1/host-labels",
+            "Gives hosts labels and takes labels back; hosts that are away hear of it when they are back.",
+            post(h::label_hosts),
+        )
+        .takes(Shape::of::<api::LabelHosts>())
+        .gives(Shape::list::<api::LabelledHost>()),
         Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to say everything anew.", post(h::refresh)),
         Route::new(
             Post,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The hosts that a command is for, and their names.
-pub(super) type Meant = Vec<(HostId, String)>;
+pub(in crate::console) type Meant = Vec<(HostId, String)>;
 
 /// Whom a command is for.
 pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Meant), Error> {

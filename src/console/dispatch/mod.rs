@@ -40,7 +40,7 @@ use self::{
     schedule::{Action, Ended, Schedule},
 };
 use super::{
-    Change, Console, Error, Shared, content, realm, register,
+    Change, Console, Error, Shared, content, label, realm, register,
     store::{
         self, StoreError,
         command::{Open, Reached, Settled},
@@ -228,6 +228,11 @@ async fn moot(shared: &Shared, command: &Command, hosts: &Meant) -> Result<HashS
         }
         _ => Ok(HashSet::new()),
     }
+}
+
+/// The hosts that are meant, as the console knows them now.
+pub(super) async fn meant(shared: &Shared, wanted: &api::NewTarget) -> Result<Meant, Error> {
+    address::resolve(shared, wanted).await.map(|(_, hosts)| hosts)
 }
 
 /// Whether there is room for commands that are for hosts by name.
@@ -544,6 +549,7 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
     let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
     // What comes after a message for which there was no room waits as well: a host gets all in its order.
     let mut crowded: HashSet<HostId> = HashSet::new();
+    let mut labelled: HashSet<HostId> = HashSet::new();
     for action in actions {
         let (command, topic) = match action {
             Action::Close(command, host, ended) => {
@@ -566,6 +572,11 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
             }
         };
         let host = topic.host();
+        if let Some(host) = host.filter(|host| labelled.insert(*host))
+            && !label::tell_first(shared, host).await
+        {
+            crowded.insert(host);
+        }
         let bytes = match host {
             Some(host) if is_sealed => with_key(shared, command, host, bytes).await?,
             _ => bytes,

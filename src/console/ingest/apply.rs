@@ -155,6 +155,7 @@ impl Batch {
                     }
                 }
                 self.effects.rules.insert(id, state.alert_rules);
+                self.effects.labels.insert(id, state.label_generation);
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
@@ -166,8 +167,9 @@ impl Batch {
             Verdict::Old => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
             Verdict::Digest { state, digest } => {
-                let rules = state.get("alert_rules").and_then(serde_json::Value::as_u64);
-                self.effects.rules.insert(id, rules);
+                let generation = |of: &str| state.get(of).and_then(serde_json::Value::as_u64);
+                self.effects.rules.insert(id, generation("alert_rules"));
+                self.effects.labels.insert(id, generation("label_generation"));
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));

@@ -40,6 +40,8 @@ pub(crate) struct Effects {
     pub(crate) busy: Vec<(CommandId, HostId)>,
     /// Which rules for alerts hosts say that they have.
     pub(super) rules: BTreeMap<HostId, Option<u64>>,
+    /// Which labels of the console hosts say that they have.
+    pub(super) labels: BTreeMap<HostId, Option<u64>>,
     /// Hosts of which output was stored.
     pub(super) printed: BTreeSet<HostId>,
     /// News for pages.
@@ -64,6 +66,7 @@ impl Effects {
         self.settled.extend(more.settled);
         self.busy.extend(more.busy);
         self.rules.extend(more.rules);
+        self.labels.extend(more.labels);
         self.printed.extend(more.printed);
         self.changes.extend(more.changes);
     }
@@ -86,11 +89,15 @@ impl Effects {
     pub(super) async fn perform(mut self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.tellings.came(*host);
+            shared.labels.tellings.came(*host);
         }
         let events = self.take_events();
         shared.owed.add(self.acks);
         for (host, has) in self.rules {
             shared.tellings.heard(host, has, now);
+        }
+        for (host, has) in self.labels {
+            shared.labels.heard(host, has, now);
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use muster_topics::{
     Millis,
     heartbeat::{Facts, HostState},
-    name::{CommandId, HostId, UnitName},
+    name::{CommandId, HostId, Name, UnitName},
     presence::{Presence, PresenceState},
     sealed::SealingKey,
     unit::UnitReport,
@@ -318,6 +318,29 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<Ho
     rows.into_iter().map(|(host, since_ms)| Ok((parsed("host id", &host)?, since_ms))).collect()
 }
 
+/// Names of hosts, and the labels of their own configurations as they said them last.
+pub async fn own_labels(
+    db: &SqlitePool,
+    hosts: &[HostId],
+) -> Result<HashMap<HostId, (String, BTreeMap<Name, String>)>> {
+    let mut labels = HashMap::new();
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "SELECT host.id, host.hostname,
+                    COALESCE(json_extract(heartbeat.state, '$.own_labels'), json_extract(heartbeat.state, '$.labels'), '{{}}')
+             FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE host.id IN {}",
+            parameters(1, piece.len())
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql));
+        let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
+        let rows: Vec<(String, String, String)> = query.fetch_all(db).await?;
+        for (host, hostname, own) in rows {
+            labels.insert(parsed("host id", &host)?, (hostname, json("labels", &own)?));
+        }
+    }
+    Ok(labels)
+}
+
 /// Names of all hosts, and whether each is online.
 pub async fn standing(db: &SqlitePool) -> Result<BTreeMap<HostId, (String, bool)>> {
     let rows: Vec<(String, String, bool)> = sqlx::query_as(
@@ -365,6 +388,7 @@ impl HostRow {
             state,
             joined_ms: self.joined_ms,
             certificate_expires_ms: self.certificate_expires_ms,
+            labels: Vec::new(),
         })
     }
 }

@@ -17,6 +17,7 @@ pub mod content;
 pub mod course;
 pub mod host;
 pub mod issued;
+pub mod label;
 pub mod operator;
 pub mod pick;
 pub mod realm;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use futures_util::TryStreamExt;
-use muster_topics::{heartbeat::HostState, name::HostId, select, unit::UnitReport};
+use muster_topics::{heartbeat::HostState, label::merge, name::HostId, select, unit::UnitReport};
 use sqlx::SqlitePool;
 
-use super::{Result, host::is_member, json, parsed};
+use super::{Result, host::is_member, json, label, parsed};
 
 /// Ids and names of the members that `picks` takes, by what they have said last; of one that has never said anything its
-/// name and its facts are known, from when it joined. Units are looked up only if they are asked for.
+/// name and its facts are known, from when it joined, and what operators call it. Units are looked up only if they are asked for.
 pub async fn hosts(
     db: &SqlitePool,
     with_units: bool,
@@ -24,6 +24,7 @@ pub async fn hosts(
         " ORDER BY host.id"
     ))
     .fetch(db);
+    let given = label::given(db, None).await?;
     let no_labels = BTreeMap::new();
     let mut found = Vec::new();
     // Row by row: the states of ten thousand hosts are some 20 MB of text.
@@ -32,14 +33,20 @@ pub async fn hosts(
         let reports: &[UnitReport] = units.get(&id).map_or(&[], Vec::as_slice);
         let unit = |report| looked_at(id, &hostname, report);
         let units: Vec<select::Unit<'_>> = reports.iter().map(unit).collect();
+        // What an operator said last counts, whether the host has heard it yet or not.
+        let labels = |own: &BTreeMap<_, _>| merge(own, &given.get(&id).map(label::values).unwrap_or_default());
         let is_picked = match state.map(|state| json::<HostState>("state", &state)).transpose()? {
-            Some(state) => picks(&select::Host { hostname: &hostname, ..select::Host::of(id, &state, &units) }),
+            Some(state) => picks(&select::Host {
+                hostname: &hostname,
+                labels: &labels(state.own_labels()),
+                ..select::Host::of(id, &state, &units)
+            }),
             None => picks(&select::Host {
                 host: id,
                 hostname: &hostname,
                 agent_version: "",
                 facts: Some(&json("facts", &facts)?),
-                labels: &no_labels,
+                labels: &labels(&no_labels),
                 realms: &[],
                 units: &units,
             }),

@@ -56,6 +56,12 @@ pub(super) fn sample_unit() -> crate::api::Unit {
     view::samples::unit("h", 0)
 }
 
+/// A host that tests may change.
+#[cfg(test)]
+pub(super) fn sample_host() -> crate::api::Host {
+    view::samples::host("h", 0)
+}
+
 /// What handlers share.
 #[derive(Clone, Debug)]
 struct Web {
@@ -80,6 +86,7 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}", get(host::show))
         .route("/charts", get(chart::fleet))
         .route("/host/{host}/charts", get(chart::host))
+        .route("/host/{host}/label", post(host::label))
         .route("/host/{host}/remove", post(host::remove))
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))

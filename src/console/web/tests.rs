@@ -3,5 +3,6 @@
 mod charts;
 mod fleet;
 mod flow;
+mod labels;
 mod markup;
 mod rules;

@@ -1,20 +1,26 @@
 //! One host.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::{extract::State, response::Response};
+use muster_topics::name::{LabelValue, Name, NameError};
 use serde::Deserialize;
 
-use crate::console::{
-    Console, Error,
-    store::alert::Which,
-    web::{
-        answer,
-        chart::{self, Range},
-        extract::{Params, Segments},
-        guard::Session,
-        ledger::Entry,
-        view::{
-            bits,
-            host::{HostView, RECENT},
+use crate::{
+    api::{LabelHosts, NewTarget},
+    console::{
+        Console, Error,
+        store::alert::Which,
+        web::{
+            answer,
+            chart::{self, Range},
+            extract::{Params, Segments},
+            guard::{Fields, Session},
+            ledger::Entry,
+            view::{
+                bits,
+                host::{HostView, RECENT},
+            },
         },
     },
 };
@@ -43,6 +49,31 @@ pub(in crate::console::web) async fn show(
             return Ok(answer::see(&bits::host_url(view.host.id)));
         }
         Ok(answer::page(&session, &view, asked.part.as_deref()))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+/// Sets a label, or removes one.
+pub(in crate::console::web) async fn label(
+    State(console): State<Console>,
+    session: Session,
+    Segments(host): Segments<String>,
+    fields: Fields,
+) -> Response {
+    let answer = async {
+        let host = console.resolve_host(&host).await?;
+        let wrong = |error: NameError| Error::invalid("bad_label", error.to_string());
+        let name = |field: &str| fields.one(field).trim().parse::<Name>().map_err(wrong);
+        let (mut set, mut remove) = (BTreeMap::new(), BTreeSet::new());
+        if fields.one("remove").is_empty() {
+            set.insert(name("name")?, fields.one("value").trim().parse::<LabelValue>().map_err(wrong)?);
+        } else {
+            remove.insert(name("remove")?);
+        }
+        let target = NewTarget::Hosts(vec![host.to_string()]);
+        let wanted = LabelHosts { target, set, remove, overwrite: fields.one("overwrite") == "yes" };
+        console.label_hosts(&session.operator, wanted).await?;
+        Ok(answer::see(&bits::host_url(host)))
     };
     answer::or_problem(&session, answer.await)
 }

@@ -1,6 +1,7 @@
 //! One host: facts, measurements, units, recent commands.
 
 use maud::{Markup, html};
+use muster_topics::name::NAME_MAX_BYTES;
 
 use super::{
     Frame, Section, View, Watch, alerts,
@@ -8,7 +9,7 @@ use super::{
     commands, region, unit,
 };
 use crate::{
-    api::{Alert, Host, HostConnection, Unit},
+    api::{Alert, Host, HostConnection, HostLabel, LabelOrigin, Unit},
     console::web::{
         chart::{Latest, Range},
         ledger::Entry,
@@ -56,6 +57,7 @@ impl View for HostView {
                 a.button href={ "/run?host=" (self.host.id) } { "Run a command" }
             }
             (region(&url, "facts", &["host"], self.facts(frame)))
+            (self.labels(frame))
             (region(&url, "alerts", &["alert"], self.alerts(frame)))
             section {
                 h2 { "Units" }
@@ -104,10 +106,10 @@ impl HostView {
                     div { dt { "System" } dd { (facts.os) ", kernel " (facts.kernel) ", " (facts.arch) } }
                     div { dt { "Machine" } dd { (facts.cpus) " × " (facts.cpu_model) ", " (bytes(facts.memory_bytes)) " memory" } }
                     div { dt { "Network" } dd { (interfaces(&said.value.interfaces)) } }
-                    @if !said.value.labels.is_empty() {
-                        div { dt { "Labels" } dd { @for (name, value) in &said.value.labels { code { (name) "=" (value) } " " } } }
-                    }
                     div { dt { "Realms" } dd { @for realm in &said.value.realms { (realm) " " } } }
+                }
+                @if !host.labels.is_empty() {
+                    div { dt { "Labels" } dd { ul.plain { @for one in &host.labels { li { (label(one)) } } } } }
                 }
                 @if let Some(presence) = &host.presence { div { dt { "Agent" } dd { "muster " (presence.agent_version) } } }
                 div { dt { "Joined" } dd { (ago(host.joined_ms, now_ms)) } }
@@ -116,6 +118,37 @@ impl HostView {
             }
             @if host.presence.is_none() {
                 p.note { "It joined, and its agent has never connected to the broker. On the host, its log says why." }
+            }
+        }
+    }
+
+    /// To change what operators call it. No region: what somebody is typing stays.
+    fn labels(&self, frame: &Frame) -> Markup {
+        let url = format!("{}/label", bits::host_url(self.host.id));
+        let given = self.host.labels.iter().filter(|label| label.origin == LabelOrigin::Console);
+        html! {
+            details {
+                summary { "Change labels" }
+                p.note { "Selectors and groups find hosts by their labels. One that is set here stands before one of the same name in the \
+                    agent's own configuration, which shows again once this one is removed. A host that is away hears of it when it is back." }
+                (frame.form(&url, html! {
+                    div.field {
+                        label for="label-name" { "Label" }
+                        input id="label-name" type="text" name="name" placeholder="canary" required autocapitalize="none" spellcheck="false" maxlength=(NAME_MAX_BYTES);
+                    }
+                    div.field {
+                        label for="label-value" { "Value" }
+                        input id="label-value" type="text" name="value" placeholder="yes" required autocapitalize="none" spellcheck="false" maxlength=(NAME_MAX_BYTES);
+                    }
+                    label { input type="checkbox" name="overwrite" value="yes"; " Change it if it has another value" }
+                    button type="submit" { "Set the label" }
+                }))
+                @for label in given {
+                    (frame.form(&url, html! {
+                        input type="hidden" name="remove" value=(label.name);
+                        button type="submit" { "Remove " (label.name) "=" (label.value) }
+                    }))
+                }
             }
         }
     }
@@ -197,6 +230,15 @@ impl HostView {
                 (commands::table(&self.commands, frame))
             }
         }
+    }
+}
+
+/// A label, and where it comes from.
+fn label(label: &HostLabel) -> Markup {
+    html! {
+        code { (label.name) "=" (label.value) }
+        @if let Some(operator) = &label.operator { " set by " (operator) }
+        @if let Some(hides) = &label.hides { " before the agent's own " code { (label.name) "=" (hides) } }
     }
 }
 

@@ -47,6 +47,8 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         alerts: BTreeMap::new(),
         containers: BTreeMap::from([(hostname.to_owned(), others), ("muster.default.shop".to_owned(), ours)]),
         alert_rules: None,
+        label_generation: None,
+        own_labels: None,
     };
     Host {
         id: HostId::random(),
@@ -57,6 +59,24 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
             since_ms: ago(4_000),
             agent_version: "0.1.0".to_owned(),
         }),
+        labels: vec![
+            HostLabel {
+                name: "canary".parse().unwrap(),
+                value: "yes".to_owned(),
+                origin: LabelOrigin::Console,
+                hides: Some(hostname.to_owned()),
+                operator: Some("anna".parse().unwrap()),
+                set_ms: Some(ago(60)),
+            },
+            HostLabel {
+                name: "site".parse().unwrap(),
+                value: hostname.to_owned(),
+                origin: LabelOrigin::Agent,
+                hides: None,
+                operator: None,
+                set_ms: None,
+            },
+        ],
         state: Some(Received { at_ms: ago(3), value: state }),
         joined_ms: ago(90_000),
         certificate_expires_ms: ago(-2_500_000),

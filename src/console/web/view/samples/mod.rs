@@ -49,7 +49,8 @@ use super::{
 use crate::{
     api::{
         Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config,
-        CreatedToken, Host, HostConnection, HostPresence, Problem, Received, Status, Token, Unit,
+        CreatedToken, Host, HostConnection, HostLabel, HostPresence, LabelOrigin, Problem, Received, Status, Token,
+        Unit,
     },
     console::{
         fleet::{Listed, Overview},

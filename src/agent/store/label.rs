@@ -1,0 +1,71 @@
+//! The labels that the console gives this host.
+
+use std::collections::BTreeMap;
+
+use muster_topics::name::{LabelValue, Name};
+
+use super::{Store, StoreError, from_sql, to_sql, unit::to_json};
+
+/// The console's labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenLabels {
+    /// Their order in time; 0 if none ever came.
+    pub generation: u64,
+    /// The labels.
+    pub labels: BTreeMap<Name, LabelValue>,
+}
+
+/// The labels of the console. If they cannot be read it is as if there were none: the console gives them again.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn given(store: &Store) -> Result<GivenLabels, StoreError> {
+    let row =
+        sqlx::query!("SELECT generation, labels FROM host_labels WHERE one = 1").fetch_optional(&store.pool).await?;
+    let Some(row) = row else { return Ok(GivenLabels::default()) };
+    match serde_json::from_str(&row.labels) {
+        Ok(labels) => Ok(GivenLabels { generation: from_sql(row.generation), labels }),
+        Err(error) => {
+            tracing::error!(%error, "the console's labels of this host cannot be read; it is asked for them again");
+            Ok(GivenLabels::default())
+        }
+    }
+}
+
+/// Keeps the labels of the console, in place of those before.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn set_given(store: &Store, given: &GivenLabels) -> Result<(), StoreError> {
+    let (generation, labels) = (to_sql(given.generation), to_json("labels", &given.labels)?);
+    let mut tx = store.begin().await?;
+    sqlx::query!(
+        "INSERT INTO host_labels (one, generation, labels) VALUES (1, ?, ?)
+         ON CONFLICT (one) DO UPDATE SET generation = excluded.generation, labels = excluded.labels",
+        generation,
+        labels
+    )
+    .execute(&mut *tx)
+    .await?;
+    super::commit(tx, "keep labels").await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn labels_of_the_console_outlive_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        let store = Store::open(&path).await.unwrap();
+        assert_eq!(given(&store).await.unwrap(), GivenLabels::default());
+        for (generation, value) in [(7, "yes"), (8, "no")] {
+            let labels = [("canary".parse().unwrap(), value.parse().unwrap())].into();
+            set_given(&store, &GivenLabels { generation, labels }).await.unwrap();
+        }
+        drop(store);
+        let kept = given(&Store::open(&path).await.unwrap()).await.unwrap();
+        assert_eq!((kept.generation, kept.labels[&"canary".parse::<Name>().unwrap()].as_str()), (8, "no"));
+    }
+}

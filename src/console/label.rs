@@ -1,0 +1,280 @@
+//! Labels that operators give hosts, beside those of the hosts' own configurations, which they stand before.
+//!
+//! They reach a host as one signed document with all of them ([`super::telling`]). The host then carries them: it subscribes to their groups
+//! and decides by them whether a command is for it, as by its own.
+//!
+//! **Invariant: labels are stored before any host hears of them**, and no command goes out on a host's own topic before the labels that
+//! the host is not known to have ([`tell_first`]): so it is judged by what was said before it was given.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use muster_topics::{
+    Millis, V1,
+    label::{HOST_LABELS_MAX, HostLabels},
+    name::{HostId, Name},
+    topic::{HostTopic, Topic},
+};
+
+use super::{
+    Change, Console, Error, Shared, dispatch,
+    store::{
+        StoreError, host,
+        label::{self, Given, GivenLabels},
+    },
+    telling::Tellings,
+};
+use crate::{
+    api::{self, HostLabel, LabelOrigin, LabelledHost},
+    clock::now_ms,
+};
+
+/// The most hosts that an error names.
+const NAMED_MAX: usize = 10;
+
+/// Which labels hosts should have, and which they have.
+#[derive(Debug)]
+pub(super) struct Labels {
+    pub(super) tellings: Tellings,
+    /// The generation that each host said last that it has, of those that have or should have any.
+    has: Mutex<HashMap<HostId, u64>>,
+}
+
+impl Labels {
+    pub(super) fn new(tellings: Tellings, has: HashMap<HostId, u64>) -> Self {
+        Self { tellings, has: Mutex::new(has) }
+    }
+
+    /// A host has said which generation it has.
+    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
+        let mut known = self.has.lock().unwrap_or_else(PoisonError::into_inner);
+        match has {
+            Some(has) => drop(known.insert(host, has)),
+            None => drop(known.remove(&host)),
+        }
+        drop(known);
+        self.tellings.heard(host, has, now);
+    }
+
+    fn has(&self, host: HostId) -> u64 {
+        self.has.lock().unwrap_or_else(PoisonError::into_inner).get(&host).copied().unwrap_or_default()
+    }
+
+    /// Whether a host is known to have what it should.
+    pub(super) fn is_confirmed(&self, host: HostId) -> bool {
+        self.has(host) == self.tellings.of(host)
+    }
+
+    /// A host is a member no more.
+    pub(super) fn forget(&self, host: HostId) {
+        self.has.lock().unwrap_or_else(PoisonError::into_inner).remove(&host);
+        self.tellings.forget(host);
+    }
+}
+
+impl Console {
+    /// The labels of one host, by id or by a hostname that only one has.
+    pub async fn host_labels(&self, name: &str) -> Result<LabelledHost, Error> {
+        let id = self.resolve_host(name).await?;
+        self.labelled(&[id]).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
+    }
+
+    /// Gives hosts labels and takes labels back. Gives the labels of those hosts, by hostname.
+    pub async fn label_hosts(&self, operator: &Name, wanted: api::LabelHosts) -> Result<Vec<LabelledHost>, Error> {
+        let shared = &self.shared;
+        shared.check_operator(operator).await?;
+        if let Some(name) = wanted.set.keys().find(|name| wanted.remove.contains(*name)) {
+            return Err(Error::invalid("bad_label", format!("label {name} is to be set and to be removed")));
+        }
+        let meant = dispatch::meant(shared, &wanted.target).await?;
+        let ids: Vec<HostId> = meant.into_iter().map(|(host, _)| host).collect();
+        if wanted.set.is_empty() && wanted.remove.is_empty() {
+            return self.labelled(&ids).await;
+        }
+        // Of what is decided here nothing may change before it is stored.
+        let _one_at_a_time = shared.labelling.lock().await;
+        let before = self.labelled(&ids).await?;
+        check(&before, &wanted)?;
+        let now = now_ms();
+        let mut transaction = shared.store.begin().await?;
+        let mut changed = Vec::new();
+        for host in &before {
+            let edits = edits(&host.labels, &wanted);
+            for edit in &edits {
+                match edit {
+                    Edit::Set(name, value) => {
+                        let given = Given { value: (*value).clone(), operator: operator.clone(), set_ms: now };
+                        label::set(&mut transaction, host.host, name, &given).await?;
+                    }
+                    Edit::Remove(name) => label::remove(&mut transaction, host.host, name).await?,
+                }
+            }
+            if !edits.is_empty() {
+                let generation = label::next_generation(&mut transaction, host.host, 0, now).await?;
+                changed.push((host.host, generation));
+            }
+        }
+        transaction.commit().await.map_err(StoreError::from)?;
+        for (host, generation) in &changed {
+            shared.labels.tellings.set_generation(Some(*host), *generation);
+            shared.changed(Change::Host(*host));
+        }
+        let set: Vec<String> = wanted.set.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let removed: Vec<String> = wanted.remove.iter().map(|name| format!("{name}-")).collect();
+        let labels = [set, removed].concat().join(" ");
+        tracing::info!(%operator, labels, hosts = changed.len(), "labels of hosts are changed");
+        shared.labels.tellings.owe(changed.into_iter().map(|(host, _)| host).collect());
+        self.labelled(&ids).await
+    }
+
+    /// The labels of these hosts, by hostname.
+    async fn labelled(&self, ids: &[HostId]) -> Result<Vec<LabelledHost>, Error> {
+        let db = self.shared.store.read();
+        let (own, given) = (host::own_labels(db, ids).await?, label::given(db, Some(ids)).await?);
+        let away = host::away(db, Some(ids)).await?;
+        let none = GivenLabels::new();
+        let of = |(host, (hostname, own)): (HostId, (String, BTreeMap<Name, String>))| LabelledHost {
+            host,
+            hostname,
+            labels: shown(&own, given.get(&host).unwrap_or(&none)),
+            confirmed: self.shared.labels.is_confirmed(host),
+            away_since_ms: away.get(&host).copied(),
+        };
+        let mut hosts: Vec<LabelledHost> = own.into_iter().map(of).collect();
+        hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+        Ok(hosts)
+    }
+
+    /// Adds to hosts what operators call them.
+    pub(super) async fn with_labels(&self, mut hosts: Vec<api::Host>) -> Result<Vec<api::Host>, Error> {
+        let ids: Vec<HostId> = hosts.iter().map(|host| host.id).collect();
+        let given = label::given(self.shared.store.read(), Some(&ids)).await?;
+        let (no_own, none) = (BTreeMap::new(), GivenLabels::new());
+        for host in &mut hosts {
+            let own = host.state.as_ref().map_or(&no_own, |state| state.value.own_labels());
+            host.labels = shown(own, given.get(&host.id).unwrap_or(&none));
+        }
+        Ok(hosts)
+    }
+}
+
+/// What is done to one label of one host.
+#[derive(Debug, PartialEq, Eq)]
+enum Edit<'a> {
+    Set(&'a Name, &'a muster_topics::name::LabelValue),
+    Remove(&'a Name),
+}
+
+/// All labels of a host, each with where it comes from.
+fn shown(own: &BTreeMap<Name, String>, given: &GivenLabels) -> Vec<HostLabel> {
+    let of_console = given.iter().map(|(name, label)| HostLabel {
+        name: name.clone(),
+        value: label.value.to_string(),
+        origin: LabelOrigin::Console,
+        hides: own.get(name).cloned(),
+        operator: Some(label.operator.clone()),
+        set_ms: Some(label.set_ms),
+    });
+    let of_agent = own.iter().filter(|(name, _)| !given.contains_key(*name)).map(|(name, value)| HostLabel {
+        name: name.clone(),
+        value: value.clone(),
+        origin: LabelOrigin::Agent,
+        hides: None,
+        operator: None,
+        set_ms: None,
+    });
+    let mut labels: Vec<HostLabel> = of_console.chain(of_agent).collect();
+    labels.sort_by(|one, other| one.name.cmp(&other.name));
+    labels
+}
+
+/// What has to be done to the labels of one host; what is so already is left alone.
+fn edits<'a>(labels: &[HostLabel], wanted: &'a api::LabelHosts) -> Vec<Edit<'a>> {
+    let is_given = |name: &Name| {
+        labels
+            .iter()
+            .find(|label| label.name == *name && label.origin == LabelOrigin::Console)
+            .map(|label| &label.value)
+    };
+    let set = wanted.set.iter().filter(|(name, value)| is_given(name).is_none_or(|given| given != value.as_str()));
+    let removed = wanted.remove.iter().filter(|name| is_given(name).is_some());
+    set.map(|(name, value)| Edit::Set(name, value)).chain(removed.map(Edit::Remove)).collect()
+}
+
+/// Refuses what would change a label that is there, unless that is asked for; and more labels than a host may have.
+fn check(hosts: &[LabelledHost], wanted: &api::LabelHosts) -> Result<(), Error> {
+    let differs = |host: &LabelledHost| {
+        let other = host
+            .labels
+            .iter()
+            .find(|label| wanted.set.get(&label.name).is_some_and(|value| value.as_str() != label.value))?;
+        Some(format!("{} has {}={}", host.hostname, other.name, other.value))
+    };
+    let others: Vec<String> = hosts.iter().filter_map(differs).collect();
+    if !wanted.overwrite && !others.is_empty() {
+        return Err(Error::conflict("label_exists", format!("another value is there already: {}", some(&others)))
+            .hint("`--overwrite` (`overwrite` in the API) changes it; nothing was changed"));
+    }
+    let count = |host: &LabelledHost| {
+        let given = host.labels.iter().filter(|label| label.origin == LabelOrigin::Console).map(|label| &label.name);
+        let after: HashSet<&Name> =
+            given.filter(|name| !wanted.remove.contains(*name)).chain(wanted.set.keys()).collect();
+        after.len()
+    };
+    if let Some(host) = hosts.iter().find(|host| count(host) > HOST_LABELS_MAX) {
+        let message = format!("{} would have {} labels of the console", host.hostname, count(host));
+        return Err(Error::conflict("too_many_labels", message)
+            .hint(format!("a host has {HOST_LABELS_MAX} at most; remove some with `muster host label HOST NAME-`")));
+    }
+    Ok(())
+}
+
+/// The first of these, and how many more there are.
+fn some(all: &[String]) -> String {
+    let named = all.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        more => format!("{named}, and {more} more"),
+    }
+}
+
+/// Tells a host its labels, if it is not known to have them, before anything that is to be judged by them. False if that did not go out.
+pub(super) async fn tell_first(shared: &Arc<Shared>, host: HostId) -> bool {
+    if shared.labels.is_confirmed(host) {
+        return true;
+    }
+    let ahead = Some(shared.labels.has(host)).filter(|has| *has > shared.labels.tellings.of(host));
+    match tell(Arc::clone(shared), host, ahead.unwrap_or_default()).await {
+        Ok(sent) => sent.is_some(),
+        Err(error) => {
+            tracing::error!(host.id = %host, %error, "a host's labels cannot be told before a command, which waits");
+            false
+        }
+    }
+}
+
+/// Tells one host its labels. One that has newer ones than there are heard them from a store that was lost since: it gets still
+/// newer ones. Gives the generation that went out, if there is a connection.
+pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+    let tellings = &shared.labels.tellings;
+    if ahead > 0 && ahead >= tellings.of(host) {
+        let mut transaction = shared.store.begin().await?;
+        let generation = label::next_generation(&mut transaction, host, ahead.saturating_add(1), now_ms()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        tellings.set_generation(Some(host), generation);
+    }
+    // In this order: labels that change meanwhile are told again, as newer ones.
+    let generation = tellings.of(host);
+    let given = label::given(shared.store.read(), Some(&[host])).await?;
+    let labels = given.get(&host).map(label::values).unwrap_or_default();
+    let body = HostLabels { v: V1, host, issued_ms: now_ms(), generation, labels };
+    let signed = shared.authority.signer().sign(&body);
+    let bytes = signed.map_err(|error| Error::internal("signing labels", &error))?;
+    let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
+    Ok(is_sent.then_some(generation))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Labels that operators have given hosts.
+
+use std::collections::{BTreeMap, HashMap};
+
+use muster_topics::{
+    Millis,
+    name::{HostId, LabelValue, Name},
+};
+use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
+
+use super::{Result, alert::Generations, parsed, signed, unsigned};
+use crate::rows::{parameters, pieces};
+
+/// A label that an operator has given a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its value.
+    pub value: LabelValue,
+    /// Who gave it.
+    pub operator: Name,
+    /// When.
+    pub set_ms: Millis,
+}
+
+/// The labels of one host that operators have given it.
+pub type GivenLabels = BTreeMap<Name, Given>;
+
+/// The values alone, as hosts are told them.
+#[must_use]
+pub fn values(given: &GivenLabels) -> BTreeMap<Name, LabelValue> {
+    given.iter().map(|(name, given)| (name.clone(), given.value.clone())).collect()
+}
+
+/// The labels of hosts that have any: of `only`, or of all.
+pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, GivenLabels>> {
+    const ALL: &str = "SELECT host, name, value, operator, set_ms FROM host_label";
+    type Row = (String, String, String, String, i64);
+    let mut rows: Vec<Row> = Vec::new();
+    match only {
+        None => rows = sqlx::query_as(ALL).fetch_all(db).await?,
+        Some(hosts) => {
+            for piece in pieces(hosts) {
+                let query =
+                    sqlx::query_as(AssertSqlSafe(format!("{ALL} WHERE host IN {}", parameters(1, piece.len()))));
+                let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
+                rows.extend(query.fetch_all(db).await?);
+            }
+        }
+    }
+    let mut given: HashMap<HostId, GivenLabels> = HashMap::new();
+    for (host, name, value, operator, set_ms) in rows {
+        let label = Given { value: parsed("label's value", &value)?, operator: parsed("operator", &operator)?, set_ms };
+        given.entry(parsed("host id", &host)?).or_default().insert(parsed("label", &name)?, label);
+    }
+    Ok(given)
+}
+
+/// Gives a host a label, in place of the one of this name.
+pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &Given) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO host_label (host, name, value, operator, set_ms) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (host, name) DO UPDATE SET value = excluded.value, operator = excluded.operator,
+             set_ms = excluded.set_ms",
+    )
+    .bind(host.to_string())
+    .bind(name.as_str())
+    .bind(given.value.as_str())
+    .bind(given.operator.as_str())
+    .bind(given.set_ms)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Takes a label back.
+pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> Result<()> {
+    sqlx::query("DELETE FROM host_label WHERE host = $1 AND name = $2")
+        .bind(host.to_string())
+        .bind(name.as_str())
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Which generation each host should have, of those that were ever told any.
+pub async fn generations(db: &SqlitePool) -> Result<Generations> {
+    let rows: Vec<(String, i64)> =
+        sqlx::query_as("SELECT host, generation FROM host_label_generation").fetch_all(db).await?;
+    let part = |(host, generation): (String, i64)| Ok((parsed("host id", &host)?, unsigned("generation", generation)?));
+    Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<Result<_>>()? })
+}
+
+/// Which generation each of these hosts has, as it said last.
+pub async fn heard(db: &SqlitePool) -> Result<HashMap<HostId, u64>> {
+    let rows: Vec<(String, Option<i64>)> = sqlx::query_as(
+        "SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation')
+         FROM host_label_generation JOIN heartbeat ON heartbeat.host = host_label_generation.host",
+    )
+    .fetch_all(db)
+    .await?;
+    let has = |(host, has): (String, Option<i64>)| {
+        Ok((parsed("host id", &host)?, unsigned("generation", has.unwrap_or_default())?))
+    };
+    rows.into_iter().map(has).collect()
+}
+
+/// What a host is told is something else from now on: gives its generation, `least` or more. It becomes the time at least, so that
+/// labels of a store that was made anew are newer than all of before.
+pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> Result<u64> {
+    let least = least.max(u64::try_from(now).unwrap_or_default());
+    let (generation,): (i64,) = sqlx::query_as(
+        "INSERT INTO host_label_generation (host, generation) VALUES ($1, $2)
+         ON CONFLICT (host) DO UPDATE SET generation = 1 + min(max(generation, excluded.generation - 1), $3)
+         RETURNING generation",
+    )
+    .bind(host.to_string())
+    .bind(signed(least))
+    // A host may claim to be at the end of time.
+    .bind(i64::MAX - 1)
+    .fetch_one(db)
+    .await?;
+    unsigned("generation", generation)
+}

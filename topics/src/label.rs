@@ -1,0 +1,62 @@
+//! Labels that the console gives a host, beside those of the host's own configuration.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1,
+    envelope::{Body, Kind},
+    name::{HostId, LabelValue, Name},
+};
+
+/// The most labels that the console gives one host: as many as a host may have of its own, so that both fit into a heartbeat.
+pub const HOST_LABELS_MAX: usize = 32;
+
+/// A signed body on `h/<host>/cmd`: all labels that the console gives one host. It has no outcome: the host says in its heartbeats
+/// which generation it has, and is told until that is this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostLabels {
+    /// Version of this payload.
+    pub v: V1,
+    /// Whose labels these are; under the signature, so that they cannot be sent to another host.
+    pub host: HostId,
+    /// When the console made this.
+    pub issued_ms: Millis,
+    /// The order of what they were in time: a host refuses what is not newer than what it has.
+    pub generation: u64,
+    /// The labels. They stand before those of the same name that the host has of its own.
+    pub labels: BTreeMap<Name, LabelValue>,
+}
+
+impl Body for HostLabels {
+    const KIND: Kind = Kind::HostLabels;
+}
+
+/// The labels that a host carries: its own, and before those of the same name the console's.
+#[must_use]
+pub fn merge(own: &BTreeMap<Name, String>, given: &BTreeMap<Name, LabelValue>) -> BTreeMap<Name, String> {
+    let given = given.iter().map(|(name, value)| (name.clone(), value.as_str().to_owned()));
+    own.clone().into_iter().chain(given).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_of_the_console_stands_before_the_hosts_own() {
+        let own: BTreeMap<Name, String> = [("site", "north pole"), ("tier", "gold")]
+            .map(|(name, value)| (name.parse().unwrap(), value.into()))
+            .into();
+        let given: BTreeMap<Name, LabelValue> = [("tier", "iron"), ("canary", "yes")]
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .into();
+        let merged = merge(&own, &given);
+        let shown: Vec<String> = merged.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(shown, ["canary=yes", "site=north pole", "tier=iron"]);
+        assert_eq!(merge(&own, &BTreeMap::new()), own);
+    }
+}
