@@ -18,7 +18,7 @@
 //! - [`sealing`]: what of a command only its host may read
 //! - [`terminal`]: printing for people
 //! - [`http`]: HTTP clients of every role, and through which proxy they go
-//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`room`], [`pki`], [`files`], [`folders`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
+//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`room`], [`pki`], [`files`], [`folders`], [`clock`], [`chance`], [`failure`], [`argv`], [`size`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -82,6 +82,7 @@ pub mod sealing;
 mod sim;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;
+pub mod size;
 #[cfg(any(feature = "cli", feature = "console"))]
 pub mod summary;
 pub mod terminal;

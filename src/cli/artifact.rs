@@ -137,7 +137,7 @@ fn list(session: &Session, artifacts: &[Artifact], empty: &str) -> Result<(), Fa
         vec![
             artifact.role.to_string(),
             artifact.version.to_string(),
-            print::bytes(artifact.size_bytes),
+            crate::size::print(artifact.size_bytes),
             artifact.sha256.short().to_owned(),
             artifact.manifest.as_ref().map(|_| "yes".to_owned()).unwrap_or_default(),
             print::age(artifact.added_ms, now_ms),
@@ -159,7 +159,7 @@ async fn collect(session: &Session, dry_run: bool, yes: bool) -> Result<(), Fail
         found = ask(false).await?;
     }
     list(session, &found.artifacts, "every artifact is needed")?;
-    let freed = print::bytes(found.freed_bytes);
+    let freed = crate::size::print(found.freed_bytes);
     print::say(if dry_run { format!("{freed} would be free") } else { format!("{freed} are free") });
     Ok(())
 }
@@ -180,7 +180,7 @@ async fn show(session: &Session, artifact: Artifact) -> Result<(), Failure> {
             ("role", artifact.role.to_string()),
             ("version", artifact.version.to_string()),
             ("sha-256", artifact.sha256.to_string()),
-            ("size", print::bytes(artifact.size_bytes)),
+            ("size", crate::size::print(artifact.size_bytes)),
             ("added", print::age(artifact.added_ms, clock::now_ms())),
         ];
         lines.extend(says.as_ref().map(described).unwrap_or_default());
@@ -299,7 +299,8 @@ const PROGRESS_FROM_BYTES: u64 = 8 * 1024 * 1024;
 
 fn show_progress(sent: u64, size: u64) {
     if size > PROGRESS_FROM_BYTES {
-        let (sent_words, size_words, percent) = (print::bytes(sent), print::bytes(size), sent * 100 / size.max(1));
+        let (sent_words, size_words, percent) =
+            (crate::size::print(sent), crate::size::print(size), sent * 100 / size.max(1));
         terminal::progress(&format!("{sent_words} of {size_words} ({percent} %)  "));
     }
 }

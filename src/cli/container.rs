@@ -15,8 +15,7 @@ use muster_topics::{
 use super::{
     Session,
     change::{Action, Change, Quota, change},
-    logs, print,
-    process::parse_bytes,
+    logs,
     target::Noun,
     unit,
 };
@@ -53,7 +52,7 @@ pub enum Verb {
     /// none of, makes it anew, and so does another disk
     Quota {
         /// The most memory, such as 64M, or `none`
-        #[arg(long, value_name = "BYTES", value_parser = or_none(parse_bytes))]
+        #[arg(long, value_name = "BYTES", value_parser = or_none(crate::size::parse))]
         memory: Option<Given<u64>>,
         /// The most time of processors, such as 0.5, or `none`
         #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
@@ -62,7 +61,7 @@ pub enum Verb {
         #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
         pids: Option<Given<u32>>,
         /// The most that it may write beside its image, such as 2G, or `none`
-        #[arg(long, value_name = "BYTES", value_parser = or_none(parse_bytes))]
+        #[arg(long, value_name = "BYTES", value_parser = or_none(crate::size::parse))]
         disk: Option<Given<u64>>,
         /// Which
         #[command(flatten)]
@@ -192,10 +191,10 @@ pub fn listed(name: &str, summary: &ContainerSummary) -> String {
 /// Limits, in words.
 fn limited(limits: Limits, disk_bytes: Option<u64>) -> Vec<String> {
     let words = [
-        limits.memory_bytes.map(|bytes| format!("memory {}", print::bytes(bytes))),
+        limits.memory_bytes.map(|bytes| format!("memory {}", crate::size::print(bytes))),
         limits.cpu.map(|cpu| format!("cpu {cpu}")),
         limits.pids.map(|pids| format!("pids {pids}")),
-        disk_bytes.map(|bytes| format!("disk {}", print::bytes(bytes))),
+        disk_bytes.map(|bytes| format!("disk {}", crate::size::print(bytes))),
     ];
     words.into_iter().flatten().collect()
 }

@@ -18,7 +18,7 @@ use muster_topics::{
 };
 
 use self::printed::{Form, LogOf, Printed, is_over};
-use super::{Session, host, print, process::parse_bytes, target};
+use super::{Session, host, print, target};
 use crate::{
     api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget, Unit},
     failure::{Failure, Kind},
@@ -81,13 +81,13 @@ pub struct Exec {
     #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
     pub stderr: KeepArg,
     /// How much of each stream is kept, such as 64K; the rest is dropped, and counted
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = crate::size::parse)]
     pub output_max: u64,
     /// How much of standard error is kept, if not as much
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     pub stderr_max: Option<u64>,
     /// The most memory, with everything that it forks, such as 64M; what takes more is killed
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     pub memory: Option<u64>,
     /// The most time of processors, such as 0.5
     #[arg(long, value_name = "CORES")]
@@ -306,7 +306,7 @@ fn stdin(path: &Path) -> Result<Data, Failure> {
     let mut bytes = Vec::new();
     source.take(STDIN_MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > STDIN_MAX_BYTES {
-        let limit = print::bytes(STDIN_MAX_BYTES as u64);
+        let limit = crate::size::print(STDIN_MAX_BYTES as u64);
         let message = format!("{} has more than the {limit} that a command can bring", path.display());
         return Err(Failure::new(Kind::Usage, message).hint("put what is large into an artifact, or onto the host"));
     }

@@ -158,7 +158,7 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
                 ("heard", print::age(received.at_ms, now_ms)),
                 ("system", format!("{}, {} {}", facts.os, facts.kernel, facts.arch)),
                 ("processor", format!("{} × {}", facts.cpus, facts.cpu_model)),
-                ("memory", print::bytes(facts.memory_bytes)),
+                ("memory", crate::size::print(facts.memory_bytes)),
                 ("booted", print::age(facts.boot_ms, now_ms)),
                 ("realms", realms.join(", ")),
             ]);

@@ -234,8 +234,8 @@ fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
         (false, None) => "not fed yet".to_owned(),
     };
     let waiting = match store.dropped_lines {
-        0 => format!("{} ({})", store.waiting_lines, print::bytes(store.waiting_bytes)),
-        dropped => format!("{} ({}), {dropped} dropped", store.waiting_lines, print::bytes(store.waiting_bytes)),
+        0 => format!("{} ({})", store.waiting_lines, crate::size::print(store.waiting_bytes)),
+        dropped => format!("{} ({}), {dropped} dropped", store.waiting_lines, crate::size::print(store.waiting_bytes)),
     };
     let error = store.last_error.as_ref();
     vec![
@@ -373,10 +373,10 @@ mod tests {
         .unwrap();
         assert_eq!(
             row(&store, 0),
-            ["far", "influxdb1", "not fed yet", "7 (1.5 KB)", "90", "2", "5 (1 files kept)", ""]
+            ["far", "influxdb1", "not fed yet", "7 (1.5 KiB)", "90", "2", "5 (1 files kept)", ""]
         );
         (store.sent_ms, store.dropped_lines) = (Some(0), 3);
-        assert_eq!(row(&store, 2_000)[2..4], ["fed 2 s ago", "7 (1.5 KB), 3 dropped"]);
+        assert_eq!(row(&store, 2_000)[2..4], ["fed 2 s ago", "7 (1.5 KiB), 3 dropped"]);
         store.failing = true;
         store.last_error = Some(crate::api::MetricStoreError { at_ms: 0, message: "no".to_owned() });
         assert_eq!((row(&store, 60_000)[2].as_str(), row(&store, 60_000)[7].as_str()), ("failing", "1 min ago: no"));

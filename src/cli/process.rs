@@ -14,7 +14,7 @@ use muster_topics::{
 #[group(id = "limited")]
 pub struct Limited {
     /// The most memory, with everything that it forks, such as 64M; what takes more is killed
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     memory: Option<u64>,
     /// The most time of processors, such as 0.5
     #[arg(long, value_name = "CORES")]
@@ -81,7 +81,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", requires = "channel")]
     watchdog: Option<humantime::Duration>,
     /// The size at which a new file of its log is begun
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     log_size: Option<u64>,
     /// How many old files of its log are kept
     #[arg(long, value_name = "COUNT")]
@@ -142,21 +142,6 @@ impl Options {
     }
 }
 
-/// A number of bytes, with K, M, G or T for the powers of 1024.
-pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => Some(0),
-        "K" | "KB" | "KIB" => Some(10),
-        "M" | "MB" | "MIB" => Some(20),
-        "G" | "GB" | "GIB" => Some(30),
-        "T" | "TB" | "TIB" => Some(40),
-        _ => None,
-    };
-    let bytes = shift.and_then(|shift| digits.parse::<u64>().ok()?.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "use a whole number of bytes, or one such as 64M or 2G".to_owned())
-}
-
 fn parse_rlimit(text: &str) -> Result<(Resource, Rlimit), String> {
     let (name, amounts) = text.split_once('=').ok_or("use NAME=SOFT or NAME=SOFT:HARD, such as nofile=1024")?;
     let resource = serde_json::from_value(name.into()).map_err(|error| error.to_string())?;
@@ -168,27 +153,6 @@ fn parse_rlimit(text: &str) -> Result<(Resource, Rlimit), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes() {
-        for (text, bytes) in [
-            ("0", Some(0)),
-            ("512", Some(512)),
-            ("64M", Some(67_108_864)),
-            ("1kib", Some(1_024)),
-            ("2GB", Some(2_147_483_648)),
-            ("1T", Some(1_099_511_627_776)),
-            ("", None),
-            ("M", None),
-            ("1.5G", None),
-            ("-1", None),
-            ("5X", None),
-            ("99999999999T", None),
-            ("7é", None),
-        ] {
-            assert_eq!(parse_bytes(text).ok(), bytes, "{text}");
-        }
-    }
 
     #[test]
     fn rlimits() {

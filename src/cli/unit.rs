@@ -124,7 +124,7 @@ pub enum YunoVerb {
     #[command(after_help = "Example:\n  muster yuno quota default/server --memory 128M --cpu 1.5 --pids none")]
     Quota {
         /// The most memory, with everything that it forks, such as 64M, or `none`
-        #[arg(long, value_name = "BYTES", value_parser = or_none(process::parse_bytes))]
+        #[arg(long, value_name = "BYTES", value_parser = or_none(crate::size::parse))]
         memory: Option<Given<u64>>,
         /// The most time of processors, such as 0.5, or `none`
         #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]

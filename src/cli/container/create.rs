@@ -17,7 +17,7 @@ use crate::{
         endpoint, exec, host, policy,
         policy::parse_word,
         probe,
-        process::{Limited, parse_bytes},
+        process::Limited,
         rollback::{Trial, millis},
         target::{self, UnitRef},
         unit::{one, units},
@@ -66,7 +66,7 @@ pub struct Create {
     #[command(flatten)]
     limited: Limited,
     /// The most that it may write beside its image, such as 2G, where its host can limit that
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     disk: Option<u64>,
     /// Where it listens, and what it connects to
     #[command(flatten)]

@@ -48,7 +48,7 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
     let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
         .into_iter()
         .filter(|(_, output)| output.dropped_bytes > 0)
-        .map(|(word, output)| format!("{word} was cut: {} more were dropped", print::bytes(output.dropped_bytes)))
+        .map(|(word, output)| format!("{word} was cut: {} more were dropped", crate::size::print(output.dropped_bytes)))
         .collect();
     let is_program = matches!(
         outcome.status,

@@ -105,7 +105,7 @@ fn share(row: &Row, name: &str) -> (String, Option<f64>) {
 
 fn amount(row: &Row, name: &str) -> (String, Option<f64>) {
     // Bytes of a host stay far below what a float counts exactly.
-    (row.value(name).map_or_else(unknown, |bytes| print::bytes(bytes.max(0.0).round() as u64)), None)
+    (row.value(name).map_or_else(unknown, |bytes| crate::size::print(bytes.max(0.0).round() as u64)), None)
 }
 
 fn count(row: &Row, name: &str) -> (String, Option<f64>) {
@@ -268,7 +268,7 @@ mod tests {
             text,
             "2 hosts, 2 online · by cpu · every 5s · 02:41:07 UTC\n\
              HOST                  CPU▾   MEM     USED  LOAD  FULL   DISK/s     IN/s    OUT/s\n\
-             shop-0042            95.3% 71.0%   2.9 GB  3.25  100%   1.2 MB    999 B      0 B\n\
+             shop-0042            95.3% 71.0%  2.7 GiB  3.25  100%  1.2 MiB    999 B      0 B\n\
              away (offline)           -     -        -     -     -        -        -        -\n\
              c cpu  m memory  d disk  n network  h name  q quit\n"
         );
@@ -283,7 +283,7 @@ mod tests {
         let text = frame(&table(What::Units, vec![long]), Look { height: Some(24), ..Look::plain() });
         assert!(text.contains("1 units on 1 hosts"), "{text}");
         assert!(text.contains("…  ") || text.contains("… running"), "{text}");
-        assert!(text.contains("1.2%   5.1 MB     -        -     3     0"), "{text}");
+        assert!(text.contains("1.2%  4.9 MiB     -        -     3     0"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 

@@ -3,6 +3,7 @@
 use muster_topics::alert::{Alert, Measure, Metric, Rule};
 
 use super::{Reading, Subject};
+use crate::size;
 
 /// Why an alert is raised.
 #[must_use]
@@ -110,27 +111,28 @@ pub fn said(measure: Measure, value: f64) -> String {
             format!("{percent:.digits$} %")
         }
         Measure::Celsius => format!("{value:.0} °C"),
-        Measure::Bytes if value.abs() < 1024.0 => format!("{value:.0} B"),
-        Measure::Bytes if value.abs() < 1024.0 * 1024.0 => format!("{:.0} KiB", value / 1024.0),
-        Measure::Bytes if value.abs() < 1024.0 * 1024.0 * 1024.0 => format!("{:.0} MiB", value / (1024.0 * 1024.0)),
-        Measure::Bytes => format!("{:.1} GiB", value / (1024.0 * 1024.0 * 1024.0)),
+        Measure::Bytes if value < 0.0 => format!("-{}", size::print(-value as u64)),
+        Measure::Bytes => size::print(value as u64),
         Measure::Seconds => format!("{value:.1} s"),
         Measure::Number => format!("{}", (value * 100.0).round() / 100.0),
         Measure::Flag => (if value > 0.0 { "yes" } else { "no" }).to_owned(),
     }
 }
 
-/// A level as people write it: a number, with %, KiB, MiB, GiB or s behind it where that fits.
+/// A level as people write it: a number, with %, s or a unit of bytes ([`size::unit`]) behind it where that fits.
 ///
 /// # Errors
 /// With what it is instead.
 pub fn level(text: &str) -> Result<f64, String> {
-    const KIB: f64 = 1024.0;
-    let units = [("%", 0.01), ("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB * KIB * KIB), ("s", 1.0)];
-    let (number, factor) =
-        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor))).unwrap_or((text, 1.0));
-    let number: f64 = number.trim().parse().map_err(|_| {
-        format!("{text:?} is no level: a number is wanted, with %, KiB, MiB, GiB or s behind it where that fits")
+    let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic() || last == '%');
+    let factor = match &text[number.len()..] {
+        "%" => Some(0.01),
+        "s" => Some(1.0),
+        unit => size::unit(unit).map(|bytes| bytes as f64),
+    };
+    let read = factor.and_then(|factor| Some((number.trim().parse::<f64>().ok()?, factor)));
+    let (number, factor) = read.ok_or_else(|| {
+        format!("{text:?} is no level: a number is wanted, with %, s, KiB, MiB or GiB behind it where that fits")
     })?;
     let level = number * factor;
     // 80 % is 0.8, and not 0.8000000000000000444.
@@ -144,10 +146,8 @@ pub fn exact(measure: Measure, value: f64) -> String {
     let with = |factor: f64, unit: &str| written(format!("{}{unit}", (value / factor * 1e6).round() / 1e6));
     let found = match measure {
         Measure::Ratio => with(0.01, "%"),
-        Measure::Bytes => [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find_map(|(unit, bits)| {
-            let factor = f64::from(1_u32 << bits);
-            (value != 0.0 && (value / factor).fract() == 0.0).then(|| with(factor, unit)).flatten()
-        }),
+        Measure::Bytes if value >= 1.0 && value.fract() == 0.0 => written(size::print_exact(value as u64)),
+        Measure::Bytes => None,
         Measure::Celsius | Measure::Seconds | Measure::Number | Measure::Flag => None,
     };
     found.unwrap_or_else(|| value.to_string())
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(exact(measure, value), text);
             assert!((level(text).unwrap() - value).abs() < 1e-9, "{text}");
         }
-        for bad in ["", "x", "90 percent", "5 GB", "NaN", "1e999", "%"] {
+        for bad in ["", "x", "90 percent", "5 XB", "NaN", "1e999", "%"] {
             assert!(level(bad).is_err(), "{bad:?}");
         }
     }

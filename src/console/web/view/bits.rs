@@ -12,6 +12,7 @@ use muster_topics::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::api::{CommandHost, CommandState, HostConnection, HostPresence};
+pub(in crate::console::web) use crate::size::print as bytes;
 
 /// The colour that goes with a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,20 +87,6 @@ pub(in crate::console::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
 pub(in crate::console::web) fn due(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
     html! { time.age datetime=(written) title=(written) data-ms=(at_ms) data-due="" { (age(at_ms, now_ms)) } }
-}
-
-/// A number of bytes with one unit.
-pub(in crate::console::web) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let (mut value, mut unit) = (count as f64 / 1024.0, 0);
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
 }
 
 /// A share of a whole.
@@ -290,18 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
-        for (size, wanted) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (10_239, "10 KiB"),
-            (1_048_000, "1.0 MiB"),
-            (123 * 1024 * 1024, "123 MiB"),
-            (u64::MAX, "16 EiB"),
-        ] {
-            assert_eq!(bytes(size), wanted, "{size}");
-        }
+    fn numbers_are_written_for_people() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 0.031, 0.0999, 1.0].map(percent), ["0.0 %", "3.1 %", "10 %", "100 %"]);
         assert_eq!([5, 1_250, 61_500].map(took), ["5 ms", "1.2 s", "1 min 1 s"]);
