@@ -26,12 +26,14 @@ use serde_json::Value;
 mod alert;
 mod apply;
 mod label;
+mod list;
 mod store;
 mod unit;
 
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument};
 pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
+pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;
 
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};

@@ -18,7 +18,7 @@
 //! - [`sealing`]: what of a command only its host may read
 //! - [`terminal`]: printing for people
 //! - [`http`]: HTTP clients of every role, and through which proxy they go
-//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`room`], [`pki`], [`files`], [`folders`], [`clock`], [`chance`], [`failure`], [`argv`], [`size`]: what they have in common
+//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`room`], [`pki`], [`files`], [`folders`], [`clock`], [`chance`], [`failure`], [`argv`], [`size`], `host_names`: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -45,6 +45,8 @@ pub mod failure;
 mod fault;
 pub mod files;
 pub mod folders;
+#[cfg(any(feature = "cli", feature = "console"))]
+mod host_names;
 #[cfg(any(feature = "agent", feature = "cli", feature = "console"))]
 pub mod http;
 #[cfg(feature = "agent")]

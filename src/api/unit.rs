@@ -1,6 +1,6 @@
 //! What there is of a unit beside what is wanted of it, in the words that the command line and the pages share.
 
-use muster_topics::unit::{Content, Phase};
+use muster_topics::unit::{Content, Hold, HoldReason, Phase};
 
 use super::Unit;
 
@@ -40,6 +40,14 @@ impl Unit {
             (None, Some(_)) => format!("unknown, wanted {wanted_version}"),
             (None, None) => format!("none, wanted {wanted_version}"),
         }
+    }
+
+    /// The hold of one that is retired: stopped and held, as it has to be before it can be removed. Nothing is the matter with it, however it ended.
+    #[must_use]
+    pub fn retired(&self) -> Option<&Hold> {
+        let is_over = matches!(self.observed.phase, Phase::Absent | Phase::Stopped | Phase::Failed | Phase::Backoff);
+        let is_held = |hold: &&Hold| hold.reason == HoldReason::Operator;
+        self.hold.as_ref().filter(is_held).filter(|_| is_over && !self.desired.run.is_running())
     }
 
     /// How what there is differs from what is wanted; nothing if it does not.
@@ -116,6 +124,24 @@ mod tests {
             artifact: artifact.to_owned(),
             configs: configs.iter().map(|config| (*config).to_owned()).collect(),
         })
+    }
+
+    #[test]
+    fn stopped_and_held_unit_is_retired_however_it_ended() {
+        let hold = |reason| Some(Hold { reason, since_ms: 0, by: None, note: None });
+        let check = |run, phase, reason: Option<HoldReason>, wanted| {
+            let mut unit = absent();
+            (unit.desired.run, unit.observed.phase, unit.hold) = (run, phase, reason.and_then(hold));
+            unit.observed.error = Some("exit code 3".to_owned());
+            assert_eq!(unit.retired().is_some(), wanted, "{run:?} {phase:?} {reason:?}");
+        };
+        use HoldReason::{Broken, Operator};
+        check(Run::Stopped, Phase::Stopped, Some(Operator), true);
+        check(Run::Stopped, Phase::Failed, Some(Operator), true);
+        check(Run::Stopped, Phase::Stopping, Some(Operator), false);
+        check(Run::Running, Phase::Stopped, Some(Operator), false);
+        check(Run::Stopped, Phase::Failed, Some(Broken), false);
+        check(Run::Stopped, Phase::Failed, None, false);
     }
 
     #[test]

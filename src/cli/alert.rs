@@ -5,12 +5,13 @@ use muster_topics::{
     Millis,
     alert::{Metric, Rule, Severity},
     name::{HostId, Name},
+    select::HostSelect,
 };
 use reqwest::Method;
 
 use super::{Session, hostname::HostNames, print};
 use crate::{
-    api::{Alert, AlertRule, AlertSilence, AlertStanding, Host, NewAlertRule, NewAlertSilence},
+    api::{Alert, AlertRule, AlertSilence, AlertSort, AlertStanding, Host, NewAlertRule, NewAlertSilence},
     clock,
     failure::{Failure, Kind},
     rules::alert::{defaults, words},
@@ -21,14 +22,21 @@ use crate::{
 pub enum Verb {
     /// List alerts that hold
     #[command(alias = "list")]
-    Ls(Which),
+    Ls {
+        /// Which ones
+        #[command(flatten)]
+        which: Which,
+        /// How many at most; 1,000 if it is not said
+        #[arg(short = 'n', long, value_name = "N")]
+        limit: Option<u32>,
+    },
     /// List alerts that hold and those that are over, those that began last first
     History {
         /// Which ones
         #[command(flatten)]
         which: Which,
         /// How many at most
-        #[arg(long, default_value_t = 100, value_name = "N")]
+        #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
         limit: u32,
     },
     /// List rules: those that are set on the console, and those that agents bring along
@@ -69,8 +77,8 @@ pub enum Verb {
     Silences,
     /// End a silence
     Unsilence {
-        /// Its id, as `muster alert silences` shows it
-        id: Name,
+        /// Its id, as `muster alert silences` shows it, or as much of it as no other one has
+        id: String,
     },
 }
 
@@ -80,9 +88,15 @@ pub struct Which {
     /// Those of this host
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
+    /// Those of hosts that this picks, such as 'label.site=north'
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "host")]
+    select: Option<HostSelect>,
     /// Those of this rule
     #[arg(long, value_name = "RULE")]
     rule: Option<Name>,
+    /// In which order: since, those that began last first; severity, the worst first; host
+    #[arg(long, value_name = "ORDER", default_value = "since", value_parser = AlertSort::WORDS, hide_possible_values = true)]
+    sort: String,
 }
 
 /// A rule, or what is to change of one.
@@ -152,7 +166,7 @@ fn metric(text: &str) -> Result<Metric, String> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls(which) => list(session, "alerts", which, None).await,
+        Verb::Ls { which, limit } => list(session, "alerts", which, limit).await,
         Verb::History { which, limit } => list(session, "alerts/history", which, Some(limit)).await,
         Verb::Rules => rules(session).await,
         Verb::Set(wanted) => set(session, wanted).await,
@@ -190,7 +204,9 @@ const ALERTS_MAX: usize = 1_000;
 async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -> Result<(), Failure> {
     let query: Vec<(&str, String)> = [
         which.host.map(|host| ("host", host)),
+        which.select.map(|select| ("select", select.to_string())),
         which.rule.map(|rule| ("rule", rule.to_string())),
+        Some(("sort", which.sort)),
         Some(("limit", limit.map_or_else(|| ALERTS_MAX.to_string(), |limit| limit.to_string()))),
     ]
     .into_iter()

@@ -26,7 +26,9 @@ use tokio::sync::mpsc;
 use super::{
     Session,
     change::{Done, Waiting, applied, no_answer, report},
-    exec, print, target,
+    exec,
+    hostname::HostNames,
+    print, target,
 };
 use crate::{
     api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost},
@@ -182,9 +184,11 @@ const HEADER: [&str; 6] = ["HOST", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
 
 /// A line for each field that changes, the first with the unit before it.
 fn rows(units: &[AppliedUnit]) -> impl Iterator<Item = Vec<String>> {
-    units.iter().flat_map(|unit| {
+    let names = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
+    units.iter().flat_map(move |unit| {
         let cost = if unit.action == ApplyAction::Unchanged { "" } else { unit.cost.words() };
-        let first = [&unit.hostname, unit.unit.as_str(), unit.action.word(), cost].map(str::to_owned).to_vec();
+        let host = names.show(unit.host, &unit.hostname);
+        let first = [host.as_str(), unit.unit.as_str(), unit.action.word(), cost].map(str::to_owned).to_vec();
         let blank = vec![String::new(); first.len()];
         let changes = unit.differences.iter().map(|one| {
             let change = match (&one.from, &one.to) {
@@ -222,10 +226,10 @@ fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     if yes || interrupted.len() < 2 {
         return Ok(());
     }
-    let names: String = interrupted
-        .iter()
-        .map(|unit| format!("\n  {} on {}: {}", unit.unit, unit.hostname, unit.cost.words()))
-        .collect();
+    let hosts = HostNames::new(interrupted.iter().map(|unit| (unit.host, unit.hostname.as_str())));
+    let host = |unit: &AppliedUnit| hosts.show(unit.host, &unit.hostname);
+    let names: String =
+        interrupted.iter().map(|unit| format!("\n  {} on {}: {}", unit.unit, host(unit), unit.cost.words())).collect();
     let what = format!("interrupt {} processes", interrupted.len());
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());

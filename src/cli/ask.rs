@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Session, exec,
+    hostname::HostNames,
     target::{self, UnitRef},
 };
 use crate::{
@@ -150,10 +151,12 @@ async fn forward(
         ask_host(session, *host, units, verb, timeout_ms)
     });
     let several = picked.len() > 1;
+    let names = HostNames::new(picked.iter().map(|(host, (hostname, _))| (*host, hostname.as_str())));
     let mut answers = BTreeMap::new();
-    for (answer, (hostname, _)) in join_all(asked).await.into_iter().zip(picked.values()) {
+    for (answer, (host, (hostname, _))) in join_all(asked).await.into_iter().zip(&picked) {
         for (unit, answer) in answer? {
-            let name = if several { format!("{hostname}:{unit}") } else { unit.to_string() };
+            // By a name that two hosts have, one answer would take the place of the other.
+            let name = if several { format!("{}:{unit}", names.show(*host, hostname)) } else { unit.to_string() };
             answers.insert(name, answer);
         }
     }

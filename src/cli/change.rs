@@ -18,7 +18,9 @@ use serde::Serialize;
 use super::{
     Session,
     command::asked,
-    exec, print,
+    exec,
+    hostname::HostNames,
+    print,
     rollback::millis,
     target::{self, Noun, UnitRef},
     unit::units,
@@ -390,8 +392,9 @@ pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change, noun: Noun) 
         picked.extend(ours);
     }
     if which.units.is_empty() {
+        let hosts = which.hosts.iter().map(|host| target::host_of(all, host)).collect::<Result<Vec<_>, Failure>>()?;
         let is_there = |unit: &Unit| {
-            let is_meant = which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host));
+            let is_meant = hosts.is_empty() || hosts.contains(&Some(unit.host));
             is_meant && noun.covers(unit)
         };
         picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
@@ -412,7 +415,10 @@ pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change, noun: Noun) 
 /// # Errors
 /// If the answer is no, or nobody is there to give one.
 pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Result<(), Failure> {
-    let names: String = units.map(|unit| format!("\n  {} on {}", unit.unit, unit.hostname)).collect();
+    let units: Vec<&Unit> = units.collect();
+    let hosts = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
+    let name = |unit: &&Unit| format!("\n  {} on {}", unit.unit, hosts.show(unit.host, &unit.hostname));
+    let names: String = units.iter().map(name).collect();
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }

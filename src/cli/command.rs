@@ -6,10 +6,10 @@ use clap::Subcommand;
 use muster_topics::{
     Millis,
     command::{TARGET_HOSTS_MAX, Target, Verb as Asked},
-    name::{CommandId, UnitName},
+    name::UnitName,
 };
 
-use super::{Session, change::report, exec, print};
+use super::{Session, change::report, exec, hostname::tell_apart, print};
 use crate::{
     api::{Command, CommandHost, CommandState, NewCommand, NewTarget},
     clock,
@@ -31,14 +31,14 @@ pub enum Verb {
     },
     /// Show one command, and what became of it on each host
     Show {
-        /// Its id
-        id: CommandId,
+        /// Its id, or as much of it as no other one has
+        id: String,
     },
     /// Bring a command to its end: a program is ended, a log followed no more, and a host that it has not reached yet
     /// refuses it
     Cancel {
-        /// Its id
-        id: CommandId,
+        /// Its id, or as much of it as no other one has
+        id: String,
     },
 }
 
@@ -91,9 +91,8 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                     ("made", print::age(command.issued_ms, now_ms)),
                     ("expires", print::age(command.expires_ms, now_ms)),
                 ];
-                lines.extend(
-                    command.hosts.iter().map(|host| ("host", format!("{} {}", host.hostname, state(host, now_ms)))),
-                );
+                let hosts = tell_apart(command.hosts.clone());
+                lines.extend(hosts.iter().map(|host| ("host", format!("{} {}", host.hostname, state(host, now_ms)))));
                 lines
             })
         }

@@ -18,7 +18,7 @@ use muster_topics::{
 };
 
 use self::printed::{Form, LogOf, Printed, is_over};
-use super::{Session, host, print, target};
+use super::{Session, host, hostname::tell_apart, print, target};
 use crate::{
     api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget, Unit},
     failure::{Failure, Kind},
@@ -237,6 +237,7 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
             return Err(Failure::new(Kind::Failed, "interrupted; the command goes on").hint(look(&command)));
         }
     };
+    let hosts = tell_apart(hosts);
     if exec.daemon && hosts.iter().any(is_success) {
         output.became(&format!("default/exec-{}", command.id))?;
     }
@@ -443,8 +444,7 @@ const NAMED_MAX: usize = 5;
 #[must_use]
 pub fn waits(command: &Command) -> String {
     let now_ms = crate::clock::now_ms();
-    let away: Vec<String> = command
-        .hosts
+    let away: Vec<String> = tell_apart(command.hosts.clone())
         .iter()
         .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms?, now_ms))))
         .collect();
@@ -467,6 +467,7 @@ fn named(names: &[String]) -> String {
 
 fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
     hosts.retain(|host| host.state == CommandState::Waiting);
+    let hosts = tell_apart(hosts);
     if hosts.is_empty() {
         return;
     }

@@ -1,17 +1,22 @@
 //! `muster host`: the hosts of the fleet.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use muster_topics::select::HostSelect;
 use reqwest::Method;
 
 use super::{Session, container, label, print};
-use crate::{api::Host, clock, failure::Failure};
+use crate::{
+    api::{Host, HostSort},
+    clock,
+    failure::{Failure, Kind},
+};
 
 /// Verbs on hosts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
     /// List all hosts, with the age of what is known of each
     #[command(alias = "list")]
-    Ls,
+    Ls(Listing),
     /// Show one host
     Show {
         /// Its id or hostname; the only host if there is but one
@@ -28,13 +33,33 @@ pub enum Verb {
     Revoke {
         /// Its id or hostname
         host: String,
+        /// Do not ask first
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Remove a host that is gone for good: it is locked out, and forgotten with all that it said
     #[command(alias = "remove")]
     Rm {
         /// Its id or hostname
         host: String,
+        /// Do not ask first
+        #[arg(short, long)]
+        yes: bool,
     },
+}
+
+/// Hosts that are listed.
+#[derive(Args, Clone, Debug)]
+pub struct Listing {
+    /// Only those that this picks, such as 'label.site=north and fact.cpus>=4'; `muster exec --help` has the fields
+    #[arg(long, value_name = "EXPRESSION")]
+    select: Option<HostSelect>,
+    /// In which order: hostname; presence, those away first; heard, the last news first; units, the most first; joined, the newest first
+    #[arg(long, value_name = "ORDER", default_value = "hostname", value_parser = HostSort::WORDS, hide_possible_values = true)]
+    sort: String,
+    /// How many at most
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<u32>,
 }
 
 /// Does it.
@@ -43,7 +68,7 @@ pub enum Verb {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls => list(session).await,
+        Verb::Ls(wanted) => list(session, wanted).await,
         Verb::Show { host } => show(session, &one(session, host).await?).await,
         Verb::Refresh { host } => {
             let host = one(session, host).await?;
@@ -52,17 +77,37 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             Ok(())
         }
         Verb::Label(wanted) => label::run(wanted, session).await,
-        Verb::Revoke { host } => {
-            session.client.order(Method::POST, &format!("hosts/{host}/revoke")).await?;
-            print::say(format_args!("{host} is locked out; what it runs goes on until somebody stops it there"));
+        Verb::Revoke { host, yes } => {
+            let host = sure(session, "lock out", &host, yes).await?;
+            session.client.order(Method::POST, &format!("hosts/{}/revoke", host.id)).await?;
+            print::say(format_args!(
+                "{} is locked out; what it runs goes on until somebody stops it there",
+                host.hostname
+            ));
             Ok(())
         }
-        Verb::Rm { host } => {
-            session.client.order(Method::DELETE, &format!("hosts/{host}")).await?;
-            print::say(format_args!("{host} is removed; `muster command ls` still has what was ordered of it"));
+        Verb::Rm { host, yes } => {
+            let host = sure(session, "remove", &host, yes).await?;
+            session.client.order(Method::DELETE, &format!("hosts/{}", host.id)).await?;
+            print::say(format_args!(
+                "{} is removed; `muster command ls` still has what was ordered of it",
+                host.hostname
+            ));
             Ok(())
         }
     }
+}
+
+/// The host that is meant, once somebody has said yes to what cannot be undone.
+async fn sure(session: &Session, what: &str, host: &str, yes: bool) -> Result<Host, Failure> {
+    let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
+    let (name, id) = (&host.hostname, host.id);
+    let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
+    let told = format!("{name}\n  {id}, {}, {units} units", presence(&host, clock::now_ms()));
+    if yes || print::confirm(&format!("{what} {told}?\n")) {
+        return Ok(host);
+    }
+    Err(Failure::new(Kind::Usage, format!("to {what} a host needs a yes: {told}")).hint("say --yes"))
 }
 
 /// The host that is meant: the one named, the context's default, or the only one.
@@ -70,7 +115,6 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 /// # Errors
 /// If none is named and there is no telling.
 pub async fn one(session: &Session, named: Option<String>) -> Result<String, Failure> {
-    use crate::failure::Kind;
     if let Some(host) = named.or_else(|| session.context.host.map(|host| host.to_string())) {
         return Ok(host);
     }
@@ -92,7 +136,6 @@ pub async fn one(session: &Session, named: Option<String>) -> Result<String, Fai
 /// # Errors
 /// If there are several, or none.
 pub async fn only(session: &Session) -> Result<String, Failure> {
-    use crate::failure::Kind;
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     match hosts.as_slice() {
         [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
@@ -101,8 +144,12 @@ pub async fn only(session: &Session) -> Result<String, Failure> {
     }
 }
 
-async fn list(session: &Session) -> Result<(), Failure> {
-    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+async fn list(session: &Session, wanted: Listing) -> Result<(), Failure> {
+    let is_all = wanted.select.is_none();
+    let mut query = vec![("sort", wanted.sort)];
+    query.extend(wanted.select.map(|select| ("select", select.to_string())));
+    query.extend(wanted.limit.map(|limit| ("limit", limit.to_string())));
+    let hosts: Vec<Host> = session.client.get("hosts", &query).await?;
     let now_ms = clock::now_ms();
     let row = |host: &Host| {
         let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
@@ -110,7 +157,15 @@ async fn list(session: &Session) -> Result<(), Failure> {
         vec![host.hostname.clone(), host.id.to_string(), presence(host, now_ms), units.to_string(), heard]
     };
     let header = ["HOSTNAME", "ID", "PRESENCE", "UNITS", "LAST HEARTBEAT"];
-    session.printer.list(&hosts, &header, row, "no host has joined yet; `muster token create` makes a token for one")
+    let empty = match is_all {
+        true => "no host has joined yet; `muster token create` makes a token for one",
+        false => "no host is picked by this; `muster host show` tells what labels and facts one has",
+    };
+    session.printer.list(&hosts, &header, row, empty)?;
+    if let Some(limit) = wanted.limit {
+        print::say_if_limited(hosts.len(), limit);
+    }
+    Ok(())
 }
 
 /// `online (since 5 min ago)`.

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use muster_topics::name::Name;
 use reqwest::Method;
 
 use super::{
@@ -61,8 +60,8 @@ pub enum Verb {
     /// End a sign-in at once
     #[command(alias = "revoke")]
     End {
-        /// Its id, as `muster login ls` shows it
-        id: Name,
+        /// Its id, as `muster login ls` shows it, or as much of it as no other one has
+        id: String,
     },
 }
 

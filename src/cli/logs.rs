@@ -13,6 +13,7 @@ use super::{
     Session,
     change::{report, submit},
     command, exec,
+    hostname::HostNames,
     moment::{self, Moment},
     print,
     target::{self, Noun, UnitRef},
@@ -91,16 +92,17 @@ pub async fn run(wanted: Logs, noun: Noun, session: &Session) -> Result<(), Fail
         None => pick(session, &wanted, noun).await?,
     };
     noun.check(&picked)?;
-    let several = picked.len() > 1;
+    let hosts = HostNames::new(picked.iter().map(|unit| (unit.host, unit.hostname.as_str())));
+    let names = (picked.len() > 1).then_some(hosts);
     let (lines, view) = wanted.part(session.printer.is_for_programs(), clock::now_ms());
     // Lines of those that are followed come as they come; else one log stands after the other.
     let results = if wanted.follow {
         let time: Duration = wanted.follow_for.into();
-        join_all(picked.iter().map(|unit| follow(session, unit, several, (lines, view), time))).await
+        join_all(picked.iter().map(|unit| follow(session, unit, name(unit, names.as_ref()), (lines, view), time))).await
     } else {
         let mut results = Vec::new();
         for unit in &picked {
-            results.push(last(session, unit, several, (lines, view)).await);
+            results.push(last(session, unit, name(unit, names.as_ref()), (lines, view)).await);
         }
         results
     };
@@ -130,14 +132,18 @@ async fn pick(session: &Session, wanted: &Logs, noun: Noun) -> Result<Vec<Unit>,
 }
 
 /// What stands before each line, where there are several logs.
-fn name(unit: &Unit) -> String {
-    format!("{}:{}", unit.hostname, unit.unit)
+fn name(unit: &Unit, names: Option<&HostNames<'_>>) -> Option<String> {
+    names.map(|names| format!("{}:{}", names.show(unit.host, &unit.hostname), unit.unit))
 }
 
-async fn last(session: &Session, unit: &Unit, several: bool, (lines, view): (u32, LogView)) -> Result<(), Failure> {
+async fn last(
+    session: &Session,
+    unit: &Unit,
+    name: Option<String>,
+    (lines, view): (u32, LogView),
+) -> Result<(), Failure> {
     let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines, view };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let name = several.then(|| name(unit));
     let hosts = exec::follow_log(session, &command, unit, name.as_deref()).await?;
     report(&command, &hosts)
 }
@@ -146,14 +152,13 @@ async fn last(session: &Session, unit: &Unit, several: bool, (lines, view): (u32
 async fn follow(
     session: &Session,
     unit: &Unit,
-    several: bool,
+    name: Option<String>,
     (lines, view): (u32, LogView),
     time: Duration,
 ) -> Result<(), Failure> {
     let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, view, for_ms };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let name = several.then(|| name(unit));
     let hosts = tokio::select! {
         hosts = exec::follow_log(session, &command, unit, name.as_deref()) => hosts,
         // A host that goes on would tell nobody any more.

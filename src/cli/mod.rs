@@ -30,7 +30,6 @@ pub mod endpoint;
 pub mod exec;
 pub mod export;
 pub mod host;
-mod hostname;
 pub mod label;
 pub mod login;
 pub mod logs;
@@ -60,7 +59,10 @@ use self::{
     context::{Context, Contexts},
     print::{Format, Printer},
 };
-use crate::failure::{Failure, Kind};
+use crate::{
+    failure::{Failure, Kind},
+    host_names as hostname,
+};
 
 /// What every verb understands.
 #[derive(Args, Clone, Debug)]

@@ -12,7 +12,7 @@ use muster_topics::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Session, change, command::asked, exec, host, print, wait};
+use super::{Session, change, command::asked, exec, host, hostname::HostNames, print, wait};
 use crate::{
     api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget},
     clock,
@@ -272,11 +272,12 @@ async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
     };
     let snapshots: Vec<Answer<Snapshot>> = answers.into_iter().flat_map(flat).collect();
     let now_ms = clock::now_ms();
+    let names = HostNames::new(snapshots.iter().map(|one| (one.host, one.hostname.as_str())));
     let row = |snapshot: &Answer<Snapshot>| {
         let Snapshot { name, by, taken_ms, active_ms, units } = &snapshot.answer;
         let active = active_ms.map(|at_ms| format!("active, {}", print::age(at_ms, now_ms)));
         vec![
-            snapshot.hostname.clone(),
+            names.show(snapshot.host, &snapshot.hostname),
             name.to_string(),
             units.len().to_string(),
             format!("{} by {by}", print::age(*taken_ms, now_ms)),
@@ -295,9 +296,10 @@ fn print_diffs(session: &Session, diffs: &[Answer<SnapshotDiff>]) -> Result<(), 
         diff.answer.units.iter().map(of).collect::<Vec<_>>()
     };
     let units: Vec<Answer<UnitDiff>> = diffs.iter().flat_map(flat).collect();
+    let names = HostNames::new(units.iter().map(|one| (one.host, one.hostname.as_str())));
     let row = |unit: &Answer<UnitDiff>| {
         let (word, more) = words(&unit.answer.difference);
-        vec![unit.hostname.clone(), unit.answer.unit.to_string(), word.to_owned(), more]
+        vec![names.show(unit.host, &unit.hostname), unit.answer.unit.to_string(), word.to_owned(), more]
     };
     session.printer.list(&units, &["HOST", "UNIT", "IS", "HOW"], row, "no units")
 }

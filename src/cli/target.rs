@@ -11,6 +11,7 @@ use super::Session;
 use crate::{
     api::{Host, Unit},
     failure::{Failure, Kind},
+    rules::id,
 };
 
 /// A unit as it is typed: `REALM/NAME`, or `HOST:REALM/NAME`.
@@ -85,10 +86,24 @@ impl Noun {
     }
 }
 
-/// Whether a host goes by this id or hostname.
-#[must_use]
-pub fn is_host(unit: &Unit, name: &str) -> bool {
-    unit.hostname == name || unit.host.to_string() == name
+/// The one of the hosts that have units which is meant by an id, its beginning, or a hostname; nothing if none is.
+///
+/// # Errors
+/// If it could be several.
+pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
+    match id::host(name, units.iter().map(|unit| (unit.host, unit.hostname.as_str()))) {
+        Ok(host) => Ok(Some(host)),
+        Err(none) if none.is_empty() => Ok(None),
+        Err(several) => {
+            let named = |id: &HostId| {
+                let hostname = units.iter().find(|unit| unit.host == *id).map_or("", |unit| unit.hostname.as_str());
+                format!("\n  {id}  {hostname}")
+            };
+            let list: String = several.iter().map(named).collect();
+            Err(Failure::new(Kind::Usage, format!("{name} could be {} hosts:{list}", several.len()))
+                .hint("name one by its id, or by as much of it as no other one has"))
+        }
+    }
 }
 
 /// Those of `units` that an expression picks; all, if there is none.
@@ -158,7 +173,8 @@ pub fn pick<'a>(
 ) -> Result<Vec<&'a Unit>, Failure> {
     let named: Vec<&Unit> = units.iter().filter(|unit| unit.unit == wanted.unit).collect();
     let on = |name: &String| {
-        let found: Vec<&Unit> = named.iter().copied().filter(|unit| is_host(unit, name)).collect();
+        let host = host_of(units, name)?;
+        let found: Vec<&Unit> = named.iter().copied().filter(|unit| Some(unit.host) == host).collect();
         if found.is_empty() { Err(missing(wanted, Some(name), &named)) } else { Ok(found) }
     };
     let asked: Vec<&String> = wanted.host.iter().chain(hosts).collect();
@@ -242,6 +258,9 @@ mod tests {
         check("a/x", &["anna", "bert"], false, None, Ok(&[1, 2]));
         check("anna:a/x", &[], false, None, Ok(&[1]));
         check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
+        // Both begin so.
+        check("00000000:a/x", &[], false, None, Err(Kind::Usage));
+        check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(Kind::Usage));
         check("anna:a/y", &[], false, None, Err(Kind::Failed));
         check("a/z", &[], true, None, Err(Kind::Failed));
     }

@@ -1,12 +1,12 @@
 //! `muster token`: one-time tokens, with which hosts join.
 
 use clap::Subcommand;
-use muster_topics::name::Name;
+use muster_topics::name::HostId;
 use reqwest::Method;
 
-use super::{Session, client::Client, print};
+use super::{Session, client::Client, hostname::HostNames, print};
 use crate::{
-    api::{CreatedToken, NewToken, NewTokens, TOKENS_MAX, Token},
+    api::{CreatedToken, Host, NewToken, NewTokens, TOKENS_MAX, Token},
     clock,
     failure::Failure,
 };
@@ -31,8 +31,8 @@ pub enum Verb {
     Ls,
     /// Make a token useless
     Revoke {
-        /// Its id, as `muster token ls` shows it
-        id: Name,
+        /// Its id, as `muster token ls` shows it, or as much of it as no other one has
+        id: String,
     },
 }
 
@@ -62,14 +62,22 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         }
         Verb::Ls => {
             let tokens: Vec<Token> = session.client.get("tokens", &[]).await?;
+            let names_any = tokens.iter().any(|token| token.used.is_some() || token.replaces.is_some());
+            let hosts: Vec<Host> = if names_any { session.client.get("hosts", &[]).await? } else { Vec::new() };
+            let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
+            // One that was removed is known by its id alone.
+            let name = |id: HostId| {
+                let host = hosts.iter().find(|host| host.id == id);
+                host.map_or_else(|| id.to_string(), |host| names.show(id, &host.hostname))
+            };
             let row = |token: &Token| {
                 let state = match token.used {
-                    Some((at_ms, host)) => format!("used {} by {host}", print::age(at_ms, now_ms)),
+                    Some((at_ms, host)) => format!("used {} by {}", print::age(at_ms, now_ms), name(host)),
                     None if token.expires_ms <= now_ms => "expired".to_owned(),
                     None => format!("ends {}", print::age(token.expires_ms, now_ms)),
                 };
                 let state = match token.replaces {
-                    Some(host) if token.used.is_none() => format!("{state}, for {host}"),
+                    Some(host) if token.used.is_none() => format!("{state}, for {}", name(host)),
                     _ => state,
                 };
                 vec![token.id.to_string(), token.operator.to_string(), print::age(token.created_ms, now_ms), state]

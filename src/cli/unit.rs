@@ -17,14 +17,16 @@ use super::{
     change::{Action, Change, Quota, Waiting, change, make},
     config, container,
     container::{Given, or_none},
-    effective, endpoint, exec, export, host, logs, policy,
+    effective, endpoint, exec, export, host,
+    hostname::HostNames,
+    logs, policy,
     policy::{parse_label, parse_word},
     print, probe, process, rollback,
     target::{self, Noun, UnitRef},
     upgrade, wait,
 };
 use crate::{
-    api::{Config, Unit},
+    api::{Config, Unit, UnitSort},
     clock,
     failure::{Failure, Kind},
 };
@@ -173,6 +175,29 @@ pub struct Listing {
     /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
     #[arg(long, value_name = "EXPRESSION")]
     select: Option<Select>,
+    /// In which order: host; unit; phase, failures first; since, what changed last first
+    #[arg(long, value_name = "ORDER", default_value = "host", value_parser = UnitSort::WORDS, hide_possible_values = true)]
+    sort: String,
+    /// How many at most
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<u32>,
+}
+
+impl Listing {
+    /// What the console is asked for.
+    fn query(self, noun: Noun) -> Vec<(&'static str, String)> {
+        let kind = (noun != Noun::Unit).then(|| ("kind", noun.word().to_owned()));
+        [
+            self.host.map(|host| ("host", host)),
+            kind,
+            self.select.map(|select| ("select", select.to_string())),
+            Some(("sort", self.sort)),
+            self.limit.map(|limit| ("limit", limit.to_string())),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
 }
 
 /// The unit that is shown.
@@ -325,27 +350,21 @@ pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec
 
 /// Lists units: all, or those of one kind.
 pub(super) async fn list(session: &Session, wanted: Listing, noun: Noun) -> Result<(), Failure> {
-    let units = noun.among(units(session, wanted.host).await?);
-    let units: Vec<Unit> = target::select(&units, wanted.select.as_ref()).cloned().collect();
+    let limit = wanted.limit;
+    let units: Vec<Unit> = session.client.get("units", &wanted.query(noun)).await?;
+    let names = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
     let now_ms = clock::now_ms();
     let row = |unit: &Unit| {
         let observed = &unit.observed;
         vec![
-            unit.hostname.clone(),
+            names.show(unit.host, &unit.hostname),
             unit.unit.to_string(),
             unit.desired.spec.kind().to_owned(),
             unit.version(),
             doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-            observed
-                .error
-                .clone()
-                .or(observed.unready.clone())
-                .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
-                .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
-                .or(observed.last_end().map(|end| end.to_string()))
-                .unwrap_or_default(),
+            trouble(unit),
         ]
     };
     let header = ["HOST", "UNIT", "KIND", "VERSION", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
@@ -354,11 +373,35 @@ pub(super) async fn list(session: &Session, wanted: Listing, noun: Noun) -> Resu
         Noun::Yuno => "no yunos; `muster yuno create --help` tells how to make one",
         Noun::Unit => "no units; `muster yuno create --help` tells how to make one",
     };
-    session.printer.list(&units, &header, row, empty)
+    session.printer.list(&units, &header, row, empty)?;
+    if let Some(limit) = limit {
+        print::say_if_limited(units.len(), limit);
+    }
+    Ok(())
+}
+
+/// What went wrong with it last, or why it is as it is.
+fn trouble(unit: &Unit) -> String {
+    let observed = &unit.observed;
+    // How one ended that nobody wants any more need not worry anybody.
+    if let Some(hold) = unit.retired() {
+        return hold.note.clone().unwrap_or_default();
+    }
+    observed
+        .error
+        .clone()
+        .or(observed.unready.clone())
+        .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
+        .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
+        .or(observed.last_end().map(|end| end.to_string()))
+        .unwrap_or_default()
 }
 
 /// The phase, and what else it would be wrong to overlook.
 fn doing(unit: &Unit) -> String {
+    if unit.retired().is_some() {
+        return "retired".to_owned();
+    }
     let frozen = if unit.observed.frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
     let unready = if is_unready(unit) { ", unready" } else { "" };

@@ -12,7 +12,9 @@ use serde::Serialize;
 use super::{
     Session, artifact,
     change::{Change, Waiting, ask_first, change_each, pick},
-    config, print,
+    config,
+    hostname::HostNames,
+    print,
     target::{Noun, UnitRef},
     unit::units,
 };
@@ -109,19 +111,27 @@ pub async fn run(wanted: Wanted, session: &Session) -> Result<(), Failure> {
 
 const HEADER: [&str; 5] = ["HOST", "UNIT", "ARTIFACT", "CONFIG", "COST"];
 
-fn row(plan: &Plan) -> Vec<String> {
+fn row(plan: &Plan, names: &HostNames<'_>) -> Vec<String> {
     let configs: Vec<String> = plan.configs.iter().map(Step::to_string).collect();
     let artifact = plan.artifact.as_ref().map(Step::to_string).unwrap_or_default();
-    vec![plan.hostname.clone(), plan.unit.to_string(), artifact, configs.join(", "), plan.cost.words().to_owned()]
+    vec![
+        names.show(plan.host, &plan.hostname),
+        plan.unit.to_string(),
+        artifact,
+        configs.join(", "),
+        plan.cost.words().to_owned(),
+    ]
 }
 
 fn show(session: &Session, plans: &[Plan]) -> Result<(), Failure> {
-    session.printer.list(plans, &HEADER, row, "there is nothing newer than what is there")
+    let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
+    session.printer.list(plans, &HEADER, |plan| row(plan, &names), "there is nothing newer than what is there")
 }
 
 /// For people who see it done: what is done then is the data.
 fn show_table(plans: &[Plan]) {
-    print::say(print::table(&HEADER, plans.iter().map(row)).trim_end());
+    let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
+    print::say(print::table(&HEADER, plans.iter().map(|plan| row(plan, &names))).trim_end());
 }
 
 /// The newest of all, or what was named.

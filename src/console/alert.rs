@@ -23,6 +23,7 @@ use super::{
         StoreError,
         alert::{self, Which},
         host,
+        ids::Ids,
     },
 };
 use crate::{api, clock::now_ms};
@@ -90,7 +91,11 @@ impl Console {
     pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<api::Alert>, Error> {
         let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
         // What is wrong with the console itself is of no host, and stands first.
-        let own = if which.host.is_none() && which.rule.is_none() { self.own_alerts() } else { Vec::new() };
+        let own = if which.host.is_none() && which.hosts.is_none() && which.rule.is_none() {
+            self.own_alerts()
+        } else {
+            Vec::new()
+        };
         let of_hosts = alert::list(self.shared.store.read(), which, now_ms()).await?;
         Ok(own.into_iter().chain(of_hosts).collect())
     }
@@ -147,9 +152,14 @@ impl Console {
         let host = self.scope(host).await?;
         let mut transaction = self.shared.store.begin().await?;
         if !alert::remove_rule(&mut transaction, host, name).await? {
-            let whom = host.map_or_else(|| "all hosts".to_owned(), |host| format!("host {host}"));
+            let whom = match host {
+                None => "all hosts".to_owned(),
+                Some(id) => {
+                    format!("host {}", self.hostnames(&[id]).await?.remove(&id).unwrap_or_else(|| id.to_string()))
+                }
+            };
             return Err(Error::not_found("unknown_rule", format!("there is no rule {name} for {whom}"))
-                .hint("`muster alert rules` lists those that there are; one that agents bring along is switched off with `muster alert set NAME --off`"));
+                .hint("`muster alert rules`, or GET /api/v1/alert-rules, lists those that there are; one that agents bring along is switched off with `muster alert set NAME --off`"));
         }
         self.changed_rules(transaction, host).await?;
         tracing::info!(rule = %name, %operator, "a rule for alerts is removed");
@@ -215,11 +225,12 @@ impl Console {
     }
 
     /// Ends a silence.
-    pub async fn end_alert_silence(&self, operator: &Name, id: &Name) -> Result<(), Error> {
+    pub async fn end_alert_silence(&self, operator: &Name, id: &str) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
-        if !alert::end_silence(self.shared.store.write(), id, now_ms()).await? {
+        let id: Name = self.whole_id(Ids::Silences, id).await?;
+        if !alert::end_silence(self.shared.store.write(), &id, now_ms()).await? {
             return Err(Error::not_found("unknown_silence", format!("there is no silence {id}, or it is over"))
-                .hint("`muster alert silences` lists those that there are"));
+                .hint("`muster alert silences`, or GET /api/v1/alert-silences, lists those that there are"));
         }
         tracing::info!(silence.id = %id, %operator, "a silence is ended");
         self.shared.changed(Change::Alert(None));

@@ -42,6 +42,7 @@ mod health;
 pub(crate) mod ingest;
 mod label;
 mod link;
+mod list;
 mod notice;
 pub(crate) mod operator;
 mod prometheus;
@@ -62,8 +63,9 @@ mod vitals;
 pub mod web;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::PathBuf,
+    str::FromStr,
     sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicU64},
 };
 
@@ -72,6 +74,7 @@ use muster_series::SeriesStore;
 use muster_topics::{
     Millis,
     name::{CommandId, Digest, HostId, Name, UnitName},
+    select::HostSelect,
 };
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -80,7 +83,7 @@ use self::{
     authority::Authority,
     config::Config,
     link::LinkHandle,
-    store::{Store, command::Which, host},
+    store::{Store, command::Which, host, ids::Ids, pick::Among},
 };
 pub use self::{
     error::Error,
@@ -216,6 +219,31 @@ impl Console {
         self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
     }
 
+    /// Hosts, as they are asked for.
+    pub async fn hosts_listed(&self, wanted: &types::HostListing) -> Result<Vec<types::Host>, Error> {
+        let only = self.picked(wanted.select.as_ref()).await?;
+        let hosts = host::first(self.shared.store.read(), only.as_deref(), wanted.sort, wanted.limit).await?;
+        self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
+    }
+
+    /// The hosts that an expression picks; nothing if there is none.
+    pub(in crate::console) async fn picked(&self, select: Option<&HostSelect>) -> Result<Option<Vec<HostId>>, Error> {
+        let Some(select) = select else { return Ok(None) };
+        let (db, with_units) = (self.shared.store.read(), select.asks_units());
+        let found = store::pick::hosts(db, Among::All, with_units, &|host| select.picks(host)).await?;
+        Ok(Some(found.into_iter().map(|(host, _)| host).collect()))
+    }
+
+    /// Units, as they are asked for.
+    pub async fn units_listed(&self, wanted: &types::UnitListing) -> Result<Vec<types::Unit>, Error> {
+        let host = match &wanted.host {
+            Some(host) => Some(self.resolve_host(host).await?),
+            None => None,
+        };
+        let units = host::units(self.shared.store.read(), host, None).await?;
+        Ok(list::units(units, wanted))
+    }
+
     /// Some of the hosts that are looked for, sorted by hostname, and how many there are in all.
     pub async fn hosts_page(
         &self,
@@ -264,7 +292,12 @@ impl Console {
     /// One unit.
     pub async fn unit(&self, host: HostId, unit: &UnitName) -> Result<types::Unit, Error> {
         let found = host::units(self.shared.store.read(), Some(host), Some(unit)).await?.pop();
-        found.ok_or_else(|| Error::not_found("unknown_unit", format!("host {host} has no unit {unit}")))
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let name = self.hostnames(&[host]).await?.remove(&host).unwrap_or_else(|| host.to_string());
+        Err(Error::not_found("unknown_unit", format!("host {name} has no unit {unit}"))
+            .hint("`muster unit ls`, or GET /api/v1/units, lists those that there are"))
     }
 
     /// The newest commands, of one host or of all.
@@ -283,6 +316,35 @@ impl Console {
     async fn command_alone(&self, id: CommandId) -> Result<types::Command, Error> {
         let found = store::command::alone(self.shared.store.read(), Which::One(id)).await?.pop();
         found.ok_or_else(|| Error::not_found("unknown_command", format!("there is no command {id}")))
+    }
+
+    /// The whole of an id that may have been shortened.
+    async fn whole_id<T: FromStr>(&self, of: Ids, typed: &str) -> Result<T, Error> {
+        let found = store::ids::beginning(self.shared.store.read(), of, typed).await?;
+        let ((code, what, list), typed) = (of.words(), typed.chars().take(100).collect::<String>());
+        let unknown = || {
+            Error::not_found(code, format!("there is no {what} {typed}"))
+                .hint(format!("{list} lists those that there are"))
+        };
+        match found.as_slice() {
+            [] => Err(unknown()),
+            [id] => id.parse().map_err(|_| unknown()),
+            several => Err(Error::conflict(
+                "ambiguous_id",
+                format!("{typed} begins the ids of several {what}s: {}", several.join(", ")),
+            )
+            .hint("type as much of the id as no other one has")),
+        }
+    }
+
+    /// The command of this id, or of the only one that begins so.
+    pub async fn command_id(&self, typed: &str) -> Result<CommandId, Error> {
+        self.whole_id(Ids::Commands, typed).await
+    }
+
+    /// Names of hosts, of those that there are.
+    pub async fn hostnames(&self, hosts: &[HostId]) -> Result<HashMap<HostId, String>, Error> {
+        Ok(host::names_of(self.shared.store.read(), hosts).await?)
     }
 
     /// One command.
@@ -392,8 +454,9 @@ impl Console {
     }
 
     /// Revokes a one-time password. One that was used stays used: the host is a member.
-    pub async fn revoke_token(&self, id: &Name) -> Result<(), Error> {
-        if store::token::revoke(self.shared.store.write(), id, now_ms()).await? {
+    pub async fn revoke_token(&self, id: &str) -> Result<(), Error> {
+        let id: Name = self.whole_id(Ids::Tokens, id).await?;
+        if store::token::revoke(self.shared.store.write(), &id, now_ms()).await? {
             return Ok(());
         }
         Err(Error::not_found("unknown_token", format!("there is no token {id}")))

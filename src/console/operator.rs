@@ -12,6 +12,7 @@ use super::{
     Console, Error,
     store::{
         Store,
+        ids::Ids,
         operator::{self, Kind},
     },
 };
@@ -86,14 +87,15 @@ impl Console {
     }
 
     /// Ends one of them at once.
-    pub async fn end_sign_in(&self, by: &Name, id: &Name) -> Result<(), Error> {
+    pub async fn end_sign_in(&self, by: &Name, id: &str) -> Result<(), Error> {
         self.shared.check_operator(by).await?;
-        if operator::end_by_id(self.shared.store.write(), id, now_ms()).await? {
+        let id: Name = self.whole_id(Ids::SignIns, id).await?;
+        if operator::end_by_id(self.shared.store.write(), &id, now_ms()).await? {
             tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was ended");
             return Ok(());
         }
         Err(Error::not_found("unknown_sign_in", format!("nobody is signed in by {id}"))
-            .hint("`muster login ls` lists who is"))
+            .hint("`muster login ls`, or GET /api/v1/sign-ins, lists who is"))
     }
 
     /// Uses up a one-time sign-in code; gives a session's secret for the cookie.

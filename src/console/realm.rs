@@ -184,7 +184,7 @@ fn shown(realms: &Realms, realm: &Realm, units: u64) -> api::Realm {
 
 fn unknown(name: &Name) -> Error {
     Error::not_found("unknown_realm", format!("there is no realm {name}"))
-        .hint(format!("`muster realm ls` lists those that there are, and `muster realm create {name}` makes it"))
+        .hint(format!("`muster realm ls`, or GET /api/v1/realms, lists those that there are, and `muster realm create {name}` makes it"))
 }
 
 #[cfg(test)]

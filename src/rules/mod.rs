@@ -15,6 +15,7 @@
 //! - [`placeholder`]: what is put into arguments; [`probe`]: how the answers to a unit's probes count
 //! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`compare`], [`cost`]: what changes, and what that costs
 //!   what runs
+//! - [`id`]: which host is meant by what was typed
 //! - [`upgrade`]: what newer content a unit would get
 //! - [`mark`]: whether the agent's store is as far as it was, and what is put back into one that is not
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
@@ -34,6 +35,7 @@ pub mod document;
 pub mod edit;
 pub mod heartbeat;
 pub mod hostname;
+pub mod id;
 pub mod intent;
 pub mod keys;
 pub mod lease;

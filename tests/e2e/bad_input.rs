@@ -113,7 +113,7 @@ fn what_does_not_exist_is_named() {
     fleet.muster(&["yuno", "run", "default/x"]).expect_stderr("default/x");
     fleet.muster(&["yuno", "logs", "default/x"]).expect_stderr("default/x");
     fleet.muster(&["unit", "show", "not a name"]).expect_code(2);
-    fleet.muster(&["command", "show", "0"]).expect_code(2);
+    fleet.muster(&["command", "show", "0"]).expect_code(1).expect_stderr("there is no command 0");
     fleet.muster(&["no-such-verb"]).expect_code(2);
 }
 

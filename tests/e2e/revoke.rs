@@ -44,7 +44,7 @@ fn a_host_that_is_revoked_is_locked_out() {
     fleet.ok(&["exec", "--host", other, "--", "true"]);
     assert_eq!(listed(&fleet), [""; 0]);
 
-    fleet.ok(&["host", "revoke", other]);
+    fleet.ok(&["host", "revoke", "--yes", other]);
     wait_for_listed(&fleet, 1);
     assert_eq!(fleet.json(&["host", "show", other])["certificate_expires_ms"], 0);
     assert!(fleet.ok(&["host", "show", other]).contains("revoked"));
@@ -89,17 +89,22 @@ fn a_host_that_is_gone_for_good_is_removed() {
     let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
     roles.ok(&["exec", "--host", &host, "--", "true"]);
     let run = |args: &[&str]| roles.home.muster(args);
-    run(&["host", "rm", &host]).expect_code(1).expect_stderr("is online").expect_stderr("hint");
+    run(&["host", "rm", "--yes", &host]).expect_code(1).expect_stderr("is online").expect_stderr("hint");
 
     agent.stop();
     roles.wait_for_host("stopped");
     let waits = roles.ok(&["exec", "--no-wait", "--host", &host, "--", "true"]);
-    roles.ok(&["host", "rm", &host]);
+    // Nobody is there to be asked; and nothing has happened.
+    run(&["host", "rm", &host]).expect_code(2).expect_stderr("to remove a host needs a yes").expect_stderr("--yes");
+    run(&["host", "revoke", &host]).expect_code(2).expect_stderr("to lock out a host needs a yes").expect_stderr(&host);
+    roles.wait_for_host("stopped");
+    // An id may be shortened for as long as no other one begins so.
+    roles.ok(&["host", "rm", "--yes", &host[..8]]);
     assert_eq!(roles.json(&["host", "ls"]), serde_json::json!([]));
-    run(&["host", "rm", &host]).expect_code(1).expect_stderr(&host);
+    run(&["host", "rm", "--yes", &host]).expect_code(1).expect_stderr(&host);
     run(&["exec", "--host", &host, "--", "true"]).expect_code(1).expect_stderr(&host);
     // What waited for it will never be done, and says so.
-    let shown = roles.json(&["command", "show", waits.trim()]);
+    let shown = roles.json(&["command", "show", &waits.trim()[..30]]);
     assert_eq!(shown["hosts"][0]["state"], "missing", "{shown}");
 
     // Its certificate does not let it in any more; a token does, with the folder that it has.
@@ -118,7 +123,7 @@ fn a_broker_by_itself_reads_the_consoles_list() {
     let agent = ["agent", "--config", &roles.agent_config(), "--join", &roles.token()];
     let _agent = Running::start(roles.home.command().args(agent));
     let host = roles.wait_for_host("online");
-    roles.ok(&["host", "revoke", host["id"].as_str().unwrap()]);
+    roles.ok(&["host", "revoke", "--yes", host["id"].as_str().unwrap()]);
     roles.wait_for_host("offline");
 }
 

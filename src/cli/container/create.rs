@@ -207,8 +207,9 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
 pub(super) async fn clone(clone: Clone, session: &Session) -> Result<(), Failure> {
     let from = one(session, &clone.from, clone.host).await?;
     let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
-    let is_there = |unit: &Unit| unit.unit == clone.to.unit && target::is_host(unit, &host);
-    if let Some(there) = units(session, None).await?.iter().find(|unit| is_there(unit)) {
+    let all = units(session, None).await?;
+    let on = target::host_of(&all, &host)?;
+    if let Some(there) = all.iter().find(|unit| unit.unit == clone.to.unit && Some(unit.host) == on) {
         return Err(Failure::new(
             Kind::Failed,
             format!("there is a unit {} on {} already", there.unit, there.hostname),

@@ -11,7 +11,10 @@ use serde::Serialize;
 
 use crate::{
     api::{Command, CommandHost, CommandState},
-    cli::print::{self, Printer},
+    cli::{
+        hostname::{short_id, tell_apart},
+        print::{self, Printer},
+    },
     failure::Failure,
     terminal,
 };
@@ -87,6 +90,7 @@ pub(super) struct Position {
 impl Printed {
     pub(super) fn new(hosts: &[CommandHost]) -> Self {
         let several = hosts.len() > 1;
+        let hosts = tell_apart(hosts.to_vec());
         let width = hosts.iter().map(|host| host.hostname.len()).max().unwrap_or(0);
         let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
         let alone = hosts.first().filter(|_| !several).map(|host| host.host);
@@ -123,12 +127,16 @@ impl Printed {
 
     /// A host has come further. One that was not expected has a name from now on.
     pub(super) fn meet(&mut self, host: &CommandHost) {
-        if self.alone != Some(host.host) {
-            self.names.entry(host.host).or_insert_with(|| format!("{} | ", host.hostname));
-        }
         if let Form::Events(_, hostnames) = &mut self.form {
             hostnames.entry(host.host).or_insert_with(|| host.hostname.clone());
         }
+        if self.alone == Some(host.host) || self.names.contains_key(&host.host) {
+            return;
+        }
+        let is_taken = self.names.values().any(|name| name.trim_end_matches([' ', '|']) == host.hostname);
+        let name =
+            if is_taken { format!("{} ({})", host.hostname, short_id(host.host)) } else { host.hostname.clone() };
+        self.names.insert(host.host, format!("{name} | "));
     }
 
     pub(super) fn take(
@@ -279,6 +287,20 @@ mod tests {
         assert_eq!(printed.names.get(&one.host), None);
         assert_eq!(printed.names[&two.host], "host-2 | ");
         assert_eq!(printed.names[&three.host], format!("{} | ", three.host));
+    }
+
+    #[test]
+    fn hosts_of_one_name_show_their_ids_before_their_lines() {
+        let twin = |id: u128| CommandHost { hostname: "till".to_owned(), ..host(id << 96) };
+        let [one, two, three] = [1, 2, 3].map(twin);
+        let mut printed = Printed::new(&[one.clone(), two.clone(), host(9)]);
+        assert_eq!(printed.names[&one.host], "till (00000001) | ");
+        assert_eq!(printed.names[&two.host], "till (00000002) | ");
+        assert_eq!(printed.names[&host(9).host], "host-9          | ");
+        printed.meet(&three);
+        assert_eq!(printed.names[&three.host], "till | ");
+        printed.meet(&twin(4));
+        assert_eq!(printed.names[&twin(4).host], "till (00000004) | ");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What the console is asked, the rows that it makes, and their order. Pure.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use clap::ValueEnum;
 use muster_topics::Millis;
@@ -178,6 +181,18 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Names that several of its hosts have.
+    pub(super) fn twins(&self) -> BTreeSet<&str> {
+        let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut twins = BTreeSet::new();
+        for row in &self.rows {
+            if *first.entry(&row.hostname).or_insert(&row.host) != row.host {
+                twins.insert(row.hostname.as_str());
+            }
+        }
+        twins
+    }
+
     /// The heaviest first, and behind them those of which nothing is known; equals by name.
     pub(super) fn sort(&mut self, sort: Sort) {
         self.rows.sort_by(|a, b| {

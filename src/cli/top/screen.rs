@@ -1,12 +1,15 @@
 //! How it looks: lines of text that fit the terminal. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     What,
     rows::{Row, Sort, Table},
 };
-use crate::cli::print;
+use crate::{
+    cli::{hostname::SHORT_ID_CHARS, print},
+    size,
+};
 
 /// From here on a share is a matter of concern, and from there one of alarm.
 const CONCERN: f64 = 0.7;
@@ -105,7 +108,7 @@ fn share(row: &Row, name: &str) -> (String, Option<f64>) {
 
 fn amount(row: &Row, name: &str) -> (String, Option<f64>) {
     // Bytes of a host stay far below what a float counts exactly.
-    (row.value(name).map_or_else(unknown, |bytes| crate::size::print(bytes.max(0.0).round() as u64)), None)
+    (row.value(name).map_or_else(unknown, |bytes| size::print(bytes.max(0.0).round() as u64)), None)
 }
 
 fn count(row: &Row, name: &str) -> (String, Option<f64>) {
@@ -127,7 +130,8 @@ impl Frame<'_> {
         // The last line is for the keys.
         let room = self.look.height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 1));
         let hidden = rows.len().saturating_sub(room);
-        lines.extend(rows.iter().take(room).map(|row| self.row(row)));
+        let twins = self.table.twins();
+        lines.extend(rows.iter().take(room).map(|row| self.row(row, &twins)));
         if rows.is_empty() {
             lines.push(self.cut("nothing is measured yet"));
         }
@@ -180,12 +184,17 @@ impl Frame<'_> {
         self.styled(REVERSE, &line)
     }
 
-    fn row(&self, row: &Row) -> String {
+    fn row(&self, row: &Row, twins: &BTreeSet<&str>) -> String {
         let is_there = row.state == "online" || row.unit.is_some();
+        // Nothing keeps two hosts from having one name.
+        let host = match twins.contains(row.hostname.as_str()) {
+            false => row.hostname.clone(),
+            true => format!("{} ({})", row.hostname, row.host.chars().take(SHORT_ID_CHARS).collect::<String>()),
+        };
         let name = match &row.unit {
-            Some(unit) => format!("{unit}  {}", row.hostname),
-            None if is_there => row.hostname.clone(),
-            None => format!("{} ({})", row.hostname, row.state),
+            Some(unit) => format!("{unit}  {host}"),
+            None if is_there => host,
+            None => format!("{host} ({})", row.state),
         };
         let width = self.name_width();
         let mut line = format!("{:<width$}", shortened(&name, width));
@@ -274,6 +283,17 @@ mod tests {
         );
         let once = Frame { table: &hosts(), sort: Sort::Cpu, every: None, look: Look::plain() }.text();
         assert_eq!(once.lines().count(), 3, "heads and hosts alone");
+    }
+
+    #[test]
+    fn hosts_of_one_name_show_their_ids() {
+        let mut twin = row("till", None, &[]);
+        twin.host = "2222222222".to_owned();
+        let table = table(What::Hosts, vec![row("till", None, &[]), twin, row("desk", None, &[])]);
+        let text = frame(&table, Look { height: Some(24), ..Look::plain() });
+        for wanted in ["\ntill (id-till) ", "\ntill (22222222) ", "\ndesk "] {
+            assert!(text.contains(wanted), "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Alerts, rules and silences: one function for each route, each a thin layer over [`Console`].
 
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use muster_topics::name::Name;
+use muster_topics::{name::Name, select::HostSelect};
 use serde::Deserialize;
 
 use super::{
@@ -23,7 +23,10 @@ const LIMIT: u32 = 500;
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     host: Option<String>,
+    select: Option<HostSelect>,
     rule: Option<Name>,
+    #[serde(default)]
+    sort: api::AlertSort,
     limit: Option<u32>,
 }
 
@@ -32,7 +35,15 @@ async fn listed(console: &Console, asked: &Asked, history: bool) -> Answer<Vec<a
         Some(host) => Some(console.resolve_host(host).await?),
         None => None,
     };
-    let which = Which { history, host, rule: asked.rule.as_ref(), limit: asked.limit.unwrap_or(LIMIT) };
+    let hosts = console.picked(asked.select.as_ref()).await?;
+    let which = Which {
+        history,
+        host,
+        hosts: hosts.as_deref(),
+        rule: asked.rule.as_ref(),
+        sort: asked.sort,
+        limit: asked.limit.unwrap_or(LIMIT),
+    };
     Ok(Json(console.alerts(which).await?))
 }
 
@@ -88,7 +99,7 @@ pub(super) async fn silence(
 pub(super) async fn end_silence(
     State(console): State<Console>,
     Extension(Asker(operator)): AskedBy,
-    Segments(id): Segments<Name>,
+    Segments(id): Segments<String>,
 ) -> Result<StatusCode, Error> {
     console.end_alert_silence(&operator, &id).await?;
     Ok(StatusCode::NO_CONTENT)

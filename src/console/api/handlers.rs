@@ -11,7 +11,7 @@ use futures_util::stream;
 use muster_series::Format;
 use muster_topics::{
     Millis,
-    name::{CommandId, HostId, Name, UnitName},
+    name::{HostId, Name, UnitName},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,7 +48,7 @@ pub(super) async fn sign_ins(State(console): State<Console>) -> Answer<Vec<api::
 pub(super) async fn end_sign_in(
     State(console): State<Console>,
     Extension(Asker(operator)): AskedBy,
-    Segments(id): Segments<Name>,
+    Segments(id): Segments<String>,
 ) -> Result<StatusCode, Error> {
     console.end_sign_in(&operator, &id).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -58,8 +58,11 @@ pub(super) async fn status(State(console): State<Console>) -> Answer<api::Status
     Ok(Json(console.status().await?))
 }
 
-pub(super) async fn hosts(State(console): State<Console>) -> Answer<Vec<api::Host>> {
-    Ok(Json(console.hosts().await?))
+pub(super) async fn hosts(
+    State(console): State<Console>,
+    Params(wanted): Params<api::HostListing>,
+) -> Answer<Vec<api::Host>> {
+    Ok(Json(console.hosts_listed(&wanted).await?))
 }
 
 pub(super) async fn host(State(console): State<Console>, Segments(host): Segments<String>) -> Answer<api::Host> {
@@ -147,16 +150,11 @@ async fn only(console: &Console, host: Option<&String>) -> Result<Option<HostId>
     }
 }
 
-/// Which hosts.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OfHost {
-    host: Option<String>,
-}
-
-pub(super) async fn units(State(console): State<Console>, Params(of): Params<OfHost>) -> Answer<Vec<api::Unit>> {
-    let host = only(&console, of.host.as_ref()).await?;
-    Ok(Json(console.units(host).await?))
+pub(super) async fn units(
+    State(console): State<Console>,
+    Params(wanted): Params<api::UnitListing>,
+) -> Answer<Vec<api::Unit>> {
+    Ok(Json(console.units_listed(&wanted).await?))
 }
 
 pub(super) async fn tokens(State(console): State<Console>) -> Answer<Vec<api::Token>> {
@@ -181,7 +179,7 @@ pub(super) async fn create_tokens(
 
 pub(super) async fn revoke_token(
     State(console): State<Console>,
-    Segments(id): Segments<Name>,
+    Segments(id): Segments<String>,
 ) -> Result<StatusCode, Error> {
     console.revoke_token(&id).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -203,16 +201,16 @@ pub(super) async fn submit(
     Ok(Json(console.submit(&operator, command).await?))
 }
 
-pub(super) async fn command(State(console): State<Console>, Segments(id): Segments<CommandId>) -> Answer<api::Command> {
-    Ok(Json(console.command(id).await?))
+pub(super) async fn command(State(console): State<Console>, Segments(id): Segments<String>) -> Answer<api::Command> {
+    Ok(Json(console.command(console.command_id(&id).await?).await?))
 }
 
 pub(super) async fn command_events(
     State(console): State<Console>,
-    Segments(id): Segments<CommandId>,
+    Segments(id): Segments<String>,
 ) -> Result<Response, Error> {
     // A command that is not there is an answer of its own, before any event.
-    console.command(id).await?;
+    let id = console.command_id(&id).await?;
     Ok(events::stream(console, id).into_response())
 }
 

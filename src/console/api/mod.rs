@@ -88,8 +88,17 @@ impl Route {
     }
 }
 
-const HOST: Parameter =
-    Parameter { name: "host", about: "A host's id, or a hostname that only one has.", whole: false };
+const HOST: Parameter = Parameter {
+    name: "host",
+    about: "A host's id, a hostname that only one has, or the beginning of an id that no other one has.",
+    whole: false,
+};
+const SELECT_HOSTS: Parameter = Parameter {
+    name: "select",
+    about: "Those of hosts that this expression picks, such as `label.site=north and not fact.cpus<4`.",
+    whole: false,
+};
+const ALL_BUT: Parameter = Parameter { name: "limit", about: "How many at most; all if left out.", whole: true };
 const LIMIT: Parameter =
     Parameter { name: "limit", about: "How many at most; 50 if left out, and up to 500.", whole: true };
 
@@ -118,7 +127,18 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(Delete, "/v1/sign-ins/{id}", "Ends a sign-in at once.", delete(h::end_sign_in)),
         Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
             .gives(Shape::of::<api::Status>()),
-        Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),
+        Route::new(Get, "/v1/hosts", "Hosts: all, or those that an expression picks.", get(h::hosts))
+            .query(&[
+                SELECT_HOSTS,
+                Parameter {
+                    name: "sort",
+                    about: "`hostname`, as if left out; `presence` (away first), `heard` (the last news first), `units` (the most first), \
+                            or `joined` (the newest first).",
+                    whole: false,
+                },
+                ALL_BUT,
+            ])
+            .gives(Shape::list::<api::Host>()),
         Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
         Route::new(
             Delete,
@@ -160,8 +180,22 @@ fn fleet_routes() -> Vec<Route> {
         )
         .takes(Shape::of::<api::Apply>())
         .gives(Shape::of::<api::Applied>()),
-        Route::new(Get, "/v1/units", "Units, sorted by hostname and name.", get(h::units))
-            .query(&[HOST])
+        Route::new(Get, "/v1/units", "Units: all, or those that are asked for.", get(h::units))
+            .query(&[
+                HOST,
+                Parameter { name: "kind", about: "Those of this kind: `yuno` or `container`.", whole: false },
+                Parameter {
+                    name: "select",
+                    about: "Those that this expression picks, such as `realm=prod and phase=failed`.",
+                    whole: false,
+                },
+                Parameter {
+                    name: "sort",
+                    about: "`host`, as if left out; `unit`, `phase` (failures first), or `since` (what changed last first).",
+                    whole: false,
+                },
+                ALL_BUT,
+            ])
             .gives(Shape::list::<api::Unit>()),
         Route::new(Get, "/v1/tokens", "One-time passwords for joining, newest first.", get(h::tokens))
             .gives(Shape::list::<api::Token>()),
@@ -346,12 +380,17 @@ fn series_routes() -> Vec<Route> {
 fn alert_routes() -> Vec<Route> {
     use Method::{Delete, Get, Post};
     use alerts as h;
+    const SORT: Parameter = Parameter {
+        name: "sort",
+        about: "`since`, as if left out (those that began last first); `severity` (the worst first), or `host`.",
+        whole: false,
+    };
     const RULE: Parameter = Parameter { name: "rule", about: "Those of this rule.", whole: false };
     const LIMIT: Parameter =
         Parameter { name: "limit", about: "How many at most; 500 if left out, and up to 1,000.", whole: true };
     vec![
         Route::new(Get, "/v1/alerts", "Alerts that hold, those that began last first.", get(h::alerts))
-            .query(&[HOST, RULE, LIMIT])
+            .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
             .gives(Shape::list::<api::Alert>()),
         Route::new(
             Get,
@@ -359,7 +398,7 @@ fn alert_routes() -> Vec<Route> {
             "Alerts that hold and those that are over, those that began last first.",
             get(h::history),
         )
-        .query(&[HOST, RULE, LIMIT])
+        .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
         .gives(Shape::list::<api::Alert>()),
         Route::new(Get, "/v1/alert-rules", "The console's rules for alerts, those for all hosts first.", get(h::rules))
             .gives(Shape::list::<api::AlertRule>()),

@@ -134,7 +134,7 @@ async fn every_fault_is_a_problem() {
     check(api.post("/v1/configs").body(" ".repeat(3 << 20)), 413, "too_large").await;
     check(api.get("/v1/commands?limit=x"), 400, "bad_query").await;
     check(api.get("/v1/commands?other=1"), 400, "bad_query").await;
-    check(api.get("/v1/commands/x"), 400, "bad_path").await;
+    check(api.get("/v1/commands/x"), 404, "unknown_command").await;
     check(api.get("/v1/commands/0190d3a1-7b3c-7def-8abc-0123456789ab"), 404, "unknown_command").await;
     check(api.get("/v1/commands/0190d3a1-7b3c-7def-8abc-0123456789ab/events"), 404, "unknown_command").await;
     check(api.get("/v1/hosts/x"), 404, "unknown_host").await;
@@ -163,6 +163,82 @@ async fn every_fault_is_a_problem() {
     .await;
     api.fixture.member("h").await;
     check(api.post("/v1/hosts/h/refresh"), 503, "no_broker").await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_says_where_the_api_lists_what_is() {
+    let api = Api::new().await;
+    for path in [
+        "/v1/hosts/nobody",
+        "/v1/hosts/nobody/labels",
+        "/v1/units?host=nobody",
+        "/v1/commands/0198c0de-0000-7000-8000-000000000000",
+        "/v1/commands/short",
+        "/v1/realms/nowhere",
+    ] {
+        let answer = api.get(path).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
+        let problem: Value = answer.json().await.unwrap();
+        assert!(problem["hint"].as_str().unwrap().contains(", or GET /api/v1/"), "{path}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn ids_may_be_shortened_while_no_other_one_begins_so() {
+    let api = Api::new().await;
+    let host = api.fixture.member("a").await.id.to_string();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(api.fixture.command(&[host.parse().unwrap()]).await.id.to_string());
+    }
+    assert_eq!(api.json(&format!("/v1/hosts/{}", &host[..8])).await["id"], host);
+    assert_eq!(api.json(&format!("/v1/commands/{}", &ids[0][..35])).await["id"], ids[0]);
+    assert_eq!(api.json(&format!("/v1/commands/{}", ids[0].to_uppercase())).await["id"], ids[0]);
+    let answer = api.get(&format!("/v1/commands/{}", &ids[0][..4])).send().await.unwrap();
+    let problem: Value = answer.json().await.unwrap();
+    assert_eq!(problem["code"], "ambiguous_id");
+    assert!(ids.iter().all(|id| problem["message"].as_str().unwrap().contains(id)), "{problem}");
+    // Less than that is nobody's beginning.
+    assert_eq!(api.get(&format!("/v1/commands/{}", &ids[0][..3])).send().await.unwrap().status(), 404);
+    let (one, two) = (api.fixture.token().await, api.fixture.token().await);
+    assert_ne!(one.secret, two.secret);
+    let tokens = api.json("/v1/tokens").await;
+    let id = tokens[0]["id"].as_str().unwrap();
+    let answer = api.request("DELETE", &format!("/v1/tokens/{}", &id[..6])).bearer_auth(&api.token).send().await;
+    assert_eq!(answer.unwrap().status(), StatusCode::NO_CONTENT);
+    let left = api.json("/v1/tokens").await;
+    assert_eq!(left.as_array().unwrap().len(), tokens.as_array().unwrap().len() - 1);
+    assert!(!left.to_string().contains(id), "{left}");
+}
+
+#[tokio::test]
+async fn lists_are_picked_sorted_and_cut_off_by_the_console() {
+    let api = Api::new().await;
+    for name in ["b", "c", "a"] {
+        api.fixture.member(name).await;
+    }
+    let label = json!({"target": {"hosts": ["c", "a"]}, "set": {"site": "north"}});
+    assert_eq!(api.post("/v1/host-labels").json(&label).send().await.unwrap().status(), StatusCode::OK);
+    let names = async |query: &str| {
+        let hosts = api.json(&format!("/v1/hosts{query}")).await;
+        hosts.as_array().unwrap().iter().map(|host| host["hostname"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("").await, ["a", "b", "c"]);
+    assert_eq!(names("?limit=2").await, ["a", "b"]);
+    assert_eq!(names("?select=label.site%3Dnorth").await, ["a", "c"]);
+    assert_eq!(names("?select=not+host%3Da&limit=1&sort=hostname").await, ["b"]);
+    for sort in api::HostSort::WORDS {
+        assert_eq!(names(&format!("?sort={sort}")).await.len(), 3, "{sort}");
+    }
+    for path in ["/v1/hosts?sort=colour", "/v1/hosts?select=colour%3Dred", "/v1/units?sort=colour", "/v1/alerts?sort=x"]
+    {
+        assert_eq!(api.get(path).send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{path}");
+    }
+    for path in
+        ["/v1/alerts?select=label.site&sort=severity", "/v1/alerts/history?sort=host", "/v1/units?kind=yuno&sort=phase"]
+    {
+        assert_eq!(api.json(path).await, json!([]), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -91,9 +91,8 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
     let known = content::artifacts(console.shared.store.read(), &filter).await?;
     let what = format!("artifact {} {} ({})", wanted.role, wanted.version, wanted.sha256.short());
     if known.is_empty() {
-        return Err(
-            Error::not_found("unknown_artifact", format!("{what} is not here")).hint("`muster artifact add` brings it")
-        );
+        return Err(Error::not_found("unknown_artifact", format!("{what} is not here"))
+            .hint("`muster artifact add`, or POST /api/v1/artifacts, brings it"));
     }
     // A spec from before there were manifests names none.
     let same_manifest = |one: &Artifact| wanted.manifest.is_none() || wanted.manifest == one.manifest;
@@ -113,9 +112,8 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
 async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
     let what = format!("config {}@{}", wanted.id, wanted.version);
     match content::config(console.shared.store.read(), &wanted.id, &wanted.version).await? {
-        None => {
-            Err(Error::not_found("unknown_config", format!("{what} is not here")).hint("`muster config add` brings it"))
-        }
+        None => Err(Error::not_found("unknown_config", format!("{what} is not here"))
+            .hint("`muster config add`, or POST /api/v1/configs, brings it")),
         Some(config) if config.sha256 != wanted.sha256 => {
             Err(Error::conflict("wrong_config", format!("{what} is here with another content"))
                 .hint("`muster config ls` shows what is here"))

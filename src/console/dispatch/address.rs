@@ -16,6 +16,7 @@ use crate::{
         Error, Shared,
         store::{StoreError, host, pick},
     },
+    host_names::HostNames,
 };
 
 /// The hosts that a command is for, and their names.
@@ -32,11 +33,11 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
         }
         NewTarget::All => everybody(host::names(db).await?),
         NewTarget::Group(label) => {
-            let hosts = pick::hosts(db, false, &|host| host.labels.contains_key(label)).await?;
+            let hosts = pick::hosts(db, pick::Among::Members, false, &|host| host.labels.contains_key(label)).await?;
             some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
         }
         NewTarget::Select(select) => {
-            let hosts = pick::hosts(db, select.asks_units(), &|host| select.picks(host)).await?;
+            let hosts = pick::hosts(db, pick::Among::Members, select.asks_units(), &|host| select.picks(host)).await?;
             some(hosts, || format!("no host is picked by {select}"))
                 .map(|hosts| (Target::Select(select.clone()), hosts))
         }
@@ -49,10 +50,14 @@ pub(super) async fn check_members(shared: &Shared, hosts: &[HostId]) -> Result<(
         let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
         host::members(&mut db, hosts).await?
     };
-    let revoked: Vec<String> = hosts.iter().filter(|host| !members.contains(host)).map(HostId::to_string).collect();
+    let revoked: Vec<HostId> = hosts.iter().filter(|host| !members.contains(host)).copied().collect();
     if revoked.is_empty() {
         return Ok(());
     }
+    let hostnames = host::names_of(shared.store.read(), &revoked).await?;
+    let names = HostNames::new(hostnames.iter().map(|(host, name)| (*host, name.as_str())));
+    let name = |host: &HostId| hostnames.get(host).map_or_else(|| host.to_string(), |name| names.show(*host, name));
+    let revoked: Vec<String> = revoked.iter().map(name).collect();
     let (who, first) = (revoked.join(", "), revoked.first().map_or("", String::as_str));
     Err(Error::conflict("host_revoked", format!("revoked, and so given no commands: {who}"))
         .hint(format!("leave it out, or let it join again with a token of `muster token create --replaces {first}`")))

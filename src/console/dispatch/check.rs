@@ -17,7 +17,7 @@ use muster_topics::{
 
 use crate::{
     console::Error,
-    rules::{intent, lease},
+    rules::{id, intent, lease},
 };
 
 /// The longest that a program may run.
@@ -27,19 +27,17 @@ const TIMEOUT_MAX_MS: u64 = 7 * 24 * 3_600_000;
 pub(in crate::console) fn unknown_host(name: &str) -> Error {
     let name: String = name.chars().take(100).collect();
     Error::not_found("unknown_host", format!("no host has the id or the hostname {name:?}"))
-        .hint("`muster host ls` lists those that have joined")
+        .hint("`muster host ls`, or GET /api/v1/hosts, lists those that have joined")
 }
 
-/// Finds hosts by id, or by a hostname that only one has. Everything that fails is named.
+/// Finds hosts by id, by a hostname that only one has, or by the beginning of an id that no other one has. Everything that fails is named.
 pub(in crate::console) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<Vec<HostId>, Error> {
     let (mut found, mut unknown, mut ambiguous) = (Vec::new(), Vec::new(), Vec::new());
     for name in wanted {
-        let by_id = hosts.iter().find(|(id, _)| id.to_string() == *name);
-        let by_name: Vec<_> = hosts.iter().filter(|(_, hostname)| hostname == name).map(|(id, _)| *id).collect();
-        match (by_id, &by_name[..]) {
-            (Some((id, _)), _) | (None, [id]) => found.push(*id),
-            (None, []) => unknown.push(name),
-            (None, several) => ambiguous.push((name, several.to_vec())),
+        match id::host(name, hosts.iter().map(|(id, hostname)| (*id, hostname.as_str()))) {
+            Ok(id) => found.push(id),
+            Err(none) if none.is_empty() => unknown.push(name),
+            Err(several) => ambiguous.push((name, several)),
         }
     }
     if let [name] = unknown[..] {
@@ -48,15 +46,21 @@ pub(in crate::console) fn resolve(wanted: &[String], hosts: &[(HostId, String)])
     if !unknown.is_empty() {
         let names = unknown.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
         return Err(Error::not_found("unknown_host", format!("no host has the ids or hostnames {names}"))
-            .hint("`muster host ls` lists those that have joined"));
+            .hint("`muster host ls`, or GET /api/v1/hosts, lists those that have joined"));
     }
     if !ambiguous.is_empty() {
-        let lines = ambiguous.iter().map(|(name, ids)| {
-            let ids = ids.iter().map(HostId::to_string).collect::<Vec<_>>().join(", ");
-            format!("{name:?} is the name of several hosts: {ids}")
+        let lines = ambiguous.iter().map(|(name, several)| {
+            let named = |id: &HostId| {
+                let hostname = hosts.iter().find(|(host, _)| host == id).map_or("", |(_, hostname)| hostname);
+                if hostname == name.as_str() { id.to_string() } else { format!("{id} ({hostname})") }
+            };
+            let is_name = hosts.iter().any(|(_, hostname)| hostname == name.as_str());
+            let what = if is_name { "is the name of several hosts" } else { "begins the ids of several hosts" };
+            format!("{name:?} {what}: {}", several.iter().map(named).collect::<Vec<_>>().join(", "))
         });
         let message = lines.collect::<Vec<_>>().join("; ");
-        return Err(Error::conflict("ambiguous_host", message).hint("name the host by its id"));
+        return Err(Error::conflict("ambiguous_host", message)
+            .hint("name the host by its id, or by as much of it as no other one has"));
     }
     found.sort();
     found.dedup();
@@ -297,6 +301,17 @@ mod tests {
         let ambiguous = found(&["twin"]).unwrap_err();
         assert_eq!(ambiguous.problem.code, "ambiguous_host");
         assert!(ambiguous.problem.message.contains(&id), "{ambiguous}");
+        assert_eq!(found(&[&id[..13]]).unwrap(), [hosts[1].0]);
+        let alike: Vec<(HostId, String)> =
+            ["deadbeef-0000-4000-8000-000000000001", "deadbe11-0000-4000-8000-000000000002"]
+                .map(|id| (id.parse().unwrap(), format!("host-{}", &id[35..])))
+                .to_vec();
+        let several = resolve(&["deadbe".to_owned()], &alike).unwrap_err().problem;
+        assert_eq!(
+            several.message,
+            "\"deadbe\" begins the ids of several hosts: deadbe11-0000-4000-8000-000000000002 (host-2), \
+             deadbeef-0000-4000-8000-000000000001 (host-1)"
+        );
     }
 
     #[track_caller]

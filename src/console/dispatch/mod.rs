@@ -545,7 +545,7 @@ pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> R
     Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message).hint("try again in a moment"))
 }
 
-async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
+async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
     let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
     // What comes after a message for which there was no room waits as well: a host gets all in its order.
     let mut crowded: HashSet<HostId> = HashSet::new();

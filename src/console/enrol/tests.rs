@@ -68,7 +68,7 @@ async fn tokens_that_are_not_good() {
     assert_eq!(problem(join_with(&fixture, &wrong).await).await, (403, "token_wrong".to_owned()));
     let revoked =
         fixture.console.create_token(&admin(), api::NewToken { ttl_s: Some(60), replaces: None }).await.unwrap();
-    fixture.console.revoke_token(&revoked.id).await.unwrap();
+    fixture.console.revoke_token(revoked.id.as_str()).await.unwrap();
     let secret = revoked.token.parse::<JoinToken>().unwrap().secret;
     let request = join_request(&secret, HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_revoked".to_owned()));

@@ -215,8 +215,12 @@ pub struct Which<'a> {
     pub history: bool,
     /// Of this host.
     pub host: Option<HostId>,
+    /// Of one of these hosts.
+    pub hosts: Option<&'a [HostId]>,
     /// Of this rule.
     pub rule: Option<&'a Name>,
+    /// In which order.
+    pub sort: api::AlertSort,
     /// How many at most.
     pub limit: u32,
 }
@@ -231,7 +235,7 @@ struct AlertRow {
     received_ms: i64,
 }
 
-/// Alerts, those that began last first.
+/// Alerts in the order that is asked for.
 pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<api::Alert>> {
     // A condition that may or may not count is one that no index serves: what is remembered is a thousand times what holds.
     let (which_of_them, state) = match which.history {
@@ -240,15 +244,25 @@ pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<
     };
     let host = which.host.map_or("$1 IS NULL", |_| "alert.host = $1");
     let rule = which.rule.map_or("$2 IS NULL", |_| "alert.rule = $2");
+    let hosts = which.hosts.map_or("$4 IS NULL", |_| "alert.host IN (SELECT value FROM json_each($4))");
+    let order = match which.sort {
+        api::AlertSort::Since => "",
+        api::AlertSort::Severity => {
+            "CASE json_extract(alert.body, '$.severity') WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,"
+        }
+        api::AlertSort::Host => "hostname,",
+    };
     let sql = format!(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
-         FROM alert {which_of_them} LEFT JOIN host ON host.id = alert.host WHERE {state} AND {host} AND {rule}
-         ORDER BY alert.since_ms DESC, alert.host, alert.id LIMIT $3"
+         FROM alert {which_of_them} LEFT JOIN host ON host.id = alert.host
+         WHERE {state} AND {host} AND {rule} AND {hosts}
+         ORDER BY {order} alert.since_ms DESC, alert.host, alert.id LIMIT $3"
     );
     let rows: Vec<AlertRow> = sqlx::query_as(AssertSqlSafe(sql))
         .bind(which.host.map(|host| host.to_string()))
         .bind(which.rule.map(Name::as_str))
         .bind(i64::from(which.limit))
+        .bind(which.hosts.map(|hosts| to_json("hosts", &hosts)).transpose()?)
         .fetch_all(db)
         .await?;
     read(db, rows, now).await

@@ -18,6 +18,7 @@ use crate::{
     api,
     console::authority::Certificate,
     rows::{parameters, pieces},
+    rules::id,
 };
 
 /// A host that joins.
@@ -226,15 +227,23 @@ pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
-/// Ids and names of the hosts that `text` may mean: the one of this id, and those of this name.
+/// Ids and names of the hosts that `text` may mean: those of this name, and those whose id is this or begins so.
 pub async fn named(db: &SqlitePool, text: &str) -> Result<Vec<(HostId, String)>> {
-    let rows: Vec<(String, String)> =
-        sqlx::query_as("SELECT id, hostname FROM host WHERE id = $1 OR hostname = $1 ORDER BY id")
-            .bind(text)
-            .fetch_all(db)
-            .await?;
+    // Whatever an id goes on with stands before `~`.
+    let beginning = id::may_begin(text).then(|| text.to_ascii_lowercase());
+    let rows: Vec<(String, String)> = sqlx::query_as(
+        "SELECT id, hostname FROM host WHERE hostname = $1 OR (id >= $2 AND id < $2 || '~') ORDER BY id LIMIT $3",
+    )
+    .bind(text)
+    .bind(beginning)
+    .bind(NAMED_MAX)
+    .fetch_all(db)
+    .await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
+
+/// The most hosts that a word is looked up for: it means one, or it is told which it could mean.
+const NAMED_MAX: u32 = 100;
 
 /// How many hosts there are, and how many are online.
 pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
@@ -316,6 +325,21 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<Ho
         }
     }
     rows.into_iter().map(|(host, since_ms)| Ok((parsed("host id", &host)?, since_ms))).collect()
+}
+
+/// Names of these hosts.
+pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<HostId, String>> {
+    let mut names = HashMap::new();
+    for piece in pieces(hosts) {
+        let sql = format!("SELECT id, hostname FROM host WHERE id IN {}", parameters(1, piece.len()));
+        let query = sqlx::query_as(AssertSqlSafe(sql));
+        let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
+        let rows: Vec<(String, String)> = query.fetch_all(db).await?;
+        for (host, hostname) in rows {
+            names.insert(parsed("host id", &host)?, hostname);
+        }
+    }
+    Ok(names)
 }
 
 /// Names of hosts, and the labels of their own configurations as they said them last.
@@ -417,6 +441,33 @@ pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host
         None => select_hosts!("WHERE $1 IS NULL ORDER BY host.hostname, host.id"),
     };
     let rows: Vec<HostRow> = sqlx::query_as(sql).bind(only.map(|id| id.to_string())).fetch_all(db).await?;
+    rows.into_iter().map(HostRow::host).collect()
+}
+
+/// The first of some hosts, or of all, in this order.
+pub async fn first(
+    db: &SqlitePool,
+    only: Option<&[HostId]>,
+    sort: api::HostSort,
+    limit: Option<u32>,
+) -> Result<Vec<api::Host>> {
+    let order = match sort {
+        api::HostSort::Hostname => "",
+        api::HostSort::Presence => "COALESCE(presence.state, '') = 'online', COALESCE(presence.since_ms, 0) DESC,",
+        api::HostSort::Heard => "COALESCE(heartbeat.at_ms, 0) DESC,",
+        api::HostSort::Units => "(SELECT count(*) FROM unit WHERE unit.host = host.id) DESC,",
+        api::HostSort::Joined => "host.joined_ms DESC,",
+    };
+    let sql = format!(
+        select_hosts!(
+            "WHERE $1 IS NULL OR host.id IN (SELECT value FROM json_each($1))
+             ORDER BY {} host.hostname, host.id LIMIT $2"
+        ),
+        order
+    );
+    let only = only.map(|hosts| to_json("hosts", &hosts)).transpose()?;
+    let rows: Vec<HostRow> =
+        sqlx::query_as(AssertSqlSafe(sql)).bind(only).bind(limit.map_or(-1, i64::from)).fetch_all(db).await?;
     rows.into_iter().map(HostRow::host).collect()
 }
 

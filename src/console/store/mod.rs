@@ -16,6 +16,7 @@ pub mod command;
 pub mod content;
 pub mod course;
 pub mod host;
+pub mod ids;
 pub mod issued;
 pub mod label;
 pub mod operator;

@@ -8,22 +8,32 @@ use sqlx::SqlitePool;
 
 use super::{Result, host::is_member, json, label, parsed};
 
-/// Ids and names of the members that `picks` takes, by what they have said last; of one that has never said anything its
+/// Which hosts are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// Those that are members, and so given commands.
+    Members,
+    /// Also those that were revoked.
+    All,
+}
+
+/// Ids and names of the hosts that `picks` takes, by what they have said last; of one that has never said anything its
 /// name and its facts are known, from when it joined, and what operators call it. Units are looked up only if they are asked for.
 pub async fn hosts(
     db: &SqlitePool,
+    among: Among,
     with_units: bool,
     picks: &(dyn Fn(&select::Host<'_>) -> bool + Sync),
 ) -> Result<Vec<(HostId, String)>> {
     type Row = (String, String, String, Option<String>);
     let units = if with_units { reports(db).await? } else { HashMap::new() };
-    let mut rows = sqlx::query_as::<_, Row>(concat!(
+    let sql = concat!(
         "SELECT host.id, host.hostname, host.facts, heartbeat.state
-         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE ",
+         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE $1 OR ",
         is_member!(),
         " ORDER BY host.id"
-    ))
-    .fetch(db);
+    );
+    let mut rows = sqlx::query_as::<_, Row>(sql).bind(among == Among::All).fetch(db);
     let given = label::given(db, None).await?;
     let no_labels = BTreeMap::new();
     let mut found = Vec::new();

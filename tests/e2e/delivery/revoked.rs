@@ -37,7 +37,7 @@ fn a_revoked_host_is_neither_told_nor_heard_over(kind: Kind) {
         other => Err(format!("{other:?}")),
     });
 
-    stage.ok(&["host", "revoke", &host]);
+    stage.ok(&["host", "revoke", "--yes", &host]);
     // What it owed is over at once, and says why.
     let outcome = stage.progress(&running)["outcome"]["value"].clone();
     assert_eq!((&outcome["status"], &outcome["code"]), (&json!("refused"), &json!("revoked")), "{outcome}");
@@ -94,7 +94,7 @@ fn mosquitto_is_given_the_list_and_then_commands_to_all_are_one_message_again() 
     std::fs::remove_file(&asked).unwrap();
     std::fs::write(&hold, "").unwrap();
     stage.wait_for(stage.other, "online");
-    stage.ok(&["host", "revoke", &stage.host.to_string()]);
+    stage.ok(&["host", "revoke", "--yes", &stage.host.to_string()]);
     eventually("the list with the host", || if asked.exists() { Ok(()) } else { Err("nothing came".to_owned()) });
     let mut heard = listen(&stage);
     let before = heard.printed().len();

@@ -57,7 +57,7 @@ fn a_console_that_has_lost_its_store_learns_its_fleet_from_the_hosts() {
     stage.ok(&["yuno", "stop", UNIT]);
     stage.wait_for_unit("stopped");
     // And locks them out as before.
-    stage.ok(&["host", "revoke", &stage.host.to_string()]);
+    stage.ok(&["host", "revoke", "--yes", &stage.host.to_string()]);
     assert_eq!(host(&stage)["certificate_expires_ms"], 0);
 }
 
@@ -68,7 +68,7 @@ fn host(stage: &Stage) -> Value {
 #[test]
 fn who_was_revoked_stays_so_when_the_store_is_lost() {
     let mut stage = Stage::start(Kind::Own);
-    stage.ok(&["host", "revoke", &stage.host.to_string()]);
+    stage.ok(&["host", "revoke", "--yes", &stage.host.to_string()]);
     let list = stage.home.path().join("console/revoked.pem");
     let revoked = |what: &str| {
         eventually(what, || {

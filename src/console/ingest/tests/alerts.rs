@@ -163,8 +163,8 @@ async fn silences_keep_quiet_until_they_end() {
     let quiet: Vec<_> =
         raised(&fixture).await.into_iter().filter_map(|alert| Some((alert.host, alert.silence?.reason))).collect();
     assert_eq!(quiet, [(one, "a larger disk comes".to_owned())]);
-    fixture.console.end_alert_silence(&admin(), &made.id).await.unwrap();
-    assert!(fixture.console.end_alert_silence(&admin(), &made.id).await.is_err());
+    fixture.console.end_alert_silence(&admin(), made.id.as_str()).await.unwrap();
+    assert!(fixture.console.end_alert_silence(&admin(), made.id.as_str()).await.is_err());
     assert_eq!(count().await.unwrap(), 2);
     silence(None, None, "all of it", 60).await.unwrap();
     assert_eq!(count().await.unwrap(), 0);

@@ -38,7 +38,9 @@ async fn view(console: &Console, form: SilenceForm, problem: Option<Problem>) ->
     let mut over = console.alerts(Which { history: true, limit: OVER_MAX, ..Which::default() }).await?;
     over.retain(|alert| alert.standing != AlertStanding::Raised);
     let (silences, rules) = (console.alert_silences().await?, console.alert_rules().await?);
-    Ok(AlertsView { raised, over, silences, rules, form, problem })
+    let hosts = silences.iter().filter_map(|silence| silence.host).chain(rules.iter().filter_map(|rule| rule.host));
+    let names = console.hostnames(&hosts.collect::<Vec<_>>()).await?;
+    Ok(AlertsView { raised, over, silences, rules, names, form, problem })
 }
 
 /// The page.
@@ -98,7 +100,7 @@ pub(in crate::console::web) async fn end(
     Segments(id): Segments<Name>,
 ) -> Response {
     let answer = async {
-        console.end_alert_silence(&session.operator, &id).await?;
+        console.end_alert_silence(&session.operator, id.as_str()).await?;
         Ok(answer::see("/alerts"))
     };
     answer::or_problem(&session, answer.await)

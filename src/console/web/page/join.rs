@@ -17,7 +17,10 @@ use crate::{
 };
 
 async fn view(console: &Console, created: Option<CreatedToken>) -> Result<JoinView, Error> {
-    Ok(JoinView { tokens: console.tokens().await?, created, problem: None })
+    let tokens = console.tokens().await?;
+    let hosts = tokens.iter().flat_map(|token| token.used.map(|(_, host)| host).into_iter().chain(token.replaces));
+    let names = console.hostnames(&hosts.collect::<Vec<_>>()).await?;
+    Ok(JoinView { tokens, names, created, problem: None })
 }
 
 /// The page.
@@ -49,7 +52,7 @@ pub(in crate::console::web) async fn revoke(
     Segments(id): Segments<Name>,
 ) -> Response {
     let answer = async {
-        console.revoke_token(&id).await?;
+        console.revoke_token(id.as_str()).await?;
         Ok(answer::see("/join"))
     };
     answer::or_problem(&session, answer.await)

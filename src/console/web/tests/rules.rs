@@ -43,6 +43,7 @@ async fn a_rule_is_set_changed_and_removed() {
     assert!(rules.iter().any(|one| one.host.is_none() && one.rule.threshold == 0.8 && one.rule.for_ms == 600_000));
     let listed = browser.page("/alerts").await;
     assert_eq!(listed.matches("\"From\">console").count(), 2, "{listed}");
+    assert!(listed.contains(">shop-7</a>") && !listed.contains(&format!(">{host}<")), "by its name: {listed}");
     let changed = browser.page(&format!("/alerts/rule?name=disk&host={host}")).await;
     assert!(changed.contains("value=\"95%\"") && changed.contains("readonly"), "{changed}");
 

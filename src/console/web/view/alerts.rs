@@ -1,7 +1,12 @@
 //! Alerts: those that hold, silences, those that are over, and the console's rules.
 
+use std::collections::HashMap;
+
 use maud::{Markup, html};
-use muster_topics::alert::{AlertState, Severity};
+use muster_topics::{
+    alert::{AlertState, Severity},
+    name::HostId,
+};
 
 use super::{
     Frame, Section, View, Watch,
@@ -13,6 +18,7 @@ use super::{
 use crate::{
     api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem},
     console::store::alert::CONSOLE,
+    host_names::HostNames,
 };
 
 /// How long a silence may last: the choices, in seconds.
@@ -41,6 +47,8 @@ pub(in crate::console::web) struct AlertsView {
     pub(in crate::console::web) silences: Vec<AlertSilence>,
     /// The console's rules.
     pub(in crate::console::web) rules: Vec<AlertRule>,
+    /// Names of the hosts that silences and rules are for.
+    pub(in crate::console::web) names: HashMap<HostId, String>,
     /// What the form is filled with.
     pub(in crate::console::web) form: SilenceForm,
     /// Why something was not done.
@@ -162,10 +170,10 @@ impl AlertsView {
         }
     }
 
-    /// A host's name, if an alert of it is shown; its id otherwise.
-    fn hostname(&self, host: muster_topics::name::HostId) -> String {
-        let shown = self.raised.iter().chain(&self.over).find(|alert| alert.host == host);
-        shown.map_or_else(|| host.to_string(), |alert| alert.hostname.clone())
+    /// A host's name; the id of one that is no member any more.
+    fn hostname(&self, host: HostId) -> String {
+        let names = HostNames::new(self.names.iter().map(|(host, name)| (*host, name.as_str())));
+        self.names.get(&host).map_or_else(|| host.to_string(), |name| names.show(host, name))
     }
 
     fn rules(&self) -> Markup {
@@ -189,6 +197,7 @@ pub(super) fn severity(severity: Severity, quiet: bool) -> Markup {
 /// Alerts, with what may be done about them.
 pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup {
     let is_raised = |alert: &Alert| alert.standing == AlertStanding::Raised;
+    let names = HostNames::new(alerts.iter().map(|one| (one.host, one.hostname.as_str())));
     html! {
         table.cards {
             caption.visually-hidden { (count(alerts.len() as u64, "alert", "alerts")) }
@@ -202,7 +211,7 @@ pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup 
                         td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
                         th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
                         td data-label="Where" {
-                            @if one.host == CONSOLE { (one.hostname) } @else { a href=(bits::host_url(one.host)) { (one.hostname) } }
+                            @if one.host == CONSOLE { (one.hostname) } @else { a href=(bits::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
                         }
                         td data-label="Since" { (ago(one.begun_ms(), frame.now_ms)) }

@@ -11,7 +11,7 @@ use muster_topics::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::api::{CommandHost, CommandState, HostConnection, HostPresence};
+use crate::api::{CommandHost, CommandState, HostConnection, HostPresence, Unit};
 pub(in crate::console::web) use crate::size::print as bytes;
 
 /// The colour that goes with a word.
@@ -147,6 +147,11 @@ pub(in crate::console::web) fn phase(phase: Phase) -> Markup {
     }
 }
 
+/// What a unit is doing, unless it is retired: then nothing is the matter with it, however it ended.
+pub(in crate::console::web) fn unit_phase(unit: &Unit) -> Markup {
+    if unit.retired().is_some() { state(Tone::Idle, "retired") } else { phase(unit.observed.phase) }
+}
+
 /// Whether a unit should run.
 pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
     match run {
@@ -157,12 +162,18 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
 }
 
 /// Why a unit is held.
-pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
+pub(in crate::console::web) fn unit_held(unit: &Unit, now_ms: Millis) -> Markup {
+    let retired = unit.retired().map(|hold| held(hold, (Tone::Idle, "held"), now_ms));
+    let Some(hold) = &unit.hold else { return html! {} };
     let (tone, why) = match hold.reason {
         HoldReason::Operator => (Tone::Busy, "held: operator"),
         HoldReason::Dependency => (Tone::Busy, "held: dependency"),
         HoldReason::Broken => (Tone::Bad, "held: broken"),
     };
+    retired.unwrap_or_else(|| held(hold, (tone, why), now_ms))
+}
+
+fn held(hold: &Hold, (tone, why): (Tone, &str), now_ms: Millis) -> Markup {
     html! {
         (state(tone, why))
         @if let Some(by) = &hold.by { " " (by) }

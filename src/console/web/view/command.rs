@@ -19,6 +19,7 @@ use crate::{
     api::{Command, CommandHost, CommandState},
     argv,
     console::web::ledger::Course,
+    host_names::HostNames,
     summary::Summary,
 };
 
@@ -155,9 +156,10 @@ impl CommandView {
     }
 
     fn host(&self, line: &CommandHost, stdout: &Shown, stderr: &Shown, frame: &Frame) -> Markup {
+        let names = HostNames::new(self.command.hosts.iter().map(|line| (line.host, line.hostname.as_str())));
         html! {
             section.output {
-                h2 { a href=(bits::host_url(line.host)) { (line.hostname) } " " (outcome(line, frame)) }
+                h2 { a href=(bits::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
                 @if let Some(reason) = bits::reason(line) { p.why { (reason) } }
                 @if line.state == CommandState::Waiting {
                     p.note {
@@ -179,6 +181,7 @@ impl CommandView {
         let pages = pages(&self.course);
         let page = self.page.clamp(1, pages);
         let base = url(self.command.id);
+        let names = HostNames::new(self.command.hosts.iter().map(|line| (line.host, line.hostname.as_str())));
         html! {
             table.cards {
                 caption.visually-hidden { "Outcomes, host by host" }
@@ -186,7 +189,7 @@ impl CommandView {
                 tbody {
                     @for line in &self.command.hosts {
                         tr {
-                            th scope="row" { a href={ (base) "?host=" (line.host) } { (line.hostname) } }
+                            th scope="row" { a href={ (base) "?host=" (line.host) } { (names.show(line.host, &line.hostname)) } }
                             td data-label="State" { (outcome(line, frame)) }
                             td data-label="Output" { code.line { (first_line(line)) } }
                         }

@@ -13,6 +13,7 @@ use crate::{
         store::host::Presences,
         web::chart::Range,
     },
+    host_names::HostNames,
 };
 
 /// Alerts that hold and are not silenced.
@@ -113,6 +114,7 @@ impl Glance {
 }
 
 fn list(title: &str, listed: &[Listed]) -> Markup {
+    let names = HostNames::new(listed.iter().map(|one| (one.host, one.hostname.as_str())));
     html! {
         @if !listed.is_empty() {
             section {
@@ -120,7 +122,7 @@ fn list(title: &str, listed: &[Listed]) -> Markup {
                 ol.plain.top-list {
                     @for one in listed {
                         li {
-                            span { a href=(bits::host_url(one.host)) { (one.hostname) } @if let Some(mount) = &one.mount { " " code { (mount) } } }
+                            span { a href=(bits::host_url(one.host)) { (names.show(one.host, &one.hostname)) } @if let Some(mount) = &one.mount { " " code { (mount) } } }
                             meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{:.3}", one.share))
                                 aria-label={ (title) ": " (one.hostname) } { (percent(one.share)) }
                             span.number { (percent(one.share)) }

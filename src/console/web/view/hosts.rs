@@ -10,7 +10,10 @@ use super::{
     glance::Glance,
     region, region_every,
 };
-use crate::api::{Host, Status, Unit};
+use crate::{
+    api::{Host, Status, Unit},
+    host_names::HostNames,
+};
 
 /// The hosts of one page: what a screen or two show, and what stays fast on a telephone.
 pub(in crate::console::web) const PAGE_HOSTS: u32 = 100;
@@ -135,6 +138,7 @@ impl HostsView {
     }
 
     fn trouble(&self, frame: &Frame) -> Markup {
+        let names = HostNames::new(self.troubled.iter().map(|unit| (unit.host, unit.hostname.as_str())));
         html! {
             @if !self.troubled.is_empty() {
                 section {
@@ -143,10 +147,10 @@ impl HostsView {
                         @for unit in &self.troubled {
                             li {
                                 a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
-                                a href=(bits::host_url(unit.host)) { (unit.hostname) } " "
-                                (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                                a href=(bits::host_url(unit.host)) { (names.show(unit.host, &unit.hostname)) } " "
+                                (bits::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
                                 @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
-                                @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
+                                @if unit.hold.is_some() { " " (bits::unit_held(unit, frame.now_ms)) }
                                 @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                                 @if let Some(error) = &unit.observed.error { p.why { (error) } }
                             }
@@ -175,6 +179,7 @@ impl HostsView {
     }
 
     fn table(&self, frame: &Frame) -> Markup {
+        let names = HostNames::new(self.hosts.iter().map(|host| (host.id, host.hostname.as_str())));
         html! {
             table.cards {
                 caption.visually-hidden { "Hosts" }
@@ -182,7 +187,7 @@ impl HostsView {
                     tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Units" } th scope="col" { "System" }
                          th scope="col" { "Agent" } th scope="col" { "Last news" } }
                 }
-                tbody { @for host in &self.hosts { (row(host, frame)) } }
+                tbody { @for host in &self.hosts { (row(host, &names, frame)) } }
             }
         }
     }
@@ -203,11 +208,11 @@ impl HostsView {
     }
 }
 
-fn row(host: &Host, frame: &Frame) -> Markup {
+fn row(host: &Host, names: &HostNames<'_>, frame: &Frame) -> Markup {
     let state = host.state.as_ref();
     html! {
         tr {
-            th scope="row" { a href=(bits::host_url(host.id)) { (host.hostname) } }
+            th scope="row" { a href=(bits::host_url(host.id)) { (names.show(host.id, &host.hostname)) } }
             td data-label="State" { (presence_since(host.presence.as_ref(), frame.now_ms)) }
             td data-label="Units" { @if let Some(state) = state { (units(&state.value.units)) } @else { "–" } }
             td data-label="System" {

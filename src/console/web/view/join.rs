@@ -1,13 +1,19 @@
 //! Joining: a one-time token for a new host, and the tokens that there are.
 
+use std::collections::HashMap;
+
 use maud::{Markup, html};
+use muster_topics::name::HostId;
 
 use super::{
     Frame, Section, View,
     bits::{self, Tone, ago, state},
     problem::notice,
 };
-use crate::api::{CreatedToken, Problem, Token};
+use crate::{
+    api::{CreatedToken, Problem, Token},
+    host_names::HostNames,
+};
 
 /// How long a token may be used: the choices, in seconds.
 pub(in crate::console::web) const TTLS: [(u64, &str); 4] =
@@ -18,6 +24,8 @@ pub(in crate::console::web) const TTLS: [(u64, &str); 4] =
 pub(in crate::console::web) struct JoinView {
     /// All tokens, newest first.
     pub(in crate::console::web) tokens: Vec<Token>,
+    /// Names of the hosts that have used them, or that they are for.
+    pub(in crate::console::web) names: HashMap<HostId, String>,
     /// The one that was just made: this is the only time that it can be shown.
     pub(in crate::console::web) created: Option<CreatedToken>,
     /// Why none was made.
@@ -84,7 +92,7 @@ impl JoinView {
                     @for token in &self.tokens {
                         tr {
                             th scope="row" { code { (token.id) } }
-                            td data-label="State" { (token_state(token, frame)) }
+                            td data-label="State" { (self.token_state(token, frame)) }
                             td data-label="Made" { (ago(token.created_ms, frame.now_ms)) " by " (token.operator) }
                             td data-label="Revoke" {
                                 @if token.used.is_none() && token.expires_ms > frame.now_ms {
@@ -99,17 +107,30 @@ impl JoinView {
             }
         }
     }
-}
 
-fn token_state(token: &Token, frame: &Frame) -> Markup {
-    html! {
-        @match token.used {
-            Some((at_ms, host)) => {
-                (state(Tone::Idle, "used")) " " (ago(at_ms, frame.now_ms)) " by "
-                a href=(bits::host_url(host)) { code { (host) } }
+    /// A host's name; the id of one that was removed.
+    fn hostname(&self, host: HostId) -> Markup {
+        let names = HostNames::new(self.names.iter().map(|(host, name)| (*host, name.as_str())));
+        html! {
+            a href=(bits::host_url(host)) {
+                @match self.names.get(&host) {
+                    Some(name) => { (names.show(host, name)) }
+                    None => { code { (host) } }
+                }
             }
-            None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (bits::due(token.expires_ms, frame.now_ms)) }
-            None => { (state(Tone::Good, "unused")) " ends " (bits::due(token.expires_ms, frame.now_ms)) }
+        }
+    }
+
+    fn token_state(&self, token: &Token, frame: &Frame) -> Markup {
+        html! {
+            @match token.used {
+                Some((at_ms, host)) => {
+                    (state(Tone::Idle, "used")) " " (ago(at_ms, frame.now_ms)) " by " (self.hostname(host))
+                }
+                None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (bits::due(token.expires_ms, frame.now_ms)) }
+                None => { (state(Tone::Good, "unused")) " ends " (bits::due(token.expires_ms, frame.now_ms)) }
+            }
+            @if let (None, Some(host)) = (token.used, token.replaces) { ", for " (self.hostname(host)) }
         }
     }
 }

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     api::{Host, Problem},
     argv,
+    host_names::HostNames,
 };
 
 /// So many hosts can be ticked; others are named.
@@ -191,13 +192,14 @@ impl RunView {
     fn targets(&self, frame: &Frame) -> Markup {
         let more = self.found > self.hosts.len() as u64 || !self.input.named.is_empty();
         let is = |aim| self.input.aim == aim;
+        let names = HostNames::new(self.hosts.iter().map(|host| (host.id, host.hostname.as_str())));
         html! {
             fieldset.targets {
                 legend { "On" }
                 label.choice { input #these type="radio" name="target" value="these" checked[is(Aim::These)]; " these hosts" }
                 ul.ticks {
                     @for host in &self.hosts {
-                        li { (self.tick(host, frame)) }
+                        li { (self.tick(host, &names, frame)) }
                     }
                 }
                 @if more {
@@ -230,12 +232,12 @@ impl RunView {
         }
     }
 
-    fn tick(&self, host: &Host, _: &Frame) -> Markup {
+    fn tick(&self, host: &Host, names: &HostNames<'_>, _: &Frame) -> Markup {
         let ticked = self.is_ticked(host.id);
         html! {
             label.choice {
                 input type="checkbox" name="host" value=(host.id) checked[ticked];
-                " " (host.hostname) " " (bits::presence(host.presence.as_ref()))
+                " " (names.show(host.id, &host.hostname)) " " (bits::presence(host.presence.as_ref()))
             }
         }
     }

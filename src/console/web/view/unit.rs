@@ -202,7 +202,7 @@ impl UnitView {
         let Unit { desired, observed, hold, at_ms, .. } = &self.unit;
         let now_ms = frame.now_ms;
         html! {
-            @if let Some(error) = &observed.error {
+            @if let (None, Some(error)) = (self.unit.retired(), &observed.error) {
                 div.notice.bad { p { strong { (error) } } }
             }
             @if let Some(back) = &observed.rolled_back {
@@ -218,7 +218,7 @@ impl UnitView {
                 tbody {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
-                             (bits::phase(observed.phase)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
+                             (bits::unit_phase(&self.unit)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
                              @if let Some(why) = &observed.unready { p.why { (why) } }
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
@@ -240,7 +240,7 @@ impl UnitView {
                 }
             }
             dl.facts {
-                @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
+                @if hold.is_some() { div { dt { "Hold" } dd { (bits::unit_held(&self.unit, now_ms)) } } }
                 @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(beside) = &observed.beside {
@@ -396,11 +396,11 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                         th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
                         td data-label="Should be" { (wanted(&unit.desired)) }
                         td data-label="Is" {
-                            (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
+                            (bits::unit_phase(unit)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
                             @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
                             @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
-                            @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
+                            @if unit.hold.is_some() { " " (bits::unit_held(unit, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }

@@ -36,6 +36,7 @@ pub(in crate::console::web) fn alert(hostname: &str, message: &str, standing: Al
 pub(super) fn alerts(hostname: &str, message: &str) -> AlertsView {
     let one = |standing, number| alert(hostname, message, standing, number);
     let raised = one(AlertStanding::Raised, 2);
+    let raised_host = raised.host;
     let silence = AlertSilence {
         id: "0a1b2c3d4e".parse().unwrap(),
         host: Some(raised.host),
@@ -60,6 +61,7 @@ pub(super) fn alerts(hostname: &str, message: &str) -> AlertsView {
         silences: vec![silence.clone(), AlertSilence { host: None, rule: None, ..silence.clone() }],
         raised: vec![one(AlertStanding::Raised, 1), Alert { silence: Some(silence), ..raised }],
         over: vec![one(AlertStanding::Cleared, 3), one(AlertStanding::Gone, 4)],
+        names: [(raised_host, hostname.to_owned())].into(),
         form: SilenceForm { host: hostname.to_owned(), rule: hostname.to_owned(), reason: message.to_owned() },
         problem: None,
     }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// The host that has used a token.
+pub(super) const TOKEN_HOST: HostId = HostId(uuid::Uuid::from_u128(7));
+
 pub(super) fn tokens() -> Vec<Token> {
     let token = |id: &str, expires_ms, used| Token {
         id: id.parse().unwrap(),
@@ -13,7 +16,7 @@ pub(super) fn tokens() -> Vec<Token> {
     };
     vec![
         token("0a1b2c3d4e", ago(-2_600), None),
-        token("1a1b2c3d4e", ago(-600), Some((ago(500), HostId::random()))),
+        token("1a1b2c3d4e", ago(-600), Some((ago(500), TOKEN_HOST))),
         token("2a1b2c3d4e", ago(60), None),
     ]
 }

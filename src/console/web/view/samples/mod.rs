@@ -168,11 +168,19 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
         frame().page(&RuleView { form, is_set: false, faults: BTreeMap::new(), problem: None })
     });
     add("rule-hostile", &|| frame().page(&rule(HOSTILE, Some(HOSTILE))));
-    add("join", &|| frame().page(&JoinView { tokens: tokens(), created: None, problem: None }));
+    let names = std::collections::HashMap::from([(TOKEN_HOST, HOSTILE.to_owned())]);
+    add("join", &|| frame().page(&JoinView { tokens: tokens(), names: names.clone(), created: None, problem: None }));
     add("join-made", &|| {
-        frame().page(&JoinView { tokens: tokens(), created: Some(created()), problem: Some(problem("x")) })
+        frame().page(&JoinView {
+            tokens: tokens(),
+            names: names.clone(),
+            created: Some(created()),
+            problem: Some(problem("x")),
+        })
     });
-    add("join-empty", &|| frame().page(&JoinView { tokens: vec![], created: None, problem: None }));
+    add("join-empty", &|| {
+        frame().page(&JoinView { tokens: vec![], names: Default::default(), created: None, problem: None })
+    });
     add("artifacts", &|| frame().page(&ArtifactsView { artifacts: vec![artifact("1.0.0"), artifact("1.1.0")] }));
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));

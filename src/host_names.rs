@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::name::HostId;
 
+#[cfg(feature = "cli")]
+use crate::api::CommandHost;
+
 /// How much of an id is shown: of ids that are random, four billion differ here.
-const SHORT_ID_CHARS: usize = 8;
+pub(crate) const SHORT_ID_CHARS: usize = 8;
 
 /// The hosts of one list, by their names.
 #[derive(Debug, Default)]
-pub(super) struct HostNames<'a>(BTreeMap<&'a str, BTreeSet<HostId>>);
+pub(crate) struct HostNames<'a>(BTreeMap<&'a str, BTreeSet<HostId>>);
 
 impl<'a> HostNames<'a> {
     /// Of all hosts that a list shows; each may come many times.
-    pub(super) fn new(hosts: impl IntoIterator<Item = (HostId, &'a str)>) -> Self {
+    pub(crate) fn new(hosts: impl IntoIterator<Item = (HostId, &'a str)>) -> Self {
         let mut names: BTreeMap<&str, BTreeSet<HostId>> = BTreeMap::new();
         for (host, name) in hosts {
             names.entry(name).or_default().insert(host);
@@ -22,18 +25,33 @@ impl<'a> HostNames<'a> {
     }
 
     /// Whether no other host of the list has this name.
-    pub(super) fn is_unique(&self, name: &str) -> bool {
+    pub(crate) fn is_unique(&self, name: &str) -> bool {
         self.0.get(name).is_none_or(|hosts| hosts.len() < 2)
     }
 
     /// A host's name, with the beginning of its id if another one has the same.
-    pub(super) fn show(&self, host: HostId, name: &str) -> String {
+    pub(crate) fn show(&self, host: HostId, name: &str) -> String {
         if self.is_unique(name) {
             return name.to_owned();
         }
-        let id: String = host.to_string().chars().take(SHORT_ID_CHARS).collect();
-        format!("{name} ({id})")
+        format!("{name} ({})", short_id(host))
     }
+}
+
+/// The hosts of a command with names that tell them apart: for words, not for documents, in which a name is what it is.
+#[cfg(feature = "cli")]
+pub(crate) fn tell_apart(mut hosts: Vec<CommandHost>) -> Vec<CommandHost> {
+    let all: Vec<(HostId, String)> = hosts.iter().map(|host| (host.host, host.hostname.clone())).collect();
+    let names = HostNames::new(all.iter().map(|(host, name)| (*host, name.as_str())));
+    for (host, (id, name)) in hosts.iter_mut().zip(&all) {
+        host.hostname = names.show(*id, name);
+    }
+    hosts
+}
+
+/// The beginning of an id, which is enough to type it.
+pub(crate) fn short_id(host: HostId) -> String {
+    host.to_string().chars().take(SHORT_ID_CHARS).collect()
 }
 
 #[cfg(test)]

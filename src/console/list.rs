@@ -1,0 +1,83 @@
+//! Lists as they are asked for: which items, in which order, how many.
+
+use muster_topics::{select, unit::Phase};
+
+use crate::api::{Unit, UnitListing, UnitSort};
+
+/// Those units that are wanted, in the wanted order; they come sorted by hostname and name.
+pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
+    units.retain(|unit| {
+        let is_of_kind = wanted.kind.as_ref().is_none_or(|kind| kind.as_str() == unit.desired.spec.kind());
+        is_of_kind && wanted.select.as_ref().is_none_or(|select| select.picks_unit(&looked_at(unit)))
+    });
+    // Each of these keeps the order that there is among equals.
+    match wanted.sort {
+        UnitSort::Host => {}
+        UnitSort::Unit => units.sort_by(|one, other| one.unit.cmp(&other.unit)),
+        UnitSort::Phase => units.sort_by_key(place),
+        UnitSort::Since => units.sort_by_key(|unit| std::cmp::Reverse(unit.observed.since_ms)),
+    }
+    units.truncate(wanted.limit.map_or(usize::MAX, |limit| limit as usize));
+    units
+}
+
+/// Where a unit stands by what it does: what somebody has to look at first.
+fn place(unit: &Unit) -> u8 {
+    match unit.observed.phase {
+        _ if unit.retired().is_some() => 9,
+        Phase::Failed => 0,
+        Phase::Backoff => 1,
+        Phase::Installing => 2,
+        Phase::Starting => 3,
+        Phase::Stopping => 4,
+        Phase::Running => 5,
+        Phase::Playing => 6,
+        Phase::Stopped => 7,
+        Phase::Absent => 8,
+    }
+}
+
+fn looked_at(unit: &Unit) -> select::Unit<'_> {
+    select::Unit {
+        host: unit.host,
+        hostname: &unit.hostname,
+        name: &unit.unit,
+        spec: &unit.desired.spec,
+        phase: unit.observed.phase,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::web::sample_unit;
+
+    #[test]
+    fn units_are_picked_sorted_and_cut_off() {
+        let unit = |hostname: &str, name: &str, phase, since_ms| {
+            let mut unit = sample_unit();
+            (unit.hostname, unit.unit, unit.hold) = (hostname.to_owned(), name.parse().unwrap(), None);
+            (unit.observed.phase, unit.observed.since_ms) = (phase, since_ms);
+            unit
+        };
+        let all = vec![
+            unit("a", "x/one", Phase::Running, 5),
+            unit("a", "x/two", Phase::Failed, 1),
+            unit("b", "x/one", Phase::Backoff, 9),
+        ];
+        let check = |query: &str, wanted: &[&str]| {
+            let listing: UnitListing =
+                axum::extract::Query::try_from_uri(&format!("/?{query}").parse().unwrap()).unwrap().0;
+            let found = units(all.clone(), &listing);
+            let found: Vec<String> = found.iter().map(|unit| format!("{}:{}", unit.hostname, unit.unit)).collect();
+            assert_eq!(found, wanted, "{query}");
+        };
+        check("", &["a:x/one", "a:x/two", "b:x/one"]);
+        check("sort=unit", &["a:x/one", "b:x/one", "a:x/two"]);
+        check("sort=phase", &["a:x/two", "b:x/one", "a:x/one"]);
+        check("sort=since&limit=2", &["b:x/one", "a:x/one"]);
+        check("select=phase%3Dfailed+or+host%3Db&limit=5", &["a:x/two", "b:x/one"]);
+        check("kind=container", &[]);
+        check("limit=0", &[]);
+    }
+}

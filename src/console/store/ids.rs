@@ -1,0 +1,62 @@
+//! Ids by their beginnings.
+
+use sqlx::{AssertSqlSafe, SqlitePool};
+
+use super::Result;
+use crate::rules::id;
+
+/// The most ids that are told where a beginning could mean several.
+const TOLD_MAX: u32 = 10;
+
+/// Things with ids that people type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Commands.
+    Commands,
+    /// One-time passwords of hosts.
+    Tokens,
+    /// Silences of alerts.
+    Silences,
+    /// Sign-ins.
+    SignIns,
+}
+
+impl Ids {
+    /// The code of the problem that there is none, what one is called, and where they are listed.
+    #[must_use]
+    pub fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Commands => ("unknown_command", "command", "`muster command ls`, or GET /api/v1/commands,"),
+            Self::Tokens => ("unknown_token", "token", "`muster token ls`, or GET /api/v1/tokens,"),
+            Self::Silences => ("unknown_silence", "silence", "`muster alert silences`, or GET /api/v1/alert-silences,"),
+            Self::SignIns => ("unknown_sign_in", "sign-in", "`muster login ls`, or GET /api/v1/sign-ins,"),
+        }
+    }
+
+    /// The table, and what of it is listed.
+    fn table(self) -> &'static str {
+        match self {
+            Self::Commands => "command WHERE TRUE",
+            Self::Tokens => "token WHERE revoked_ms IS NULL",
+            Self::Silences => "alert_silence WHERE TRUE",
+            Self::SignIns => "credential WHERE id IS NOT NULL AND revoked_ms IS NULL",
+        }
+    }
+}
+
+/// The ids that begin so, some of them if there are many; one that is exactly this is the only one.
+pub async fn beginning(db: &SqlitePool, of: Ids, text: &str) -> Result<Vec<String>> {
+    let text = text.to_ascii_lowercase();
+    // Whatever an id goes on with stands before `~`.
+    let beginning = id::may_begin(&text).then(|| text.clone());
+    let sql = format!(
+        "SELECT id FROM {} AND (id = $1 OR (id >= $2 AND id < $2 || '~')) ORDER BY id LIMIT {TOLD_MAX}",
+        of.table()
+    );
+    let rows: Vec<(String,)> = sqlx::query_as(AssertSqlSafe(sql)).bind(&text).bind(beginning).fetch_all(db).await?;
+    let mut ids: Vec<String> = rows.into_iter().map(|(id,)| id).collect();
+    if ids.contains(&text) {
+        ids = vec![text];
+    }
+    Ok(ids)
+}
