@@ -346,6 +346,6 @@ fn a_containers_probes_count_as_those_of_a_yuno() {
     bench.start();
     bench.trail.clear();
     bench.pass(7 * SECOND);
-    bench.check("stop Term 30000, STOPPING");
+    bench.check("stop own 30000, STOPPING");
     assert_eq!(bench.error(), "did not come up within 7 s: start probe: it was not answered");
 }
