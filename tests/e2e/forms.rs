@@ -61,6 +61,8 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("command ls", Document, 0),
     ("command show {command}", Document, 0),
     ("command cancel {command}", Nothing, 0),
+    ("host label canary=yes", Document, 0),
+    ("host label", Document, 0),
     ("artifact add {script} --role sleeper --version 1", Document, 0),
     ("artifact add {script} --role sleeper --version 2", Document, 0),
     ("artifact ls", Document, 0),
@@ -152,8 +154,8 @@ const VERBS: &[(&str, Form, i32)] = &[
     ("ycommand -c list-yunos -c list-configs", Lines, 0),
     // It adds hosts.
     ("simulate --hosts 1 --for 1s --every 300ms", Lines, 0),
-    ("host revoke sim-00000", Nothing, 0),
-    ("host rm sim-00000", Nothing, 0),
+    ("host revoke --yes sim-00000", Nothing, 0),
+    ("host rm --yes sim-00000", Nothing, 0),
 ];
 
 /// The words of a line as a shell would take them.
