@@ -12,11 +12,15 @@ use std::{
 };
 
 use schemars::JsonSchema;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
+pub use self::print::print;
 use crate::rules::keys::nearest;
+
+mod fields;
+mod print;
 
 /// Why a configuration is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -110,14 +114,6 @@ where
         path: path.unwrap_or(Path::new("(none)")).to_owned(),
         message: error.to_string(),
     })
-}
-
-/// The effective configuration as TOML; secrets mask themselves when they are serialised.
-///
-/// # Errors
-/// If it does not serialise.
-pub fn print<T: Serialize>(config: &T) -> Result<String, toml::ser::Error> {
-    toml::to_string_pretty(config)
 }
 
 fn read_file<T: DeserializeOwned>(path: &Path, keys: &Key) -> Result<toml::Table, ConfigError> {
@@ -246,7 +242,7 @@ fn insert(table: &mut toml::Table, place: &[&str], value: toml::Value) {
 mod tests {
     use std::{collections::BTreeMap, fs};
 
-    use serde::Deserialize;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
 

@@ -139,20 +139,19 @@ pub struct MetricStoreConfig {
     /// A proxy for its requests, such as `http://proxy:3128`. The environment names none, and what is on this machine is reached without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
-    /// How many bytes may wait for it on disk before the oldest make place.
+    /// How many bytes may wait for it on disk before the oldest make place. A gigabyte is what 1,000 hosts measure in about a day, packed.
     #[serde(default = "queue_max_bytes")]
     pub queue_max_bytes: u64,
-    /// How many bytes of what it refused are kept before the oldest make place.
+    /// How many bytes of what it refused are kept before the oldest make place. Some sixty requests of the largest size: enough to see what
+    /// is wrong with them.
     #[serde(default = "quarantine_max_bytes")]
     pub quarantine_max_bytes: u64,
 }
 
-/// A gigabyte: what 1,000 hosts measure in about a day, packed.
 fn queue_max_bytes() -> u64 {
     1024 * 1024 * 1024
 }
 
-/// Some sixty refused requests of the largest size: enough to see what is wrong with them.
 fn quarantine_max_bytes() -> u64 {
     64 * 1024 * 1024
 }

@@ -53,9 +53,9 @@ pub struct Policy {
     /// Users that no program may run as, by name. The agent's own user counts where a command names none.
     /// With any of them, no command may give a user as a number: nobody can tell here whose that is.
     pub deny_users: BTreeSet<String>,
-    /// Variables that no command may set, beside those of [`DANGEROUS`], which none may set anyway.
+    /// Variables that no command may set, beside those that have a program load other code (`LD_*` and the like), which none may set anyway.
     pub deny_env: BTreeSet<Variables>,
-    /// Variables that commands may set although they are of [`DANGEROUS`]. What is denied is denied all the same.
+    /// Variables that commands may set although they have a program load other code. What is denied is denied all the same.
     pub allow_env: BTreeSet<Variables>,
 }
 

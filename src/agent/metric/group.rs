@@ -71,24 +71,40 @@ impl Group {
 /// How often groups are measured, in seconds; 0 is with each sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[expect(missing_docs, reason = "they are the groups, which say what they are")]
 pub struct Periods {
+    /// All processors together, by mode.
     pub cpu: u32,
+    /// Each processor.
     pub cores: u32,
+    /// The load.
     pub load: u32,
+    /// How long something waited for processors, memory or disks.
     pub pressure: u32,
+    /// Memory and swap.
     pub memory: u32,
+    /// File systems: bytes and inodes.
     pub disks: u32,
+    /// What disks read and write.
     pub disk_io: u32,
+    /// Bytes that interfaces carry.
     pub network: u32,
+    /// Packets, errors and drops of interfaces.
     pub packets: u32,
+    /// The warmest sensor.
     pub temperature: u32,
+    /// Since when the host has been up.
     pub uptime: u32,
+    /// How far the clock is off.
     pub clock: u32,
+    /// Open files, processes, local ports and tracked connections, beside their limits.
     pub resources: u32,
+    /// Processor time and memory of units, and of containers that are none.
     pub units: u32,
+    /// Limits, disks, processes and waits of units.
     pub unit_details: u32,
+    /// What yunos tell of themselves.
     pub stats: u32,
+    /// The agent itself.
     pub agent: u32,
 }
 
