@@ -448,6 +448,17 @@ mod tests {
     }
 
     #[test]
+    fn relative_paths_are_made_absolute() {
+        let text = "data_dir = 'a'\npolicy_file = './p'\n[containers]\npodman_socket = 's'\nlxc_path = '/lxc'\n";
+        let config = parse(text).unwrap().anchored().unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!((config.data_dir, config.policy_file), (here.join("a"), Some(here.join("p"))));
+        let containers = config.containers;
+        assert_eq!((containers.podman_socket, containers.lxc_path), (here.join("s"), Some(PathBuf::from("/lxc"))));
+        assert_eq!(parse("data_dir = ''").unwrap().anchored().unwrap_err().0, PathBuf::new());
+    }
+
+    #[test]
     fn everything_has_a_default() {
         let config = parse("").unwrap();
         assert_eq!(config, Config::default());
