@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use muster_topics::{
     capability::Capability,
-    process::{Amount, Cores, Limits, Log, Process, Resource, Rlimit, Umask},
+    process::{Amount, Cores, Forking, Limits, Log, Process, Resource, Rlimit, Umask},
     unit::Channel,
 };
 
@@ -68,13 +68,21 @@ pub struct Options {
     /// It can gain nothing by executing a file, such as one with the setuid bit
     #[arg(long)]
     no_new_privs: bool,
+    /// It goes to the background by itself: it is up once the process that was started has ended with exit code 0, and the
+    /// oldest process that is left is kept as its main one. (Better, have it stay in the foreground, if it can)
+    #[arg(long, conflicts_with = "channel")]
+    forking: bool,
+    /// The same, and the program writes in this file which process is its main one
+    #[arg(long, value_name = "FILE", conflicts_with = "channel")]
+    pid_file: Option<String>,
     /// It speaks systemd's notify protocol: it is running once it has said READY=1
     #[arg(long, group = "channel")]
     notify: bool,
     /// It speaks JSON lines: it is running once it has said `ready`, and can be asked to play, for stats, and more
     #[arg(long, group = "channel")]
     lines: bool,
-    /// How long it may take to say so, and to pass its probes (--start, --ready), before it is ended
+    /// How long it may take to say so, or to go to the background, and to pass its probes (--start, --ready), before it is
+    /// ended
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// How long it may be silent after that (WATCHDOG=1, or `alive`) before it is ended
@@ -132,6 +140,7 @@ impl Options {
                 rlimits: self.limited.rlimits(),
                 capabilities: (self.no_capabilities || !self.capabilities.is_empty()).then_some(self.capabilities),
                 no_new_privs: self.no_new_privs,
+                forking: (self.forking || self.pid_file.is_some()).then_some(Forking { pid_file: self.pid_file }),
             },
             log: Log {
                 max_bytes: self.log_size.unwrap_or(usual.max_bytes),

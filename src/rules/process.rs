@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::backoff::GOOD_AFTER_MS;
 use muster_topics::{
     probe::{Check, Which},
-    process::{Limits, Log, Process, Resource, Rlimit},
+    process::{Forking, Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
     signal::Signal,
     unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, YunoSpec},
@@ -166,6 +166,11 @@ fn check_attributes(process: &Process) -> Result<(), String> {
     if let Some(nice) = process.nice.filter(|nice| !(-20..=19).contains(nice)) {
         return Err(format!("process.nice is {nice}, and may be from -20 to 19"));
     }
+    if let Some(Forking { pid_file: Some(path) }) = &process.forking
+        && (path.is_empty() || path.contains('\0'))
+    {
+        return Err(format!("process.forking.pid_file: {path:?} is no path of a file"));
+    }
     check_rlimits("process.rlimits", &process.rlimits)?;
     let groups = process.groups.as_deref().unwrap_or_default();
     if groups.len() > GROUPS_MAX {
@@ -198,6 +203,13 @@ fn check_log(log: &Log) -> Result<(), String> {
 
 fn check_channel(spec: &YunoSpec) -> Result<(), String> {
     between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
+    if spec.process.forking.is_some() && !spec.channel.is_none() {
+        return Err(
+            "process.forking: a program with a channel says itself when it is up, and stays in the foreground. hint: \
+                    leave out one of the two"
+                .to_owned(),
+        );
+    }
     match spec.watchdog_ms {
         Some(_) if spec.channel.is_none() => {
             Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\" or \"lines\"".to_owned())
@@ -210,7 +222,7 @@ fn check_channel(spec: &YunoSpec) -> Result<(), String> {
 fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
     between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
     let Some(within_ms) = spec.healthy_within_ms else { return Ok(()) };
-    if spec.channel.is_none() && within_ms <= spec.started_after_ms {
+    if spec.channel.is_none() && spec.process.forking.is_none() && within_ms <= spec.started_after_ms {
         return Err(format!(
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
@@ -303,6 +315,8 @@ mod tests {
         check_fields(json!({"cwd": "/srv", "limits": {"memory_bytes": 1_048_576, "cpu": 0.5, "pids": 1}}), None);
         check_fields(json!({"process": {"nice": -20, "groups": ["adm", "12"], "capabilities": []}}), None);
         check_fields(json!({"process": {"rlimits": {"core": {"soft": 0, "hard": "unlimited"}}}}), None);
+        check_fields(json!({"process": {"forking": {}}, "healthy_within_ms": 500}), None);
+        check_fields(json!({"process": {"forking": {"pid_file": "/run/a.pid"}}}), None);
         check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
         check_fields(json!({"configs": [config("a.b"), config("c")]}), None);
         check_fields(json!({"channel": "lines", "watchdog_ms": 10_000}), None);
@@ -366,6 +380,9 @@ mod tests {
             (json!({"process": {"rlimits": {"nofile": {"soft": 2, "hard": 1}}}}), "process.rlimits.nofile"),
             (json!({"process": {"rlimits": {"core": {"soft": "unlimited", "hard": 1}}}}), "process.rlimits.core"),
             (json!({"process": {"groups": [""]}}), "process.groups"),
+            (json!({"process": {"forking": {"pid_file": ""}}}), "process.forking.pid_file"),
+            (json!({"process": {"forking": {"pid_file": "a\0b"}}}), "process.forking.pid_file"),
+            (json!({"process": {"forking": {}}, "channel": "notify"}), "process.forking: a program with a channel"),
             (json!({"process": {"groups": vec!["a"; 1_025]}}), "process.groups"),
             (json!({"log": {"max_bytes": 1}}), "log.max_bytes"),
             (json!({"log": {"keep": 101}}), "log.keep"),

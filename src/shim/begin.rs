@@ -22,7 +22,7 @@ use crate::{
     notify::Notify,
     output::Outputs,
     program::{self, Failure, Program},
-    supervise::{SIGKILL, Shim, folder},
+    supervise::{SIGKILL, Shim, ended, folder},
 };
 
 impl Shim {
@@ -68,6 +68,7 @@ impl Shim {
             (Some(program), _) => {
                 shim.body.live(program);
                 shim.want_next();
+                shim.look_for_main();
                 if shim.state.frozen {
                     // The shim before may have been killed when it had said so and not yet done so.
                     shim.body.freeze();
@@ -85,7 +86,7 @@ impl Shim {
         self.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
         match (main, &self.state.last) {
             (None, Some(last)) => self.feed(Input::MainEnded(last.exit)),
-            (main, _) => self.main_ended(main.map(|main| main.started_ms), Exit::Unknown, false),
+            (main, _) => self.main_ended(ended(Exit::Unknown, main.map(|main| main.started_ms))),
         }
         self.settle();
     }
@@ -124,6 +125,7 @@ impl Shim {
             complained: false,
             tell_at_ms: None,
             next_at_ms: None,
+            look_at_ms: None,
             shrunk_at: None,
         })
     }

@@ -1,9 +1,16 @@
 //! What of a program is alive: its main process, whatever descends from that, and its cgroup if it has one.
 
-use std::{os::fd::OwnedFd, thread::sleep, time::Duration};
+use std::{
+    fs::File,
+    io::Read,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    thread::sleep,
+    time::Duration,
+};
 
-use muster_shim::{Main, cgroup::Cgroup, proc};
-use nix::unistd::getpid;
+use muster_shim::{Main, NEXT, cgroup::Cgroup, proc};
+use nix::{fcntl::OFlag, unistd::getpid};
 
 use crate::{
     next::Next,
@@ -25,6 +32,9 @@ const SUSPEND_TRIES: u32 = 20;
 
 /// The longest chain of parents: far more than programs have, and an end to one that changes while it is read.
 const ANCESTORS_MAX: usize = 256;
+
+/// The most of a file that names a process: the longest number, spaces, and what else some programs write after it.
+const PID_FILE_MAX_BYTES: u64 = 64;
 
 /// All that is alive.
 #[derive(Debug)]
@@ -154,6 +164,41 @@ impl Body {
         }
     }
 
+    /// What is left of the program beside the process that has ended, the oldest first: our own children, which are ours to
+    /// reap, or else what is in the cgroup. What was to be the next main process, or is dismissed and about to end, is none of it.
+    fn left(&self, ended: i32) -> Vec<i32> {
+        let own = getpid().as_raw();
+        let alive = |pid: i32| {
+            let stat = proc::stat(pid).filter(|stat| !stat.is_dead() && pid != ended)?;
+            proc::name(pid).is_none_or(|name| name != NEXT).then_some((stat.start_ticks, pid, stat.ppid))
+        };
+        let mut left: Vec<_> = proc::pids().unwrap_or_default().into_iter().filter_map(alive).collect();
+        left.retain(|(_, _, parent)| *parent == own);
+        if left.is_empty() {
+            left = self.cgroup.own_members().into_iter().filter_map(alive).collect();
+        }
+        left.sort_unstable();
+        left.into_iter().map(|(_, pid, _)| pid).collect()
+    }
+
+    /// Whether anything is left beside the process that has ended.
+    pub(crate) fn has_left(&self, ended: i32) -> bool {
+        !self.left(ended).is_empty()
+    }
+
+    /// The oldest process that is left beside the one that has ended.
+    pub(crate) fn oldest_left(&self, ended: i32) -> Option<Program> {
+        self.left(ended).into_iter().find_map(Program::of)
+    }
+
+    /// The process that a file names, if it is there and belongs to the program.
+    pub(crate) fn named(&self, pid_file: &str) -> Option<Program> {
+        let pid = read_pid(Path::new(pid_file)).filter(|pid| Some(*pid) != self.waiting())?;
+        // Held before it is looked at, so that what is looked at is what is held.
+        let program = Program::of(pid)?;
+        (pid != getpid().as_raw() && self.is_part(pid)).then_some(program)
+    }
+
     /// Suspends everything until it is thawed.
     pub(crate) fn freeze(&mut self) {
         if self.cgroup.set_frozen(true) {
@@ -215,5 +260,48 @@ impl Body {
     /// Removes what there was made for it.
     pub(crate) fn remove(&self) {
         self.cgroup.remove();
+    }
+}
+
+/// The number in a file that names a process. It is the program's to write, and so may be anything, also a pipe that nobody
+/// writes to.
+fn read_pid(path: &Path) -> Option<i32> {
+    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(PID_FILE_MAX_BYTES).read_to_end(&mut text).ok()?;
+    let first = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().next()?;
+    first.parse().ok().filter(|pid| *pid > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_in_a_file_is_read_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        assert_eq!(read_pid(&path), None);
+        for (content, pid) in [
+            ("12\n", Some(12)),
+            ("  12  \nmore", Some(12)),
+            ("12", Some(12)),
+            ("1", None),
+            ("0", None),
+            ("-5", None),
+            ("", None),
+            ("x12", None),
+            ("99999999999999", None),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(read_pid(&path), pid, "{content:?}");
+        }
+        assert_eq!(read_pid(folder.path()), None);
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read_pid(&path), None, "nobody waits for who writes to a pipe");
     }
 }

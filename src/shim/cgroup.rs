@@ -69,11 +69,17 @@ impl Cgroup {
     pub fn members(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         for folder in self.folders() {
-            each(folder, DEPTH_MAX, &mut |folder| {
-                let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-                pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
-            });
+            each(folder, DEPTH_MAX, &mut |folder| pids.extend(pids_of(folder)));
         }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The processes in it itself, and not in cgroups below it, which the agent's probes have.
+    #[must_use]
+    pub fn own_members(&self) -> Vec<i32> {
+        let mut pids: Vec<i32> = self.folders().flat_map(pids_of).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -145,6 +151,12 @@ impl Cgroup {
     }
 }
 
+/// The processes in a cgroup.
+fn pids_of(folder: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0).collect()
+}
+
 /// Does something with each cgroup below a folder, and then with that.
 fn each(folder: &Path, depth: u32, done: &mut impl FnMut(&Path)) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -202,5 +214,6 @@ mod tests {
         fs::write(b.path().join("cgroup.procs"), "7\n\n-3\n").unwrap();
         let cgroup = Cgroup { unified: Some(a.path().into()), memory: Some(b.path().into()), ..Cgroup::default() };
         assert_eq!(cgroup.members(), [7, 9, 12]);
+        assert_eq!(cgroup.own_members(), [7, 12]);
     }
 }

@@ -91,6 +91,9 @@ pub struct Launch {
     /// How the program says that it is up, and alive; if it has no such way there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
+    /// How its main process is found, if it goes to the background; otherwise that is the process that is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forking: Option<Forking>,
     /// How often to start it again by itself.
     pub restart: Restart,
     /// After this it is ended, as by [`Request::Stop`].
@@ -126,6 +129,18 @@ pub struct Notify {
     /// What it is told when it has said hello, if it speaks JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<Welcome>,
+}
+
+/// A program that goes to the background: the process that is started ends with exit code 0 once the program is up, and one
+/// of those that it leaves is the main one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forking {
+    /// The file in which the program writes the number of its main process, as an absolute path. Without one the main process
+    /// is the oldest of those that are left. What the file names counts only if it belongs to the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<String>,
+    /// How long it may take to come up. If it does not it is asked to end, and has failed.
+    pub start_timeout_ms: u64,
 }
 
 /// What a program is told once it has proved itself on its channel.
@@ -469,6 +484,10 @@ pub struct Ended {
     /// The agent had asked for its end, by [`Request::Stop`]. (Shims of before do not say so.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+    /// It ended with exit code 0 soon after its start, and what it had started still ran: as of a program that goes to the
+    /// background, and was not launched as one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_some: bool,
 }
 
 impl Ended {
@@ -485,6 +504,7 @@ impl Ended {
             silent: false,
             start_timed_out: false,
             stopped: false,
+            left_some: false,
         }
     }
 }

@@ -24,6 +24,9 @@ const CLEAR_MS: u64 = 5_000;
 /// How long output may still come from what a program left behind. What the program itself wrote is
 /// in the pipe already; this is for helpers that were about to end with it (`… | tee`).
 const DRAIN_MS: u64 = 500;
+/// How long after its start, and after each time that it did so, a program may go to the background. What does that forks
+/// twice, and the second time takes microseconds; on a host that starves, seconds.
+const FORK_AGAIN_MS: u64 = 10_000;
 
 /// Something has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub(crate) enum Input {
     Frozen,
     /// It goes on.
     Thawed,
+    /// It has gone to the background: another process is the main one from here on.
+    Forked,
     /// Somebody wants the program to end.
     Stop { signal: i32, grace_ms: u64 },
     /// Time has passed.
@@ -87,6 +92,10 @@ pub(crate) struct Life {
     launch: Launch,
     phase: Phase,
     up_since_ms: u64,
+    /// Until when another process may take the place of the main one, once the program is up.
+    forks_until_ms: u64,
+    /// The signal that has asked it to end.
+    asked_by: i32,
     timeout_at_ms: Option<u64>,
     restarts_left: u32,
     ready: bool,
@@ -110,9 +119,11 @@ impl Life {
         let mut life = Self {
             timeout_at_ms: launch.timeout_ms.map(|timeout_ms| timeout_ms.saturating_sub(up_for_ms)),
             restarts_left: launch.restart.budget.saturating_sub(restarts),
+            asked_by: launch.stop_signal,
             launch,
             phase: Phase::Up,
             up_since_ms: 0,
+            forks_until_ms: 0,
             ready,
             frozen: false,
             heard_by_ms: None,
@@ -154,6 +165,30 @@ impl Life {
     /// Whether the program runs, and nobody wants it to end.
     pub(crate) fn is_up(&self) -> bool {
         self.phase == Phase::Up
+    }
+
+    /// Whether another process may take the place of the main one when that ends.
+    pub(crate) fn may_fork(&self) -> bool {
+        self.launch.forking.is_some() && matches!(self.phase, Phase::Up | Phase::Stopping { .. })
+    }
+
+    /// Whether an end of the main process is what it is when a program goes to the background. (Of one that another shim had
+    /// started nobody has seen how it ended.)
+    pub(crate) fn is_fork(&self, exit: Exit, now_ms: u64) -> bool {
+        let in_time = !self.ready || now_ms < self.forks_until_ms;
+        self.may_fork() && in_time && matches!(exit, Exit::Code(0) | Exit::Unknown)
+    }
+
+    /// Whether an end of the main process looks like that of a program that goes to the background and should not.
+    pub(crate) fn looks_like_fork(&self, exit: Exit, now_ms: u64) -> bool {
+        let is_fresh = now_ms.saturating_sub(self.up_since_ms) < FORK_AGAIN_MS;
+        let stays = !self.is_command() && self.launch.forking.is_none();
+        self.is_up() && stays && is_fresh && exit == Exit::Code(0)
+    }
+
+    /// Whether the program is up, as it has said or as it went to the background.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// Whether the program would be started again if it ended now.
@@ -203,6 +238,14 @@ impl Life {
                 self.listen(now_ms);
                 Vec::new()
             }
+            Input::Forked => {
+                self.forks_until_ms = now_ms.saturating_add(FORK_AGAIN_MS);
+                match self.phase {
+                    // Who was asked is gone, and this one was not.
+                    Phase::Stopping { .. } => vec![Step::Ask { signal: self.asked_by, group: self.is_command() }],
+                    _ => Vec::new(),
+                }
+            }
             Input::Unwell if self.is_up() => self.give_up(SIGABRT, now_ms),
             Input::Unwell | Input::NoneLeft | Input::OutputEnded => Vec::new(),
         }
@@ -211,9 +254,10 @@ impl Life {
     /// From now on the program has its time again to say something, unless it is suspended.
     fn listen(&mut self, now_ms: u64) {
         let notify = self.launch.notify.as_ref();
+        let forking = || self.launch.forking.as_ref().map(|forking| forking.start_timeout_ms);
         let within_ms = match self.ready {
             true => notify.and_then(|notify| notify.watchdog_ms),
-            false => notify.map(|notify| notify.start_timeout_ms),
+            false => notify.map(|notify| notify.start_timeout_ms).or_else(forking),
         };
         self.heard_by_ms = within_ms.filter(|_| !self.frozen).map(|ms| now_ms.saturating_add(ms));
     }
@@ -221,12 +265,14 @@ impl Life {
     /// Ends a program that is not well; it may be started again.
     fn give_up(&mut self, signal: i32, now_ms: u64) -> Vec<Step> {
         self.silent = true;
+        self.asked_by = signal;
         self.phase = Phase::Stopping { kill_at_ms: now_ms.saturating_add(self.launch.grace_ms) };
         vec![Step::Ask { signal, group: self.is_command() }]
     }
 
     fn stop(&mut self, signal: i32, grace_ms: u64, now_ms: u64) -> Vec<Step> {
         self.stop = true;
+        self.asked_by = signal;
         let grace_ms = if signal == SIGKILL { 0 } else { grace_ms };
         // Who asks again may be in more of a hurry, but gives no further time.
         let kill_at_ms = match self.phase {
@@ -342,6 +388,7 @@ mod tests {
             cgroup: muster_shim::cgroup::Cgroup::default(),
             inside: None,
             notify: None,
+            forking: None,
             output,
             restart,
             timeout_ms: None,
@@ -535,6 +582,56 @@ mod tests {
         assert!(life.was_silent() && !life.was_late_to_start());
         check(speaker(Some(100), true), &[(100, Input::Tick, &[abort])]);
         check(speaker(None, true), &[(5, Input::Unwell, &[abort]), (6, Input::Unwell, &[])]);
+    }
+
+    fn forking(ready: bool) -> Life {
+        let restart = Restart { on: RestartOn::Always, budget: 1, reset_after_ms: 60_000 };
+        let forking = muster_shim::Forking { pid_file: None, start_timeout_ms: 500 };
+        let output = Output::Log { max_bytes: 10, keep: 1, max_age_ms: None };
+        Life::new(Launch { forking: Some(forking), ..launch(output, restart) }, 0, 0, ready)
+    }
+
+    #[test]
+    fn another_process_takes_over_only_from_one_that_ended_well_and_soon() {
+        let (well, unseen, ill) = (Exit::Code(0), Exit::Unknown, Exit::Code(1));
+        let mut life = forking(false);
+        assert!(life.is_fork(well, 499) && life.is_fork(unseen, 499) && !life.is_fork(ill, 499));
+        life.on(Input::Forked, 400);
+        life.on(Input::Ready, 400);
+        assert!(life.is_fork(well, 10_399) && !life.is_fork(well, 10_400) && !life.is_fork(ill, 401));
+        assert!(!forking(true).is_fork(well, 0), "it was up under the shim before");
+        assert!(!service(RestartOn::Always, 1).is_fork(well, 0));
+        life.on(CODE_1, 500);
+        assert!(!life.is_fork(well, 500) && !life.may_fork(), "it has ended");
+    }
+
+    #[test]
+    fn one_that_does_not_go_to_the_background_in_time_has_failed() {
+        let kill = [Step::KillAll, Step::LookWhatIsLeft];
+        check(
+            forking(false),
+            &[
+                (499, Input::Tick, &[]),
+                (500, Input::Tick, &[ASK_MAIN]),
+                // What takes over while it is to end is asked as well.
+                (501, Input::Forked, &[ASK_MAIN]),
+                (600, Input::MainEnded(Exit::Signal(15)), &kill),
+                (600, Input::NoneLeft, &[Step::Start]),
+                (700, Input::Forked, &[]),
+                (700, Input::Ready, &[]),
+                (900_000, Input::Tick, &[]),
+                (900_000, Input::Stop { signal: 3, grace_ms: 2_000 }, &[Step::Ask { signal: 3, group: false }]),
+                (900_001, Input::Forked, &[Step::Ask { signal: 3, group: false }]),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_looks_as_if_it_went_to_the_background() {
+        let life = service(RestartOn::Always, 1);
+        assert!(life.looks_like_fork(Exit::Code(0), 9_999));
+        assert!(!life.looks_like_fork(Exit::Code(0), 10_000) && !life.looks_like_fork(Exit::Code(1), 5));
+        assert!(!forking(false).looks_like_fork(Exit::Code(0), 5) && !command().looks_like_fork(Exit::Code(0), 5));
     }
 
     #[test]

@@ -189,9 +189,30 @@ impl Program {
         Ok(Some(program))
     }
 
+    /// Another process of the program as its main one; nothing if it has ended. A child of ours is reaped as any, and of
+    /// another one only the end is seen.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let process = sys::pidfd_open(pid).ok()?;
+        let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
+        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
+        if stat.ppid == getpid().as_raw() {
+            return Some(Self { main, adopted: None });
+        }
+        // What was looked at is what the handle means, or the handle means nobody any more.
+        sys::pidfd_kill(&process, 0).ok()?;
+        let mut program = Self { main, adopted: Some(Adopted { process, others: Vec::new() }) };
+        program.look_around();
+        Some(program)
+    }
+
     /// The main process.
     pub(crate) fn main(&self) -> &Main {
         &self.main
+    }
+
+    /// Whether it is that process.
+    pub(crate) fn is_same(&self, main: &Main) -> bool {
+        (self.main.pid, self.main.start_ticks) == (main.pid, main.start_ticks)
     }
 
     /// What to watch for the end of a main process that is not our child.
@@ -211,7 +232,7 @@ impl Program {
     /// Sends a signal to the main process and to all of its group.
     pub(crate) fn signal_group(&mut self, signal: i32) {
         self.look_around();
-        // The main process leads its group.
+        // The main process leads its group, unless it has gone to the background: then nobody has a group of that number.
         let _ = match &self.adopted {
             None => sys::kill(-self.main.pid, signal),
             Some(adopted) => {

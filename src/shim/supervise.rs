@@ -23,7 +23,7 @@ use crate::{
     notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
-    program::now_ms,
+    program::{Program, now_ms},
     sys::{self, Waited},
 };
 
@@ -38,6 +38,8 @@ const RECORD_AGAIN_MS: u64 = 1_000;
 /// How often memory is given back before going to sleep. It takes some microseconds, and as many again
 /// after waking up, which is nothing once in a while, and too much for each line of a busy log.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a program that goes to the background has written which process is its main one.
+const LOOK_AGAIN_MS: u64 = 50;
 /// What a shell answers for a program that it cannot find, and for one that it cannot execute.
 const CODE_NOT_FOUND: i32 = 127;
 const CODE_NOT_EXECUTABLE: i32 = 126;
@@ -77,6 +79,8 @@ pub(crate) struct Shim {
     pub(crate) tell_at_ms: Option<u64>,
     /// When the program's next process is to be made.
     pub(crate) next_at_ms: Option<u64>,
+    /// When to look for the main process that the program names.
+    pub(crate) look_at_ms: Option<u64>,
 }
 
 /// What poll has found.
@@ -125,6 +129,9 @@ impl Shim {
             }
             if self.next_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
                 self.prepare_next();
+            }
+            if self.look_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
+                self.look_for_main();
             }
             if self.life.is_draining() && self.outputs.ended() {
                 self.feed(Input::OutputEnded);
@@ -175,7 +182,8 @@ impl Shim {
 
     fn timeout(&self) -> PollTimeout {
         let record_again = self.life.is_over() && !self.closed;
-        let wake_at_ms = self.life.wake_at_ms().into_iter().chain(self.tell_at_ms).chain(self.next_at_ms).min();
+        let wake_at_ms = self.life.wake_at_ms();
+        let wake_at_ms = [wake_at_ms, self.tell_at_ms, self.next_at_ms, self.look_at_ms].into_iter().flatten().min();
         let wait_ms = match wake_at_ms {
             Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
             None => record_again.then_some(RECORD_AGAIN_MS),
@@ -203,42 +211,95 @@ impl Shim {
     fn reap(&mut self) {
         while let Ok(Waited::Ended { pid, exit, core_dumped }) = sys::peek() {
             let main = self.body.child().filter(|main| main.pid == pid).map(|main| main.started_ms);
-            if main.is_some() && !self.life.is_command() {
-                // Not reaped yet, it still keeps the number of its group.
+            // Not reaped yet, it still keeps its number, and that of its group.
+            let successor = main.and_then(|_| self.successor(pid, exit));
+            let left_some = main.is_some() && self.life.looks_like_fork(exit, self.now_ms()) && self.body.has_left(pid);
+            if main.is_some() && successor.is_none() && !self.life.is_command() {
                 let _ = sys::kill(-pid, SIGKILL);
             }
             if sys::reap(pid).is_err() {
                 return;
             }
             self.reaped_next(pid);
-            if main.is_some() {
-                self.main_ended(main, exit, core_dumped);
+            match successor {
+                Some(program) => self.hand_over(program),
+                None if main.is_some() => self.main_ended(Ended { core_dumped, left_some, ..ended(exit, main) }),
+                None => {}
             }
         }
         self.look_what_is_left();
     }
 
     fn adopted_ended(&mut self) {
-        if let Some(started_ms) = self.body.adopted().map(|(main, _)| main.started_ms) {
-            self.main_ended(Some(started_ms), Exit::Unknown, false);
+        let Some((pid, started_ms)) = self.body.adopted().map(|(main, _)| (main.pid, main.started_ms)) else { return };
+        match self.successor(pid, Exit::Unknown) {
+            Some(program) => self.hand_over(program),
+            None => self.main_ended(ended(Exit::Unknown, Some(started_ms))),
         }
     }
 
-    pub(crate) fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
+    /// The process that takes the place of a main one that has ended, if the program goes to the background: the one that it
+    /// names, at any time, or what is left of it while it comes up.
+    fn successor(&self, ended: i32, exit: Exit) -> Option<Program> {
+        if !self.life.may_fork() {
+            return None;
+        }
+        let named = self.pid_file().and_then(|path| self.body.named(path));
+        let is_fork = self.life.is_fork(exit, self.now_ms());
+        named.or_else(|| self.body.oldest_left(ended).filter(|_| is_fork))
+    }
+
+    fn pid_file(&self) -> Option<&str> {
+        self.life.launch().forking.as_ref()?.pid_file.as_deref()
+    }
+
+    /// Another process is the main one from here on, and unless the program is to say which one is, it is up. That is recorded
+    /// before anything else is done, so that a later shim finds it.
+    fn hand_over(&mut self, program: Program) {
+        let main = program.main().clone();
+        let is_up = self.pid_file().is_none_or(|path| self.body.named(path).is_some_and(|named| named.is_same(&main)));
+        self.state.main = Some(main);
+        self.state.notified.ready |= is_up;
+        self.body.live(program);
+        (self.unrecorded, self.untold) = (true, true);
+        let _ = self.record(false);
+        self.feed(Input::Forked);
+        if is_up {
+            self.feed(Input::Ready);
+        }
+        self.look_at_ms = (!self.life.is_ready()).then(|| self.now_ms() + LOOK_AGAIN_MS);
+    }
+
+    /// Looks whether the program has said by now which process is its main one.
+    pub(crate) fn look_for_main(&mut self) {
+        self.look_at_ms = None;
+        if !self.life.may_fork() || self.life.is_ready() {
+            return;
+        }
+        let Some(path) = self.pid_file() else { return };
+        match self.body.named(path) {
+            Some(program) => self.hand_over(program),
+            None => self.look_at_ms = Some(self.now_ms() + LOOK_AGAIN_MS),
+        }
+    }
+
+    /// The main process has ended, as far as it was seen.
+    pub(crate) fn main_ended(&mut self, seen: Ended) {
         let some_killed = self.body.main_ended();
         self.thaw();
         self.hang_up();
+        self.look_at_ms = None;
         self.state.notified = Notified::default();
         self.state.main = None;
+        let exit = seen.exit;
         self.state.last = Some(Ended {
             timed_out: self.life.timed_out(),
-            core_dumped,
             silent: self.life.was_silent(),
             start_timed_out: self.life.was_late_to_start(),
             stopped: self.asked_to_stop,
             // A program that coped with the loss of a process did not end of it.
             oom_killed: some_killed && exit != Exit::Code(0),
-            ..Ended::new(exit, started_ms, now_ms())
+            ..seen
         });
         (self.unrecorded, self.untold) = (true, true);
         self.feed(Input::MainEnded(exit));
@@ -473,6 +534,11 @@ impl Shim {
             self.agent = say(&mut agent, self).is_ok().then_some(agent);
         }
     }
+}
+
+/// An end of the main process just now.
+pub(crate) fn ended(exit: Exit, started_ms: Option<i64>) -> Ended {
+    Ended::new(exit, started_ms, now_ms())
 }
 
 /// Its folder.

@@ -37,6 +37,7 @@ mod first_process;
 mod first_run;
 mod follow;
 mod forged;
+mod forking;
 mod forms;
 mod full_disk;
 mod guard;

@@ -149,6 +149,21 @@ pub struct Process {
     /// It can gain nothing by executing a file, such as one with the setuid bit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
+    /// It goes to the background: the process that is started ends with exit code 0 once the program is up, and one of those
+    /// that it leaves is the main process. Without this the process that is started is the main one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forking: Option<Forking>,
+}
+
+/// How the main process of a program is found that goes to the background.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Forking {
+    /// The file in which the program writes the number of its main process, by its absolute path or from the program's working
+    /// directory on. What it names counts only if it is a process of the unit. Without a file the oldest process that is left
+    /// is the main one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<String>,
 }
 
 impl Process {

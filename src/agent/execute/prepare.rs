@@ -95,6 +95,7 @@ pub(super) fn assemble(
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
+        forking: None,
         output: Output::Capture(Capture {
             max_bytes: exec.max_bytes(Stream::Stdout),
             stderr_max_bytes: exec.stderr_max_bytes,

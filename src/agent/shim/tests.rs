@@ -34,6 +34,7 @@ fn sh(script: &str, folder: &Path) -> Launch {
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
+        forking: None,
         output: Output::Log { max_bytes: 100_000, keep: 1, max_age_ms: None },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,

@@ -111,6 +111,7 @@ fn once(launch: Launch, limit_ms: u64) -> Launch {
     Launch {
         output: Output::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
         notify: None,
+        forking: None,
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: Some(limit_ms),
         stop_signal: Signal::SIGKILL as i32,

@@ -77,7 +77,9 @@ impl Unit {
             // What ended while it was held says why.
             let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
             let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
-            if is_well && !self.play.is_refused() && !rests_held {
+            // And what has finished, whether it left something.
+            let has_finished = phase == Phase::Stopped && self.rest == Some(Rest::Finished);
+            if is_well && !self.play.is_refused() && !rests_held && !has_finished {
                 self.observed.error = None;
             }
             self.observed.generation = desired.generation;

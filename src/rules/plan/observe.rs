@@ -375,6 +375,7 @@ impl Unit {
         if !again && condemned.is_none() && ended.exit.is_success() {
             self.rest = Some(Rest::Finished);
             self.forget_verified();
+            self.observed.error = ended.left_some.then(|| shortened(&by_itself(ended)));
             return;
         }
         let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();

@@ -18,7 +18,7 @@ pub(super) struct Policy {
     /// It is there for one run.
     pub(super) transient: bool,
     pub(super) started_after_ms: Millis,
-    /// It says itself when it is up.
+    /// It says itself when it is up, on its channel or by going to the background.
     pub(super) says_ready: bool,
     /// A change of nothing but configs may reach what runs. (One of limits may in any case.)
     pub(super) reloads: bool,
@@ -45,7 +45,7 @@ impl Policy {
                 restart: spec.restart,
                 transient: spec.transient,
                 started_after_ms: to_millis(spec.started_after_ms),
-                says_ready: !spec.channel.is_none(),
+                says_ready: !spec.channel.is_none() || spec.process.forking.is_some(),
                 speaks: spec.channel == Channel::Lines,
                 probes: Has::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),

@@ -151,6 +151,8 @@ pub struct Ended {
     pub silent: bool,
     /// What it had not said is that it is up, within its start timeout.
     pub start_timed_out: bool,
+    /// It ended well soon after its start, and what it had started still ran, and was ended: it goes to the background.
+    pub left_some: bool,
     /// It ended with the host, which has been restarted since.
     pub with_host: bool,
     /// The last lines of its log.
@@ -169,11 +171,16 @@ impl Ended {
             oom_killed: false,
             silent: false,
             start_timed_out: false,
+            left_some: false,
             with_host: false,
             last_lines: None,
         }
     }
 }
+
+/// What is said of a program that goes to the background and is not kept as one.
+const LEFT_SOME: &str = ", while what it had started still ran, which was ended as well. hint: have it stay in the foreground; \
+                         if it cannot, say that it goes to the background (--forking, `process: {forking: {}}`)";
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -183,7 +190,8 @@ impl std::fmt::Display for Ended {
             (false, true) => ", after it was silent for too long",
             (false, false) => "",
         };
-        write!(f, "{}{silent}", ProcessEnd { exit, oom_killed, core_dumped })
+        let left = if self.left_some { LEFT_SOME } else { "" };
+        write!(f, "{}{silent}{left}", ProcessEnd { exit, oom_killed, core_dumped })
     }
 }
 

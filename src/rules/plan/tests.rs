@@ -191,6 +191,35 @@ fn one_that_says_when_it_is_up_is_running_from_then_on() {
 }
 
 #[test]
+fn program_that_went_to_the_background_is_told_how_to_be_kept() {
+    for restart in [Restart::Always, Restart::Never] {
+        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.restart = restart), Run::Running));
+        bench.install();
+        bench.start();
+        bench.pass(SECOND);
+        let last = Ended { left_some: true, ..bench.ended(Exit::Code(0), 0) };
+        bench.see(Seen::Ended(Over { restarts: 3, last }));
+        let observed = &bench.unit.observed;
+        let phase = if restart == Restart::Always { Phase::Backoff } else { Phase::Stopped };
+        assert_eq!((observed.phase, observed.exit), (phase, Some(Exit::Code(0))));
+        assert!(observed.error.as_ref().unwrap().contains("hint: have it stay in the foreground"), "{observed:?}");
+    }
+}
+
+#[test]
+fn program_that_goes_to_the_background_runs_once_it_has_done_so() {
+    let forking = |spec: &mut YunoSpec| spec.process.forking = Some(<_>::default());
+    let mut bench = Bench::new(desired(1, spec("a", forking), Run::Running));
+    bench.install();
+    bench.start();
+    bench.pass(10 * SECOND);
+    assert_eq!(bench.unit.observed.phase, Phase::Starting, "its first process is still there");
+    let process = Some(Process { pid: 8, start_ticks: 1, started_ms: bench.now_ms });
+    bench.see(Seen::Told(Told { process, ready: true, ..Told::default() }));
+    assert_eq!(bench.unit.observed.phase, Phase::Running);
+}
+
+#[test]
 fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
     let mut bench = Bench::running();
     let last =

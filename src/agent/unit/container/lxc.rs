@@ -332,6 +332,7 @@ fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch
         cgroup: Cgroup::default(),
         output: Output::Log { max_bytes, keep, max_age_ms },
         notify: None,
+        forking: None,
         inside: None,
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,

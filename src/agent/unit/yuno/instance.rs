@@ -170,6 +170,7 @@ pub(super) fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
         oom_killed: end.oom_killed,
         silent: ended.silent,
         start_timed_out: ended.start_timed_out,
+        left_some: ended.left_some,
         last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
         ..Ended::new(end.exit, ended.started_ms, ended.at_ms)
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::CString, path::Path};
 
 use muster_shim::{
-    Attributes, Launch, Notify, Output, RestartOn, SOCKET_VARIABLE, Welcome,
+    Attributes, Forking, Launch, Notify, Output, RestartOn, SOCKET_VARIABLE, Welcome,
     attributes::{Resource, Rlimit},
     cgroup::Cgroup,
 };
@@ -72,6 +72,11 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.extend(wiring.variables());
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
     let notify = notify(spec, welcome);
+    let cwd = spec.cwd.clone().unwrap_or_else(|| text(&place.work()));
+    let forking = spec.process.forking.as_ref().map(|forking| Forking {
+        pid_file: forking.pid_file.as_ref().map(|file| text(&Path::new(&cwd).join(file))),
+        start_timeout_ms: spec.start_timeout_ms,
+    });
     if let Some(notify) = &notify {
         let (socket, watchdog, factor) = match notify.lines {
             Some(_) => (SOCKET_VARIABLE, "MUSTER_WATCHDOG_MS", 1),
@@ -84,12 +89,13 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         v: muster_shim::VERSION,
         argv,
         env: env.into_iter().collect(),
-        cwd: spec.cwd.clone().unwrap_or_else(|| text(&place.work())),
+        cwd,
         user,
         attributes: attributes(&spec.process),
         cgroup,
         inside: None,
         notify,
+        forking,
         output: Output::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
         restart: muster_shim::Restart {
             on: match spec.restart {

@@ -7,6 +7,7 @@ mod attributes;
 mod cgroups;
 mod channels;
 mod ends;
+mod forks;
 mod freezes;
 mod insides;
 mod leaf;

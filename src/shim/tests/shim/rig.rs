@@ -187,6 +187,7 @@ pub(crate) fn command(script: &str) -> Launch {
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
+        forking: None,
         output: Output::Capture(Capture::of(1024 * 1024)),
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
