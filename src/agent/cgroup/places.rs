@@ -4,7 +4,10 @@
 //! A unit whose agent could make it no cgroup, in some hierarchy or in any, is in one that others are in too. What
 //! is counted there says nothing of the unit, and there is no folder then.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use muster_shim::cgroup::AGENT_PREFIX;
 use muster_topics::name::UnitName;
@@ -39,7 +42,7 @@ impl Hierarchies {
         Self::parse(&read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
     }
 
-    pub(super) fn parse(mounts: &str, own: String) -> Self {
+    pub(in crate::agent) fn parse(mounts: &str, own: String) -> Self {
         Self { mounts: mounts.lines().filter_map(Mount::parse).collect(), own }
     }
 
@@ -49,6 +52,13 @@ impl Hierarchies {
         let is_it = |names: &str| names.split(',').any(|name| name == controller);
         let (_, path) = cgroups.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
         self.mounts.iter().filter(|mount| is_it(&mount.controllers)).find_map(|mount| mount.folder(path))
+    }
+
+    /// Where the hierarchy of a controller (the unified one has none) is mounted, if it is as a whole.
+    pub(in crate::agent) fn root(&self, controller: &str) -> Option<PathBuf> {
+        let has_it = |mount: &&Mount| mount.controllers.split(',').any(|name| name == controller);
+        let is_whole = |mount: &&Mount| mount.root == Path::new("/");
+        self.mounts.iter().filter(has_it).find(is_whole).map(|mount| mount.point.clone())
     }
 
     /// The folders of a yuno, or of a container where there is none, from `/proc/<pid>/cgroup` of its main process.

@@ -326,3 +326,35 @@ fn what_cannot_be_made_says_why() {
     apply(&fleet, &stall(json!({"unit": "default/other"})));
     fleet.unit_in_phase("default/other", "running");
 }
+
+#[test]
+fn container_that_eats_its_memory_says_so() {
+    let (fleet, _lxc) = stage();
+    let eat = |script: &str| {
+        let limits = json!({"memory_bytes": 16 * 1_048_576});
+        stall(json!({"args": ["/bin/sh", "-c", script], "limits": limits, "restart": "never"}))
+    };
+    let run = |script: &str| {
+        let path = write(&fleet, &eat(script));
+        fleet.muster(&["unit", "apply", "--no-wait", &path]).expect_code(0);
+        fleet.unit("default/shop", |unit| {
+            let (desired, observed) = (&unit["desired"], &unit["observed"]);
+            let is_it = desired["spec"]["args"][2] == script && observed["generation"] == desired["generation"];
+            is_it && observed["phase"] == "failed"
+        })
+    };
+    let eaten = run("busybox dd if=/dev/zero of=/dev/null bs=100M count=1; exit 5");
+    assert_eq!(
+        (&eaten["observed"]["exit"], &eaten["observed"]["oom_killed"]),
+        (&json!({"code": 5}), &json!(true)),
+        "{eaten}"
+    );
+    assert!(eaten["observed"]["error"].as_str().unwrap().contains("exit code 5, out of memory"), "{eaten}");
+    // Another run is judged by itself.
+    let other = run("exit 6");
+    assert_eq!(
+        (&other["observed"]["exit"], &other["observed"]["oom_killed"]),
+        (&json!({"code": 6}), &Value::Null),
+        "{other}"
+    );
+}

@@ -9,13 +9,15 @@
 //!
 //! Modules, in reading order: `config` (from what a container is made of to LXC's words), `users` (who somebody is inside),
 //! `folder` (what is where), `disk` (how much it may write), `image` (root file systems), `process` (which process is a
-//! container's first), `ended` (how it ended), `tool` (running a program).
+//! container's first), `ended` (how it ended), `oom` (whether for its
+//! memory), `tool` (running a program).
 
 mod config;
 mod disk;
 mod ended;
 mod folder;
 mod image;
+mod oom;
 mod process;
 mod tool;
 mod users;

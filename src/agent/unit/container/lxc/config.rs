@@ -36,17 +36,22 @@ pub(super) struct Frame<'a> {
     pub(super) limits: &'a str,
     /// What mounts the file system that it writes to, in its own view of files, if it has one of its own.
     pub(super) mount: Option<&'a str>,
+    /// Further hooks, each with its key.
+    pub(super) hooks: &'a [(&'static str, String)],
 }
 
 /// The configuration of a container.
 pub(super) fn text(frame: &Frame<'_>, recipe: &Recipe, is_folder: impl Fn(&str) -> bool) -> Result<String, String> {
-    let Frame { name, rootfs, user, limits, mount } = frame;
+    let Frame { name, rootfs, user, limits, mount, hooks } = frame;
     let mut lines = Lines::default();
     lines.add("lxc.rootfs.path", rootfs)?;
+    // No words of LXC's own follow a hook.
+    lines.add("lxc.hook.version", "1")?;
     if let Some(mount) = mount {
-        // No words of LXC's own follow it.
-        lines.add("lxc.hook.version", "1")?;
         lines.add("lxc.hook.pre-mount", mount)?;
+    }
+    for (key, hook) in *hooks {
+        lines.add(key, hook)?;
     }
     match recipe.network {
         // Whose name is another's, too.
@@ -217,8 +222,14 @@ mod tests {
 
     fn write(recipe: &Recipe) -> Result<String, String> {
         let user = User { uid: 700, gid: 7, groups: vec![], home: "/srv".to_owned() };
-        let frame =
-            Frame { name: "muster.default.shop", rootfs: "dir:/a b", user: &user, limits: "/limits", mount: None };
+        let frame = Frame {
+            name: "muster.default.shop",
+            rootfs: "dir:/a b",
+            user: &user,
+            limits: "/limits",
+            mount: None,
+            hooks: &[],
+        };
         text(&frame, recipe, |host| host.ends_with('/'))
     }
 
@@ -264,7 +275,7 @@ mod tests {
         }
         // A path of a mount stands by numbers.
         let mount = Mount { host: line.clone(), inside: line, read_only: false };
-        assert_eq!(write(&Recipe { mounts: vec![mount], ..recipe() }).unwrap().matches("\nlxc.hook").count(), 0);
+        assert_eq!(write(&Recipe { mounts: vec![mount], ..recipe() }).unwrap().matches("\nlxc.hook.pre").count(), 0);
     }
 
     #[test]

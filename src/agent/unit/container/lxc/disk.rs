@@ -40,7 +40,7 @@ pub(super) fn cannot(path: &Path) -> Option<String> {
     Some(format!("disk_bytes: {why}"))
 }
 
-fn is_plain(path: &Path) -> bool {
+pub(super) fn is_plain(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(byte))
 }
 

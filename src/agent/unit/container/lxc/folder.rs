@@ -8,6 +8,7 @@
 //! | `disk`, `room` | the same in a file system of its own, where it may write no more than so much (`disk`) |
 //! | `rootfs` | a copy of the image, where there is no overlayfs |
 //! | `run/` | its shim's folder, with its log |
+//! | `cgroups`, `counted` | what its last run's cgroups were, and what they had counted at its end |
 //! | `lxc.log` | what `lxc-start` has to say of its last start and end |
 //!
 //! **Invariant: a container's folder is whole.** It is made beside, and renamed.
@@ -22,15 +23,15 @@ use std::{
 };
 
 use muster_shim::files::{self, Found as Recorded};
-use muster_topics::{name::Digest, process::Limits};
+use muster_topics::{name::Digest, process::Limits, unit::Exit};
 use nix::sys::statfs;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::{WORK_MAX, config, disk, ended, image, tool, users};
+use super::{WORK_MAX, config, disk, ended, image, oom, tool, users};
 use crate::{
     agent::{
-        cgroup::limit_files,
+        cgroup::{Hierarchies, limit_files},
         unit::{
             container::runtime::{Phase, Recipe},
             failure::{blocking, may_heal, never},
@@ -158,8 +159,15 @@ impl Folder {
         let limits = self.0.join(LIMITS).display().to_string();
         let mount = recipe.disk_bytes.map(|_| disk::mount(&self.0)).transpose()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
-        let frame =
-            config::Frame { name: &name, rootfs: &rootfs, user: &user, limits: &limits, mount: mount.as_deref() };
+        let hooks = oom::hooks(&self.0, &Hierarchies::detect());
+        let frame = config::Frame {
+            name: &name,
+            rootfs: &rootfs,
+            user: &user,
+            limits: &limits,
+            mount: mount.as_deref(),
+            hooks: &hooks,
+        };
         let is_folder = |host: &str| fs::metadata(host).is_ok_and(|metadata| metadata.is_dir());
         let config = config::text(&frame, recipe, is_folder).map_err(never)?;
         let argv = recipe.entry.iter().flatten().chain(&recipe.args).cloned().collect();
@@ -184,8 +192,9 @@ impl Folder {
         written.map_err(|error| self.failure("written", &error))
     }
 
-    /// Forgets what was said of the last start.
+    /// Forgets what was said and counted of the last start.
     pub(super) fn begin(&self) -> Result<(), Failure> {
+        oom::forget(&self.0).map_err(|error| self.failure("cleared", &error))?;
         match fs::remove_file(self.lxc_log()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failure("cleared", &error)),
             _ => Ok(()),
@@ -195,8 +204,9 @@ impl Folder {
     /// How it ended, of which its shim knows how `lxc-start` did.
     pub(super) fn ended(&self, last: &muster_shim::Ended) -> Phase {
         let exit = ended::exit(&self.said(), last.exit);
-        // LXC does not tell why it was killed.
-        Phase::Ended { exit, oom_killed: false, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
+        // What coped with the loss of a process did not end of it.
+        let oom_killed = exit != Exit::Code(0) && oom::has_killed(&self.0);
+        Phase::Ended { exit, oom_killed, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
     }
 
     /// Why it did not start.
