@@ -5,8 +5,10 @@ use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+use crate::clock;
 
 /// Mode of what only its owner may read: keys, stores, tokens.
 pub const SECRET_MODE: u32 = 0o600;
@@ -106,6 +108,63 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
+/// What a role keeps in a place of its own folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+}
+
+/// Sees to it that places in a role's own folder can be used: what is in one and is of another kind, as a folder in the place of
+/// a file, is set aside under another name, which is said. It is as if the place had been empty.
+///
+/// # Errors
+/// If something cannot be set aside.
+pub fn clear_places(folder: &Path, kind: Place, names: &[&str]) -> io::Result<()> {
+    for name in names {
+        let path = folder.join(name);
+        // Whoever put a link there knows why.
+        let is_other = fs::metadata(&path).is_ok_and(|found| match kind {
+            Place::File => found.is_dir(),
+            Place::Folder => !found.is_dir(),
+        });
+        if !is_other {
+            continue;
+        }
+        let aside =
+            set_aside(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let found =
+            if kind == Place::File { "a folder in the place of a file" } else { "a file in the place of a folder" };
+        tracing::error!(
+            path = %path.display(), aside = %aside.display(),
+            "there is {found}, which is set aside. hint: look what it is; if nobody needs it, delete it"
+        );
+    }
+    Ok(())
+}
+
+/// Gives what is in a place another name beside it, which it returns.
+///
+/// # Errors
+/// If it cannot be renamed.
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let mut at_ms = clock::now_ms();
+    let aside = loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{at_ms}"));
+        let aside = PathBuf::from(name);
+        if aside.symlink_metadata().is_err() {
+            break aside;
+        }
+        at_ms += 1;
+    };
+    fs::rename(path, &aside)?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(aside)
+}
+
 /// Makes renames and new files in a folder last.
 ///
 /// # Errors
@@ -154,6 +213,28 @@ mod tests {
         fs::write(folder.path().join("file"), "").unwrap();
         assert!(make_folder(&folder.path().join("file"), PRIVATE_FOLDER).is_err());
         assert!(make_folder(&folder.path().join("file/c"), PRIVATE_FOLDER).is_err());
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_a_file_is_set_aside_with_what_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("store")).unwrap();
+        fs::write(at("store").join("inside"), "x").unwrap();
+        fs::write(at("whole"), "y").unwrap();
+        fs::write(at("units"), "z").unwrap();
+        fs::create_dir(at("linked")).unwrap();
+        fs::write(at("linked/file"), "linked").unwrap();
+        std::os::unix::fs::symlink(at("linked/file"), at("link")).unwrap();
+        clear_places(folder.path(), Place::File, &["store", "whole", "link", "missing"]).unwrap();
+        clear_places(folder.path(), Place::Folder, &["units", "linked"]).unwrap();
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> =
+            names.map(|name| name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()).collect();
+        names.sort();
+        assert_eq!(names, ["link", "linked", "store.damaged-", "units.damaged-", "whole"]);
+        write_atomically(&at("store"), b"new", SECRET_MODE).unwrap();
+        assert_eq!(fs::read(at("link")).unwrap(), b"linked");
     }
 
     #[test]

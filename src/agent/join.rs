@@ -21,6 +21,7 @@ use muster_topics::{
     sealed::{SealingKey, SealingKeyNotice},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::{pki_types::UnixTime, server::WebPkiClientVerifier};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::pin::Pinned;
@@ -65,6 +66,24 @@ impl Identity {
     /// If certificate or key cannot be used.
     pub fn tls(&self) -> Result<rustls::ClientConfig, PkiError> {
         pki::client(&self.membership.authority, &self.membership.certificate, &self.key)
+    }
+
+    /// Whether certificate, key and authority are whole, and belong together.
+    fn check(&self) -> Result<(), PkiError> {
+        // Refuses a key that is not the certificate's.
+        self.tls()?;
+        let what = "the own certificate";
+        let chain = pki::certificates(what, &self.membership.certificate)?;
+        let roots = Arc::new(pki::roots(&self.membership.authority)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).build();
+        let verifier =
+            verifier.map_err(|error| PkiError::Tls { what, source: rustls::Error::General(error.to_string()) })?;
+        // Whether it has ended by now is another question.
+        let begins_s = self.validity_ms().map_or(0, |(begins_ms, _)| begins_ms.unsigned_abs() / 1_000);
+        let begins = UnixTime::since_unix_epoch(Duration::from_secs(begins_s));
+        let (leaf, others) =
+            chain.split_first().ok_or(PkiError::Tls { what, source: rustls::Error::NoCertificatesPresented })?;
+        verifier.verify_client_cert(leaf, others, begins).map(drop).map_err(|source| PkiError::Tls { what, source })
     }
 
     /// When the certificate begins and ends.
@@ -128,13 +147,25 @@ pub enum JoinError {
     },
     /// A file has other content than it should.
     #[error(
-        "{path} cannot be read: {reason}. hint: if it cannot be restored, remove it and join again with a new token"
+        "{path} cannot be read: {reason}. hint: bring it back from a backup; without one, remove it and join again, with a token of \
+         `muster token create --replaces HOST`"
     )]
     Content {
         /// The file.
         path: PathBuf,
         /// Why not.
         reason: String,
+    },
+    /// It is gone, and this host had one.
+    #[error(
+        "{path} is missing, which has the certificate and the key of this host. hint: bring it back from a backup; without one, join \
+         again, with a token of `muster token create --replaces {host}`"
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// The host.
+        host: HostId,
     },
 }
 
@@ -147,10 +178,24 @@ fn hint(problem: &Problem) -> String {
 /// # Errors
 /// If the file cannot be read or written.
 pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
-    if let Some(host) = known_host_id(folder)? {
-        return Ok(host);
-    }
-    let (host, path) = (HostId::random(), folder.join(HOST_FILE));
+    let known = known_host_id(folder);
+    // Its certificate says it as well, and is signed.
+    let certified = load(folder).ok().flatten().map(|identity| identity.membership.host);
+    let host = match (known, certified) {
+        (Ok(Some(host)), None) => return Ok(host),
+        (Ok(Some(host)), Some(certified)) if host == certified => return Ok(host),
+        (Ok(None), None) => HostId::random(),
+        (Err(error), None) => return Err(error),
+        (_, Some(certified)) => {
+            tracing::error!(
+                host.id = %certified, file = %folder.join(HOST_FILE).display(),
+                "the file with this host's id is gone or damaged; it is written anew from the host's certificate. hint: check this \
+                 host's disk"
+            );
+            certified
+        }
+    };
+    let path = folder.join(HOST_FILE);
     files::write_atomically(&path, format!("{host}\n").as_bytes(), files::SECRET_MODE)
         .map_err(|source| JoinError::Io { path, source })?;
     Ok(host)
@@ -176,16 +221,26 @@ pub fn known_host_id(folder: &Path) -> Result<Option<HostId>, JoinError> {
 /// The identity that is kept in `folder`, if this host has joined.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// If the file cannot be read, or what is in it cannot be used.
 pub fn load(folder: &Path) -> Result<Option<Identity>, JoinError> {
     let path = folder.join(IDENTITY_FILE);
     match fs::read(&path) {
-        Ok(json) => serde_json::from_slice(&json)
-            .map(Some)
-            .map_err(|error| JoinError::Content { path, reason: error.to_string() }),
+        Ok(json) => {
+            let damaged = |reason: String| JoinError::Content { path: path.clone(), reason };
+            let identity: Identity = serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
+            identity.check().map_err(|error| damaged(crate::failure::with_causes(&error)))?;
+            Ok(Some(identity))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(JoinError::Io { path, source }),
     }
+}
+
+/// Why this host has no identity in `folder`, if it has had one.
+#[must_use]
+pub fn lost(folder: &Path, host: HostId) -> Option<JoinError> {
+    let path = folder.join(IDENTITY_FILE);
+    folder.join(TOKEN_FILE).exists().then_some(JoinError::Lost { path, host })
 }
 
 /// Keeps an identity in `folder`.
@@ -491,6 +546,31 @@ mod tests {
         assert_eq!((loaded.membership, loaded.key), (identity.membership, identity.key));
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(folder.path().join(IDENTITY_FILE)).unwrap());
         assert_eq!(mode & 0o777, 0o600);
+
+        // Its id stands in a file of its own, too; damaged or gone, it comes from here.
+        let other = HostId::random().to_string();
+        for damage in [None, Some(""), Some("nonsense"), Some(other.as_str())] {
+            let file = folder.path().join(HOST_FILE);
+            let _ = fs::remove_file(&file);
+            damage.into_iter().for_each(|text| fs::write(&file, text).unwrap());
+            assert_eq!(host_id(folder.path()).unwrap(), host, "{damage:?}");
+            assert_eq!(fs::read_to_string(&file).unwrap().trim(), host.to_string());
+        }
+        let damage = |change: &dyn Fn(&mut Identity)| {
+            let mut damaged = load(folder.path()).unwrap().unwrap();
+            change(&mut damaged);
+            let folder = tempfile::tempdir().unwrap();
+            save(folder.path(), &damaged).unwrap();
+            load(folder.path()).unwrap_err().to_string()
+        };
+        let another = Authority::new();
+        for error in [
+            damage(&|identity| identity.key = KeyPair::generate().unwrap().serialize_pem()),
+            damage(&|identity| identity.membership.authority = another.pem()),
+            damage(&|identity| identity.membership.certificate.clear()),
+        ] {
+            assert!(error.contains(IDENTITY_FILE) && error.contains("--replaces"), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -35,9 +35,10 @@ impl Lives {
     pub(super) fn begin(folder: &Path) -> Result<Self, AgentError> {
         let path = folder.join("instances");
         let failed = |source| AgentError::Folder { path: path.clone(), source };
-        let text = match fs::read_to_string(&path) {
+        let text = match fs::read(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            text => text.unwrap_or_default(),
+            // A line that is damaged is as one that is not there.
+            text => String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
         };
         let place = place(folder).map_err(failed)?;
         let mut former = presence::former(&text, &place);
@@ -94,6 +95,14 @@ mod tests {
             assert_eq!(lives.former(), newest);
             earlier.push(Life { instance: lives.instance(), is_newcomer: true });
         }
+    }
+
+    #[test]
+    fn damaged_file_is_as_an_empty_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("instances"), [0xff, 0xfe, b'\n', 0x80]).unwrap();
+        let lives = Lives::begin(folder.path()).unwrap();
+        assert_eq!(lives.former(), []);
     }
 
     #[test]

@@ -100,7 +100,8 @@ use self::{
     voice::Voice,
 };
 use crate::{
-    clock, files,
+    clock,
+    files::{self, Place},
     room::{self, Reserve, Size},
     rules::{heartbeat::Beats, time::KnownTime},
 };
@@ -278,6 +279,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let folder = config.data_dir.clone();
     make_folder(&folder)?;
     let lock = lock(&folder)?;
+    clear_places(&folder)?;
     let host = join::host_id(&folder)?;
     let realms = config.all_realms();
     let mut portrait = Portrait::new(config.labels.clone(), &realms);
@@ -464,7 +466,7 @@ async fn membership(config: &Config, host: HostId, portrait: &Portrait) -> Resul
                 }
             }
         }
-        (None, None) => Err(AgentError::NotJoined),
+        (None, None) => Err(join::lost(folder, host).map_or(AgentError::NotJoined, AgentError::Join)),
         // None yet, or one whose certificate has expired.
         (present, Some(token)) => Ok(join_anew(folder, token, host, portrait, present.as_ref()).await?),
     }
@@ -498,9 +500,32 @@ fn make_folder(folder: &Path) -> Result<(), AgentError> {
     fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
+/// Sees to it that the agent's own files and folders can be made and written: there is nobody on site who could.
+fn clear_places(folder: &Path) -> Result<(), AgentError> {
+    const FILES: [&str; 11] = [
+        "agent.db",
+        "agent.db-wal",
+        "agent.db-shm",
+        "agent.mark",
+        "host",
+        "identity.json",
+        "instances",
+        "intent/realms.json",
+        "reserve",
+        "sealing.key",
+        "token.sha256",
+    ];
+    const FOLDERS: [&str; 4] = ["artifacts", "exec", "intent", "units"];
+    files::clear_places(folder, Place::Folder, &FOLDERS)
+        .and_then(|()| files::clear_places(folder, Place::File, &FILES))
+        .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
+}
+
 /// One agent per folder. The lock goes with the process, however that ends; the file stays.
 fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
     let path = folder.join("lock");
+    files::clear_places(folder, Place::File, &["lock"])
+        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
     let file = fs::OpenOptions::new()
         .create(true)
         .truncate(false)

@@ -23,19 +23,24 @@ const RETRY: Growth = Growth { first_ms: 2_000, max_ms: 3_600_000 };
 /// If the file cannot be read or written, or there is no randomness.
 pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
     let path = folder.join(FILE);
-    match fs::read_to_string(&path) {
-        Ok(text) => text
-            .parse()
-            .map_err(|error: crate::sealing::HostKeyError| JoinError::Content { path, reason: error.to_string() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let failed = |source| JoinError::Io { path: path.clone(), source };
-            let key = HostKey::generate().map_err(|error| failed(io::Error::other(error)))?;
-            files::write_atomically(&path, format!("{}\n", key.to_text()).as_bytes(), files::SECRET_MODE)
-                .map_err(failed)?;
-            Ok(key)
+    let failed = |source| JoinError::Io { path: path.clone(), source };
+    match fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).parse::<HostKey>()) {
+        Ok(Ok(key)) => return Ok(key),
+        Ok(Err(error)) => {
+            // A host is worth more than what is sealed to it and not opened yet, which is refused by itself.
+            let aside = files::set_aside(&path).map_err(failed)?;
+            tracing::error!(
+                %error, file = %path.display(), aside = %aside.display(),
+                "the key for what only this host may read is damaged; it is set aside, and a new one is made. Commands that wait and \
+                 have something sealed in them cannot be done. hint: give these again; check this host's disk"
+            );
         }
-        Err(source) => Err(JoinError::Io { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(failed(source)),
     }
+    let key = HostKey::generate().map_err(|error| failed(io::Error::other(error)))?;
+    files::write_atomically(&path, format!("{}\n", key.to_text()).as_bytes(), files::SECRET_MODE).map_err(failed)?;
+    Ok(key)
 }
 
 /// Hands the key over until the console has taken it, or `shutdown`.
@@ -71,8 +76,17 @@ mod tests {
         assert_eq!(load_or_make(folder.path()).unwrap().public(), made.public());
         let path = folder.path().join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        fs::write(&path, "nonsense").unwrap();
-        let error = load_or_make(folder.path()).unwrap_err().to_string();
-        assert!(error.contains(FILE), "{error}");
+        for damage in [&b"nonsense"[..], b"", b"\xff\xfe"] {
+            fs::write(&path, damage).unwrap();
+            let anew = load_or_make(folder.path()).unwrap().public();
+            assert_ne!(anew, made.public());
+            assert_eq!(load_or_make(folder.path()).unwrap().public(), anew);
+            let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+            assert!(
+                entries
+                    .filter(|path| path.display().to_string().contains(".damaged-"))
+                    .any(|path| fs::read(path).unwrap() == damage)
+            );
+        }
     }
 }
