@@ -25,7 +25,8 @@ mod receive;
 use std::{
     collections::{BTreeSet, HashMap},
     fs::{self, File},
-    io,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -84,6 +85,9 @@ const CHUNKS_MAX: usize = 16;
 /// should be quick.
 const UNUSED_KEPT: Duration = Duration::from_secs(24 * 3600);
 
+/// What is read at a time of an artifact that is looked at.
+const PIECE_BYTES: usize = 64 * 1024;
+
 const PARTIAL_SUFFIX: &str = ".part";
 
 /// Installs a program of this agent's own making below `data_dir`, as if it had been fetched, and says what it is known
@@ -101,6 +105,18 @@ pub fn install(data_dir: &Path, content: &[u8]) -> io::Result<ArtifactRef> {
     Ok(ArtifactRef { sha256, size_bytes: content.len() as u64, role, version, manifest: None })
 }
 
+/// The SHA-256 of a file.
+fn digest_of(path: &Path) -> io::Result<Digest> {
+    let (mut file, mut hash) = (File::open(path)?, ring::digest::Context::new(&ring::digest::SHA256));
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(Digest::from_ring(hash.finish())),
+            length => hash.update(piece.get(..length).unwrap_or_default()),
+        }
+    }
+}
+
 /// All artifacts of this host; a handle that can be cloned.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
@@ -110,10 +126,26 @@ pub struct Artifacts {
 struct Shared {
     folder: PathBuf,
     identity: watch::Receiver<Arc<Identity>>,
+    /// How each file was when its content was last seen to be what its name says.
+    whole: Mutex<HashMap<Digest, Stamp>>,
     /// One for each digest that somebody is waiting for.
     flights: Mutex<HashMap<Digest, Weak<Flight>>>,
     transfers: Semaphore,
     pace: Pace,
+}
+
+/// What changes when a file is written to, replaced or touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size_bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(found: &fs::Metadata) -> Self {
+        Self { inode: found.ino(), size_bytes: found.len(), changed: (found.ctime(), found.ctime_nsec()) }
+    }
 }
 
 /// An artifact that is being fetched.
@@ -144,9 +176,9 @@ impl Artifacts {
         let folder = data_dir.join("artifacts");
         // Yunos may run as other users, who must get at their program; they need not see what else there is.
         make_folder(&folder, PASSABLE_FOLDER)?;
-        let (flights, transfers) = (Mutex::default(), Semaphore::new(TRANSFERS_MAX));
+        let (whole, flights, transfers) = (Mutex::default(), Mutex::default(), Semaphore::new(TRANSFERS_MAX));
         let pace = Pace::new(rate_bytes_per_s);
-        Ok(Self { shared: Arc::new(Shared { folder, identity, flights, transfers, pace }) })
+        Ok(Self { shared: Arc::new(Shared { folder, identity, whole, flights, transfers, pace }) })
     }
 
     /// Where an artifact is, once it is installed.
@@ -155,22 +187,56 @@ impl Artifacts {
         self.shared.folder.join(sha256.as_str())
     }
 
-    /// Has an artifact installed, and says where. One that is there already is not fetched again.
+    /// Has an artifact installed, and says where. One that is there already, and whole, is not fetched again.
     ///
     /// # Errors
     /// If it cannot be fetched, is not what it should be, or cannot be written. Nothing is installed then.
     pub async fn fetch(&self, artifact: &ArtifactRef) -> Result<PathBuf, ArtifactError> {
         let path = self.path(&artifact.sha256);
-        if path.exists() {
+        if self.is_known_to_be_whole(artifact, &path) {
             return Ok(path);
         }
         let flight = self.flight(&artifact.sha256);
         let alone = Arc::clone(&flight.alone).lock_owned().await;
-        if !path.exists() {
+        if !self.is_whole(artifact, &path).await? {
             let _permit = self.shared.transfers.acquire().await.map_err(|error| ArtifactError::Client(error.into()))?;
             self.transfer(artifact, &path, &flight.done_bytes, alone).await?;
         }
         Ok(path)
+    }
+
+    /// Whether the file is as it was when its content was looked at.
+    fn is_known_to_be_whole(&self, artifact: &ArtifactRef, path: &Path) -> bool {
+        let whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::metadata(path).is_ok_and(|found| whole.get(&artifact.sha256) == Some(&Stamp::of(&found)))
+    }
+
+    /// Whether the file is there, with the content that its name says. One that has another is removed: a disk forgets, and
+    /// nobody wants to run what it has made up.
+    async fn is_whole(&self, artifact: &ArtifactRef, path: &Path) -> Result<bool, ArtifactError> {
+        if self.is_known_to_be_whole(artifact, path) {
+            return Ok(true);
+        }
+        let what = format!("artifact {}@{}", artifact.role, artifact.version);
+        let (at, wanted) = (path.to_owned(), artifact.clone());
+        let looked = tokio::task::spawn_blocking(move || -> io::Result<Option<Stamp>> {
+            let Ok(found) = fs::metadata(&at) else { return Ok(None) };
+            let is_whole = found.is_file() && found.len() == wanted.size_bytes && digest_of(&at)? == wanted.sha256;
+            if is_whole {
+                return Ok(Some(Stamp::of(&found)));
+            }
+            tracing::error!(
+                file = %at.display(), "an artifact that was installed is damaged; it is removed, and fetched again. hint: check this host's disk"
+            );
+            if found.is_dir() { fs::remove_dir_all(&at) } else { fs::remove_file(&at) }?;
+            Ok(None)
+        });
+        let looked = looked.await.map_err(io::Error::other).and_then(|looked| looked);
+        let stamp = looked.map_err(write_error(&what, path))?;
+        let mut whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        whole.remove(&artifact.sha256);
+        whole.extend(stamp.map(|stamp| (artifact.sha256.clone(), stamp)));
+        Ok(stamp.is_some())
     }
 
     /// As [`Self::fetch`], and tells now and then how far that is.

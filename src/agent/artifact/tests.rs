@@ -241,6 +241,42 @@ async fn what_is_right_is_installed_read_only_and_not_fetched_again() {
 }
 
 #[tokio::test]
+async fn what_was_damaged_since_is_fetched_again() {
+    type Damage = fn(&Path);
+    let damages: [Damage; 5] = [
+        |path| {
+            // As long as it was, and as old.
+            let modified = fs::metadata(path).unwrap().modified().unwrap();
+            let mut bytes = fs::read(path).unwrap();
+            bytes[3] ^= 1;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+            fs::write(path, bytes).unwrap();
+            fs::File::open(path).unwrap().set_modified(modified).unwrap();
+        },
+        |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(2).unwrap(),
+        |path| fs::write(path, "").unwrap(),
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        },
+    ];
+    let server = Server::start(&[Answer::Right; 11]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    let path = artifacts.fetch(&wanted()).await.unwrap();
+    for (number, damage) in damages.iter().enumerate() {
+        damage(&path);
+        artifacts.fetch(&wanted()).await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), CONTENT, "{number}");
+        damage(&path);
+        open(folder.path(), &server.identity).fetch(&wanted()).await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), CONTENT, "{number}, another life");
+    }
+    assert_eq!(server.asked(), 11);
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_not_installed() {
     assert_eq!(check(&[Answer::Wrong], &[false], "SHA-256").await, [""; 0]);
     assert_eq!(check(&[Answer::Longer], &[false], "longer than its 100000 bytes").await, [""; 0]);

@@ -196,7 +196,8 @@ impl Yunos {
         if !spec.reload.is_restart() {
             place.lead_to(&desired.revision)?;
         }
-        let program = self.artifacts.path(&spec.artifact.sha256);
+        // What has become of it since it was installed nobody knows.
+        let program = self.artifacts.fetch(&spec.artifact).await.map_err(from_artifact)?;
         let made = match &inside {
             // Its place is among its container's.
             Some(_) => Made::default(),
