@@ -225,10 +225,19 @@ impl Shims {
 
     /// Finds out what became of a program whose shim is not there.
     async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<Adopted> {
-        let state = match files::read_state(folder)? {
-            Found::Nothing => return Ok(Adopted::Nothing),
-            Found::Damaged => return Ok(Adopted::Ended(unknown(None))),
-            Found::State(state) => state,
+        let state = match files::read_state(folder) {
+            Ok(Found::Nothing) => return Ok(Adopted::Nothing),
+            Ok(Found::Damaged) => return Ok(Adopted::Ended(unknown(None))),
+            Ok(Found::State(state)) => state,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData && has_left_nothing(folder) => {
+                tracing::error!(
+                    folder = %folder.display(), %error,
+                    "what a shim has recorded is damaged; nothing is left of its program, and how that ended is not known. hint: \
+                     check this host's disk"
+                );
+                return Ok(Adopted::Ended(unknown(None)));
+            }
+            Err(error) => return Err(error),
         };
         if !is_alive(&state) && !has_left_something(folder, &state) {
             return Ok(Adopted::Ended(last_of(state)));
@@ -467,6 +476,11 @@ fn is_alive(state: &State) -> bool {
 fn has_left_something(folder: &Path, state: &State) -> bool {
     let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_empty())
+}
+
+/// Whether it is certain, without its state, that nothing is left of a program: it had a cgroup, and that is empty.
+fn has_left_nothing(folder: &Path) -> bool {
+    files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_none() && launch.cgroup.is_empty())
 }
 
 /// How a program ended that does not run any more and whose shim is gone.
