@@ -35,6 +35,8 @@ pub mod broker;
 pub mod bus;
 #[cfg(any(feature = "agent", feature = "console"))]
 pub mod chance;
+#[cfg(feature = "console")]
+pub mod checked;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;

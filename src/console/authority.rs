@@ -25,16 +25,19 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
 };
-use ring::hmac;
-use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
+use ring::{
+    hmac,
+    signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey},
+};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, CertificateSigningRequestDer, pem::PemObject};
 use time::OffsetDateTime;
-use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, X509CertificationRequest};
 
 use super::store::issued::Revoked;
 use crate::{
     chance::{self, NoRandomness},
     clock::now_ms,
-    files::{PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    files::{PRIVATE_FOLDER, PUBLIC_MODE, Place, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically},
 };
 
 /// The root's key, the root, and the key for commands, in the authority's folder.
@@ -43,6 +46,8 @@ const ROOT_CERTIFICATE: &str = "authority.pem";
 const SIGNING_KEY: &str = "signing.key";
 /// The key that public hashes of what is secret are salted with.
 const SALT_KEY: &str = "salt.key";
+/// How long that is.
+const SALT_BYTES: usize = 32;
 /// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
 const CSR_MAX_BYTES: usize = 16 * 1024;
 /// How long the root is valid.
@@ -58,7 +63,10 @@ const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A file of it cannot be read or written.
-    #[error("the authority's file {path} cannot be used: {source}")]
+    #[error(
+        "the authority's file {path} cannot be used: {source}\nhint: it has to be a file that the console's user may read; if it is not, \
+         bring the folder back from a backup"
+    )]
     File {
         /// Which file.
         path: PathBuf,
@@ -66,7 +74,10 @@ pub enum AuthorityError {
         source: io::Error,
     },
     /// A file of it is not what it should be.
-    #[error("the authority's file {path} is damaged: {problem}")]
+    #[error(
+        "the authority's file {path} is damaged: {problem}\nhint: bring the folder back from a backup, and check this machine's disk. \
+         authority.pem alone can be removed: it is made anew from its key, and tokens for joining then have to be made anew, too"
+    )]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -223,6 +234,7 @@ impl Authority {
             move |source| AuthorityError::File { path, source }
         };
         make_folder(dir, PRIVATE_FOLDER).map_err(at(dir))?;
+        clear_places(dir, Place::File, &["lock", SALT_KEY]).map_err(at(dir))?;
         // Two that start at once must not make two authorities. The lock goes with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
@@ -236,13 +248,29 @@ impl Authority {
                 |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
             let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
             let command_key = signer.public_key().map_err(|error| damaged(&error.to_string()))?;
-            // One that is lost is made anew: then the same content has another hash from then on.
-            let salt = read_or_make(&dir.join(SALT_KEY), SECRET_MODE, || Ok(chance::bytes::<32>()?.to_vec()))?;
-            let salt = hmac::Key::new(hmac::HMAC_SHA256, &salt);
+            let salt = hmac::Key::new(hmac::HMAC_SHA256, &Self::salt_key(&dir.join(SALT_KEY))?);
             let (certificate_pem, der) = certificate;
             let issuer = Issuer::from_ca_cert_der(&der, key)?;
             Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, signer, command_key, salt })
         })
+    }
+
+    /// The key of salts. One that is lost is made anew: then the same content has another hash from then on. So is one that is too
+    /// short, for anybody could guess it.
+    fn salt_key(path: &Path) -> Result<Vec<u8>, AuthorityError> {
+        let make = || -> Result<Vec<u8>, AuthorityError> { Ok(chance::bytes::<SALT_BYTES>()?.to_vec()) };
+        let salt = read_or_make(path, SECRET_MODE, make)?;
+        if salt.len() == SALT_BYTES {
+            return Ok(salt);
+        }
+        let at = |source| AuthorityError::File { path: path.to_owned(), source };
+        let aside = set_aside(path).map_err(at)?;
+        tracing::error!(
+            aside = %aside.display(), bytes = salt.len(),
+            "the authority's salt.key is damaged, and made anew: configs with secrets that are added again get another hash. hint: check \
+             this machine's disk"
+        );
+        read_or_make(path, SECRET_MODE, make)
     }
 
     fn root_key(path: &Path) -> Result<KeyPair, AuthorityError> {
@@ -265,6 +293,10 @@ impl Authority {
         let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| damaged(error.to_string()))?;
         if parsed.public_key().subject_public_key.data != key.der_bytes() {
             return Err(damaged("it does not belong to the key beside it".to_owned()));
+        }
+        let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
+        if key.algorithm() == &PKCS_ECDSA_P256_SHA256 && !is_signed_by(key.der_bytes(), signed, signature) {
+            return Err(damaged("its signature is not that of the key beside it".to_owned()));
         }
         Ok((pem, der))
     }
@@ -343,6 +375,20 @@ impl Authority {
         Ok(Certificate { pem, serial, key: csr.key(), expires_ms })
     }
 
+    /// The serial numbers on a revocation list of this authority (PEM), and when it was made. Nothing if it is none, or not whole.
+    #[must_use]
+    pub fn read_revocation_list(&self, pem: &[u8]) -> Option<(Vec<String>, Millis)> {
+        let der = CertificateRevocationListDer::from_pem_slice(pem).ok()?;
+        let (_, list) = CertificateRevocationList::from_der(&der).ok()?;
+        let authority = CertificateDer::from_pem_slice(self.certificate_pem.as_bytes()).ok()?;
+        let (_, authority) = X509Certificate::from_der(&authority).ok()?;
+        let key = &authority.public_key().subject_public_key.data;
+        let serials = list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect();
+        let made_ms =
+            list.last_update().timestamp() * 1_000 + Millis::try_from(BACKDATED.as_millis()).unwrap_or_default();
+        is_signed_by(key, list.tbs_cert_list.as_ref(), &list.signature_value.data).then_some((serials, made_ms))
+    }
+
     /// A signed list (X.509, in PEM) of certificates that are good no more, to be relied on for `lifetime`.
     ///
     /// # Errors
@@ -374,6 +420,11 @@ impl Authority {
         };
         Ok(params.signed_by(&self.issuer)?.pem()?)
     }
+}
+
+/// Whether a signature (ECDSA over P-256 with SHA-256) is by this public key.
+fn is_signed_by(key: &[u8], signed: &[u8], signature: &[u8]) -> bool {
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(signed, signature).is_ok()
 }
 
 fn client_params(identity: &Identity, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
@@ -474,6 +525,53 @@ mod tests {
         assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
         fs::write(dir.path().join("authority.key"), "nonsense").unwrap();
         assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn salt_key_that_anybody_could_guess_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let salt = || Authority::open_or_create(dir.path()).unwrap().salt("id 1", b"{}");
+        let mut former = vec![salt()];
+        for damage in [&b""[..], b"short", &[7; 64]] {
+            fs::write(dir.path().join(SALT_KEY), damage).unwrap();
+            let anew = salt();
+            assert!(!former.contains(&anew));
+            assert_eq!(salt(), anew);
+            former.push(anew);
+        }
+        assert_eq!(fs::read(dir.path().join(SALT_KEY)).unwrap().len(), SALT_BYTES);
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::open_or_create(dir.path()).unwrap();
+        for name in [ROOT_KEY, SIGNING_KEY, ROOT_CERTIFICATE] {
+            let path = dir.path().join(name);
+            let whole = fs::read(&path).unwrap();
+            let check = |damage: &str| {
+                let error = Authority::open(dir.path()).unwrap_err().to_string();
+                assert!(error.contains(name) && error.contains("hint:"), "{damage}: {error}");
+            };
+            for (damage, bytes) in
+                [("empty", &b""[..]), ("half", &whole[..whole.len() / 2]), ("garbage", &[0x55; 99][..])]
+            {
+                fs::write(&path, bytes).unwrap();
+                check(damage);
+            }
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(&path).unwrap();
+            check("a folder");
+            fs::remove_dir(&path).unwrap();
+            fs::write(&path, whole).unwrap();
+        }
+        // A bit of the certificate's signature: its key and names are whole, and nobody would trust it.
+        let path = dir.path().join(ROOT_CERTIFICATE);
+        let der = CertificateDer::from_pem_slice(&fs::read(&path).unwrap()).unwrap();
+        let mut bytes = der.to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, pem_of(&bytes).replace("CERTIFICATE REQUEST", "CERTIFICATE")).unwrap();
+        assert!(matches!(Authority::open(dir.path()), Err(AuthorityError::Damaged { .. })));
     }
 
     #[test]

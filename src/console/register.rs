@@ -17,6 +17,7 @@ use std::{
 };
 
 use muster_topics::Millis;
+use sqlx::SqliteConnection;
 
 use super::{
     alert,
@@ -25,7 +26,11 @@ use super::{
         register::{self, Mark, Marks, Merged, Register},
     },
 };
-use crate::{files, room};
+use crate::{
+    checked,
+    files::{self, Place},
+    room,
+};
 
 /// The file, in the console's folder.
 pub(super) const FILE: &str = "authority/register.json";
@@ -82,6 +87,8 @@ impl RegisterError {
 /// # Errors
 /// If the register or the store cannot be used.
 pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
+    files::clear_places(folder, Place::File, &[MARK])
+        .map_err(|source| RegisterError::File { path: folder.join(MARK), source })?;
     let is_new = register::marks(store.read()).await?.is_empty();
     let Some(register) = read(folder, is_new)? else { return Ok(()) };
     let left = read_mark(folder)?;
@@ -93,14 +100,17 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
     if is_new {
         register::fill(&mut transaction, &register).await.map_err(|error| damaged(&error))?;
         register::set_mark(&mut transaction, left).await?;
+        if register.knows_somebody() {
+            let (hosts, certificates) = (register.hosts.len(), register.certificates.len() + register.issued.len());
+            let message = format!(
+                "console.db is lost, and the store is new: its members ({hosts} hosts, {certificates} certificates) come from the authority's \
+                 register, and their state from themselves. The ledger of commands, artifacts' labels, configs and API tokens are gone. \
+                 hint: if there is a backup of console.db, stop and bring it back"
+            );
+            tracing::error!("{message}");
+            put_alert(&mut transaction, message, now).await?;
+        }
         transaction.commit().await.map_err(StoreError::from)?;
-        tracing::warn!(
-            hosts = register.hosts.len(),
-            certificates = register.certificates.len() + register.issued.len(),
-            "the store is new: its members come from the authority's register, and their state from themselves. The ledger \
-             of commands, artifacts' labels, configs and API tokens are gone. hint: if there is a backup of console.db, stop and \
-             bring it back"
-        );
         return Ok(());
     }
     let is_older = held.is_before(left);
@@ -114,28 +124,34 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
              added or set since the copy was made is not in it"
         );
         tracing::error!(?held, ?left, "{message}");
-        if let Ok(alert) = alert::own(alert::WENT_BACK, message, now) {
-            store::alert::put_own(&mut transaction, store::alert::CONSOLE, alert, now).await?;
-        }
+        put_alert(&mut transaction, message, now).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
+    Ok(())
+}
+
+/// Raises the alert that the store is not what it was.
+async fn put_alert(db: &mut SqliteConnection, message: String, now: Millis) -> Result<(), StoreError> {
+    if let Ok(alert) = alert::own(alert::WENT_BACK, message, now) {
+        store::alert::put_own(db, store::alert::CONSOLE, alert, now).await?;
+    }
     Ok(())
 }
 
 /// Reads the register, if there is one. A store that is not new can do without one that is damaged, which is then set aside.
 fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> {
     let path = folder.join(FILE);
-    let bytes = match fs::read(&path) {
+    let found = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => Err(error.to_string()),
         Err(source) => return Err(RegisterError::File { path, source }),
-        Ok(bytes) => bytes,
+        Ok(bytes) => checked::from_bytes(&bytes),
     };
-    match serde_json::from_slice(&bytes) {
+    match found {
         Ok(register) => Ok(Some(register)),
-        Err(error) if is_new => Err(RegisterError::Damaged { path, problem: error.to_string() }),
+        Err(problem) if is_new => Err(RegisterError::Damaged { path, problem }),
         Err(error) => {
-            let aside = path.with_extension("damaged");
-            fs::rename(&path, &aside).map_err(|source| RegisterError::File { path, source })?;
+            let aside = files::set_aside(&path).map_err(|source| RegisterError::File { path, source })?;
             tracing::error!(%error, path = %aside.display(), "the register is damaged: it is set aside, and made anew from the store");
             Ok(None)
         }
@@ -146,7 +162,7 @@ fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> 
 fn read_mark(folder: &Path) -> Result<Mark, RegisterError> {
     let path = folder.join(MARK);
     match fs::read(&path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        Ok(bytes) => Ok(checked::from_bytes(&bytes).unwrap_or_else(|error| {
             tracing::error!(%error, path = %path.display(), "the mark is damaged: whether the store is older than it was is not known");
             Mark::default()
         })),
@@ -161,8 +177,9 @@ fn read_mark(folder: &Path) -> Result<Mark, RegisterError> {
 /// If the store cannot be read, or the file not be written.
 pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterError> {
     let (path, mark) = (folder.join(MARK), register::mark(store.read()).await?);
-    let bytes = serde_json::to_vec(&mark).unwrap_or_default();
-    files::write_atomically(&path, &bytes, files::SECRET_MODE).map_err(|source| RegisterError::File { path, source })
+    let text = checked::to_text(&mark).unwrap_or_default();
+    files::write_atomically(&path, text.as_bytes(), files::SECRET_MODE)
+        .map_err(|source| RegisterError::File { path, source })
 }
 
 /// Writes the register once, without a console.
@@ -198,8 +215,8 @@ impl Keeper {
         let register = register::read(store.read()).await?;
         store.make_room_for(FILE_MAX_BYTES);
         let file = |source| RegisterError::File { path: self.path.clone(), source };
-        let bytes = serde_json::to_vec(&register).map_err(|error| file(error.into()))?;
-        files::write_atomically(&self.path, &bytes, files::SECRET_MODE).map_err(file)?;
+        let text = checked::to_text(&register).map_err(|error| file(error.into()))?;
+        files::write_atomically(&self.path, text.as_bytes(), files::SECRET_MODE).map_err(file)?;
         self.written = Some((marks, Instant::now()));
         Ok(())
     }
@@ -334,9 +351,69 @@ mod tests {
         fixture.member("h").await;
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("authority")).unwrap();
-        fs::write(folder.path().join(FILE), "{").unwrap();
-        restore(folder.path(), &fixture.shared().store, now_ms()).await.unwrap();
-        assert!(folder.path().join("authority/register.damaged").exists() && !folder.path().join(FILE).exists());
+        let store = &fixture.shared().store;
+        let is_set_aside = || {
+            let entries = fs::read_dir(folder.path().join("authority")).unwrap();
+            let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let aside = names.find(|name| name.starts_with("register.json.damaged-"));
+            aside.is_some_and(|name| {
+                fs::rename(folder.path().join("authority").join(name), folder.path().join("aside")).is_ok()
+            })
+        };
+        let path = folder.path().join(FILE);
+        // A digit that is another one: it would revoke somebody else, or have a host's key be unknown.
+        Keeper::new(folder.path()).look(store).await.unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let at = text.find("serial").unwrap() + 12;
+        let digit = if &text[at..=at] == "1" { "2" } else { "1" };
+        for damage in [format!("{}{digit}{}", &text[..at], &text[at + 1..]), "{".to_owned(), String::new()] {
+            fs::write(&path, damage).unwrap();
+            restore(folder.path(), store, now_ms()).await.unwrap();
+            assert!(is_set_aside() && !path.exists());
+        }
+        fs::remove_file(folder.path().join("aside")).unwrap();
+        fs::create_dir(&path).unwrap();
+        restore(folder.path(), store, now_ms()).await.unwrap();
+        assert!(is_set_aside() && !path.exists());
+    }
+
+    #[tokio::test]
+    async fn damaged_mark_moves_no_date() {
+        let (folder, store) = temporary().await;
+        let fixture = Fixture::new().await;
+        fixture.member("h").await;
+        fs::create_dir(folder.path().join("authority")).unwrap();
+        let known = &fixture.shared().store;
+        Keeper::new(folder.path()).look(known).await.unwrap();
+        known.set_signed_ms(1_700_000_000_000).await.unwrap();
+        write_mark(folder.path(), known).await.unwrap();
+        let path = folder.path().join(MARK);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("1700000000000", "9700000000000")).unwrap();
+        restore(folder.path(), &store, now_ms()).await.unwrap();
+        assert_eq!(store.signed_ms().await.unwrap(), 0);
+        fs::write(&path, text).unwrap();
+        restore(folder.path(), &store, now_ms()).await.unwrap();
+        assert_eq!(store.signed_ms().await.unwrap(), 1_700_000_000_000);
+    }
+
+    #[tokio::test]
+    async fn lost_store_of_a_console_with_members_is_an_alert_and_one_without_is_none() {
+        let fixture = Fixture::new().await;
+        let (folder, empty) = temporary().await;
+        fs::create_dir(folder.path().join("authority")).unwrap();
+        let alerts = async |store: &Store| {
+            let which = store::alert::Which { limit: 9, ..Default::default() };
+            store::alert::list(store.read(), which, now_ms()).await.unwrap()
+        };
+        Keeper::new(folder.path()).look(&empty).await.unwrap();
+        restore(folder.path(), &empty, now_ms()).await.unwrap();
+        assert_eq!(alerts(&empty).await.len(), 0, "nobody was ever in it");
+        fixture.member("h").await;
+        Keeper::new(folder.path()).look(&fixture.shared().store).await.unwrap();
+        restore(folder.path(), &empty, now_ms()).await.unwrap();
+        let shown = alerts(&empty).await;
+        assert!(shown[0].alert.message.contains("console.db is lost"), "{}", shown[0].alert.message);
     }
 
     #[tokio::test]

@@ -33,7 +33,11 @@ use super::{
         issued::{self, Revoked},
     },
 };
-use crate::{clock::now_ms, files, room};
+use crate::{
+    clock::now_ms,
+    files::{self, Place},
+    room,
+};
 
 /// The list's file in the console's folder.
 pub const FILE: &str = "revoked.pem";
@@ -118,8 +122,23 @@ impl Keeper {
 
     fn write(&self) -> Result<(), RevocationError> {
         let pem = Arc::clone(&self.list.borrow());
-        files::write_atomically(&self.path, pem.as_bytes(), files::PUBLIC_MODE)
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        files::clear_places(folder, Place::File, &[FILE])
+            .and_then(|()| files::write_atomically(&self.path, pem.as_bytes(), files::PUBLIC_MODE))
             .map_err(|source| RevocationError::File { path: self.path.clone(), source })
+    }
+
+    /// Whether the file is what was written, or what another process has written since. A list of ten thousand certificates has half
+    /// a megabyte.
+    fn is_whole(&self, authority: &Authority) -> bool {
+        let Ok(found) = std::fs::read(&self.path) else { return false };
+        if found == self.list.borrow().as_bytes() {
+            return true;
+        }
+        authority.read_revocation_list(&found).is_some_and(|(serials, made_ms)| {
+            // Lists are dated in whole seconds.
+            made_ms >= self.made_ms - 1_000 && self.of.iter().all(|revoked| serials.contains(&revoked.serial))
+        })
     }
 
     /// Makes the list anew if the store says something else by now, or if it grows old. Says whether it did.
@@ -128,6 +147,11 @@ impl Keeper {
         let of = issued::revoked(store.read(), now).await?;
         // A clock that was set back makes it new as well: that one's time may seem to lie ahead.
         if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
+            if !self.is_whole(authority) {
+                // A broker that reads an older one would let in again who is revoked.
+                tracing::error!(path = %self.path.display(), "the revocation list is not what was written, and is written again");
+                self.write()?;
+            }
             return Ok(false);
         }
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
@@ -370,6 +394,45 @@ mod tests {
         issued::add(other.write(), &issued).await.unwrap();
         list.changed().await.unwrap();
         assert_eq!(serials(&list.borrow()), ["4100"]);
+    }
+
+    #[tokio::test]
+    async fn list_that_is_damaged_or_older_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
+        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+        let path = dir.path().join(FILE);
+        write(dir.path(), &authority, &store).await.unwrap();
+        let older = std::fs::read(&path).unwrap();
+        let issued = Issued {
+            serial: "4100".to_owned(),
+            role: IssuedRole::Observer,
+            name: "bridge".parse().unwrap(),
+            issued_ms: 0,
+            expires_ms: Millis::MAX,
+            revoked_ms: Some(1_000),
+        };
+        issued::add(store.write(), &issued).await.unwrap();
+        let mut keeper = Keeper::open(dir.path(), &authority, &store).await.unwrap();
+        let mut flipped = std::fs::read(&path).unwrap();
+        let middle = flipped.len() / 2;
+        flipped[middle] ^= 1;
+        for damage in [Some(&older[..]), Some(&flipped), Some(b""), None] {
+            std::fs::remove_file(&path).unwrap();
+            match damage {
+                Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+                None => std::fs::create_dir(&path).unwrap(),
+            }
+            let now = keeper.made_ms;
+            assert!(!keeper.look(&authority, &store, now).await.unwrap(), "the list is the same");
+            assert_eq!(serials(&std::fs::read_to_string(&path).unwrap()), ["4100"]);
+        }
+        // One that another process has made since is none of these.
+        let other = authority.revocation_list(&keeper.of, LIFETIME, keeper.made_ms + 5_000).unwrap();
+        std::fs::write(&path, &other).unwrap();
+        let now = keeper.made_ms;
+        assert!(!keeper.look(&authority, &store, now).await.unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
     }
 
     #[tokio::test]

@@ -164,7 +164,9 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let dir = config.data_dir.clone();
     let folder = |source| StartError::Folder { path: dir.clone(), source };
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
+    clear_places(&dir, &["lock"])?;
     let lock = lock(&dir)?;
+    clear_places(&dir, &["console.db-wal", "console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
     let external = External::open(&config)?;
     let web = bind("operators", "web_listen", config.web_listen)?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
@@ -201,6 +203,13 @@ fn anchored(config: Config) -> Result<Config, StartError> {
         Ok(data_dir) => Ok(Config { data_dir, ..config }),
         Err(source) => Err(StartError::Folder { path: config.data_dir, source }),
     }
+}
+
+/// Sees to it that files which the console makes anew when they are not there can be made. Of others, as the store itself and the
+/// authority's keys, a person has to say what shall become of what is in their place.
+fn clear_places(dir: &Path, names: &[&str]) -> Result<(), StartError> {
+    files::clear_places(dir, files::Place::File, names)
+        .map_err(|source| StartError::Folder { path: dir.to_owned(), source })
 }
 
 /// Opens the authority of a console's folder. Only in a folder that has served no fleet yet it may be made: hosts trust the one that

@@ -15,7 +15,7 @@ use crate::{
         Console, Error,
         store::content::{self, ArtifactFilter, LabelKind},
     },
-    files::sync_folder,
+    files::{self, Place, sync_folder},
 };
 
 /// How long an upload may bring nothing.
@@ -63,7 +63,9 @@ impl Blob {
     async fn keep(self, folder: &Path) -> io::Result<()> {
         let to = folder.join(self.sha256.as_str());
         let (path, folder) = (self.path, folder.to_owned());
+        let name = self.sha256.clone();
         let renamed = tokio::task::spawn_blocking(move || {
+            files::clear_places(&folder, Place::File, &[name.as_str()])?;
             path.persist(to).map_err(|error| error.error)?;
             sync_folder(&folder)
         });

@@ -1,12 +1,13 @@
 //! Labels of artifacts, manifests, and configs.
 
+use futures_util::TryStreamExt;
 use muster_topics::{
     Millis,
     name::{ConfigId, Digest, HostId, Name, Version},
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, json, parsed, signed, unsigned};
+use super::{Result, StoreError, json, parsed, signed, unsigned};
 use crate::{
     api,
     rows::{parameters, pieces},
@@ -289,6 +290,21 @@ pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> Result<Option<S
         .fetch_optional(db)
         .await?;
     Ok(row.map(|(content,)| content))
+}
+
+/// Looks whether each config and each manifest has the hash that it is known by.
+pub(super) async fn check_hashes(db: &SqlitePool) -> Result<()> {
+    let mut rows = sqlx::query_as::<_, (String, String, String)>(
+        "SELECT 'config ' || id || '@' || version, sha256, content FROM config
+         UNION ALL SELECT 'manifest ' || sha256, sha256, content FROM manifest",
+    )
+    .fetch(db);
+    while let Some((what, sha256, content)) = rows.try_next().await? {
+        if Digest::of(content.as_bytes()).as_str() != sha256 {
+            return Err(StoreError::Damaged(format!("{what} has other content than its hash says")));
+        }
+    }
+    Ok(())
 }
 
 /// A config to be entered.

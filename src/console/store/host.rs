@@ -13,7 +13,7 @@ use muster_topics::{
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool, sqlite::SqliteRow};
 
-use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
+use super::{Result, StoreError, from_word, json, parsed, signed, to_json, unsigned, word};
 use crate::{
     api,
     console::authority::Certificate,
@@ -432,6 +432,16 @@ macro_rules! select_hosts {
             $rest
         )
     };
+}
+
+/// Looks whether what hosts have said of their machines can be read.
+pub(super) async fn check_facts(db: &SqlitePool) -> Result<()> {
+    let wrong: Option<(String,)> =
+        sqlx::query_as("SELECT id FROM host WHERE NOT json_valid(facts) LIMIT 1").fetch_optional(db).await?;
+    match wrong {
+        Some((id,)) => Err(StoreError::Damaged(format!("the facts of host {id} cannot be read"))),
+        None => Ok(()),
+    }
 }
 
 /// All hosts, or one, sorted by hostname.

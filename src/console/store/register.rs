@@ -29,6 +29,14 @@ pub struct Register {
     pub ended: Vec<String>,
 }
 
+impl Register {
+    /// Whether anybody is in it.
+    #[must_use]
+    pub fn knows_somebody(&self) -> bool {
+        !(self.hosts.is_empty() && self.certificates.is_empty() && self.issued.is_empty() && self.removed.is_empty())
+    }
+}
+
 /// A host as it joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
