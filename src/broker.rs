@@ -100,7 +100,7 @@ impl Running {
         let tls = tls(&config)?;
         let users = config.plain.map(|_| users(&config.users)).transpose()?;
         let credentials = self.broker.credentials();
-        credentials.replace_tls(&tls).map_err(|error| failure(&error, "listen"))?;
+        credentials.replace_tls(&tls).map_err(|error| failure_of(&error, &config))?;
         if let Some(users) = users {
             credentials.replace_users(users);
         }
@@ -142,7 +142,7 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
         limits: config.limits,
         ..muster_broker::Config::new(config.listen, tls)
     };
-    let broker = Broker::start(broker).await.map_err(|error| failure(&error, "listen"))?;
+    let broker = Broker::start(broker).await.map_err(|error| failure_of(&error, &started_with))?;
     let watch = match config.revoked {
         None => None,
         Some(path) => match revoked::watch(path, broker.revocations()).await {
@@ -154,6 +154,22 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
         },
     };
     Ok(Running { config: started_with, broker, watch })
+}
+
+/// Why a broker with this configuration does not start.
+fn failure_of(error: &StartError, config: &Config) -> Failure {
+    let failure = failure(error, "listen");
+    if !matches!(error, StartError::Tls { .. }) {
+        return failure;
+    }
+    let Config { certificate, key, authority, .. } = config;
+    failure.hint(format!(
+        "{}, {} and {} say who the broker is and whom it trusts; bring them back from a backup, or have them made anew with \
+         `muster console issue --role broker --name NAME --san ADDRESS --out DIR`",
+        certificate.display(),
+        key.display(),
+        authority.display()
+    ))
 }
 
 fn tls(config: &Config) -> Result<Tls, Failure> {

@@ -39,6 +39,11 @@ pub(super) struct Opened {
 pub(super) fn take(folder: &Path) -> Result<File, StartError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "make", source })?;
+    clear_places(folder).map_err(|source| StartError::Store {
+        folder: folder.to_owned(),
+        trying: "set aside what is in",
+        source,
+    })?;
     let failed = |source| StartError::Store { folder: folder.to_owned(), trying: "lock", source };
     let file = options().create(true).truncate(false).write(true).open(folder.join(LOCK)).map_err(failed)?;
     for _ in 1..LOCK_TRIES {
@@ -53,6 +58,25 @@ pub(super) fn take(folder: &Path) -> Result<File, StartError> {
         Err(TryLockError::WouldBlock) => Err(StartError::StoreHeld { folder: folder.to_owned() }),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
+}
+
+/// Sets folders aside that are in the place of files. What is retained is told again by those who have said it.
+fn clear_places(folder: &Path) -> io::Result<()> {
+    for name in [JOURNAL, NEW, LOCK] {
+        let path = folder.join(name);
+        if !path.is_dir() {
+            continue;
+        }
+        let aside =
+            (1_u32..).map(|number| folder.join(format!("{name}.damaged-{number}"))).find(|aside| !aside.exists());
+        let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
+        fs::rename(&path, &aside)?;
+        tracing::error!(
+            path = %path.display(), aside = %aside.display(),
+            "there is a folder in the place of a file, which is set aside; hint: look what it is; if nobody needs it, delete it"
+        );
+    }
+    Ok(())
 }
 
 /// What hosts and units report is not for everybody on this machine.

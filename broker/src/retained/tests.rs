@@ -277,11 +277,28 @@ fn a_folder_that_cannot_be_is_said() {
 }
 
 #[test]
+fn folders_in_the_place_of_its_files_are_set_aside() {
+    let folder = folder();
+    open(&folder).close();
+    for name in ["retained.journal", "retained.journal.new", "lock"] {
+        let path = folder.path().join(name);
+        let _ = fs::remove_file(&path);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("inside"), name).unwrap();
+        open(&folder).close();
+        let aside = folder.path().join(format!("{name}.damaged-1/inside"));
+        assert_eq!(fs::read_to_string(aside).unwrap(), name);
+    }
+}
+
+#[test]
 fn a_journal_of_the_future_is_left_alone() {
     let folder = folder();
     open(&folder).close();
     let mut bytes = fs::read(journal_of(&folder)).unwrap();
     bytes[16] = 9;
+    let checksum = crc32fast::hash(&bytes[..28]);
+    bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
     fs::write(journal_of(&folder), &bytes).unwrap();
     let error = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0).unwrap_err();
     assert!(matches!(error, StartError::StoreVersion { version: 9, .. }), "{error}");

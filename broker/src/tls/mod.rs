@@ -20,6 +20,11 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
 
+use x509_parser::{
+    error::X509Error,
+    prelude::{FromDer, X509Certificate},
+};
+
 use self::verifier::Verifier;
 use crate::{StartError, revoked::Revoked};
 
@@ -59,6 +64,8 @@ impl Tls {
             .map_err(|source| tls(what, source))?;
         let verifier = Arc::new(Verifier { inner, revoked: Arc::clone(revoked) });
         let chain = certificates("the broker's certificate", &self.certificate)?;
+        check_chain(what, &authorities)?;
+        check_chain("the broker's certificate", &chain)?;
         let key =
             PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|source| tls("the broker's key", source))?;
         let what = "the broker's certificate with its key";
@@ -93,6 +100,27 @@ impl Current {
     }
 }
 
+/// Whether each certificate is signed by the one behind it, and one that is its own issuer by itself: rustls does not look at the
+/// signatures of certificates that it shows or trusts, and whoever is shown one with a wrong one goes away.
+fn check_chain(what: &'static str, chain: &[CertificateDer<'_>]) -> Result<(), StartError> {
+    let chain = chain.iter().map(|der| X509Certificate::from_der(der).map(|(_, certificate)| certificate));
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|source| tls(what, source))?;
+    for (certificate, behind) in chain.iter().zip(chain.iter().skip(1).map(Some).chain([None])) {
+        let issuers = [Some(certificate), behind].into_iter().flatten();
+        let issuers = issuers.filter(|issuer| issuer.subject() == certificate.issuer());
+        // What is signed in a way that is not known here is not for this to judge.
+        let is_wrong = |issuer: &X509Certificate<'_>| {
+            let verified = certificate.verify_signature(Some(issuer.public_key()));
+            matches!(verified, Err(X509Error::SignatureVerificationError))
+        };
+        let wrong: Vec<_> = issuers.map(is_wrong).collect();
+        if !wrong.is_empty() && wrong.iter().all(|is_wrong| *is_wrong) {
+            return Err(tls(what, X509Error::SignatureVerificationError));
+        }
+    }
+    Ok(())
+}
+
 fn tls(what: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> StartError {
     StartError::Tls { what, source: Box::new(source) }
 }
@@ -107,6 +135,31 @@ fn certificates(what: &'static str, document: &str) -> Result<Vec<CertificateDer
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::Authority;
+
+    #[test]
+    fn certificate_with_a_wrong_signature_is_refused() {
+        let (authority, namesake, stranger) =
+            (Authority::new(), Authority::new(), Authority::named("another authority"));
+        let flipped = |der: &CertificateDer<'_>| {
+            let mut bytes = der.to_vec();
+            *bytes.last_mut().unwrap() ^= 1;
+            CertificateDer::from(bytes)
+        };
+        let leaf = CertificateDer::from_pem_slice(authority.issue("broker").certificate.as_bytes()).unwrap();
+        for (chain, is_right) in [
+            (vec![authority.der()], true),
+            (vec![leaf.clone()], true),
+            (vec![leaf.clone(), authority.der()], true),
+            // While one authority is replaced by another of its name.
+            (vec![authority.der(), namesake.der(), stranger.der()], true),
+            (vec![flipped(&authority.der())], false),
+            (vec![flipped(&leaf), authority.der()], false),
+            (vec![leaf.clone(), namesake.der()], false),
+        ] {
+            assert_eq!(check_chain("a chain", &chain).is_ok(), is_right, "{chain:?}");
+        }
+    }
 
     #[test]
     fn a_key_is_never_printed() {
