@@ -199,6 +199,27 @@ impl Exchange {
         BROUGHT_STEPS - steps
     }
 
+    /// Puts what is retained of a topic into the mailbox of a session that is about to retain something else there, if it has subscribed
+    /// to the topic and was not brought that yet: who first asks and then answers hears what there was. (Agents know by it of a twin, and
+    /// of a disk that was put back.) A session for which much waits already gets it by its cursor, as it is then.
+    pub(crate) fn bring_before(&self, session: &mut Session, access: &Access, topic: &str) {
+        let Some(filter) = session.cursors.covering(topic) else { return };
+        let Some(subscription) = session.subscriptions.get(filter.as_str()) else { return };
+        if session.mailbox.waiting_bytes() >= BROUGHT_BYTES || access.receive(topic).is_err() {
+            return;
+        }
+        let (options, id) = (subscription.options, subscription.id);
+        let mut steps = BROUGHT_STEPS;
+        let state = self.state();
+        let (messages, _) = state.retained.some(topic, None, &mut steps, BROUGHT_BYTES, unix_ms());
+        let parcel = |message| parcel(Lot::new(message, &self.pool), options, id, true);
+        session.mailbox.put_retained(messages.into_iter().map(parcel));
+        drop(state);
+        if filter.as_str() == topic {
+            session.cursors.end(topic);
+        }
+    }
+
     /// Takes note of the certificate that a client showed.
     pub(crate) fn shown(&self, identity: &Identity, serial: Serial) {
         self.state().retained.shown(identity, serial);

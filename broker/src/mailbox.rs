@@ -263,6 +263,11 @@ impl Mailbox {
         }
     }
 
+    /// What waits, in bytes.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.queue().bytes
+    }
+
     /// Brings what is charged up to date.
     fn settle(&self, queue: &mut Queue) {
         let (taken_bytes, taken_places) = queue.taken;

@@ -14,6 +14,7 @@ use crate::{
     codec::{Answer, Delivery, Options, Version},
     mailbox::{Mailbox, Parcel, SubscriptionPlace},
     message::QoS,
+    text,
 };
 
 /// Bytes in the output buffer above which no message is added: what TLS takes in at once.
@@ -111,8 +112,13 @@ impl Cursors {
         }
     }
 
+    /// One whose filter matches a topic.
+    pub(crate) fn covering(&self, topic: &str) -> Option<Filter> {
+        self.0.iter().map(|cursor| &cursor.filter).find(|filter| text::matches(filter.as_str(), topic)).cloned()
+    }
+
     /// Nobody wants this filter's any more.
-    fn end(&mut self, filter: &str) {
+    pub(crate) fn end(&mut self, filter: &str) {
         self.0.retain(|cursor| cursor.filter.as_str() != filter);
     }
 }

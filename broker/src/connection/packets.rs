@@ -184,6 +184,9 @@ impl Connection {
                 None => Err(End::Publish { topic: Lines::shorten(topic).to_owned(), refusal }),
             };
         }
+        if publication.retain {
+            self.shared.exchange.bring_before(&mut self.session, &self.access, topic);
+        }
         let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
         let message = Message::new(&publication, self.session.number, unix_ms());
         let index = Some(batch.messages.len());

@@ -7,7 +7,7 @@ use rumqttc::QoS;
 
 use crate::{
     five::{Connect, Five, Properties, QOS_1, property},
-    fixture::{Fixture, HOST, OTHER, packet},
+    fixture::{Fixture, HOST, OTHER, packet, subscribe},
 };
 
 fn unit(index: usize) -> String {
@@ -269,4 +269,22 @@ async fn a_session_that_waits_gets_the_rest_of_what_is_retained() {
     }
     host.publish(&unit(0), false, "live").await;
     assert_eq!(five.take().await, "live");
+}
+
+/// Who asks and answers in one breath hears what there was before the own answer took its place.
+#[tokio::test]
+async fn retained_message_comes_before_the_one_that_replaces_it() {
+    let fixture = Fixture::new().await;
+    let topic = format!("muster/h/{HOST}/presence");
+    let name = [&u16::try_from(topic.len()).unwrap().to_be_bytes()[..], topic.as_bytes()].concat();
+    let retain = |payload: &str| packet(0x31, &[&name[..], payload.as_bytes()].concat());
+    for round in 0..20 {
+        let (old, new) = (format!("old {round:02}"), format!("new {round:02}"));
+        let mut raw = fixture.raw(HOST).await;
+        raw.connect(&format!("{HOST}-{round}"), 30).await;
+        raw.send(&[retain(&old), subscribe(1, topic.as_bytes(), 0), retain(&new)].concat()).await;
+        raw.expect(&[0x90, 3, 0, 1, 0]).await;
+        raw.expect(&retain(&old)).await;
+        raw.expect(&packet(0x30, &[&name[..], new.as_bytes()].concat())).await;
+    }
 }
