@@ -25,7 +25,9 @@ use crate::{
     api::{Artifact, Collect, Collected, StoredManifest},
     clock,
     failure::{Context, Failure, Kind},
-    files, terminal,
+    files,
+    rules::id,
+    terminal,
 };
 
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
@@ -44,7 +46,7 @@ pub enum Verb {
     Ls,
     /// Show one artifact, with its manifest
     Show {
-        /// Its SHA-256, ROLE@VERSION, or ROLE for the newest
+        /// Its SHA-256 or as much of it as no other one has, ROLE@VERSION, or ROLE for the newest
         artifact: String,
     },
     /// Remove an artifact that no unit needs
@@ -305,7 +307,8 @@ fn show_progress(sent: u64, size: u64) {
     }
 }
 
-/// An artifact by its SHA-256, by `ROLE@VERSION`, or by `ROLE` alone: then the newest.
+/// An artifact by its SHA-256, by `ROLE@VERSION`, by `ROLE` alone (then the newest), or by the beginning of a SHA-256 where there is no such
+/// role.
 ///
 /// # Errors
 /// If there is none.
@@ -319,6 +322,9 @@ pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
         query.push(("version", version.parse::<Version>().map_err(usage)?.to_string()));
     }
     let found: Vec<Artifact> = session.client.get("artifacts", &query).await?;
+    if found.is_empty() && id::may_begin(text) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return session.client.get(&format!("artifacts/{text}"), &[]).await;
+    }
     newer::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
         Failure::new(Kind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact add` adds one")

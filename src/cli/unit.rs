@@ -222,7 +222,7 @@ pub struct Create {
     /// The host, by id or hostname
     #[arg(long)]
     pub host: Option<String>,
-    /// What runs: ROLE@VERSION, ROLE for the newest, or a SHA-256
+    /// What runs: ROLE@VERSION, ROLE for the newest, or a SHA-256 or as much of it as no other one has
     #[arg(long)]
     pub artifact: String,
     /// A config: ID@VERSION, or ID for the newest; may be given several times, and the later ones are

@@ -342,6 +342,11 @@ impl Console {
         self.whole_id(Ids::Commands, typed).await
     }
 
+    /// The artifact with this SHA-256, or with the only one that begins so.
+    pub async fn artifact_id(&self, typed: &str) -> Result<Digest, Error> {
+        self.whole_id(Ids::Artifacts, typed).await
+    }
+
     /// Names of hosts, of those that there are.
     pub async fn hostnames(&self, hosts: &[HostId]) -> Result<HashMap<HostId, String>, Error> {
         Ok(host::names_of(self.shared.store.read(), hosts).await?)

@@ -44,9 +44,9 @@ pub(super) async fn add_artifact(
 
 pub(super) async fn artifact(
     State(console): State<Console>,
-    Segments(sha256): Segments<Digest>,
+    Segments(sha256): Segments<String>,
 ) -> Answer<api::Artifact> {
-    Ok(Json(console.artifact(&sha256).await?))
+    Ok(Json(console.artifact(&console.artifact_id(&sha256).await?).await?))
 }
 
 pub(super) async fn remove_artifact(

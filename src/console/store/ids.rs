@@ -19,6 +19,8 @@ pub enum Ids {
     Silences,
     /// Sign-ins.
     SignIns,
+    /// Artifacts, by their SHA-256.
+    Artifacts,
 }
 
 impl Ids {
@@ -30,16 +32,18 @@ impl Ids {
             Self::Tokens => ("unknown_token", "token", "`muster token ls`, or GET /api/v1/tokens,"),
             Self::Silences => ("unknown_silence", "silence", "`muster alert silences`, or GET /api/v1/alert-silences,"),
             Self::SignIns => ("unknown_sign_in", "sign-in", "`muster login ls`, or GET /api/v1/sign-ins,"),
+            Self::Artifacts => ("unknown_artifact", "artifact", "`muster artifact ls`, or GET /api/v1/artifacts,"),
         }
     }
 
-    /// The table, and what of it is listed.
-    fn table(self) -> &'static str {
+    /// The column, and what of its table is listed.
+    fn column(self) -> (&'static str, &'static str) {
         match self {
-            Self::Commands => "command WHERE TRUE",
-            Self::Tokens => "token WHERE revoked_ms IS NULL",
-            Self::Silences => "alert_silence WHERE TRUE",
-            Self::SignIns => "credential WHERE id IS NOT NULL AND revoked_ms IS NULL",
+            Self::Commands => ("id", "command WHERE TRUE"),
+            Self::Tokens => ("id", "token WHERE revoked_ms IS NULL"),
+            Self::Silences => ("id", "alert_silence WHERE TRUE"),
+            Self::SignIns => ("id", "credential WHERE id IS NOT NULL AND revoked_ms IS NULL"),
+            Self::Artifacts => ("sha256", "artifact WHERE TRUE"),
         }
     }
 }
@@ -49,9 +53,9 @@ pub async fn beginning(db: &SqlitePool, of: Ids, text: &str) -> Result<Vec<Strin
     let text = text.to_ascii_lowercase();
     // Whatever an id goes on with stands before `~`.
     let beginning = id::may_begin(&text).then(|| text.clone());
+    let (id, table) = of.column();
     let sql = format!(
-        "SELECT id FROM {} AND (id = $1 OR (id >= $2 AND id < $2 || '~')) ORDER BY id LIMIT {TOLD_MAX}",
-        of.table()
+        "SELECT DISTINCT {id} FROM {table} AND ({id} = $1 OR ({id} >= $2 AND {id} < $2 || '~')) ORDER BY {id} LIMIT {TOLD_MAX}"
     );
     let rows: Vec<(String,)> = sqlx::query_as(AssertSqlSafe(sql)).bind(&text).bind(beginning).fetch_all(db).await?;
     let mut ids: Vec<String> = rows.into_iter().map(|(id,)| id).collect();
