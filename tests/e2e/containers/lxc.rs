@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 use super::{
-    memory_limit, pid, shop,
+    assert_logs_have_times, memory_limit, pid, shop,
     stage::{Lxc, add_packed, add_rootfs, apply, write},
     wait_for_log,
 };
@@ -72,7 +72,7 @@ fn from_a_tarball_to_running_and_away_again() {
     fleet.ok(&["container", "stop", "default/shop"]);
     let unit = fleet.unit_in_phase("default/shop", "stopped");
     assert_eq!(unit["observed"]["exit"], json!({"code": 0}));
-    assert!(fleet.ok(&["container", "logs", "default/shop"]).contains("asked"));
+    assert_logs_have_times(&fleet);
     fleet.ok(&["unit", "retire", "default/shop"]);
     fleet.ok(&["container", "rm", "default/shop"]);
     assert_eq!(lxc.names(), Vec::<String>::new());

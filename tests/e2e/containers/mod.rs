@@ -57,6 +57,22 @@ fn wait_for_log(fleet: &Fleet, words: &str) -> String {
     })
 }
 
+/// The log of a container that was asked to end has times, and can be had by them.
+#[track_caller]
+fn assert_logs_have_times(fleet: &Fleet) {
+    let logs = |args: &[&str]| fleet.ok(&[&["container", "logs", "default/shop"], args].concat());
+    let all = logs(&[]);
+    assert!(all.contains("asked"), "{all}");
+    let timed = logs(&["-t"]);
+    let lines: Vec<(&str, &str)> = timed.lines().map(|line| line.split_once(' ').unwrap()).collect();
+    assert_eq!(lines.iter().map(|(_, text)| format!("{text}\n")).collect::<String>(), all);
+    assert!(lines.iter().all(|(time, _)| humantime::parse_rfc3339(time).is_ok()), "{timed}");
+    assert_eq!(logs(&["--since", "1h"]), all);
+    assert_eq!(logs(&["--since", lines[0].0, "--until", "now"]), all);
+    assert_eq!(logs(&["--until", "2020-01-01"]), "");
+    assert_eq!(logs(&["--since", "1h", "-n", "1"]), format!("{}\n", lines.last().unwrap().1));
+}
+
 #[test]
 fn from_a_tarball_to_running_and_away_again() {
     let (podman, mut fleet) = stage();
@@ -92,7 +108,7 @@ fn from_a_tarball_to_running_and_away_again() {
     fleet.ok(&["container", "stop", "default/shop"]);
     let unit = fleet.unit_in_phase("default/shop", "stopped");
     assert_eq!(unit["observed"]["exit"], json!({"code": 0}));
-    assert!(fleet.ok(&["container", "logs", "default/shop"]).contains("asked"));
+    assert_logs_have_times(&fleet);
     fleet.ok(&["unit", "retire", "default/shop"]);
     fleet.ok(&["container", "rm", "default/shop"]);
     assert_eq!(podman.names(), Vec::<String>::new());
