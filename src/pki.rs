@@ -184,14 +184,20 @@ mod tests {
 /// fleet are renewed long before they end, and a clock that is off is by far the likelier cause.
 #[must_use]
 pub fn with_clock(said: String) -> String {
-    let squeezed: String = said.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();
-    if !["certificateexpired", "notvalidyet", "certificatenotvalid"].iter().any(|what| squeezed.contains(what)) {
+    if !is_about_time(&said) {
         return said;
     }
     format!(
         "{said}. hint: a certificate's time is wrong, or a clock is: compare `date -u` on this machine and on the other; certificates \
          made by a clock that was wrong are made anew when the console starts, or a host joins"
     )
+}
+
+/// Whether what was said of a connection that failed is that a certificate was refused for its time.
+#[must_use]
+pub fn is_about_time(said: &str) -> bool {
+    let squeezed: String = said.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();
+    ["certificateexpired", "notvalidyet", "certificatenotvalid"].iter().any(|what| squeezed.contains(what))
 }
 
 #[cfg(test)]

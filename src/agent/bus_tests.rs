@@ -103,7 +103,7 @@ async fn what_the_store_does_not_take_is_done_once_it_does() {
 async fn what_comes_while_an_agent_claims_its_host_is_done_once_it_works() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
-    let gone = Me { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2 };
+    let gone = Me { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2, goes_back: true };
     let presence = gone.presence(1, PresenceState::Online, 0);
     console.publish(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
     let agent = fleet.agent("agent").await;

@@ -81,6 +81,8 @@ pub struct Me {
     pub epoch: u64,
     /// The keep-alive of MQTT, in seconds.
     pub keep_alive_s: u16,
+    /// Whether it goes back to an earlier time on the console's fresh word: see [`Capability::FreshTime`].
+    pub goes_back: bool,
 }
 
 impl Me {
@@ -94,7 +96,10 @@ impl Me {
             epoch: self.epoch,
             session,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: vec![Capability::Exec, Capability::Yuno],
+            capabilities: [Capability::Exec, Capability::Yuno]
+                .into_iter()
+                .chain(self.goes_back.then_some(Capability::FreshTime))
+                .collect(),
             since_ms,
         }
     }

@@ -103,7 +103,10 @@ use crate::{
     clock,
     files::{self, Place},
     room::{self, Reserve, Size},
-    rules::{heartbeat::Beats, time::KnownTime},
+    rules::{
+        heartbeat::Beats,
+        time::{AHEAD_MAX_MS, KnownTime},
+    },
 };
 
 /// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
@@ -300,7 +303,9 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let identity = membership(&config, host, &portrait).await?;
     let life = store.begin_life(now_ms).await?;
     let lives = Lives::begin(&folder)?;
-    let me = Me { host, instance: lives.instance(), epoch: life.epoch, keep_alive_s: config.keep_alive_s };
+    // Whoever forgets commands sooner might do one again by a time that went back.
+    let goes_back = Millis::from(config.journal.kept_after_expiry_s) * 1000 >= AHEAD_MAX_MS;
+    let me = Me { host, instance: lives.instance(), epoch: life.epoch, keep_alive_s: config.keep_alive_s, goes_back };
     tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
 
     let (stop, tasks) = (CancellationToken::new(), CancellationToken::new());
@@ -371,7 +376,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         created_ms: life.created_ms,
         lost_ms: life.lost_ms,
         last_epoch: life.last_epoch,
-        time: KnownTime::new(life.signed_ms),
+        time: if goes_back { KnownTime::new(life.signed_ms).with_way_back() } else { KnownTime::new(life.signed_ms) },
         executor,
         units: units.clone(),
         voice,

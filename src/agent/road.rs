@@ -44,6 +44,7 @@ use crate::{
         authorise::{self, Authorised, Channel, Head, Judge, Verdict},
         backoff,
         receive::{self, Acknowledged, Resumed},
+        time::SLACK_MS,
     },
 };
 
@@ -83,8 +84,18 @@ pub(super) enum Work {
 }
 
 impl Agent {
-    /// A message came on a topic of signed ones.
+    /// A message came on a topic of signed ones. If it moved the time ahead of the clock, the console is had to say what time it is.
     pub(super) async fn signed(&mut self, message: &Message, channel: Channel) -> Result<(), StoreError> {
+        let done = self.take_signed(message, channel).await;
+        let life_ms = self.now_ms();
+        self.time = self.time.at(life_ms);
+        if self.time.ask(clock::now_ms()) {
+            self.voice.beat(life_ms);
+        }
+        done
+    }
+
+    async fn take_signed(&mut self, message: &Message, channel: Channel) -> Result<(), StoreError> {
         let opened = {
             let identity = self.identity.borrow();
             envelope::open(message.payload(), &identity.membership.command_keys)
@@ -126,14 +137,18 @@ impl Agent {
     }
 
     async fn ack(&mut self, ack: Ack) -> Result<(), StoreError> {
-        let (before_ms, clock_ms) = (self.time.signed_ms(), clock::now_ms());
+        let (before_ms, clock_ms, life_ms) = (self.time.signed_ms(), clock::now_ms(), self.now_ms());
         let taken = receive::ack(&ack, self.me.host, &mut self.time, self.kept_signed_ms, clock_ms);
         let Acknowledged::Forget { store } = taken else {
             self.reject("ack", "it is for another host");
             return Ok(());
         };
-        if ack.issued_ms > before_ms {
+        let is_fresh = ack.heartbeat.is_some_and(|heartbeat| self.voice.beats.is_fresh(heartbeat, life_ms));
+        if ack.issued_ms > before_ms || is_fresh {
             self.lookout.heard_time(ack.issued_ms, clock_ms);
+        }
+        if is_fresh {
+            self.hear_fresh_time(ack.issued_ms, clock_ms).await?;
         }
         let signed_ms = self.time.signed_ms();
         if store {
@@ -150,6 +165,28 @@ impl Agent {
             alert::acknowledge(&self.store, &ack.alerts).await?;
         }
         self.voice.acknowledged(&ack);
+        Ok(())
+    }
+
+    /// The console has said what time it is, a moment ago for sure.
+    async fn hear_fresh_time(&mut self, issued_ms: Millis, clock_ms: Millis) -> Result<(), StoreError> {
+        let life_ms = self.now_ms();
+        self.time = self.time.at(life_ms);
+        let ahead_ms = self.time.heard_fresh(issued_ms, clock_ms, self.bounds.kept_ms());
+        // A store cannot have been made after its agent was started.
+        let is_made_ahead = self.created_ms > issued_ms.saturating_add(SLACK_MS);
+        let created_ms = if is_made_ahead { issued_ms - life_ms } else { self.created_ms };
+        if ahead_ms.is_none() && !is_made_ahead {
+            return Ok(());
+        }
+        let signed_ms = self.time.signed_ms();
+        self.store.put_time_back(signed_ms, created_ms).await?;
+        (self.kept_signed_ms, self.created_ms) = (signed_ms, created_ms);
+        tracing::warn!(
+            ahead_s = ahead_ms.unwrap_or_default() / 1000,
+            "the console has signed times that had not come yet, or this agent's store was made at one; the time is what the console \
+             says now"
+        );
         Ok(())
     }
 
@@ -175,6 +212,7 @@ impl Agent {
         }
         let clock_ms = clock::now_ms();
         let mut time = self.time;
+        let judged_by = time.at(self.now_ms());
         let verdict = self.seen(|host| {
             let judge = Judge {
                 host,
@@ -183,7 +221,7 @@ impl Agent {
                 user: &self.user,
                 created_ms: self.created_ms,
                 lost_ms: self.lost_ms,
-                time,
+                time: judged_by,
                 clock_ms,
             };
             receive::command(command, channel, &judge, &mut time)
@@ -191,6 +229,13 @@ impl Agent {
         self.time = time;
         match verdict {
             Verdict::NotMine => Ok(()),
+            Verdict::Later(command) => {
+                tracing::info!(
+                    command.id = %command.id, verb = command.verb.name(),
+                    "left unanswered until the console has said what time it is: what it has signed so far lies ahead of this host's clock"
+                );
+                Ok(())
+            }
             Verdict::Refused(command, refusal) => {
                 tracing::info!(command.id = %command.id, verb = command.verb.name(), reason = refusal.message, "refused");
                 self.answer_now(command.id, command.expires_ms, refusal.into()).await

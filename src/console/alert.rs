@@ -251,7 +251,7 @@ pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Resul
     // In this order: rules that change meanwhile are told again, as newer ones.
     let generation = shared.tellings.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
-    let body = AlertRules { v: V1, host, issued_ms: now_ms(), generation, rules };
+    let body = AlertRules { v: V1, host, issued_ms: shared.dated.careful_ms(now_ms()), generation, rules };
     let signed = shared.authority.signer().sign(&body);
     let bytes = signed.map_err(|error| Error::internal("signing rules for alerts", &error))?;
     let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;

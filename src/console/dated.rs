@@ -1,49 +1,169 @@
 //! The dates of what the console signs.
 //!
 //! Agents take the latest date that was signed for the time that it is, at least (`rules::time`), and refuse what expired
-//! before that. So a console whose clock was ahead and is set back would sign what no agent does any more, until the clock
-//! has made up for it. **Invariant: what is signed later is not dated earlier**, unless agents cannot have believed
-//! the earlier date, which was too far ahead.
+//! before that. Those of today go back once the console acknowledges a heartbeat with an earlier date; those of before never do, so that
+//! a console whose clock was ahead and is set back would sign what they do not do any more. **Invariant: what is signed for an agent
+//! of before is not dated earlier than what was signed before**, unless it cannot have believed that, which was too far ahead.
+//!
+//! Everything else is dated by the time that it is: the clock's, or that of the hosts while the clock is known to be wrong
+//! (`rules::clock`). Until hosts have been compared with a clock that was set back, it may just as well be wrong now as right, and commands
+//! for all of them are dated no earlier than before. What asks or tells hosts something each few seconds does not follow a clock that has just been set ahead, until hosts
+//! have been compared with it.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Instant,
+};
 
 use muster_topics::Millis;
 
-use crate::rules::time::AHEAD_MAX_MS;
+use crate::rules::time::{AHEAD_MAX_MS, SLACK_MS};
 
-/// The latest date that was signed.
+/// How far a clock has been set beside the time that has passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    at: Instant,
+    clock_ms: Millis,
+}
+
+impl Steps {
+    /// From now on.
+    pub(super) fn new(now: Millis) -> Self {
+        Self { at: Instant::now(), clock_ms: now }
+    }
+
+    /// What the clock would show if it had not been set.
+    fn expected_ms(&self) -> Millis {
+        self.clock_ms.saturating_add(Millis::try_from(self.at.elapsed().as_millis()).unwrap_or(Millis::MAX))
+    }
+
+    /// By how much the clock was set since this was last asked; 0 if it only drifted. A machine that slept looks the same.
+    pub(super) fn take(&mut self, now: Millis) -> Millis {
+        let by_ms = now.saturating_sub(self.expected_ms());
+        *self = Self::new(now);
+        if by_ms.unsigned_abs() > SLACK_MS.unsigned_abs() { by_ms } else { 0 }
+    }
+}
+
+/// See the module. The times that callers give are those of the console's clock.
 #[derive(Debug)]
-pub(super) struct Dated(AtomicI64);
+pub(super) struct Dated {
+    /// The latest date that was signed.
+    latest: AtomicI64,
+    /// The latest of which hosts have shown that it does no harm.
+    settled: AtomicI64,
+    /// The latest of what agents take only one of each date.
+    single: AtomicI64,
+    /// What is added to the clock.
+    correction: AtomicI64,
+    /// Hosts agree with what the clock comes to.
+    confirmed: AtomicBool,
+    /// What the clock showed when it was last found to be right, or nothing against it.
+    trusted: Mutex<Steps>,
+}
 
 impl Dated {
     /// With what earlier lives of the console have signed.
-    pub(super) fn new(latest_ms: Millis) -> Self {
-        Self(AtomicI64::new(latest_ms))
+    pub(super) fn new(latest_ms: Millis, now: Millis) -> Self {
+        Self {
+            latest: AtomicI64::new(latest_ms),
+            settled: AtomicI64::new(0),
+            single: AtomicI64::new(0),
+            correction: AtomicI64::new(0),
+            confirmed: AtomicBool::new(false),
+            trusted: Mutex::new(Steps::new(now)),
+        }
     }
 
     /// The latest date that was signed.
     pub(super) fn latest_ms(&self) -> Millis {
-        self.0.load(Ordering::Relaxed)
+        self.latest.load(Ordering::Relaxed)
+    }
+
+    /// By how much what was signed is ahead, if hosts may go by it.
+    pub(super) fn ahead_ms(&self, now: Millis) -> Millis {
+        let latest_ms = self.latest_ms();
+        if latest_ms <= self.settled.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let ahead_ms = latest_ms.saturating_sub(self.corrected(now));
+        if ahead_ms > SLACK_MS { ahead_ms } else { 0 }
+    }
+
+    /// No host goes by the latest date that was signed, if that lies ahead.
+    pub(super) fn settle(&self) {
+        self.settled.store(self.latest_ms(), Ordering::Relaxed);
+    }
+
+    /// How the clock is to be corrected from now on, and whether hosts agree with what that comes to.
+    pub(super) fn correct_by(&self, ms: Millis, is_confirmed: bool) {
+        self.correction.store(ms, Ordering::Relaxed);
+        self.confirmed.store(is_confirmed, Ordering::Relaxed);
+    }
+
+    /// Whether hosts agree with what the clock comes to, and it was not set back since.
+    pub(super) fn is_confirmed(&self, now: Millis) -> bool {
+        let expected_ms = self.trusted().expected_ms();
+        self.confirmed.load(Ordering::Relaxed) && self.corrected(now) >= expected_ms.saturating_sub(SLACK_MS)
+    }
+
+    /// What the clock shows now is not contradicted.
+    pub(super) fn trust(&self, now: Millis) {
+        *self.trusted() = Steps::new(self.corrected(now));
     }
 
     /// The date of what is signed now.
     pub(super) fn ms(&self, now: Millis) -> Millis {
-        self.at(now, 0)
+        self.note(self.corrected(now))
+    }
+
+    /// The date of what is signed now for an agent of before, or before hosts agree with the clock.
+    pub(super) fn bound_ms(&self, now: Millis) -> Millis {
+        let now = self.corrected(now);
+        self.note(match self.latest_ms() {
+            latest_ms if latest_ms.saturating_sub(now) > AHEAD_MAX_MS => now,
+            latest_ms => latest_ms.max(now),
+        })
+    }
+
+    /// The date of what is told each few seconds. It does not follow a clock that was set ahead before that is trusted.
+    pub(super) fn careful_ms(&self, now: Millis) -> Millis {
+        let (now, expected_ms) = (self.corrected(now), self.trusted().expected_ms());
+        self.note(if now > expected_ms.saturating_add(SLACK_MS) { expected_ms } else { now })
     }
 
     /// The same for a message of which agents take only one of each date.
     pub(super) fn another_ms(&self, now: Millis) -> Millis {
-        self.at(now, 1)
+        let wanted_ms = self.careful_ms(now);
+        let next = |last_ms: Millis| match (0..SLACK_MS).contains(&last_ms.saturating_sub(wanted_ms)) {
+            true => last_ms + 1,
+            false => wanted_ms,
+        };
+        let last = self.single.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last_ms| Some(next(last_ms)));
+        // It never fails, for there is always a next one.
+        self.note(last.map_or(wanted_ms, next))
     }
 
-    fn at(&self, now: Millis, step_ms: Millis) -> Millis {
-        let next = |latest: Millis| match latest.saturating_sub(now) {
-            ahead if ahead > AHEAD_MAX_MS => now,
-            _ => now.max(latest.saturating_add(step_ms)),
+    fn corrected(&self, now: Millis) -> Millis {
+        now.saturating_add(self.correction.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, date_ms: Millis) -> Millis {
+        let later = |latest_ms: Millis| match latest_ms.saturating_sub(date_ms) {
+            // No agent has believed it.
+            ahead_ms if ahead_ms > AHEAD_MAX_MS => date_ms,
+            _ => latest_ms.max(date_ms),
         };
-        let latest = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| Some(next(latest)));
-        // It never fails, for there is always a next one.
-        latest.map_or(now, next)
+        let _ = self.latest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest_ms| Some(later(latest_ms)));
+        date_ms
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, Steps> {
+        // Nobody can panic while it is held.
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,13 +171,57 @@ impl Dated {
 mod tests {
     use super::*;
 
+    const HOUR: Millis = 3_600_000;
+
     #[test]
-    fn dates_go_forward_as_long_as_anybody_believed_them() {
-        let dated = Dated::new(1_000);
-        assert_eq!((dated.ms(5_000), dated.ms(5_000), dated.another_ms(5_000)), (5_000, 5_000, 5_001));
-        // The clock is set back by a little, and by too much.
-        assert_eq!((dated.ms(100), dated.another_ms(100), dated.latest_ms()), (5_001, 5_002, 5_002));
-        assert_eq!(dated.ms(3 * AHEAD_MAX_MS), 3 * AHEAD_MAX_MS);
-        assert_eq!((dated.ms(7_000), dated.another_ms(6_999)), (7_000, 7_001));
+    fn dates_are_those_of_the_clock_and_for_agents_of_before_never_go_back() {
+        let dated = Dated::new(1_000, 50 * HOUR);
+        assert_eq!(
+            (dated.ms(50 * HOUR), dated.bound_ms(50 * HOUR), dated.ahead_ms(50 * HOUR)),
+            (50 * HOUR, 50 * HOUR, 0)
+        );
+        // The clock was ahead, and is put right.
+        dated.ms(60 * HOUR);
+        assert_eq!((dated.ms(51 * HOUR), dated.bound_ms(51 * HOUR)), (51 * HOUR, 60 * HOUR));
+        assert_eq!((dated.latest_ms(), dated.ahead_ms(51 * HOUR)), (60 * HOUR, 9 * HOUR));
+        dated.settle();
+        assert_eq!(dated.ahead_ms(51 * HOUR), 0);
+        // No agent has believed this.
+        dated.ms(51 * HOUR + AHEAD_MAX_MS + 1);
+        assert_eq!(dated.bound_ms(51 * HOUR), 51 * HOUR);
+    }
+
+    #[test]
+    fn clock_that_is_known_to_be_wrong_is_corrected() {
+        let dated = Dated::new(0, 50 * HOUR);
+        dated.correct_by(-24 * HOUR, true);
+        assert_eq!(
+            (dated.ms(74 * HOUR), dated.careful_ms(74 * HOUR), dated.latest_ms()),
+            (50 * HOUR, 50 * HOUR, 50 * HOUR)
+        );
+    }
+
+    #[test]
+    fn what_is_told_all_the_time_does_not_follow_a_clock_set_ahead_before_it_is_trusted() {
+        let dated = Dated::new(0, 50 * HOUR);
+        let careful_ms = dated.careful_ms(74 * HOUR);
+        assert!((50 * HOUR..51 * HOUR).contains(&careful_ms), "{careful_ms}");
+        assert_eq!(dated.careful_ms(40 * HOUR), 40 * HOUR, "back it is followed at once");
+        dated.correct_by(0, true);
+        assert_eq!([50 * HOUR, 40 * HOUR].map(|now| dated.is_confirmed(now)), [true, false], "for it was set back");
+        dated.trust(74 * HOUR);
+        assert_eq!(dated.careful_ms(74 * HOUR), 74 * HOUR);
+        let singles = [0; 3].map(|_| dated.another_ms(74 * HOUR));
+        assert_eq!(singles, [74 * HOUR, 74 * HOUR + 1, 74 * HOUR + 2]);
+        assert_eq!(dated.another_ms(73 * HOUR), 73 * HOUR);
+    }
+
+    #[test]
+    fn clock_that_drifts_is_not_set() {
+        let mut steps = Steps::new(HOUR);
+        assert_eq!(steps.take(HOUR + SLACK_MS / 2), 0);
+        let by_ms = steps.take(3 * HOUR);
+        assert!((HOUR..=2 * HOUR).contains(&by_ms), "{by_ms}");
+        assert!(steps.take(HOUR) < -HOUR);
     }
 }

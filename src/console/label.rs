@@ -269,7 +269,7 @@ pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Resul
     let generation = tellings.of(host);
     let given = label::given(shared.store.read(), Some(&[host])).await?;
     let labels = given.get(&host).map(label::values).unwrap_or_default();
-    let body = HostLabels { v: V1, host, issued_ms: now_ms(), generation, labels };
+    let body = HostLabels { v: V1, host, issued_ms: shared.dated.careful_ms(now_ms()), generation, labels };
     let signed = shared.authority.signer().sign(&body);
     let bytes = signed.map_err(|error| Error::internal("signing labels", &error))?;
     let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;

@@ -23,7 +23,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -149,6 +149,8 @@ pub(super) struct LinkHandle {
     connected: watch::Receiver<bool>,
     /// When the last connection ended, or the console began without one.
     lost_ms: Arc<AtomicI64>,
+    /// Whether the last try ended with a certificate that was refused for its time.
+    refused: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for LinkHandle {
@@ -166,6 +168,11 @@ impl LinkHandle {
     /// Since when there is no connection to the broker; nothing if there is one.
     pub(super) fn lost_ms(&self) -> Option<Millis> {
         (!self.is_connected()).then(|| self.lost_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is no connection for want of a certificate that is good at this time.
+    pub(super) fn is_refused_for_time(&self) -> bool {
+        !self.is_connected() && self.refused.load(Ordering::Relaxed)
     }
 
     /// Hands a message over. It may be lost with the connection, or for want of room: who calls
@@ -225,6 +232,7 @@ pub(super) struct Link {
     recorder: Queue,
     connected: watch::Sender<bool>,
     lost_ms: Arc<AtomicI64>,
+    refused: Arc<AtomicBool>,
     dispatch: mpsc::Sender<dispatch::Event>,
 }
 
@@ -236,9 +244,15 @@ impl Link {
         let (recorder, recorder_rx) = Queue::new();
         let (connected, connected_rx) = watch::channel(false);
         let lost_ms = Arc::new(AtomicI64::new(now_ms()));
-        let handle = LinkHandle { outbound: outbound_tx, connected: connected_rx, lost_ms: Arc::clone(&lost_ms) };
+        let refused = Arc::new(AtomicBool::new(false));
+        let handle = LinkHandle {
+            outbound: outbound_tx,
+            connected: connected_rx,
+            lost_ms: Arc::clone(&lost_ms),
+            refused: Arc::clone(&refused),
+        };
         let queues = Queues { ingest: ingest_rx, recorder: recorder_rx };
-        (Self { outbound, ingest, recorder, connected, lost_ms, dispatch }, handle, queues)
+        (Self { outbound, ingest, recorder, connected, lost_ms, refused, dispatch }, handle, queues)
     }
 
     /// Connects, and connects again, until `shutdown`.
@@ -247,6 +261,8 @@ impl Link {
         while !shutdown.is_cancelled() {
             let began = tokio::time::Instant::now();
             let end = self.session(&config, &shutdown).await;
+            let refused = matches!(&end, End::Connection(error) if pki::is_about_time(&error.to_string()));
+            self.refused.store(refused, Ordering::Relaxed);
             if *self.connected.borrow() {
                 self.lost_ms.store(now_ms(), Ordering::Relaxed);
                 self.connected.send_replace(false);

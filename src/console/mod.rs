@@ -148,6 +148,7 @@ struct Shared {
     fleet: fleet::Fleet,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
+    host_clocks: upkeep::HostClocks,
     notices: notice::Notices,
     changes: broadcast::Sender<Change>,
     tallies: web::Tallies,

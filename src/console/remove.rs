@@ -69,7 +69,7 @@ mod tests {
             NewAlertSilence { host: Some("gone".to_owned()), rule: None, reason: "moved".to_owned(), for_s: 60 };
         console.silence_alerts(&admin(), silence).await.unwrap();
 
-        sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1)")
+        sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1, 0)")
             .bind(gone.id.to_string())
             .execute(fixture.shared().store.write())
             .await

@@ -339,7 +339,7 @@ impl Prepared {
         files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE)
             .map_err(|source| StartError::Folder { path: path.clone(), source })?;
         register::write_mark(&self.config.data_dir, &self.store).await.map_err(RevocationError::from)?;
-        let dated = Dated::new(self.store.signed_ms().await?);
+        let dated = Dated::new(self.store.signed_ms().await?, now_ms());
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let label_generations = store::label::generations(self.store.read()).await?;
@@ -364,6 +364,7 @@ impl Prepared {
             fleet: fleet::Fleet::default(),
             dispatch,
             dated,
+            host_clocks: upkeep::HostClocks::default(),
             notices: notice::Notices::default(),
             changes: broadcast::channel(CHANGES).0,
             tallies: super::web::Tallies::default(),

@@ -1,59 +1,160 @@
 //! The console looks after itself: the room on its disk, and its own clock.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use muster_topics::Millis;
+use muster_topics::{Millis, name::HostId};
 
-use super::{Change, Shared, notice::Trouble};
-use crate::{clock::now_ms, room, rules::time::AHEAD_MAX_MS};
+use super::{Change, Shared, dated::Steps, dispatch, notice::Trouble, store};
+use crate::{
+    clock::now_ms,
+    room,
+    rules::{
+        clock::{self, Consensus, Evidence, Finding},
+        time::BUILD_MS,
+    },
+};
 
 /// How often: a disk that was full is used again within this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Looks until the console stops.
 pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut watch = Watch::new(now_ms());
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 look_at_disk(&shared);
-                look_at_clock(&shared, now_ms());
+                watch.look(&shared).await;
             }
             () = shutdown.cancelled() => return,
         }
     }
 }
 
-/// How far the dates of what was signed may be ahead of the clock before that is said: clocks are set by seconds now and then.
-const AHEAD_MS: Millis = 60_000;
+/// How long what a host's clock showed counts: agents tell their digest at least as often as that.
+const HEARD: Duration = Duration::from_secs(15 * 60);
+/// How long the earliest of what a host's clock shows counts, for what comes later may only have been under way for longer.
+const EARLIEST: Duration = Duration::from_secs(120);
 
-/// Whether what was signed lies ahead of the clock by so much that somebody should know: the clock was ahead then, or is behind now.
-fn dates_are_ahead(signed_ms: Millis, now: Millis) -> Option<Millis> {
-    // What lies ahead by more than a day no agent has believed, and nothing is dated after it.
-    let ahead_ms = signed_ms.saturating_sub(now);
-    (AHEAD_MS..=AHEAD_MAX_MS).contains(&ahead_ms).then_some(ahead_ms)
+/// By how much the console's clock is ahead of each host's, as their heartbeats say.
+#[derive(Debug, Default)]
+pub(super) struct HostClocks(Mutex<HashMap<HostId, (Millis, Instant)>>);
+
+impl HostClocks {
+    /// A host has made a heartbeat when its clock showed this.
+    pub(super) fn note(&self, host: HostId, at_ms: Millis, now: Millis) {
+        // Such a clock was never set.
+        if at_ms < BUILD_MS {
+            return;
+        }
+        let ahead_ms = now.saturating_sub(at_ms);
+        let mut clocks = self.locked();
+        let known = clocks.get(&host).filter(|(_, heard)| heard.elapsed() < EARLIEST);
+        if known.is_none_or(|(known_ms, _)| ahead_ms < *known_ms) {
+            clocks.insert(host, (ahead_ms, Instant::now()));
+        }
+    }
+
+    /// What hosts agree on.
+    fn consensus(&self) -> Option<Consensus> {
+        let mut clocks = self.locked();
+        clocks.retain(|_, (_, heard)| heard.elapsed() < HEARD);
+        clock::consensus(&mut clocks.values().map(|(ahead_ms, _)| *ahead_ms).collect::<Vec<_>>())
+    }
+
+    fn clear(&self) {
+        self.locked().clear();
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<HostId, (Millis, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn look_at_clock(shared: &Shared, now: Millis) {
-    let changed = match dates_are_ahead(shared.dated.latest_ms(), now) {
-        Some(ahead_ms) => shared.notices.raise(
-            Trouble::Clock,
-            format!(
-                "the console has signed what is dated {} min ahead of its clock, and dates all that follows no earlier, until its clock is \
-                 there: commands expire later than they say. hint: its clock was ahead, or is behind now; compare it with that of hosts \
-                 (`date -u`), and keep it set",
-                ahead_ms / 60_000
-            ),
-            now,
-        ),
-        None => shared.notices.clear(Trouble::Clock),
-    };
-    if changed {
-        shared.changed(Change::Alert(None));
+/// Watches the console's own clock.
+#[derive(Debug)]
+struct Watch {
+    steps: Steps,
+    /// By how much it was set since hosts last agreed with it.
+    set_by_ms: Millis,
+    /// When it was set last, or the console was started: hosts have not said anything since.
+    set: Option<Instant>,
+}
+
+/// How long hosts have to say what their clocks show, after the console's was set.
+const ANSWER: Duration = Duration::from_secs(60);
+
+impl Watch {
+    fn new(now: Millis) -> Self {
+        Self { steps: Steps::new(now), set_by_ms: 0, set: Some(Instant::now()) }
+    }
+
+    async fn look(&mut self, shared: &Shared) {
+        let now = now_ms();
+        let by_ms = self.steps.take(now);
+        if by_ms != 0 {
+            tracing::warn!(
+                by_s = by_ms / 1000,
+                "the console's clock was set, or this machine slept; hosts are asked what theirs show"
+            );
+            self.set_by_ms += by_ms;
+            self.set = Some(Instant::now());
+            // What they showed before was compared with another clock.
+            shared.host_clocks.clear();
+            shared.dated.correct_by(0, false);
+            let _ = shared.dispatch.send(dispatch::Event::ClockSet).await;
+        }
+        let signed_ahead_ms = shared.dated.ahead_ms(now);
+        let bound = match signed_ahead_ms {
+            0 => Ok(0),
+            _ => store::host::bound_count(shared.store.read()).await,
+        };
+        let Ok(bound) = bound.inspect_err(|error| tracing::error!(%error, "agents of before cannot be counted")) else {
+            return;
+        };
+        let evidence = Evidence {
+            now_ms: now,
+            consensus: shared.host_clocks.consensus(),
+            set_by_ms: self.set_by_ms,
+            signed_ahead_ms,
+            bound,
+            is_refused: shared.link.is_refused_for_time(),
+        };
+        let found = clock::judge(&evidence);
+        shared.dated.correct_by(found.correction_ms(), found.is_confirmed());
+        match found {
+            Finding::Right => {
+                shared.dated.settle();
+                (self.set_by_ms, self.set) = (0, None);
+            }
+            Finding::Bound { .. } => (self.set_by_ms, self.set) = (0, None),
+            _ => (),
+        }
+        // Until hosts have had time to answer, what changes each few seconds stays with the clock as it was.
+        let is_open = evidence.consensus.is_none() && found != Finding::Refused;
+        let waits = is_open && self.set.is_some_and(|set| set.elapsed() < ANSWER);
+        if !waits {
+            shared.dated.trust(now);
+        }
+        let changed = match found.message().filter(|_| !waits) {
+            Some(message) => shared.notices.raise(Trouble::Clock, message, now),
+            None => shared.notices.clear(Trouble::Clock),
+        };
+        if changed {
+            if let Some(message) = found.message() {
+                tracing::error!("{message}");
+            }
+            shared.changed(Change::Alert(None));
+        }
     }
 }
 
@@ -83,16 +184,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_that_are_ahead_of_the_clock_are_said_as_far_as_agents_believe_them() {
-        let now = 1_800_000_000_000;
-        for (ahead_ms, wanted) in [
-            (-5, None),
-            (AHEAD_MS - 1, None),
-            (AHEAD_MS, Some(AHEAD_MS)),
-            (AHEAD_MAX_MS, Some(AHEAD_MAX_MS)),
-            (AHEAD_MAX_MS + 1, None),
-        ] {
-            assert_eq!(dates_are_ahead(now + ahead_ms, now), wanted, "{ahead_ms}");
-        }
+    fn earliest_heartbeat_of_a_host_counts_and_a_clock_that_was_never_set_does_not() {
+        let clocks = HostClocks::default();
+        let (one, other, now) = (HostId::random(), HostId::random(), BUILD_MS + 1_000_000);
+        assert_eq!(clocks.consensus(), None);
+        clocks.note(one, now - 100, now);
+        // It was under way for long.
+        clocks.note(one, now - 90_000, now);
+        clocks.note(other, 5_000, now);
+        assert_eq!(clocks.consensus(), Some(Consensus { ahead_ms: 100, agree: 1, of: 1 }));
+        clocks.clear();
+        assert_eq!(clocks.consensus(), None);
     }
 }

@@ -211,6 +211,9 @@ pub enum Verdict {
     Refused(Command, Refusal),
     /// It is for others: silence.
     NotMine,
+    /// By times alone that the console may have signed while its clock was ahead, it has expired: silence, until the console's fresh word
+    /// about the time has come. The console sends it again.
+    Later(Command),
 }
 
 /// The part of a command that every version of it has, so that one with a verb that this agent does
@@ -239,6 +242,9 @@ pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
             Elsewhere::Silence => Verdict::NotMine,
             Elsewhere::Refused(refusal) => Verdict::Refused(command, refusal),
         };
+    }
+    if is_in_doubt(&command, judge) {
+        return Verdict::Later(command);
     }
     let refusal =
         wrong_time(&command, judge).or_else(|| exposed(&command, channel)).or_else(|| forbidden(&command, judge));
@@ -302,6 +308,14 @@ fn elsewhere(target: &Target, channel: Channel, host: &select::Host<'_>) -> Opti
         Target::Select(select) => (RefusalCode::NotSelected, format!("this host is not picked now by {select}")),
     };
     Some(Elsewhere::Refused(Refusal::new(code, message)))
+}
+
+/// Whether only a signed time that nothing has confirmed speaks against a command, or a store that was made at a time that has not come yet.
+fn is_in_doubt(command: &Command, judge: &Judge<'_>) -> bool {
+    let by_clock_ms = KnownTime::by_clock_ms(judge.clock_ms);
+    let expired = judge.time.now_ms(judge.clock_ms) > command.expires_ms && by_clock_ms <= command.expires_ms;
+    let replayed = command.issued_ms < judge.created_ms && by_clock_ms < judge.created_ms;
+    !judge.time.is_sure() && (expired || replayed)
 }
 
 fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {

@@ -14,7 +14,7 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::{backoff::jittered, resend::REPEAT};
+use super::{backoff::jittered, resend::REPEAT, time::FRESH_MS};
 use crate::fault::planted;
 
 /// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
@@ -76,6 +76,8 @@ pub struct Beats {
     is_news: bool,
     /// Told, not acknowledged, oldest first.
     told: VecDeque<(u64, Value)>,
+    /// When each of the latest heartbeats was made.
+    made: VecDeque<(u64, Millis)>,
     /// What the console is known to have.
     acknowledged: Option<(u64, Value)>,
     /// The newest heartbeat, until it is acknowledged.
@@ -113,6 +115,7 @@ impl Beats {
             is_news: false,
             state,
             told: VecDeque::new(),
+            made: VecDeque::new(),
             acknowledged: None,
             pending: None,
             last_ms: None,
@@ -189,6 +192,13 @@ impl Beats {
             self.pending = None;
         }
         self.compare();
+    }
+
+    /// Whether this is a heartbeat that was made a moment ago, so that whoever acknowledges it has just done so.
+    #[must_use]
+    pub fn is_fresh(&self, ack: Numbered, now_ms: Millis) -> bool {
+        let made = self.made.iter().find(|(seq, _)| *seq == ack.seq);
+        ack.epoch == self.epoch && made.is_some_and(|(_, made_ms)| now_ms - made_ms <= FRESH_MS)
     }
 
     /// When to ask [`Beats::take`] again.
@@ -278,6 +288,10 @@ impl Beats {
             self.told.pop_front();
         }
         self.told.push_back((self.seq, self.current.clone()));
+        if self.made.len() == TOLD_MAX {
+            self.made.pop_front();
+        }
+        self.made.push_back((self.seq, now_ms));
         self.is_news = false;
         let due_ms = now_ms + REPEAT.jittered_ms(0, random).max(self.periods.gap_ms);
         self.pending = Some(Pending { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
@@ -301,6 +315,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_acknowledgement_is_fresh_if_its_heartbeat_is() {
+        let mut beats = Beats::new(7, PERIODS, state(0));
+        beats.connected(1_000);
+        let seq = beats.take(1_000, 0, EVEN).unwrap().seq;
+        let is_fresh = |epoch, seq, now_ms| beats.is_fresh(Numbered { epoch, seq }, now_ms);
+        assert_eq!(
+            [1_000, 1_000 + FRESH_MS, 1_001 + FRESH_MS].map(|now_ms| is_fresh(7, seq, now_ms)),
+            [true, true, false]
+        );
+        assert!(!is_fresh(6, seq, 1_000) && !is_fresh(7, seq + 1, 1_000));
+    }
 
     const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };
     /// Beyond what other tests look at.

@@ -27,6 +27,7 @@ pub mod alert;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;
+pub mod clock;
 pub mod compare;
 pub mod config;
 pub mod container;

@@ -1,6 +1,11 @@
 //! What time it is, for a host whose clock may be wrong: the latest of its clock, of the moment
 //! that this program was built, and of the latest signed time that it has seen. So a host without a
 //! clock battery still refuses what has expired.
+//!
+//! A console whose clock was ahead has signed times that have not come yet. Nothing that it signs after its clock was put right shows by
+//! itself that it is later, for whoever owns the broker can bring what is old once more. An acknowledgement of a heartbeat
+//! does: it was made after that heartbeat. So a host goes back to what such a one says ([`KnownTime::heard_fresh`]), and until it has
+//! heard one it leaves unanswered what has expired by signed times alone ([`KnownTime::is_sure`]).
 
 use muster_topics::Millis;
 
@@ -40,17 +45,98 @@ pub fn can_be_true(host_ms: Millis, received_ms: Millis) -> bool {
     (received_ms.saturating_sub(BEHIND_MAX_MS)..=received_ms.saturating_add(AHEAD_MAX_MS)).contains(&host_ms)
 }
 
+/// How far a signed time may be ahead of the console's latest fresh word without any doubt: clocks are set by seconds now and then,
+/// and acknowledgements are under way for some.
+pub const SLACK_MS: Millis = 60_000;
+
+/// How old a heartbeat may be whose acknowledgement counts as the console's fresh word: whoever owns the broker can hold one back for that
+/// long, and the host's time is behind by as much.
+pub const FRESH_MS: Millis = 60_000;
+
+/// How often the console's fresh word is asked for, while it does not come.
+const ASK_MS: Millis = 10_000;
+
 /// What is known of the time beside the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTime {
     signed_ms: Millis,
+    way_back: Option<WayBack>,
+}
+
+/// How a host finds back from a signed time that was ahead. Its own times are of a clock that only goes forward: milliseconds of this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct WayBack {
+    /// Now.
+    life_ms: Millis,
+    /// The console's latest fresh word, and when it came.
+    fresh: Option<(Millis, Millis)>,
+    /// When it was last asked for.
+    asked_ms: Option<Millis>,
 }
 
 impl KnownTime {
-    /// With the latest signed time that earlier lives of the agent saw, 0 if none did.
+    /// With the latest signed time that earlier lives of the agent saw, 0 if none did. It never goes back.
     #[must_use]
     pub fn new(signed_ms: Millis) -> Self {
-        Self { signed_ms }
+        Self { signed_ms, way_back: None }
+    }
+
+    /// The same for a host that can go back.
+    #[must_use]
+    pub fn with_way_back(self) -> Self {
+        Self { way_back: Some(WayBack::default()), ..self }
+    }
+
+    /// As it is at this time of the agent's life.
+    #[must_use]
+    pub fn at(self, life_ms: Millis) -> Self {
+        Self { way_back: self.way_back.map(|back| WayBack { life_ms, ..back }), ..self }
+    }
+
+    /// Whether the signed time is no later than the console's latest fresh word allows.
+    #[must_use]
+    pub fn is_sure(self) -> bool {
+        let Some(back) = self.way_back else { return true };
+        back.fresh.is_some_and(|(issued_ms, at_ms)| self.signed_ms <= issued_ms + (back.life_ms - at_ms) + SLACK_MS)
+    }
+
+    /// Whether the console's fresh word should be asked for now: what was signed lies ahead of the clock, and nothing shows that
+    /// it is so. If so, it counts as asked for.
+    pub fn ask(&mut self, clock_ms: Millis) -> bool {
+        let is_doubtful = !self.is_sure() && self.signed_ms > Self::by_clock_ms(clock_ms).saturating_add(SLACK_MS);
+        let Some(back) = self.way_back.as_mut().filter(|_| is_doubtful) else { return false };
+        let may = back.asked_ms.is_none_or(|asked_ms| back.life_ms - asked_ms >= ASK_MS);
+        if may {
+            back.asked_ms = Some(back.life_ms);
+        }
+        may
+    }
+
+    /// The console has said what time it is, a moment ago for sure. Gives by how much the signed time was ahead of that, if it was put
+    /// back to it. It is not by more than commands are remembered after their expiry (`kept_ms`): then what was forgotten by the time that
+    /// was ahead has expired by the right one, too.
+    pub fn heard_fresh(&mut self, issued_ms: Millis, clock_ms: Millis, kept_ms: Millis) -> Option<Millis> {
+        if !self.believes(issued_ms, clock_ms) {
+            return None;
+        }
+        let back = self.way_back.as_mut()?;
+        back.fresh = Some((issued_ms, back.life_ms));
+        let ahead_ms = self.signed_ms - issued_ms;
+        if ahead_ms <= SLACK_MS {
+            self.signed_ms = self.signed_ms.max(issued_ms);
+            return None;
+        }
+        if ahead_ms > kept_ms {
+            return None;
+        }
+        self.signed_ms = issued_ms;
+        Some(ahead_ms)
+    }
+
+    /// What time it is at least, by the clock alone.
+    #[must_use]
+    pub fn by_clock_ms(clock_ms: Millis) -> Millis {
+        clock_ms.max(BUILD_MS)
     }
 
     /// The latest signed time that was seen.
@@ -65,7 +151,7 @@ impl KnownTime {
         if planted!(TrustClock) {
             return clock_ms;
         }
-        clock_ms.max(BUILD_MS).max(self.signed_ms)
+        Self::by_clock_ms(clock_ms).max(self.signed_ms)
     }
 
     /// Whether a signed time may be true. A clock that stands before the build was never set, and is
@@ -113,6 +199,46 @@ mod tests {
         assert_eq!(time.now_ms(clock_ms), clock_ms);
         time.saw(clock_ms + AHEAD_MAX_MS, clock_ms);
         assert_eq!(time.now_ms(clock_ms), clock_ms + AHEAD_MAX_MS);
+    }
+
+    #[test]
+    fn signed_time_that_was_ahead_goes_back_to_the_consoles_fresh_word() {
+        let clock_ms = BUILD_MS + 10 * DAY;
+        let mut time = KnownTime::new(clock_ms + DAY).with_way_back().at(1_000);
+        assert!(!time.is_sure(), "nobody has said so in this life");
+        assert!(time.ask(clock_ms) && !time.ask(clock_ms), "it is asked for now and then");
+        assert!(time.at(1_000 + ASK_MS).ask(clock_ms));
+        // A word that is as late as it can be, of a console whose clock is still ahead.
+        assert_eq!((time.heard_fresh(clock_ms + DAY, clock_ms, DAY), time.is_sure()), (None, true));
+        assert!(!time.ask(clock_ms));
+        // The clock was put right.
+        let mut time = time.at(5_000);
+        assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY - 1), None, "what it has forgotten has not expired");
+        assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms + DAY, false));
+        assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY), Some(DAY));
+        assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms, true));
+        // What is old is brought once more: it moves the time ahead, and is not taken for sure.
+        time.saw(clock_ms + DAY / 2, clock_ms);
+        assert!(!time.is_sure());
+        // Time goes on.
+        let mut time = KnownTime::new(0).with_way_back().at(1_000);
+        assert_eq!(time.heard_fresh(clock_ms, UNSET, DAY), None);
+        time.saw(clock_ms + DAY, UNSET);
+        assert_eq!([1_000, 1_000 + DAY].map(|life_ms| time.at(life_ms).is_sure()), [false, true]);
+        // Who cannot go back never does.
+        let mut time = KnownTime::new(clock_ms + DAY);
+        assert_eq!(
+            (time.heard_fresh(clock_ms, clock_ms, DAY), time.is_sure(), time.ask(clock_ms)),
+            (None, true, false)
+        );
+    }
+
+    #[test]
+    fn a_fresh_word_of_more_than_a_day_ahead_is_not_believed() {
+        let clock_ms = BUILD_MS + 10 * DAY;
+        let mut time = KnownTime::new(clock_ms).with_way_back().at(1_000);
+        assert_eq!(time.heard_fresh(clock_ms + AHEAD_MAX_MS + 1, clock_ms, DAY), None);
+        assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms, false));
     }
 
     #[test]

@@ -137,6 +137,7 @@ impl Keeper {
         let config = Config::default();
         let mut instances = life.instances.iter().copied();
         let me = Me {
+            goes_back: true,
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
             epoch: life.epoch,
@@ -159,7 +160,7 @@ impl Keeper {
             former: instances.map(|instance| presence::Life { instance, is_newcomer: false }).collect(),
             identity: Arc::clone(&self.identity),
             created_ms: self.row.created_ms,
-            time: KnownTime::new(self.signed_ms),
+            time: KnownTime::new(self.signed_ms).with_way_back(),
             outbox: self.outbox.clone(),
             journal: self.common.journal.clone(),
             manner: Arc::clone(&self.common.manner),

@@ -22,7 +22,7 @@ use super::{
     writer::Entry,
 };
 use crate::{
-    agent::{join::derived_sealing_key, link::Message},
+    agent::{join::derived_sealing_key, link::Message, store::journal::KEPT_AFTER_EXPIRY_MS},
     chance, clock,
     rules::{
         Refusal,
@@ -83,6 +83,11 @@ impl Host {
         let taken = receive::ack(&ack, self.parts.me.host, &mut self.parts.time, Millis::MAX, clock::now_ms());
         if taken == Acknowledged::NotMine {
             return Ok(());
+        }
+        let life_ms = self.now_ms();
+        if ack.heartbeat.is_some_and(|heartbeat| self.parts.voice.beats.is_fresh(heartbeat, life_ms)) {
+            self.parts.time = self.parts.time.at(life_ms);
+            let _ = self.parts.time.heard_fresh(ack.issued_ms, clock::now_ms(), KEPT_AFTER_EXPIRY_MS);
         }
         if !ack.reports.is_empty() {
             let signed_ms = self.parts.time.signed_ms();
@@ -164,14 +169,14 @@ impl Host {
             user: &self.parts.manner.user,
             created_ms: self.parts.created_ms,
             lost_ms: None,
-            time: self.parts.time,
+            time: self.parts.time.at(self.now_ms()),
             clock_ms,
         };
         let mut time = self.parts.time;
         let verdict = receive::command(command, channel, &judge, &mut time);
         self.parts.time = time;
         match verdict {
-            Judgement::NotMine => {}
+            Judgement::NotMine | Judgement::Later(_) => {}
             Judgement::Refused(command, refusal) => self.refuse(command.id, command.expires_ms, refusal).await?,
             Judgement::Granted(command) => return self.granted(command.into_inner(), message).await,
         }

@@ -138,7 +138,7 @@ impl Agent {
             tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
-        let me = Me { host: machine.host, instance, epoch: life.epoch, keep_alive_s: KEEP_ALIVE_S };
+        let me = Me { host: machine.host, instance, epoch: life.epoch, keep_alive_s: KEEP_ALIVE_S, goes_back: false };
         let units = machine.units();
         let beats = Beats::new(life.epoch, PERIODS, machine.state(&units));
         let mut voice = Voice::new(me.clone(), machine.disk.clone(), beats);

@@ -59,6 +59,9 @@ pub enum Capability {
     Exec,
     /// Manages yunos.
     Yuno,
+    /// Takes its console's word that it is earlier than what was signed before, if that word is known to be fresh: it acknowledges a
+    /// heartbeat that was made a moment ago.
+    FreshTime,
     /// A capability of a newer agent, unknown to this reader.
     #[serde(other)]
     Other,

@@ -417,6 +417,23 @@ impl Store {
         commit(tx, "note older disk").await
     }
 
+    /// Puts back the latest signed time, and when the store was made: the console's clock was ahead.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn put_time_back(&self, signed_ms: Millis, created_ms: Millis) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ('signed_ms', ?), ('created_ms', ?)
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            signed_ms,
+            created_ms
+        )
+        .execute(&mut *tx)
+        .await?;
+        commit(tx, "put time back").await
+    }
+
     /// Since when this store has known everything: when it was made, or when it was noticed that it has lost something.
     /// 0 if no life of the agent has begun with it.
     ///
@@ -592,6 +609,11 @@ mod tests {
         assert_eq!(second, Life { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
+        // The time is put back, and stays so.
+        store.put_time_back(55, 4_000_000).await.unwrap();
+        drop(store);
+        let back = Store::open(&path).await.unwrap().begin_life(9_500_000).await.unwrap();
+        assert_eq!((back.signed_ms, back.created_ms), (55, 4_000_000));
     }
 
     #[tokio::test]

@@ -40,9 +40,11 @@ use self::{
     schedule::{Action, Ended, Schedule},
 };
 use super::{
-    Change, Console, Error, Shared, content, label, realm, register,
+    Change, Console, Error, Shared, content,
+    dated::Steps,
+    label, realm, register,
     store::{
-        self, StoreError,
+        self, Store, StoreError,
         command::{Open, Reached, Settled},
         host,
     },
@@ -96,6 +98,8 @@ pub(crate) enum Event {
     Shown(BTreeSet<HostId>),
     /// There is a new connection to the broker.
     Connected,
+    /// The console's clock was set: hosts are to say what theirs show.
+    ClockSet,
 }
 
 /// A command that its operator may give; only [`authorise`] makes one.
@@ -149,6 +153,8 @@ struct Ready {
     hosts: Meant,
     /// For each host the key to what is sealed; nothing if nothing is.
     keys: HashMap<HostId, String>,
+    /// The date that is under the signature; that of the command itself is of the console's clock, by which it ends here.
+    signed_ms: Millis,
 }
 
 impl Ready {
@@ -190,7 +196,8 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     let mut transaction = shared.store.begin().await?;
-    for Ready { command, signed, hosts, keys } in &ready {
+    for Ready { command, signed, hosts, keys, signed_ms } in &ready {
+        Store::note_signed_ms(&mut transaction, *signed_ms).await?;
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
         store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
@@ -261,14 +268,28 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     let (target, hosts) = address::resolve(shared, &command.target).await?;
     check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
-    let issued_ms = shared.dated.ms(now_ms());
-    let expires_ms = check::expiry(issued_ms, &command.verb, command.expires_in_ms)?;
+    let given_ms = now_ms();
+    let given_until_ms = check::expiry(given_ms, &command.verb, command.expires_in_ms)?;
+    let issued_ms = date_for(shared, &hosts, given_ms).await?;
+    let expires_ms = issued_ms + (given_until_ms - given_ms);
     let (id, mut verb) = (CommandId::new(), command.verb);
     let (sealed, keys) = seal(shared, id, &mut verb, &hosts).await?;
     let realms = realm::chain(shared, &verb).await?;
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
     let signed = sign(shared, &command)?;
-    Ok(Ready { command, signed, hosts, keys })
+    let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
+    Ok(Ready { command, signed, hosts, keys, signed_ms: issued_ms })
+}
+
+/// The date of a command for these hosts. Agents of before go by what was signed while the console's clock was ahead; and whether it was,
+/// or is behind now, only hosts can tell.
+async fn date_for(shared: &Shared, hosts: &Meant, now: Millis) -> Result<Millis, StoreError> {
+    if shared.dated.ahead_ms(now) == 0 {
+        return Ok(shared.dated.ms(now));
+    }
+    let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+    let is_free = shared.dated.is_confirmed(now) && !host::is_any_bound(shared.store.read(), &hosts).await?;
+    Ok(if is_free { shared.dated.ms(now) } else { shared.dated.bound_ms(now) })
 }
 
 /// Seals what only the hosts of a command may read, to each of them. From here on it is nowhere in clear but on them.
@@ -367,6 +388,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
         }
     };
     let mut roll_call: Option<RollCall> = None;
+    let mut steps = Steps::new(now_ms());
     let mut remembered_ms = shared.dated.latest_ms();
     loop {
         let next_ms =
@@ -381,9 +403,16 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = tokio::time::sleep(wake) => (),
             () = shutdown.cancelled() => return,
         }
+        if steps.take(now_ms()) < 0 {
+            // What is open is to end when it should, by a clock that was put right.
+            match load(&shared).await {
+                Ok((anew, more)) => (schedule, actions) = (anew, more),
+                Err(error) => tracing::error!(%error, "open commands cannot be read anew, and may end late"),
+            }
+        }
         for event in taken {
             match &event {
-                Event::Connected => roll_call = refresh_all(&shared).await,
+                Event::Connected | Event::ClockSet => roll_call = refresh_all(&shared).await,
                 Event::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
@@ -423,6 +452,10 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
 }
 
 async fn load(shared: &Shared) -> Result<(Schedule, Vec<Action>), StoreError> {
+    let ahead = store::command::date_back(shared.store.write(), now_ms()).await?;
+    if ahead > 0 {
+        tracing::warn!(commands = ahead, "open commands were issued by a clock that was ahead; they end as long after now as they were to");
+    }
     let online = host::online(shared.store.read()).await?;
     let loaded = Schedule::load(online, store::command::open(shared.store.read()).await?, now_ms());
     tracing::debug!(commands = loaded.0.len(), "open commands");
@@ -437,7 +470,7 @@ pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Vec<Ac
         Event::Busy(command, host) => schedule.busy(command, host, now),
         Event::Presence(host, online) => schedule.presence(host, online, now),
         Event::Left(host) => schedule.leave(host, now),
-        Event::Shown(_) => (),
+        Event::Shown(_) | Event::ClockSet => (),
         Event::Connected => schedule.connected(now),
     }
     Vec::new()

@@ -136,7 +136,7 @@ async fn say(shared: &Shared) {
         }
     }
     for (host, acks) in owed {
-        for ack in messages(host, acks, shared.dated.ms(now_ms())) {
+        for ack in messages(host, acks, shared.dated.careful_ms(now_ms())) {
             match shared.authority.signer().sign(&ack) {
                 Ok(bytes) => drop(shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
                 Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),

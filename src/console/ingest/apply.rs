@@ -143,6 +143,7 @@ impl Batch {
         })?;
         match verdict {
             Verdict::Store { held, state } => {
+                self.effects.clocks.push((id, made_ms));
                 if self.known.with_units.contains(&id) {
                     forget_units(db, id, epoch, made_ms, &state, &mut self.effects).await?;
                 }
@@ -167,6 +168,7 @@ impl Batch {
             Verdict::Old => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
             Verdict::Digest { state, digest } => {
+                self.effects.clocks.push((id, made_ms));
                 let generation = |of: &str| state.get(of).and_then(serde_json::Value::as_u64);
                 self.effects.rules.insert(id, generation("alert_rules"));
                 self.effects.labels.insert(id, generation("label_generation"));

@@ -44,6 +44,8 @@ pub(crate) struct Effects {
     pub(super) labels: BTreeMap<HostId, Option<u64>>,
     /// Hosts of which output was stored.
     pub(super) printed: BTreeSet<HostId>,
+    /// What hosts' clocks showed when they made a heartbeat that is new.
+    pub(super) clocks: Vec<(HostId, Millis)>,
     /// News for pages.
     pub(crate) changes: Vec<Change>,
 }
@@ -68,6 +70,7 @@ impl Effects {
         self.rules.extend(more.rules);
         self.labels.extend(more.labels);
         self.printed.extend(more.printed);
+        self.clocks.extend(more.clocks);
         self.changes.extend(more.changes);
     }
 
@@ -90,6 +93,9 @@ impl Effects {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.tellings.came(*host);
             shared.labels.tellings.came(*host);
+        }
+        for (host, at_ms) in std::mem::take(&mut self.clocks) {
+            shared.host_clocks.note(host, at_ms, now);
         }
         let events = self.take_events();
         shared.owed.add(self.acks);

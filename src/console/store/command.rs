@@ -17,7 +17,7 @@ use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
 use crate::{
     api::{self, CommandState},
     rows::{parameters, pieces},
-    rules::intent::Kind,
+    rules::{intent::Kind, time::SLACK_MS},
 };
 
 /// Enters a signed command for `hosts`.
@@ -157,6 +157,20 @@ pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) ->
         over.insert(parsed::<HostId>("host id", &host)?, is_over);
     }
     Ok(hosts.iter().filter(|host| over.get(host).copied().unwrap_or(!is_broadcast)).copied().collect())
+}
+
+/// Gives open commands that were issued at a time that has not come yet, by a clock that was ahead, as long as they had from now on: the last
+/// of them was issued now at the latest. Gives how many there are.
+pub async fn date_back(db: &SqlitePool, now: Millis) -> Result<u64> {
+    const AHEAD: &str = "issued_ms > $1 + $2 AND EXISTS (
+        SELECT 1 FROM command_host WHERE command_host.command = command.id
+        AND command_host.state IN ('waiting', 'accepted', 'running'))";
+    let sql = format!(
+        "UPDATE command SET issued_ms = issued_ms - ahead.by_ms, expires_ms = expires_ms - ahead.by_ms
+         FROM (SELECT max(issued_ms) - $1 AS by_ms FROM command WHERE {AHEAD}) AS ahead WHERE {AHEAD}"
+    );
+    let dated = sqlx::query(AssertSqlSafe(sql)).bind(now).bind(SLACK_MS).execute(db).await?;
+    Ok(dated.rows_affected())
 }
 
 /// All open commands, in the order in which they were issued: what dispatch begins with.

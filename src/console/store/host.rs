@@ -6,7 +6,7 @@ use muster_topics::{
     Millis,
     heartbeat::{Facts, HostState},
     name::{CommandId, HostId, Name, UnitName},
-    presence::{Presence, PresenceState},
+    presence::{Capability, Presence, PresenceState},
     sealed::SealingKey,
     unit::UnitReport,
 };
@@ -560,10 +560,12 @@ pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<O
 pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
     for piece in pieces(presences) {
         let sql = format!(
-            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES {}
+            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time) VALUES {}
              ON CONFLICT (host) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
-                 session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms",
-            parameters(piece.len(), 6)
+                 session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms,
+                 -- One that was made of a heartbeat says nothing of what its agent can do.
+                 fresh_time = CASE WHEN excluded.session = 0 THEN presence.fresh_time ELSE excluded.fresh_time END",
+            parameters(piece.len(), 7)
         );
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for (host, presence) in piece {
@@ -573,11 +575,39 @@ pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Pres
                 .bind(signed(presence.epoch))
                 .bind(signed(presence.session))
                 .bind(&presence.agent_version)
-                .bind(now);
+                .bind(now)
+                .bind(i64::from(presence.capabilities.contains(&Capability::FreshTime)));
         }
         query.execute(&mut *db).await?;
     }
     Ok(())
+}
+
+/// How many members have agents that never go back to an earlier time, and may have seen a later one.
+pub async fn bound_count(db: &SqlitePool) -> Result<u64> {
+    let sql = concat!(
+        "SELECT count(*) FROM presence JOIN host ON host.id = presence.host WHERE fresh_time = 0 AND ",
+        is_member!()
+    );
+    let (count,): (i64,) = sqlx::query_as(sql).fetch_one(db).await?;
+    unsigned("count", count)
+}
+
+/// Whether any of these hosts is such a one.
+pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM presence WHERE fresh_time = 0 AND host IN {})",
+            parameters(1, piece.len())
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql));
+        let (is_any,): (bool,) =
+            piece.iter().fold(query, |query, host| query.bind(host.to_string())).fetch_one(db).await?;
+        if is_any {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// How long a host that has come to be online is left alone: whoever takes it down may not have heard of it yet.

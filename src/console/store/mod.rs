@@ -379,13 +379,9 @@ impl Store {
     /// # Errors
     /// If the store cannot be read.
     pub async fn signed_ms(&self) -> Result<Millis> {
-        let (latest_ms,): (i64,) = sqlx::query_as(
-            "SELECT coalesce(max(at_ms), 0) FROM (
-               SELECT issued_ms AS at_ms FROM command UNION ALL SELECT value FROM meta WHERE key = 'signed_ms'
-             ) AS dates",
-        )
-        .fetch_one(&self.reader)
-        .await?;
+        let (latest_ms,): (i64,) = sqlx::query_as("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'signed_ms'")
+            .fetch_one(&self.reader)
+            .await?;
         Ok(latest_ms)
     }
 
@@ -399,6 +395,21 @@ impl Store {
         )
         .bind(latest_ms)
         .execute(self.write())
+        .await?;
+        Ok(())
+    }
+
+    /// The same for what is stored with it, if it is later than all before.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn note_signed_ms(db: &mut sqlx::SqliteConnection, signed_ms: Millis) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO meta (key, value) VALUES ('signed_ms', $1)
+             ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+        )
+        .bind(signed_ms)
+        .execute(db)
         .await?;
         Ok(())
     }
@@ -665,7 +676,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn what_a_rule_refuses_is_not_passing() {
         let (_dir, store) = temporary().await;
-        let refused = sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1)")
+        let refused = sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1, 0)")
             .bind("nobody")
             .execute(store.write())
             .await

@@ -86,7 +86,7 @@ fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis)
     match verdict {
         Verdict::Granted(_) => None,
         Verdict::Refused(_, refusal) => Some(refusal.code),
-        Verdict::NotMine => panic!("silence"),
+        Verdict::NotMine | Verdict::Later(_) => panic!("silence"),
     }
 }
 
@@ -170,7 +170,7 @@ fn addressed(target: Target, channel: Channel) -> Result<(), Option<RefusalCode>
     match verdict {
         Verdict::Granted(_) => Ok(()),
         Verdict::Refused(_, refusal) => Err(Some(refusal.code)),
-        Verdict::NotMine => Err(None),
+        Verdict::NotMine | Verdict::Later(_) => Err(None),
     }
 }
 
@@ -324,6 +324,39 @@ fn policy() {
     check_own(as_user("+0"), Some(Denied));
     check_own(apply_as("0"), Some(Denied));
     check_own(as_user("shop"), None);
+}
+
+#[test]
+fn a_command_that_only_unconfirmed_signed_time_speaks_against_is_left_unanswered() {
+    const DAY: i64 = 24 * 60 * MINUTE;
+    let (realms, policy) = Default::default();
+    let verdict = |command: Command, time: KnownTime, created_ms: i64| {
+        let verdict = seen(|host| {
+            let (user, lost_ms, clock_ms) = ("muster", None, NOW);
+            let judge = Judge { host, realms: &realms, policy: &policy, user, created_ms, lost_ms, time, clock_ms };
+            check(command, Channel::Own, &judge)
+        });
+        match verdict {
+            Verdict::Granted(_) => "granted",
+            Verdict::Later(_) => "later",
+            Verdict::Refused(_, refusal) if refusal.code == RefusalCode::Expired => "expired",
+            Verdict::Refused(_, refusal) if refusal.code == RefusalCode::Replayed => "replayed",
+            other => panic!("{other:?}"),
+        }
+    };
+    let short = || Command { issued_ms: NOW, expires_ms: NOW + 15_000, ..exec() };
+    let past = || Command { issued_ms: NOW - MINUTE, expires_ms: NOW - 1, ..exec() };
+    let mut time = KnownTime::new(NOW + DAY).with_way_back().at(1_000);
+    assert_eq!(verdict(short(), time, CREATED), "later");
+    assert_eq!(verdict(past(), time, CREATED), "expired", "by the clock as well");
+    assert_eq!(verdict(short(), KnownTime::new(0).with_way_back(), NOW + DAY), "later");
+    assert_eq!(verdict(short(), KnownTime::new(NOW + DAY), CREATED), "expired", "it cannot go back");
+    // The console says that its clock is right.
+    time.heard_fresh(NOW + DAY, NOW, 2 * DAY);
+    assert_eq!(verdict(short(), time, CREATED), "expired");
+    // It was not.
+    time.heard_fresh(NOW, NOW, 2 * DAY);
+    assert_eq!([verdict(short(), time, CREATED), verdict(past(), time, CREATED)], ["granted", "expired"]);
 }
 
 #[test]

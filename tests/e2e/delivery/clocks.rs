@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     bus::Kind,
@@ -76,6 +76,100 @@ fn a_consoles_clock_that_jumps_stops_nobody_for_good() {
     stage.set_clock(Party::Console, "+0");
     stage.kill(Party::Console);
     stage.start_party(Party::Console);
+}
+
+/// How far ahead of the real time a command is dated, under its signature and in the console's ledger.
+fn dated_ahead(stage: &Stage, id: &str) -> [Duration; 2] {
+    let envelope: Value = serde_json::from_str(&stage.signed(id)).unwrap();
+    let body: Value = serde_json::from_str(envelope["body"].as_str().unwrap()).unwrap();
+    let listed = stage.request("GET", &format!("/commands/{id}"), None);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    [&body, &listed].map(|dated| Duration::from_millis(dated["issued_ms"].as_u64().unwrap()).saturating_sub(now))
+}
+
+/// Waits until the console says so much of its own clock, or nothing.
+#[track_caller]
+fn wait_for_word_of_the_clock(stage: &Stage, words: Option<&str>) {
+    crate::fleet::eventually("a word about the console's clock", || {
+        let alerts = stage.request("GET", "/alerts", None);
+        let word = alerts.as_array().unwrap().iter().find(|one| one["alert"]["rule"] == "console-clock");
+        let message = word.map(|one| one["alert"]["message"].as_str().unwrap().to_owned());
+        match (&message, words) {
+            (None, None) => Ok(()),
+            (Some(message), Some(words)) if message.contains(words) => Ok(()),
+            _ => Err(format!("{message:?}, not {words:?}")),
+        }
+    });
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[test]
+fn a_console_that_was_a_day_ahead_for_one_command_dates_and_ends_the_later_ones_rightly() {
+    let mut stage = stage();
+    let first = stage.exec(&stage.note("at-first"));
+    stage.succeeds(&first);
+    // Ordered before hosts can have said what their clocks show.
+    stage.set_clock(Party::Console, "+23h");
+    let ahead = stage.exec(&stage.note("ahead"));
+    stage.succeeds(&ahead);
+    assert!(dated_ahead(&stage, &ahead).iter().all(|by| *by > 20 * HOUR));
+    // It waits for a host that is away for longer than it has.
+    stage.kill(Party::Agent);
+    stage.wait_for_presence("offline");
+    let open = stage.order(&shell(&stage.note("open")), 3_000);
+
+    // Started with such a clock it makes certificates that are not good yet.
+    stage.kill(Party::Console);
+    stage.start_party(Party::Console);
+    wait_for_word_of_the_clock(&stage, Some("refuse each other's certificates"));
+    stage.kill(Party::Console);
+    stage.set_clock(Party::Console, "+0");
+    stage.start_party(Party::Console);
+    let short = stage.order(&shell(&stage.note("short")), 3_000);
+    for id in [&open, &short] {
+        crate::fleet::eventually("the end of a command", || match stage.progress(id)["state"].as_str() {
+            Some("missing") => Ok(()),
+            state => Err(format!("{state:?}")),
+        });
+    }
+    stage.start_party(Party::Agent);
+    // Once the host has shown that the clock is right, what is signed is dated by it.
+    let later = crate::fleet::eventually("a command that is dated rightly", || {
+        let id = stage.exec("true");
+        stage.succeeds(&id);
+        let by = dated_ahead(&stage, &id);
+        if by.iter().all(|by| *by < HOUR) { Ok(id) } else { Err(format!("{by:?}")) }
+    });
+    wait_for_word_of_the_clock(&stage, None);
+    // Whoever owns the broker brings all of it again.
+    for id in [&first, &ahead, &later] {
+        stage.bus.publish(&stage.topic("cmd"), &stage.signed(id), 1);
+    }
+    done(&stage, "at-last").unwrap();
+    let effects = ["at-first", "ahead", "open", "short"].map(|name| stage.effects(name));
+    assert_eq!(effects, [1, 1, 0, 0]);
+}
+
+#[test]
+fn a_consoles_clock_that_is_set_wrong_is_said_and_its_commands_are_dated_by_its_hosts() {
+    let stage = stage();
+    for (to, words) in
+        [("+1d", "1440 min ahead of those of 1 of 1 hosts"), ("-1d", "1440 min behind those of 1 of 1 hosts")]
+    {
+        // A minute less or more.
+        let words = words.split_once(' ').unwrap().1;
+        stage.set_clock(Party::Console, to);
+        wait_for_word_of_the_clock(&stage, Some(words));
+        let id = stage.exec(&stage.note(to));
+        stage.succeeds(&id);
+        let [signed, _] = dated_ahead(&stage, &id);
+        assert!(signed < HOUR, "{to}: {signed:?}");
+        stage.home.muster(&["host", "ls"]).expect_code(0).expect_stderr("the console's clock is");
+    }
+    stage.set_clock(Party::Console, "+0");
+    wait_for_word_of_the_clock(&stage, None);
+    done(&stage, "right-again").unwrap();
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Agent {
         };
         let known = KnownThen { now_ms: clock_ms.max(heard_ms).max(BUILD_MS), created_ms: self.created_ms };
         match receive::command(command, channel, &judge, &mut self.time) {
-            Judgement::NotMine => Ok(()),
+            Judgement::NotMine | Judgement::Later(_) => Ok(()),
             Judgement::Refused(command, refusal) => {
                 around.note(|| format!("machine {} refuses {}: {}", machine.index, command.id, refusal.message));
                 self.answer_now(machine, around, command.id, command.expires_ms, refusal.into())

@@ -34,7 +34,7 @@ async fn enter(fixture: &Fixture, hosts: usize) -> Vec<HostId> {
             sqlx::query("INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, '{}', 1)")
                 .bind(id.to_string())
                 .bind(name),
-            sqlx::query("INSERT INTO presence VALUES ($1, $2, 1, 1, '0.1.0', 1)")
+            sqlx::query("INSERT INTO presence VALUES ($1, $2, 1, 1, '0.1.0', 1, 0)")
                 .bind(id.to_string())
                 .bind(if index % 10 == 0 { "offline".to_owned() } else { "online".to_owned() }),
             sqlx::query("INSERT INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)")
@@ -84,7 +84,8 @@ async fn a_large_fleet_comes_in_pages() {
     let console = &fixture.console;
     let check = async |text: &str, online: Option<bool>, wanted: usize| {
         let search = Search { text: text.to_owned(), online };
-        let (hosts, found) = console.hosts_page(&search, 0, 100).await.unwrap();
+        let store = fixture.shared().store.read();
+        let (hosts, found) = crate::console::store::host::page(store, &search, 0, 100).await.unwrap();
         assert_eq!((hosts.len(), found), (wanted.min(100), wanted as u64), "{search:?}");
         assert!(hosts.is_sorted_by_key(|host| host.hostname.clone()));
     };
@@ -106,6 +107,10 @@ async fn a_large_fleet_comes_in_pages() {
     assert_eq!((troubled.len(), troubled_count), (2, count.div_ceil(100) as u64));
     assert_eq!((troubled[0].hostname.as_str(), troubled[0].unit.as_str()), ("shop-00000", "shop/till"));
     // The console has no broker, and so hears of nobody.
+    for online in [false, true] {
+        let search = Search { text: String::new(), online: Some(online) };
+        assert_eq!(console.hosts_page(&search, 0, 100).await.unwrap(), (Vec::new(), 0));
+    }
     let shown = console.presences().await.unwrap();
     assert_eq!((shown.unknown, shown.online), (count as u64, 0));
     let presences = crate::console::store::host::presences(console.shared.store.read()).await.unwrap();

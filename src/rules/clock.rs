@@ -1,0 +1,243 @@
+//! Whether the console's own clock is right, and what it dates what it signs by while it is not.
+//!
+//! Nobody but its hosts can tell: each heartbeat says what its host's clock shows. One host may have any clock at all, so what counts is
+//! the median, where two thirds are near it. Three hosts that agree outvote the console's clock, and so does any number of them if
+//! that clock was set by just as much while the console ran. Otherwise one of two clocks is wrong, and a person has to look.
+
+use muster_topics::Millis;
+
+use super::time::{AHEAD_MAX_MS, BUILD_MS, SLACK_MS};
+
+/// How many hosts that agree outvote the console's clock: with two, one that is wrong would stand against one that is right.
+const OUTVOTE: usize = 3;
+
+/// By how much the console's clock is ahead of those of its hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consensus {
+    /// Ahead of the median; less than nothing if it is behind.
+    pub ahead_ms: Millis,
+    /// How many are near the median.
+    pub agree: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+/// What hosts agree on, if two thirds of them do. `ahead_ms` is for each by how much the console's clock is ahead of its own; it is sorted.
+#[must_use]
+pub fn consensus(ahead_ms: &mut [Millis]) -> Option<Consensus> {
+    ahead_ms.sort_unstable();
+    let median_ms = *ahead_ms.get(ahead_ms.len().checked_sub(1)? / 2)?;
+    let agree = ahead_ms.iter().filter(|ms| ms.abs_diff(median_ms) <= SLACK_MS.unsigned_abs()).count();
+    let of = ahead_ms.len();
+    (3 * agree >= 2 * of).then_some(Consensus { ahead_ms: median_ms, agree, of })
+}
+
+/// What is known of the console's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// What it shows.
+    pub now_ms: Millis,
+    /// What hosts agree on, of whom something came since the clock was last set.
+    pub consensus: Option<Consensus>,
+    /// By how much it was set ahead (or back, if that is less than nothing) since hosts last agreed with it.
+    pub set_by_ms: Millis,
+    /// By how much what was signed lies ahead of it, if no host has shown yet that this does no harm.
+    pub signed_ahead_ms: Millis,
+    /// How many hosts go by the latest date that was signed, whatever the console says later: those with agents of before.
+    pub bound: u64,
+    /// The broker and the console have refused each other's certificates for their time.
+    pub is_refused: bool,
+}
+
+/// What follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Hosts agree with it.
+    Right,
+    /// Nothing is known against it, and nobody agrees.
+    Unopposed,
+    /// Hosts do not agree with it.
+    Differs {
+        /// In what.
+        consensus: Consensus,
+        /// Whether it is wrong for sure.
+        is_sure: bool,
+    },
+    /// It is right, but some hosts go by dates that were signed while it was ahead.
+    Bound {
+        /// By how much they are ahead.
+        ahead_ms: Millis,
+        /// How many.
+        hosts: u64,
+    },
+    /// It was set, and there is no host to compare it with.
+    Set {
+        /// By how much.
+        by_ms: Millis,
+    },
+    /// What was signed lies ahead of it, and there is no host to compare it with.
+    Behind {
+        /// By how much.
+        by_ms: Millis,
+    },
+    /// It has kept the console from its broker.
+    Refused,
+}
+
+/// Judges the console's clock.
+#[must_use]
+pub fn judge(evidence: &Evidence) -> Finding {
+    let Evidence { now_ms, consensus, set_by_ms, signed_ahead_ms, bound, is_refused } = *evidence;
+    let is_far = |ms: Millis| ms.unsigned_abs() > SLACK_MS.unsigned_abs();
+    match consensus {
+        Some(consensus) if is_far(consensus.ahead_ms) => {
+            let was_set = is_far(set_by_ms) && !is_far(set_by_ms.saturating_sub(consensus.ahead_ms));
+            // Nobody's clock stands before this program was built.
+            let can_be = now_ms.saturating_sub(consensus.ahead_ms) >= BUILD_MS;
+            Finding::Differs { consensus, is_sure: can_be && (consensus.agree >= OUTVOTE || was_set) }
+        }
+        // What is too far ahead no agent has believed.
+        Some(_) if bound > 0 && (SLACK_MS + 1..=AHEAD_MAX_MS).contains(&signed_ahead_ms) => {
+            Finding::Bound { ahead_ms: signed_ahead_ms, hosts: bound }
+        }
+        Some(_) => Finding::Right,
+        None if is_refused => Finding::Refused,
+        None if signed_ahead_ms > SLACK_MS => Finding::Behind { by_ms: signed_ahead_ms },
+        None if is_far(set_by_ms) => Finding::Set { by_ms: set_by_ms },
+        None => Finding::Unopposed,
+    }
+}
+
+impl Finding {
+    /// By how much the time that the console dates by is another than its clock's.
+    #[must_use]
+    pub fn correction_ms(self) -> Millis {
+        match self {
+            Self::Differs { consensus, is_sure: true } => consensus.ahead_ms.saturating_neg(),
+            _ => 0,
+        }
+    }
+
+    /// Whether hosts agree with what the clock comes to, corrected.
+    #[must_use]
+    pub fn is_confirmed(self) -> bool {
+        matches!(self, Self::Right | Self::Bound { .. } | Self::Differs { is_sure: true, .. })
+    }
+
+    /// What a person has to know and to do about it.
+    #[must_use]
+    pub fn message(self) -> Option<String> {
+        const COMPARE: &str = "hint: compare `date -u` here and on hosts, and keep clocks set (NTP)";
+        Some(match self {
+            Self::Right | Self::Unopposed => return None,
+            Self::Differs { consensus: Consensus { ahead_ms, agree, of }, is_sure } => {
+                let then = match is_sure {
+                    true => "the console's clock is wrong, and it dates what it signs by theirs",
+                    false => "one of them is wrong: if it is the console's, commands expire at the wrong time",
+                };
+                format!("the console's clock is {} those of {agree} of {of} hosts: {then}. {COMPARE}", off(ahead_ms))
+            }
+            Self::Bound { ahead_ms, hosts } => format!(
+                "while its clock was ahead the console has signed what is dated {} min ahead of it, by which {hosts} hosts with agents of \
+                 before go: what they are sent is dated no earlier until then, so that it expires later on them. hint: upgrade \
+                 their agents",
+                ahead_ms / 60_000
+            ),
+            Self::Set { by_ms } => format!(
+                "the console's clock was set {} while it ran, and there is no host to compare it with. {COMPARE}",
+                if by_ms < 0 {
+                    format!("back by {} min", by_ms / -60_000)
+                } else {
+                    format!("ahead by {} min", by_ms / 60_000)
+                }
+            ),
+            Self::Behind { by_ms } => format!(
+                "the console has signed what is dated {} min ahead of its clock: that was ahead then, or is behind now, and there is no host \
+                 to compare it with. {COMPARE}",
+                by_ms / 60_000
+            ),
+            Self::Refused => format!(
+                "broker and console refuse each other's certificates for their time: the clock of one of them is wrong. {COMPARE}"
+            ),
+        })
+    }
+}
+
+fn off(ahead_ms: Millis) -> String {
+    if ahead_ms < 0 {
+        format!("{} min behind", ahead_ms / -60_000)
+    } else {
+        format!("{} min ahead of", ahead_ms / 60_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Millis = BUILD_MS + 400 * DAY;
+    const DAY: Millis = 86_400_000;
+
+    fn agreed(ahead_ms: Millis, agree: usize) -> Option<Consensus> {
+        Some(Consensus { ahead_ms, agree, of: agree })
+    }
+
+    #[test]
+    fn odd_clocks_do_not_move_what_hosts_agree_on() {
+        for (mut clocks, wanted) in [
+            (vec![], None),
+            (vec![7], Some((7, 1, 1))),
+            (vec![DAY, DAY + 900, DAY - 500, -3 * DAY], Some((DAY - 500, 3, 4))),
+            (vec![0, 100, -90, Millis::MAX, Millis::MIN], None),
+            (vec![0, 100, -90, 50, Millis::MAX, Millis::MIN], Some((0, 4, 6))),
+            // Two of which one is wrong agree on nothing.
+            (vec![0, DAY], None),
+            (vec![0, 0, DAY, DAY], None),
+        ] {
+            let wanted = wanted.map(|(ahead_ms, agree, of)| Consensus { ahead_ms, agree, of });
+            assert_eq!(consensus(&mut clocks), wanted, "{clocks:?}");
+        }
+    }
+
+    #[test]
+    fn clock_is_judged_by_hosts_and_by_how_it_was_set() {
+        let evidence = Evidence { now_ms: NOW, ..Evidence::default() };
+        let differs = |ahead_ms, agree, is_sure| Finding::Differs {
+            consensus: Consensus { ahead_ms, agree, of: agree },
+            is_sure,
+        };
+        for (evidence, wanted) in [
+            (evidence, Finding::Unopposed),
+            (Evidence { consensus: agreed(SLACK_MS, 1), ..evidence }, Finding::Right),
+            // Set to what hosts have: they agree.
+            (Evidence { consensus: agreed(5, 1), set_by_ms: DAY, signed_ahead_ms: DAY, ..evidence }, Finding::Right),
+            (Evidence { consensus: agreed(DAY, 1), ..evidence }, differs(DAY, 1, false)),
+            (Evidence { consensus: agreed(DAY, 1), set_by_ms: DAY - 9, ..evidence }, differs(DAY, 1, true)),
+            (Evidence { consensus: agreed(DAY, 1), set_by_ms: 2 * DAY, ..evidence }, differs(DAY, 1, false)),
+            (Evidence { consensus: agreed(DAY, 3), ..evidence }, differs(DAY, 3, true)),
+            (Evidence { consensus: agreed(-DAY, 3), ..evidence }, differs(-DAY, 3, true)),
+            (Evidence { consensus: agreed(500 * DAY, 3), ..evidence }, differs(500 * DAY, 3, false)),
+            (
+                Evidence { consensus: agreed(0, 2), signed_ahead_ms: DAY, bound: 2, ..evidence },
+                Finding::Bound { ahead_ms: DAY, hosts: 2 },
+            ),
+            (Evidence { consensus: agreed(0, 2), signed_ahead_ms: DAY + 1, bound: 2, ..evidence }, Finding::Right),
+            (Evidence { signed_ahead_ms: 3 * DAY, bound: 2, ..evidence }, Finding::Behind { by_ms: 3 * DAY }),
+            (Evidence { set_by_ms: -DAY, ..evidence }, Finding::Set { by_ms: -DAY }),
+            (Evidence { set_by_ms: -DAY, signed_ahead_ms: DAY, is_refused: true, ..evidence }, Finding::Refused),
+        ] {
+            let found = judge(&evidence);
+            assert_eq!(found, wanted, "{evidence:?}");
+            let silent = matches!(wanted, Finding::Right | Finding::Unopposed);
+            assert_eq!(found.message().is_none(), silent);
+            assert!(found.message().is_none_or(|message| message.contains("hint: ")));
+        }
+        assert!(
+            Finding::Right.is_confirmed()
+                && !Finding::Unopposed.is_confirmed()
+                && !differs(DAY, 1, false).is_confirmed()
+        );
+        assert_eq!(differs(DAY, 3, true).correction_ms(), -DAY);
+        assert_eq!(differs(DAY, 1, false).correction_ms(), 0);
+    }
+}
