@@ -102,6 +102,7 @@ impl Portrait {
             name,
             spec: &state.desired.spec,
             phase: state.observed.phase,
+            content: state.observed.content.as_ref(),
         };
         units.iter().map(unit).collect()
     }

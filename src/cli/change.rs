@@ -39,7 +39,7 @@ pub struct Change {
     #[arg(required_unless_present_any = ["all", "select"])]
     pub units: Vec<UnitRef>,
     /// Those that this picks, such as 'realm=prod and role=web and not label.tier=gold and version=1.*'; fields are
-    /// host, id, realm, name, role, version, kind, phase and label.NAME
+    /// host, id, realm, name, role, version (what runs), wanted.version, kind, phase and label.NAME
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["units", "all"])]
     pub select: Option<Select>,
     /// The host, by id or hostname; may be given several times

@@ -140,7 +140,7 @@ and \"quotes\" hold blanks; `and`, `or`, `not` and parentheses. The fields of a 
   fact.os fact.kernel fact.arch fact.cpus fact.cpu_model fact.memory_bytes fact.agent_version
 Numbers (cpus, memory_bytes, labels that are numbers) and versions (kernel, agent_version) also compare with < <= > >=;
 8G is 8 x 2^30. unit(EXPRESSION) picks the hosts that have a unit for which the expression holds: id (REALM/NAME),
-realm, name, role, version, kind, phase, label.NAME. unit.phase=failed is short for unit(phase=failed), and
+realm, name, role, version (what runs), wanted.version, kind, phase, label.NAME. unit.phase=failed is short for unit(phase=failed), and
 unit=shop/till for unit(id=shop/till).
 A group, a select expression and --all are one message that every host reads. The console expects an answer of those
 that are meant by what it knows of them; each host decides by what it is at that moment, and says nothing if it is not

@@ -156,6 +156,7 @@ fn looked_at(unit: &Unit) -> select::Unit<'_> {
         name: &unit.unit,
         spec: &unit.desired.spec,
         phase: unit.observed.phase,
+        content: unit.observed.content.as_ref(),
     }
 }
 

@@ -13,7 +13,7 @@
 //! What a field can be depends on what is picked:
 //!
 //! ```text
-//! field of a unit = "host" | "id" | "realm" | "name" | "role" | "version" | "kind" | "phase" | "label." NAME
+//! field of a unit = "host" | "id" | "realm" | "name" | "role" | "version" | "wanted.version" | "kind" | "phase" | "label." NAME
 //! field of a host = "host" | "realm" | "label." NAME | "fact." fact
 //! fact            = "os" | "kernel" | "arch" | "cpus" | "cpu_model" | "memory_bytes" | "agent_version"
 //! test of a host  = as above | "unit(" select of a unit ")"
@@ -25,7 +25,9 @@
 //! `id` is a unit's full name (`realm/name`). `a!=b` is `not a=b`; a label alone asks whether there is one.
 //!
 //! `fact.cpus` and `fact.memory_bytes` are numbers, and so are labels where they are compared: `8G` is 8 × 2³⁰, and a
-//! label that is no number is neither more nor less than any. `version`, `fact.kernel` and `fact.agent_version` are
+//! label that is no number is neither more nor less than any. `version` is that of what a unit runs, or has installed: of one that went
+//! back it is the earlier one, and of one of which there is nothing yet the one that is wanted; `wanted.version` is always that.
+//! Both, `fact.kernel` and `fact.agent_version` are
 //! compared as versions, number by number: `1.10` is more than `1.9`, and what stands behind the numbers does not
 //! count. Other fields are text, which is not compared.
 //!
@@ -52,7 +54,7 @@ pub use self::{
 };
 use crate::{
     name::{HostId, Name, UnitName},
-    unit::{Phase, Spec},
+    unit::{ArtifactRef, Content, Phase, Spec},
 };
 
 /// The longest selector, in bytes: more than anybody types, and a small part of a message.
@@ -108,8 +110,10 @@ pub enum Field {
     Name,
     /// The role of what a unit runs.
     Role,
-    /// The version of what a unit runs.
+    /// The version of what a unit runs, or has installed.
     Version,
+    /// The version that a unit is wanted to run.
+    WantedVersion,
     /// A unit's kind.
     Kind,
     /// What a unit is doing.
@@ -214,6 +218,8 @@ pub struct Unit<'a> {
     pub spec: &'a Spec,
     /// What it is doing.
     pub phase: Phase,
+    /// What it runs, or has installed, if that is told.
+    pub content: Option<&'a Content>,
 }
 
 impl Subject for Unit<'_> {
@@ -226,7 +232,15 @@ impl Subject for Unit<'_> {
             Field::Realm => vec![self.name.realm().as_str().to_owned().into()],
             Field::Name => vec![self.name.name().as_str().to_owned().into()],
             Field::Role => artifact.map(|artifact| artifact.role.as_str().into()).into_iter().collect(),
-            Field::Version => artifact.map(|artifact| artifact.version.as_str().into()).into_iter().collect(),
+            Field::Version => {
+                // What has no artifact has no version: its image has a name.
+                let version = |artifact: &'_ ArtifactRef| match self.content {
+                    Some(content) => content.version().to_owned().into(),
+                    None => artifact.version.as_str().to_owned().into(),
+                };
+                artifact.map(version).into_iter().collect()
+            }
+            Field::WantedVersion => artifact.map(|artifact| artifact.version.as_str().into()).into_iter().collect(),
             Field::Kind => vec![spec.kind().into()],
             Field::Phase => vec![word(self.phase).into()],
             Field::Label(name) => spec.labels().get(name).map(|value| value.as_str().into()).into_iter().collect(),
@@ -255,6 +269,7 @@ impl fmt::Display for Field {
             Self::Name => "name",
             Self::Role => "role",
             Self::Version => "version",
+            Self::WantedVersion => "wanted.version",
             Self::Kind => "kind",
             Self::Phase => "phase",
             Self::Label(name) => return write!(f, "label.{name}"),
@@ -335,8 +350,8 @@ impl JsonSchema for Select {
         json_schema!({
             "type": "string",
             "maxLength": SELECT_MAX_BYTES,
-            "description": "An expression that picks units: fields host, id, realm, name, role, version, kind, phase and \
-                            label.NAME, = and != with * and ? in values, < <= > >= for version and labels that are \
+            "description": "An expression that picks units: fields host, id, realm, name, role, version (what runs), \
+                            wanted.version, kind, phase and label.NAME, = and != with * and ? in values, < <= > >= for versions and labels that are \
                             numbers, and, or, not, parentheses.",
             "examples": ["realm=prod and role=web and not label.tier=gold and version=1.*"]
         })

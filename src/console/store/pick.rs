@@ -70,7 +70,14 @@ pub async fn hosts(
 
 fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> select::Unit<'a> {
     let UnitReport { unit, desired, observed, .. } = report;
-    select::Unit { host, hostname, name: unit, spec: &desired.spec, phase: observed.phase }
+    select::Unit {
+        host,
+        hostname,
+        name: unit,
+        spec: &desired.spec,
+        phase: observed.phase,
+        content: observed.content.as_ref(),
+    }
 }
 
 /// The report of every unit, by host.

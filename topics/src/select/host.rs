@@ -73,7 +73,13 @@ impl Subject for Host<'_> {
             Field::Fact(Fact::AgentVersion) if self.agent_version.is_empty() => Vec::new(),
             Field::Fact(Fact::AgentVersion) => vec![self.agent_version.into()],
             Field::Fact(fact) => self.facts.map(|facts| value(facts, *fact)).into_iter().collect(),
-            Field::Id | Field::Name | Field::Role | Field::Version | Field::Kind | Field::Phase => Vec::new(),
+            Field::Id
+            | Field::Name
+            | Field::Role
+            | Field::Version
+            | Field::WantedVersion
+            | Field::Kind
+            | Field::Phase => Vec::new(),
         }
     }
 
@@ -127,7 +133,7 @@ impl JsonSchema for HostSelect {
                             fact.kernel, fact.arch, fact.cpus, fact.cpu_model, fact.memory_bytes, fact.agent_version; \
                             = and != with * and ? in values, < <= > >= for numbers (8G is 8 x 2^30) and versions; \
                             unit(EXPRESSION) for hosts that have a unit which the expression picks (fields host, id, \
-                            realm, name, role, version, kind, phase and label.NAME), unit.FIELD=VALUE for unit(FIELD=VALUE) \
+                            realm, name, role, version, wanted.version, kind, phase and label.NAME), unit.FIELD=VALUE for unit(FIELD=VALUE) \
                             and unit=REALM/NAME for unit(id=REALM/NAME); and, or, not, parentheses.",
             "examples": ["label.site=north and fact.memory_bytes>=8G and unit(role=web and phase=failed)"]
         })

@@ -6,7 +6,7 @@ use super::{DEPTH_MAX, Fact, Field, HostSelect, Order, SELECT_MAX_BYTES, Select,
 use crate::{name::Name, unit::Phase};
 
 /// The names of units' fields, for whoever mistypes one.
-const UNIT_FIELDS: &str = "host, id, realm, name, role, version, kind, phase or label.NAME";
+const UNIT_FIELDS: &str = "host, id, realm, name, role, version, wanted.version, kind, phase or label.NAME";
 
 /// The names of hosts' fields.
 const HOST_FIELDS: &str = "host, realm, label.NAME, fact.NAME or unit(…)";
@@ -283,6 +283,7 @@ impl Parser {
             "name" => Field::Name,
             "role" => Field::Role,
             "version" => Field::Version,
+            "wanted.version" => Field::WantedVersion,
             "kind" => Field::Kind,
             "phase" => Field::Phase,
             word => self.dotted(start, word)?,

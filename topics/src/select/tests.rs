@@ -28,10 +28,29 @@ fn check(text: &str, picked: bool) {
         name: &name,
         spec: &spec,
         phase: Phase::Running,
+        content: None,
     };
     let select: Select = text.parse().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(select.picks_unit(&unit), picked, "{text}");
     assert_eq!(select.to_string().parse::<Select>().unwrap(), select, "{text} prints as {select}");
+}
+
+#[test]
+fn version_is_that_of_what_runs_and_wanted_version_that_of_what_should() {
+    let (name, spec): (UnitName, Spec) = ("prod/shop-1".parse().unwrap(), spec());
+    let earlier = Content { artifact: "web@1.3.0".to_owned(), configs: Vec::new() };
+    for (content, text, picked) in [
+        (Some(&earlier), "version=1.3.0", true),
+        (Some(&earlier), "version=1.4.2", false),
+        (Some(&earlier), "version<1.4 and wanted.version>=1.4", true),
+        (Some(&earlier), "wanted.version=1.4.2", true),
+        // Of what nobody has told, or there is not yet.
+        (None, "version=1.4.2 and wanted.version=1.4.2", true),
+    ] {
+        let (host, hostname) = (HostId(uuid::Uuid::from_u128(7)), "anna");
+        let unit = Unit { host, hostname, name: &name, spec: &spec, phase: Phase::Running, content };
+        assert_eq!(text.parse::<Select>().unwrap().picks_unit(&unit), picked, "{text}");
+    }
 }
 
 #[test]
@@ -56,6 +75,7 @@ fn what_is_picked() {
         ("version=*.2", true),
         ("version=*", true),
         ("version=2*", false),
+        ("wanted.version=1.4.*", true),
         ("label.tier", true),
         ("label.other", false),
         ("label.other=x", false),
@@ -129,7 +149,7 @@ fn check_host(text: &str, picked: bool) {
     yuno.artifact.role = "till".parse().unwrap();
     yuno.labels.clear();
     let host = HostId(uuid::Uuid::from_u128(7));
-    let unit = |name, spec, phase| Unit { host, hostname: "shop-7", name, spec, phase };
+    let unit = |name, spec, phase| Unit { host, hostname: "shop-7", name, spec, phase, content: None };
     let units = [unit(&web, &spec, Phase::Running), unit(&till, &other, Phase::Failed)];
     let state = state();
     let select: HostSelect = text.parse().unwrap_or_else(|error| panic!("{error}"));
@@ -191,6 +211,7 @@ fn hosts_are_picked_by_their_units() {
         ("unit.role!=web", false),
         ("unit(role!=web)", true),
         ("unit.label.tier", true),
+        ("unit.wanted.version=1.4.2", true),
         ("unit.label.tier=gold and unit.version>=1.4 and unit.version<1.10", true),
         ("unit(host=shop-7 and realm=prod)", true),
         ("fact.cpus=4 and (unit=prod/bar or unit(kind=yuno))", true),
@@ -316,6 +337,7 @@ fn field() -> impl Strategy<Value = Field> {
         Just(Field::Name),
         Just(Field::Role),
         Just(Field::Version),
+        Just(Field::WantedVersion),
         "[a-z0-9][a-z0-9_-]{0,8}".prop_map(|name| Field::Label(name.parse().unwrap())),
     ]
 }

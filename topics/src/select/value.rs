@@ -22,7 +22,7 @@ impl Sort {
         match field {
             Field::Label(_) => Self::Label,
             Field::Fact(Fact::Cpus | Fact::MemoryBytes) => Self::Number,
-            Field::Version | Field::Fact(Fact::Kernel | Fact::AgentVersion) => Self::Version,
+            Field::Version | Field::WantedVersion | Field::Fact(Fact::Kernel | Fact::AgentVersion) => Self::Version,
             Field::Host | Field::Id | Field::Realm | Field::Name | Field::Role | Field::Kind | Field::Phase => {
                 Self::Text
             }
