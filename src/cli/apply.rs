@@ -250,18 +250,23 @@ struct Answer {
 const ANSWERS: usize = 64;
 
 /// The units whose hosts are away, if those are not to be waited for: it is said which, and what becomes of them.
-async fn tell_away(session: &Session, units: &[AppliedUnit], waiting: Waiting) -> Result<BTreeSet<usize>, Failure> {
+async fn tell_away(
+    session: &Session,
+    units: &[AppliedUnit],
+    left: &BTreeSet<usize>,
+    waiting: Waiting,
+) -> Result<BTreeSet<usize>, Failure> {
     let mut away = BTreeSet::new();
-    let commands: BTreeSet<CommandId> = units.iter().filter_map(|unit| unit.command).collect();
+    let places = || units.iter().enumerate().filter(|(place, _)| left.contains(place));
+    let commands: BTreeSet<CommandId> = places().filter_map(|(_, unit)| unit.command).collect();
     for id in commands.into_iter().filter(|_| !waiting.wait_offline) {
         let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
         let is_away = |unit: &AppliedUnit| {
             let line = command.hosts.iter().find(|line| line.host == unit.host);
             unit.command == Some(id) && line.is_some_and(|line| line.away_since_ms.is_some())
         };
-        let places = units.iter().enumerate().filter(|(_, unit)| is_away(unit)).map(|(place, _)| place);
         let before = away.len();
-        away.extend(places);
+        away.extend(places().filter(|(_, unit)| is_away(unit)).map(|(place, _)| place));
         if away.len() > before {
             print::say(format_args!("{}; {}", exec::waits(&command), exec::look(&command)));
         }
@@ -285,7 +290,7 @@ async fn follow_all(
             None => print::say(format_args!("{} on {}: unchanged", unit.unit, unit.hostname)),
         }
     }
-    let away = tell_away(session, units, waiting).await?;
+    let mut away = tell_away(session, units, &left, waiting).await?;
     left.retain(|place| !away.contains(place));
     if waiting.no_wait {
         return Ok((Failures::new(), away));
@@ -315,6 +320,12 @@ async fn follow_all(
             }
             Some((place, result)) = waits.next() => {
                 failures.extend(result.err().map(|failure: Failure| (place, failure)));
+            }
+            // One whose connection has just broken may be back in a moment, or away after all.
+            () = tokio::time::sleep(exec::SILENCE), if !(left.is_empty() || is_over) => {
+                let gone = tell_away(session, units, &left, waiting).await?;
+                left.retain(|place| !gone.contains(place));
+                away.extend(gone);
             }
             else => break,
         }

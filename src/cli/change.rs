@@ -545,10 +545,20 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
         return Ok(Progress::Waits(command.id));
     }
     // The command itself lives longer: for a host that is away it waits until it expires.
-    let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
+    let followed = async {
+        match waiting.wait_offline {
+            true => exec::follow(session, command).await,
+            false => exec::follow_there(session, command).await,
+        }
+    };
+    let Ok(hosts) = tokio::time::timeout(limit, followed).await else {
         return Err(no_answer(&command.id.to_string(), limit));
     };
     let hosts = hosts?;
+    // They went away when the command was given, and have not come back.
+    if !waiting.wait_offline && hosts.iter().all(|host| host.away_since_ms.is_some()) {
+        return Ok(Progress::Waits(command.id));
+    }
     report(command, &hosts)?;
     for host in &hosts {
         let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);

@@ -326,7 +326,7 @@ pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandH
     follow_into(session, command, &mut Printed::new(&command.hosts), false).await
 }
 
-/// The same, without waiting for hosts that were away when the command was given.
+/// The same, without waiting for hosts that are away: when the command was given, or for longer than a moment since.
 ///
 /// # Errors
 /// As [`follow`].
@@ -367,7 +367,7 @@ pub async fn collect(session: &Session, command: &Command) -> Result<(Vec<Comman
     Ok((hosts, kept))
 }
 
-/// `leaves`: those that were away when the command was given are not waited for.
+/// `leaves`: those that are away are not waited for.
 async fn follow_into(
     session: &Session,
     command: &Command,
@@ -401,6 +401,24 @@ async fn follow_into(
             Ok(event) => event.map_err(goes_on)?,
             // Nothing is lost with the time limit: what has come stays with the stream.
             Err(_) => {
+                let waits_for = |host: &HostId| {
+                    hosts.get(host).is_some_and(|host| host.state == CommandState::Waiting && !away(host))
+                };
+                if leaves && awaited.iter().any(waits_for) {
+                    let now: Command =
+                        session.client.get(&format!("commands/{}", command.id), &[]).await.map_err(goes_on)?;
+                    let gone: Vec<CommandHost> =
+                        now.hosts.iter().filter(|host| away(host) && awaited.contains(&host.host)).cloned().collect();
+                    if !gone.is_empty() {
+                        told = true;
+                        for host in &gone {
+                            awaited.remove(&host.host);
+                            hosts.insert(host.host, host.clone());
+                        }
+                        print::say(waits(&Command { hosts: gone, ..now }));
+                        continue;
+                    }
+                }
                 if !std::mem::replace(&mut told, true) {
                     // Why, the console knows as of now.
                     let now = session.client.get::<Command>(&format!("commands/{}", command.id), &[]).await;
@@ -435,7 +453,7 @@ async fn follow_into(
 }
 
 /// After this much silence people are told whom the command waits for.
-const SILENCE: Duration = Duration::from_secs(3);
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 /// Names of hosts that one line may hold.
 const NAMED_MAX: usize = 5;

@@ -190,7 +190,7 @@ async fn ask(
             print::say(format_args!("{}: ordered; {}", asked(verb), exec::look(&command)));
             continue;
         }
-        let answer = gather(session, &command).await?;
+        let answer = gather(session, &command, !wait_offline).await?;
         change::report(&command, std::slice::from_ref(&answer.0))?;
         answers.push(answer);
     }
@@ -215,10 +215,21 @@ async fn each<T: Serialize + DeserializeOwned>(
 }
 
 /// A command to one host, and all that it prints, once it is over.
-async fn gather(session: &Session, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
+/// `leaves`: a host that turns out to be away is not waited for.
+async fn gather(session: &Session, command: &Command, leaves: bool) -> Result<(CommandHost, Vec<u8>), Failure> {
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
     let (mut pieces, mut last) = (BTreeMap::new(), command.hosts.first().cloned());
-    while let Some(event) = events.next().await? {
+    loop {
+        let Ok(event) = tokio::time::timeout(exec::SILENCE, events.next()).await else {
+            let now: Command = session.client.get(&format!("commands/{}", command.id), &[]).await?;
+            if leaves && now.hosts.iter().all(|host| host.away_since_ms.is_some()) {
+                print::say(format_args!("{}; {}", exec::waits(&now), exec::look(&now)));
+                last = now.hosts.into_iter().next();
+                break;
+            }
+            continue;
+        };
+        let Some(event) = event? else { break };
         match event {
             CommandEvent::Output { stream: Stream::Stdout, offset_bytes, data, .. } => {
                 pieces.insert(offset_bytes, data.to_bytes().unwrap_or_default());

@@ -40,6 +40,25 @@ pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(step))).max(0)
 }
 
+/// How long a host whose connection broke counts as one that will be back in a moment: an agent that was killed is started again by its
+/// service within seconds, and so does a link come back.
+pub const AWAY_AFTER_MS: Millis = 10_000;
+
+/// Since when a host is away for whoever would wait for it; nothing if it is there, or may be in a moment. `presence` is what is known of it
+/// and since when, nothing of one that never connected since it joined. One that said goodbye is away at once.
+#[must_use]
+pub fn away_since_ms(presence: Option<(PresenceState, Millis)>, joined_ms: Millis, now_ms: Millis) -> Option<Millis> {
+    match presence {
+        Some((PresenceState::Online, _)) => None,
+        // What is dated later than now was noted by a clock that was set back since.
+        Some((PresenceState::Offline, since_ms)) => {
+            (!(0..AWAY_AFTER_MS).contains(&now_ms.saturating_sub(since_ms))).then_some(since_ms)
+        }
+        Some((PresenceState::Stopped, since_ms)) => Some(since_ms),
+        None => Some(joined_ms),
+    }
+}
+
 /// A life of this store: an earlier one, which is over, or this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
@@ -309,6 +328,26 @@ mod tests {
         let wanted = if sole { Verdict::Settled } else { Verdict::Claim };
         assert_eq!((verdict, standing.is_sole()), (wanted, sole), "after {before:?}");
         standing
+    }
+
+    #[test]
+    fn host_is_away_ten_seconds_after_its_connection_broke_and_at_once_after_its_goodbye() {
+        use PresenceState::{Offline, Online, Stopped};
+        const SINCE: Millis = 1_000_000;
+        for (state, after_ms, is_away) in [
+            (Online, 0, false),
+            (Online, 3_600_000, false),
+            (Offline, 0, false),
+            (Offline, AWAY_AFTER_MS - 1, false),
+            (Offline, AWAY_AFTER_MS, true),
+            // The clock was set back.
+            (Offline, -1, true),
+            (Stopped, 0, true),
+        ] {
+            let since_ms = away_since_ms(Some((state, SINCE)), 5, SINCE + after_ms);
+            assert_eq!(since_ms, is_away.then_some(SINCE), "{state:?} {after_ms}");
+        }
+        assert_eq!(away_since_ms(None, 5, 6), Some(5), "it never connected");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -144,6 +145,38 @@ fn what_is_wanted_of_a_host_that_is_away_waits_and_holds_up_no_other() {
         let labels = &shown["desired"]["spec"]["labels"];
         if labels["tier"] == "gold" { Ok(()) } else { Err(labels.to_string()) }
     });
+}
+
+#[test]
+fn a_verb_waits_for_a_host_that_is_away_for_a_moment_and_for_none_that_said_goodbye() {
+    let mut bench = Bench::start();
+    let path = file(&bench.roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
+    bench.roles.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
+    let gone = bench.gone.clone();
+    bench.create(&gone, "default/k4", &[]);
+    let k4 = format!("{gone}:default/k4");
+
+    // Its agent is killed, and comes back while the verb is waited for.
+    bench.leave();
+    let mut stop = bench.roles.home.command();
+    stop.args(["yuno", "stop", &k4]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let stop = stop.spawn().unwrap();
+    eventually("the command", || {
+        let newest = bench.newest();
+        if newest["verb"]["unit_stop"].is_object() { Ok(()) } else { Err(newest.to_string()) }
+    });
+    bench.come_back();
+    let stop = stop.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&stop.stderr);
+    assert!(stop.status.success() && !said.contains("is away"), "{said}");
+    bench.unit(&gone, "default/k4", "stopped");
+
+    // In order it says goodbye.
+    bench.other.take().unwrap().stop();
+    Bench::online(&bench.roles, 1);
+    bench.roles.home.muster(&["yuno", "run", &k4]).expect_code(1).expect_stderr("is away");
+    bench.come_back();
+    bench.unit(&gone, "default/k4", "running");
 }
 
 #[test]

@@ -16,8 +16,9 @@ use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
 use crate::{
     api::{self, CommandState},
+    clock::now_ms,
     rows::{parameters, pieces},
-    rules::{intent::Kind, time::SLACK_MS},
+    rules::{intent::Kind, presence, time::SLACK_MS},
 };
 
 /// Enters a signed command for `hosts`.
@@ -635,12 +636,20 @@ struct CommandHostRow {
     state: String,
     outcome: Option<String>,
     outcome_ms: Option<i64>,
-    away_since_ms: Option<i64>,
     reason: Option<String>,
+    presence: Option<String>,
+    since_ms: Option<i64>,
+    joined_ms: Option<i64>,
 }
 
 impl CommandHostRow {
-    fn line(self) -> Result<api::CommandHost> {
+    fn line(self, now: Millis) -> Result<api::CommandHost> {
+        let state: CommandState = from_word("state", &self.state)?;
+        let presence = match (self.presence, self.since_ms) {
+            (Some(word), Some(since_ms)) => Some((from_word("presence", &word)?, since_ms)),
+            _ => None,
+        };
+        let joined_ms = self.joined_ms.filter(|_| state == CommandState::Waiting);
         let outcome = match (self.outcome, self.outcome_ms) {
             (Some(outcome), Some(at_ms)) => Some(api::Received { at_ms, value: json("outcome", &outcome)? }),
             _ => None,
@@ -648,9 +657,9 @@ impl CommandHostRow {
         Ok(api::CommandHost {
             host: parsed("host id", &self.host)?,
             hostname: self.hostname,
-            state: from_word("state", &self.state)?,
+            state,
             outcome,
-            away_since_ms: self.away_since_ms,
+            away_since_ms: joined_ms.and_then(|joined_ms| presence::away_since_ms(presence, joined_ms, now)),
             reason: self.reason,
         })
     }
@@ -662,8 +671,7 @@ macro_rules! lines {
         concat!(
             "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
                     command_host.state, command_host.outcome, command_host.outcome_ms,
-                    CASE WHEN command_host.state = 'waiting' AND COALESCE(presence.state, 'offline') <> 'online'
-                         THEN COALESCE(presence.since_ms, host.joined_ms) END AS away_since_ms,
+                    presence.state AS presence, presence.since_ms, host.joined_ms,
                     CASE WHEN command_host.state = 'waiting' THEN (
                         SELECT json_extract(alert.body, '$.message') FROM alert
                         WHERE alert.host = command_host.host AND alert.state = 'raised'
@@ -681,12 +689,13 @@ async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<V
         format!("{} AND {} ORDER BY 2, 1", lines!("$1"), only.map_or("$2 IS NULL", |_| "command_host.host = $2"),);
     let rows: Vec<CommandHostRow> =
         sqlx::query_as(AssertSqlSafe(sql)).bind(command).bind(only.map(|host| host.to_string())).fetch_all(db).await?;
-    rows.into_iter().map(CommandHostRow::line).collect()
+    let now = now_ms();
+    rows.into_iter().map(|row| row.line(now)).collect()
 }
 
 /// What became of a command on some of its hosts, in their order.
 pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Result<Vec<api::CommandHost>> {
-    let mut found = Vec::with_capacity(of.len());
+    let (now, mut found) = (now_ms(), Vec::with_capacity(of.len()));
     for piece in pieces(of) {
         let sql = format!("{} AND command_host.host IN {}", lines!("?"), parameters(1, piece.len()));
         let mut query = sqlx::query_as::<_, CommandHostRow>(AssertSqlSafe(sql)).bind(command.to_string());
@@ -694,7 +703,7 @@ pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Res
             query = query.bind(host.to_string());
         }
         for row in query.fetch_all(db).await? {
-            found.push(row.line()?);
+            found.push(row.line(now)?);
         }
     }
     let places: HashMap<HostId, usize> = of.iter().enumerate().map(|(place, host)| (*host, place)).collect();

@@ -16,9 +16,10 @@ use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool, sqlite::SqliteR
 use super::{Result, StoreError, from_word, json, parsed, signed, to_json, unsigned, word};
 use crate::{
     api,
+    clock::now_ms,
     console::authority::Certificate,
     rows::{parameters, pieces},
-    rules::id,
+    rules::{id, presence},
 };
 
 /// A host that joins.
@@ -310,9 +311,9 @@ pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
 
 /// Since when hosts have been away: those of `only`, or all. One that never connected has been since it joined.
 pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, Millis>> {
-    const AWAY: &str = "SELECT host.id, COALESCE(presence.since_ms, host.joined_ms)
+    const AWAY: &str = "SELECT host.id, host.joined_ms, presence.state, presence.since_ms
         FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
-    let mut rows: Vec<(String, i64)> = Vec::new();
+    let mut rows: Vec<(String, i64, Option<String>, Option<i64>)> = Vec::new();
     match only {
         None => rows = sqlx::query_as(AWAY).fetch_all(db).await?,
         Some(hosts) => {
@@ -324,7 +325,17 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<Ho
             }
         }
     }
-    rows.into_iter().map(|(host, since_ms)| Ok((parsed("host id", &host)?, since_ms))).collect()
+    let (now, mut away) = (now_ms(), HashMap::new());
+    for (host, joined_ms, state, since_ms) in rows {
+        let presence = match state.zip(since_ms) {
+            Some((word, since_ms)) => Some((from_word("presence", &word)?, since_ms)),
+            None => None,
+        };
+        if let Some(since_ms) = presence::away_since_ms(presence, joined_ms, now) {
+            away.insert(parsed("host id", &host)?, since_ms);
+        }
+    }
+    Ok(away)
 }
 
 /// Names of these hosts.
