@@ -51,6 +51,9 @@ pub struct Status {
     pub hosts: u64,
     /// Hosts that are online.
     pub hosts_online: u64,
+    /// Hosts of which nobody knows whether they are: the console has no connection to the broker.
+    #[serde(default)]
+    pub hosts_unknown: u64,
     /// Where hosts connect to the broker.
     pub broker_url: String,
     /// Where hosts reach the console.

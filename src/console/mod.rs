@@ -203,12 +203,14 @@ struct Urls {
 impl Console {
     /// The installation at a glance.
     pub async fn status(&self) -> Result<types::Status, Error> {
-        let (hosts, hosts_online) = host::count(self.shared.store.read()).await?;
+        let (hosts, _) = host::count(self.shared.store.read()).await?;
+        let presences = self.presences().await?;
         Ok(types::Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             broker_connected: self.shared.link.is_connected(),
             hosts,
-            hosts_online,
+            hosts_online: presences.online,
+            hosts_unknown: presences.unknown,
             broker_url: self.shared.urls.broker.clone(),
             console_url: self.shared.urls.hosts.clone(),
         })
@@ -261,6 +263,10 @@ impl Console {
     pub async fn troubled_units(&self, limit: u32) -> Result<(Vec<types::Unit>, u64), Error> {
         Ok(host::troubled_units(self.shared.store.read(), limit).await?)
     }
+        // Of nobody is known that it is there, while there is no connection to the broker: not even who counted as away.
+        if search.online.is_some() && self.shared.link.lost_ms().is_some() {
+            return Ok((Vec::new(), 0));
+        }
 
     /// One host, by id or by a hostname that only one has.
     pub async fn host(&self, name: &str) -> Result<types::Host, Error> {

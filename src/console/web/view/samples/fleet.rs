@@ -92,6 +92,7 @@ pub(super) fn hosts(hostname: &str, count: usize) -> HostsView {
             broker_connected: count != 0,
             hosts: count as u64 * 100,
             hosts_online: count as u64 * 60,
+            hosts_unknown: 0,
             broker_url: "mqtts://192.0.2.1:8883".to_owned(),
             console_url: "https://192.0.2.1:7443".to_owned(),
         },
