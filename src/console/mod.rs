@@ -66,7 +66,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
     str::FromStr,
-    sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64},
 };
 
 use axum::http::StatusCode;
@@ -149,6 +149,8 @@ struct Shared {
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
     host_clocks: upkeep::HostClocks,
+    /// Open commands of which the store says that they have not gone out to anybody.
+    held_back: Mutex<HashSet<CommandId>>,
     notices: notice::Notices,
     changes: broadcast::Sender<Change>,
     tallies: web::Tallies,
@@ -161,6 +163,12 @@ struct Shared {
 }
 
 impl Shared {
+    /// Open commands of which the store says that they have not gone out to anybody.
+    fn held_back(&self) -> MutexGuard<'_, HashSet<CommandId>> {
+        // Nobody leaves it half changed.
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The configuration as it was last read.
     fn current(&self) -> Arc<Config> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
@@ -254,6 +262,10 @@ impl Console {
         offset: u64,
         limit: u32,
     ) -> Result<(Vec<types::Host>, u64), Error> {
+        // Of nobody is known that it is there, while there is no connection to the broker: not even who counted as away.
+        if search.online.is_some() && self.shared.link.lost_ms().is_some() {
+            return Ok((Vec::new(), 0));
+        }
         let (hosts, count) = host::page(self.shared.store.read(), search, offset, limit).await?;
         let hosts = hosts.into_iter().map(|host| self.with_what_is_known(host)).collect();
         Ok((self.with_labels(hosts).await?, count))
@@ -263,10 +275,6 @@ impl Console {
     pub async fn troubled_units(&self, limit: u32) -> Result<(Vec<types::Unit>, u64), Error> {
         Ok(host::troubled_units(self.shared.store.read(), limit).await?)
     }
-        // Of nobody is known that it is there, while there is no connection to the broker: not even who counted as away.
-        if search.online.is_some() && self.shared.link.lost_ms().is_some() {
-            return Ok((Vec::new(), 0));
-        }
 
     /// One host, by id or by a hostname that only one has.
     pub async fn host(&self, name: &str) -> Result<types::Host, Error> {

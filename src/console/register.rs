@@ -117,6 +117,7 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
     let merged = register::merge(&mut transaction, &register, is_older, now).await?;
     register::set_mark(&mut transaction, left).await?;
     if is_older {
+        store::command::forget_what_went_out(&mut transaction).await?;
         let Merged { revoked, joined, removed, ended } = merged;
         let message = format!(
             "console.db is older than it was: a copy was put back. From the authority's register it has again: {revoked} revoked certificates, \

@@ -365,6 +365,7 @@ impl Prepared {
             dispatch,
             dated,
             host_clocks: upkeep::HostClocks::default(),
+            held_back: Mutex::default(),
             notices: notice::Notices::default(),
             changes: broadcast::channel(CHANGES).0,
             tallies: super::web::Tallies::default(),

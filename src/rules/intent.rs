@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use muster_topics::{
     Millis,
-    command::{LIFETIME_MAX_MS, Verb},
+    command::{LIFETIME_MAX_MS, UnitWish, Verb},
     name::{CommandId, Name, UnitName},
-    unit::MASK,
+    unit::{MASK, Spec},
 };
 
 /// How long a program or a question waits for its hosts, unless it is said: whoever asks looks at the answer, and an
@@ -62,6 +62,8 @@ pub enum Kind {
     Program,
     /// It changes what is wanted of a unit.
     Intent(Intent),
+    /// It changes what is wanted of each of several units of a host, or of none of them.
+    Set(Vec<Intent>),
     /// It keeps or changes what is wanted of several units of a host together.
     Together,
     /// It takes another command back.
@@ -79,12 +81,31 @@ impl Kind {
             Verb::Exec(exec) if exec.daemon => Self::Other,
             Verb::Exec(_) | Verb::Batch(_) => Self::Program,
             Verb::Cancel { command } => Self::Cancel(*command),
-            Verb::UnitsApply(set) if !set.check => Self::Together,
+            // A part of a set is nothing without the others.
+            Verb::UnitsApply(set) if !set.check && set.part.is_some() => Self::Together,
+            Verb::UnitsApply(set) if !set.check => Self::Set(set.units.iter().map(Intent::of_wish).collect()),
             Verb::SnapshotTake { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
                 Self::Together
             }
             verb => Intent::of(verb).map_or(Self::Other, Self::Intent),
         }
+    }
+
+    /// What it changes of which units.
+    #[must_use]
+    pub fn intents(&self) -> &[Intent] {
+        match self {
+            Self::Intent(intent) => std::slice::from_ref(intent),
+            Self::Set(intents) => intents,
+            Self::Program | Self::Together | Self::Cancel(_) | Self::Other => &[],
+        }
+    }
+
+    /// Whether nothing is left of an `earlier` one once this is done: see [`Intent::covers`]. It has to say something of each of its units.
+    #[must_use]
+    pub fn covers(&self, earlier: &Self) -> bool {
+        let before = earlier.intents();
+        !before.is_empty() && before.iter().all(|old| self.intents().iter().any(|new| new.covers(old)))
     }
 }
 
@@ -97,10 +118,11 @@ pub struct Intent {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
-    /// `whole`: it takes nothing from what the host has.
+    /// `whole`: it takes nothing from what the host has. `new`: it must not be there yet, so that it is another thing after an earlier one.
     Apply {
         whole: bool,
         run: bool,
+        new: bool,
     },
     Upgrade,
     Run,
@@ -123,9 +145,7 @@ impl Intent {
     fn of(verb: &Verb) -> Option<Self> {
         let (unit, change) = match verb {
             Verb::UnitApply { unit, spec, run } => {
-                // A value that is not told is the one that the host has by then.
-                let whole = spec.env().values().all(|value| value != MASK);
-                (unit, Change::Apply { whole, run: run.is_some() })
+                (unit, Change::Apply { whole: is_whole(spec), run: run.is_some(), new: false })
             }
             Verb::UnitUpgrade { unit, .. } => (unit, Change::Upgrade),
             Verb::UnitRun { unit } => (unit, Change::Run),
@@ -145,6 +165,11 @@ impl Intent {
         Some(Self { unit: unit.clone(), change })
     }
 
+    fn of_wish(UnitWish { unit, spec, run, new }: &UnitWish) -> Self {
+        let change = Change::Apply { whole: is_whole(spec), run: run.is_some(), new: *new };
+        Self { unit: unit.clone(), change }
+    }
+
     /// The unit.
     #[must_use]
     pub fn unit(&self) -> &UnitName {
@@ -159,11 +184,16 @@ impl Intent {
     }
 }
 
+/// Whether a spec takes nothing from what the host has: a value that is not told is the one that it has by then.
+fn is_whole(spec: &Spec) -> bool {
+    spec.env().values().all(|value| value != MASK)
+}
+
 impl Change {
     fn covers(&self, earlier: &Self) -> bool {
         let sets_run = matches!(earlier, Self::Run | Self::Stop | Self::Restart | Self::Play { .. } | Self::Pause);
         match self {
-            Self::Apply { whole: false, .. } | Self::Upgrade => false,
+            Self::Apply { whole: false, .. } | Self::Apply { new: true, .. } | Self::Upgrade => false,
             Self::Apply { run: true, .. } => sets_run || matches!(earlier, Self::Apply { .. } | Self::Upgrade),
             Self::Apply { run: false, .. } => matches!(earlier, Self::Apply { run: false, .. } | Self::Upgrade),
             Self::Stop | Self::Play { run: true } => sets_run,
@@ -226,6 +256,38 @@ mod tests {
         let labels = |labels: Value| verb("unit_label", json!({ "labels": labels }));
         check(labels(json!({"a": "1", "b": null})), &labels(json!({"a": "2"})), true);
         check(labels(json!({"a": "1"})), &labels(json!({"a": "2", "b": "2"})), false);
+    }
+
+    #[test]
+    fn set_is_covered_by_one_that_says_something_of_each_of_its_units() {
+        let set = |units: &[(&str, bool)], part: Option<Value>| {
+            let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+            let wish = |(unit, new): &(&str, bool)| json!({"unit": unit, "spec": {"kind": "yuno", "artifact": artifact}, "run": "running", "new": new});
+            let mut set = json!({ "units": units.iter().map(wish).collect::<Vec<_>>() });
+            if let Some(part) = part {
+                set["part"] = part;
+            }
+            Kind::of(&serde_json::from_value(json!({ "units_apply": set })).unwrap())
+        };
+        let both = || set(&[("a/b", false), ("a/c", false)], None);
+        let run = |unit: &str| Kind::of(&serde_json::from_value(json!({"unit_run": {"unit": unit}})).unwrap());
+        for (later, earlier, covers) in [
+            (both(), both(), true),
+            (both(), set(&[("a/b", false)], None), true),
+            (both(), set(&[("a/b", true)], None), true),
+            (both(), run("a/c"), true),
+            (set(&[("a/b", false)], None), both(), false),
+            (run("a/b"), both(), false),
+            (both(), run("a/d"), false),
+            // It would be refused after it.
+            (set(&[("a/b", true), ("a/c", false)], None), both(), false),
+            (both(), Kind::Other, false),
+            (both(), Kind::Together, false),
+        ] {
+            assert_eq!(later.covers(&earlier), covers, "{later:?} {earlier:?}");
+        }
+        let part = json!({"set": CommandId::new(), "number": 1, "of": 2});
+        assert_eq!(set(&[("a/b", false)], Some(part)), Kind::Together);
     }
 
     #[test]

@@ -195,11 +195,23 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     check_crowd(shared, &ready).await?;
     // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
+    // Those that wait are noted as such, and noted again before they go out; the others, of which many come at once, go out at once.
+    let mut waiting = HashSet::new();
+    for Ready { command, hosts, .. } in &ready {
+        let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+        if command.target.broadcast().is_none() && !host::is_any_online(shared.store.read(), &hosts).await? {
+            waiting.insert(command.id);
+        }
+    }
+    shared.held_back().extend(&waiting);
     let mut transaction = shared.store.begin().await?;
     for Ready { command, signed, hosts, keys, signed_ms } in &ready {
         Store::note_signed_ms(&mut transaction, *signed_ms).await?;
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
+        if waiting.contains(&command.id) {
+            store::command::hold_back(&mut transaction, command.id).await?;
+        }
         store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
         if !keys.is_empty() {
             store::command::set_sealed_keys(&mut transaction, command.id, keys).await?;
@@ -454,10 +466,16 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
 async fn load(shared: &Shared) -> Result<(Schedule, Vec<Action>), StoreError> {
     let ahead = store::command::date_back(shared.store.write(), now_ms()).await?;
     if ahead > 0 {
-        tracing::warn!(commands = ahead, "open commands were issued by a clock that was ahead; they end as long after now as they were to");
+        tracing::warn!(
+            commands = ahead,
+            "open commands were issued by a clock that was ahead; they end as long after now as they were to"
+        );
     }
     let online = host::online(shared.store.read()).await?;
-    let loaded = Schedule::load(online, store::command::open(shared.store.read()).await?, now_ms());
+    let open = store::command::open(shared.store.read()).await?;
+    let is_here = |open: &&Open| open.hosts.iter().all(|(_, reached)| *reached == Reached::No);
+    shared.held_back().extend(open.iter().filter(is_here).map(|open| open.id));
+    let loaded = Schedule::load(online, open, now_ms());
     tracing::debug!(commands = loaded.0.len(), "open commands");
     Ok(loaded)
 }
@@ -583,6 +601,7 @@ async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Act
     // What comes after a message for which there was no room waits as well: a host gets all in its order.
     let mut crowded: HashSet<HostId> = HashSet::new();
     let mut labelled: HashSet<HostId> = HashSet::new();
+    let_go(shared, &actions).await?;
     for action in actions {
         let (command, topic) = match action {
             Action::Close(command, host, ended) => {
@@ -623,6 +642,25 @@ async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Act
     Ok(())
 }
 
+/// Notes which commands are about to go out for the first time, so that they do not count as held back after a restart.
+async fn let_go(shared: &Shared, actions: &[Action]) -> Result<(), StoreError> {
+    let going = |action: &Action| match action {
+        Action::Send(command, _) | Action::Broadcast(command, _) => Some(*command),
+        Action::Close(..) | Action::Miss(..) => None,
+    };
+    let going: Vec<CommandId> = {
+        let held_back = shared.held_back();
+        actions.iter().filter_map(going).filter(|command| held_back.contains(command)).collect()
+    };
+    if going.is_empty() {
+        return Ok(());
+    }
+    store::command::go_out(shared.store.write(), &going).await?;
+    let mut held_back = shared.held_back();
+    held_back.retain(|command| !going.contains(command));
+    Ok(())
+}
+
 /// The stored bytes with the key for one host to what is sealed in them.
 async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
     let Some(key) = store::command::sealed_key(shared.store.read(), command, host).await? else { return Ok(bytes) };
@@ -634,6 +672,7 @@ async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<
 
 /// Notes how a command ended that its host never got.
 async fn close(shared: &Shared, command: CommandId, host: HostId, ended: Ended) -> Result<(), StoreError> {
+    shared.held_back().remove(&command);
     let outcome = ended.outcome(now_ms());
     tracing::info!(command.id = %command, host.id = %host, status = ?outcome.status, "a command ends that never went out");
     let mut transaction = shared.store.begin().await?;
@@ -659,6 +698,7 @@ impl Ended {
 }
 
 async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
+    shared.held_back().remove(&command);
     let mut transaction = shared.store.begin().await?;
     store::command::miss(&mut transaction, command, hosts).await?;
     transaction.commit().await?;
@@ -768,6 +808,46 @@ mod tests {
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
         assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");
         assert_eq!(status[1..], [Status::Cancelled, Status::Completed]);
+    }
+
+    #[tokio::test]
+    async fn what_has_not_gone_out_makes_way_after_a_restart_and_what_has_does_not() {
+        let fixture = Fixture::new().await;
+        let member = fixture.member("a").await;
+        let shared = fixture.shared();
+        let unit = serde_json::json!({"unit": "default/shop"});
+        let run: Verb = serde_json::from_value(serde_json::json!({ "unit_run": unit })).unwrap();
+        let command = NewCommand { target: NewTarget::Hosts(vec!["a".to_owned()]), expires_in_ms: None, verb: run };
+        let first = fixture.console.submit(&admin(), command.clone()).await.unwrap();
+        let stop: Verb = serde_json::from_value(serde_json::json!({ "unit_stop": unit })).unwrap();
+        let later = || Open {
+            id: CommandId::new(),
+            expires_ms: Millis::MAX,
+            bytes: 1,
+            kind: Kind::of(&stop),
+            hosts: vec![(member.id, Reached::No)],
+        };
+        let (mut schedule, _) = load(shared).await.unwrap();
+        let void = schedule.open(later(), None, now_ms());
+        assert!(matches!(&void[..], [Action::Close(id, _, Ended::Superseded(_))] if *id == first.id), "{void:?}");
+        // It goes out, which nobody hears; and the console is started again.
+        let (mut schedule, _) = load(shared).await.unwrap();
+        schedule.presence(member.id, true, now_ms());
+        let actions = schedule.due(now_ms());
+        assert_eq!(actions, [Action::Send(first.id, member.id)]);
+        perform(shared, &mut schedule, actions).await.unwrap();
+        let (mut schedule, _) = load(shared).await.unwrap();
+        assert_eq!(schedule.open(later(), None, now_ms()), []);
+        // One for a host that is there may have gone out, whatever became of it.
+        sqlx::query("INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, 'online', 1, 1, '', 1)")
+            .bind(member.id.to_string())
+            .execute(shared.store.write())
+            .await
+            .unwrap();
+        let second = fixture.console.submit(&admin(), command).await.unwrap();
+        let open = store::command::open(shared.store.read()).await.unwrap();
+        let reached = open.iter().find(|open| open.id == second.id).unwrap().hosts[0].1;
+        assert_eq!(reached, Reached::Maybe);
     }
 
     #[tokio::test]

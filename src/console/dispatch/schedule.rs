@@ -154,8 +154,8 @@ struct Host {
     /// Nothing, or no program, goes out until a timer says so.
     no_room: bool,
     busy: bool,
-    /// The last command by which the units of the host become something else together: what was wanted before it is not
-    /// made void by what is wanted after it.
+    /// The last command by which units of the host become something else together: what was wanted before it is not
+    /// made void by what is wanted after it. It may be itself.
     barrier: u64,
 }
 
@@ -185,7 +185,7 @@ impl Host {
         match kind {
             Kind::Program => &mut self.programs,
             Kind::Cancel(_) => &mut self.cancels,
-            Kind::Intent(_) | Kind::Together | Kind::Other => &mut self.others,
+            Kind::Intent(_) | Kind::Set(_) | Kind::Together | Kind::Other => &mut self.others,
         }
     }
 
@@ -318,6 +318,7 @@ impl Schedule {
         for host in of {
             self.enter(id, host, (number, &kind));
             actions.extend(self.supersede(id, host, now));
+            self.bar(host, (number, &kind));
             if !self.is_online(host) {
                 continue;
             }
@@ -333,12 +334,8 @@ impl Schedule {
     fn enter(&mut self, id: CommandId, host: HostId, (number, kind): (u64, &Kind)) {
         let there = self.hosts.entry(host).or_default();
         there.open.insert((number, id));
-        match kind {
-            Kind::Intent(intent) => {
-                there.intents.entry(intent.unit().clone()).or_default().insert((number, id));
-            }
-            Kind::Together => there.barrier = number,
-            Kind::Program | Kind::Cancel(_) | Kind::Other => (),
+        for intent in kind.intents() {
+            there.intents.entry(intent.unit().clone()).or_default().insert((number, id));
         }
         let attempt = self.commands.get(&id).and_then(|entry| entry.hosts.get(&host));
         if attempt.is_some_and(|attempt| attempt.answered) {
@@ -346,20 +343,53 @@ impl Schedule {
         }
     }
 
-    /// What was wanted of the same unit before, has not gone out, and would leave nothing.
+    /// What makes units something else together stands between what is wanted before and after it.
+    fn bar(&mut self, host: HostId, (number, kind): (u64, &Kind)) {
+        if matches!(kind, Kind::Set(_) | Kind::Together)
+            && let Some(there) = self.hosts.get_mut(&host)
+        {
+            there.barrier = number;
+        }
+    }
+
+    /// What was wanted of the same units before, has not gone out, and would leave nothing.
     fn supersede(&mut self, id: CommandId, host: HostId, now: Millis) -> Vec<Action> {
-        let Some(Entry { kind: Kind::Intent(intent), number, .. }) = self.commands.get(&id) else { return Vec::new() };
-        let Some(there) = self.hosts.get(&host) else { return Vec::new() };
-        let earlier =
-            there.intents.get(intent.unit()).into_iter().flatten().rev().filter(|(before, _)| before < number);
-        let is_void = |(before, command): &&(u64, CommandId)| {
-            let entry = self.commands.get(command);
-            let covered = entry.is_some_and(|entry| matches!(&entry.kind, Kind::Intent(old) if intent.covers(old)));
-            covered && *before > there.barrier && entry.is_some_and(|entry| entry.is_single && !entry.went_out)
-        };
-        let void: Vec<CommandId> = earlier.take_while(is_void).map(|(_, command)| *command).collect();
+        let void = self.void_before(id, host);
         void.iter().for_each(|command| self.settled(*command, host, now));
         void.into_iter().map(|command| Action::Close(command, host, Ended::Superseded(id))).collect()
+    }
+
+    /// Which commands before this one it makes void at a host, the latest first.
+    fn void_before(&self, id: CommandId, host: HostId) -> Vec<CommandId> {
+        let Some((entry, there)) = self.commands.get(&id).zip(self.hosts.get(&host)) else { return Vec::new() };
+        let earlier = |unit: &UnitName| {
+            let line = there.intents.get(unit).into_iter().flatten();
+            line.rev().filter(|(before, _)| *before < entry.number).copied()
+        };
+        let may_be_void = |(before, command): &(u64, CommandId)| {
+            let old = self.commands.get(command);
+            *before >= there.barrier
+                && old.is_some_and(|old| old.is_single && !old.went_out && entry.kind.covers(&old.kind))
+        };
+        let intents = entry.kind.intents();
+        let mut void: Line = intents.iter().flat_map(|intent| earlier(intent.unit())).filter(may_be_void).collect();
+        // Nothing else about any of its units may come between: each that stays keeps those before it.
+        loop {
+            let mut kept = Line::new();
+            for intent in intents {
+                let mut is_free = true;
+                for one in earlier(intent.unit()) {
+                    is_free &= void.contains(&one);
+                    if !is_free && void.contains(&one) {
+                        kept.insert(one);
+                    }
+                }
+            }
+            if kept.is_empty() {
+                return void.into_iter().rev().map(|(_, command)| command).collect();
+            }
+            void.retain(|one| !kept.contains(one));
+        }
     }
 
     /// What is taken back before it went out to anybody, or is over, if none of the hosts need hear of it; nothing
@@ -442,15 +472,16 @@ impl Schedule {
         there.no_room = false;
         match kind {
             Kind::Program => there.program_ended(),
-            Kind::Intent(intent) => {
-                if let Some(line) = there.intents.get_mut(intent.unit()) {
-                    line.remove(&(number, command));
-                    if line.is_empty() {
-                        there.intents.remove(intent.unit());
+            _ => {
+                for intent in kind.intents() {
+                    if let Some(line) = there.intents.get_mut(intent.unit()) {
+                        line.remove(&(number, command));
+                        if line.is_empty() {
+                            there.intents.remove(intent.unit());
+                        }
                     }
                 }
             }
-            Kind::Cancel(_) | Kind::Together | Kind::Other => (),
         }
         if there.is_idle() {
             self.hosts.remove(&host);
@@ -931,6 +962,29 @@ mod tests {
         assert_eq!(schedule.open(opened(ids[4], intent("unit_stop"), &[host]), None, 0), []);
         schedule.presence(host, true, 0);
         assert_eq!(sent(schedule.due(0)), [ids[0], ids[3], ids[4]]);
+    }
+
+    #[test]
+    fn a_later_set_takes_the_place_of_what_it_covers_and_of_nothing_behind_what_stays() {
+        let set = |units: &[&str]| {
+            let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+            let wish = |unit: &&str| serde_json::json!({"unit": format!("default/{unit}"), "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"});
+            let units: Vec<_> = units.iter().map(wish).collect();
+            Kind::of(&serde_json::from_value(serde_json::json!({"units_apply": {"units": units}})).unwrap())
+        };
+        let ((mut schedule, host), ids) = (away(), ids(8));
+        let mut open = |at: usize, kind| schedule.open(opened(ids[at], kind, &[host]), None, 0);
+        let void = |old: usize, new: usize| Action::Close(ids[old], host, Ended::Superseded(ids[new]));
+        assert_eq!(open(0, set(&["shop", "till"])), []);
+        assert_eq!(open(1, set(&["shop", "till"])), [void(0, 1)]);
+        // One unit of the two is not all of it.
+        assert_eq!(open(2, set(&["shop"])), []);
+        assert_eq!(open(3, intent("unit_stop")), []);
+        // The set of both is behind one that stays between what came before and after it.
+        assert_eq!(open(4, set(&["shop", "till"])), [void(3, 4), void(2, 4)]);
+        assert_eq!(open(5, set(&["shop", "till", "cart"])), [void(4, 5)]);
+        assert_eq!(open(6, intent("unit_hold")), []);
+        assert_eq!(open(7, set(&["shop", "till", "cart"])), [], "the hold is between the two");
     }
 
     #[test]

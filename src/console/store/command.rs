@@ -160,6 +160,28 @@ pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) ->
     Ok(hosts.iter().filter(|host| over.get(host).copied().unwrap_or(!is_broadcast)).copied().collect())
 }
 
+/// Notes that a command has not gone out to anybody.
+pub async fn hold_back(db: &mut SqliteConnection, command: CommandId) -> Result<()> {
+    sqlx::query("UPDATE command SET went_out = 0 WHERE id = $1").bind(command.to_string()).execute(db).await?;
+    Ok(())
+}
+
+/// Notes that commands are about to go out.
+pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> Result<()> {
+    for piece in pieces(commands) {
+        let sql = format!("UPDATE command SET went_out = 1 WHERE id IN {}", parameters(1, piece.len()));
+        let query = sqlx::query(AssertSqlSafe(sql));
+        piece.iter().fold(query, |query, id| query.bind(id.to_string())).execute(db).await?;
+    }
+    Ok(())
+}
+
+/// Notes that any command may have gone out: the store is older than it was.
+pub async fn forget_what_went_out(db: &mut SqliteConnection) -> Result<()> {
+    sqlx::query("UPDATE command SET went_out = 1 WHERE went_out = 0").execute(db).await?;
+    Ok(())
+}
+
 /// Gives open commands that were issued at a time that has not come yet, by a clock that was ahead, as long as they had from now on: the last
 /// of them was issued now at the latest. Gives how many there are.
 pub async fn date_back(db: &SqlitePool, now: Millis) -> Result<u64> {
@@ -196,17 +218,22 @@ pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
     Ok(open)
 }
 
-/// Which hosts owe an outcome for which commands, and how far these came. Whether one went out before the last stop is
-/// not known: no time tells, for clocks are set back.
+/// Which hosts owe an outcome for which commands, and how far these came. To whom one went out before the last stop is
+/// not known, only whether it did to anybody: no time tells, for clocks are set back.
 async fn open_hosts(db: &SqlitePool) -> Result<HashMap<CommandId, Vec<(HostId, Reached)>>> {
-    let rows: Vec<(String, String, String)> = sqlx::query_as(
-        "SELECT command, host, state FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
+    let rows: Vec<(String, String, String, bool)> = sqlx::query_as(
+        "SELECT command, host, state, went_out FROM command_host JOIN command ON command.id = command_host.command
+         WHERE state IN ('waiting', 'accepted', 'running')",
     )
     .fetch_all(db)
     .await?;
     let mut hosts: HashMap<CommandId, Vec<(HostId, Reached)>> = HashMap::new();
-    for (command, host, state) in rows {
-        let reached = if state == "waiting" { Reached::Maybe } else { Reached::Answered };
+    for (command, host, state, went_out) in rows {
+        let reached = match (state.as_str(), went_out) {
+            ("waiting", false) => Reached::No,
+            ("waiting", true) => Reached::Maybe,
+            _ => Reached::Answered,
+        };
         hosts.entry(parsed("command id", &command)?).or_default().push((parsed("host id", &host)?, reached));
     }
     Ok(hosts)

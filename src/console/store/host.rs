@@ -309,7 +309,24 @@ pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
-/// Since when hosts have been away: those of `only`, or all. One that never connected has been since it joined.
+/// Whether any of these hosts is online.
+pub async fn is_any_online(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM presence WHERE state = 'online' AND host IN {})",
+            parameters(1, piece.len())
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql));
+        let (is_any,): (bool,) =
+            piece.iter().fold(query, |query, host| query.bind(host.to_string())).fetch_one(db).await?;
+        if is_any {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Since when hosts have been away, and not for a moment only: those of `only`, or all. One that never connected has been since it joined.
 pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, Millis>> {
     const AWAY: &str = "SELECT host.id, host.joined_ms, presence.state, presence.since_ms
         FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
