@@ -169,6 +169,14 @@ pub enum JoinError {
     },
 }
 
+impl JoinError {
+    /// Whether the console refuses the key that this host has from before, for it was revoked.
+    #[must_use]
+    pub fn is_of_revoked_key(&self) -> bool {
+        matches!(self, Self::Refused { problem, .. } if problem.code == "key_revoked")
+    }
+}
+
 fn hint(problem: &Problem) -> String {
     problem.hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default()
 }
@@ -272,22 +280,18 @@ pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
 }
 
 /// Joins with a token: with the key that this host has from before, which shows that it is the host it says it is, or with a new one if there
-/// is none or that was revoked. While the console cannot be reached it goes on trying, for a host may well be
-/// set up before its network is; dropping the future ends that.
+/// is none. While the console cannot be reached it goes on trying, for a host may well be set up before its network is; dropping the
+/// future ends that.
 ///
 /// # Errors
-/// If the console refuses, or is not the one that the token names. Nothing is kept then.
+/// If the console refuses, which [`JoinError::is_of_revoked_key`] if that key was revoked, or is not the one that the token names. Nothing is
+/// kept then.
 pub async fn join(token: &JoinToken, me: &Joiner<'_>, present: Option<&Identity>) -> Result<Identity, JoinError> {
     let door = Door::new(token)?;
-    if let Some(key) = present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
-        match door.join_with(key, &token.secret, me).await {
-            Err(JoinError::Refused { problem, .. }) if problem.code == "key_revoked" => {
-                tracing::warn!("the key of this host was revoked; it joins with a new one");
-            }
-            joined => return joined,
-        }
+    match present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
+        Some(key) => door.join_with(key, &token.secret, me).await,
+        None => door.join(&token.secret, me).await,
     }
-    door.join(&token.secret, me).await
 }
 
 /// A host that wants to join.

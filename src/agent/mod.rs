@@ -486,7 +486,15 @@ async fn join_anew(
 ) -> Result<Identity, JoinError> {
     let sealing_key = Some(sealing::load_or_make(folder)?.public());
     let joiner = Joiner { host, hostname: &portrait.hostname, facts: &portrait.facts, sealing_key };
-    let identity = join::join(token, &joiner, present).await?;
+    let identity = match join::join(token, &joiner, present).await {
+        Err(error) if present.is_some() && error.is_of_revoked_key() => {
+            tracing::warn!("the key of this host was revoked; it joins with new ones");
+            // Who has the one may have the other, and on a broker without the list still reads what comes to this host.
+            let joiner = Joiner { sealing_key: Some(sealing::make(folder)?.public()), ..joiner };
+            join::join(token, &joiner, None).await?
+        }
+        joined => joined?,
+    };
     join::save_joined(folder, &identity, token)?;
     tracing::info!(host.id = %host, console = token.url, "this host has joined");
     Ok(identity)

@@ -1,7 +1,8 @@
 //! The host's key for what only it may read: a file beside its identity, made at the first start, and handed over to the console with the
 //! host's certificate, at each start until the console has taken it.
 //!
-//! **Invariant: the key stays** while certificates are renewed: what is sealed in a command that waits in the journal is opened with it.
+//! **Invariant: the key stays** while certificates are renewed: what is sealed in a command that waits in the journal is opened with it. Only
+//! a host whose certificate was revoked joins with another.
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
@@ -38,6 +39,16 @@ pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(failed(source)),
     }
+    make(folder)
+}
+
+/// Makes a new key in the place of the one that there may be.
+///
+/// # Errors
+/// If the file cannot be written, or there is no randomness.
+pub(super) fn make(folder: &Path) -> Result<HostKey, JoinError> {
+    let path = folder.join(FILE);
+    let failed = |source| JoinError::Io { path: path.clone(), source };
     let key = HostKey::generate().map_err(|error| failed(io::Error::other(error)))?;
     files::write_atomically(&path, format!("{}\n", key.to_text()).as_bytes(), files::SECRET_MODE).map_err(failed)?;
     Ok(key)

@@ -72,9 +72,12 @@ fn a_host_that_is_revoked_is_locked_out() {
     let alerts = fleet.json(&["alert", "ls"]);
     let is_of_it = |alert: &Value| alert["alert"]["rule"] == "console-join-refused" && alert["host"] == other;
     assert!(alerts.as_array().unwrap().iter().any(is_of_it), "{alerts}");
+    let sealing_key = || std::fs::read(home.path().join("agent/sealing.key")).unwrap();
+    let former = sealing_key();
     let token = fleet.json(&["token", "create", "--replaces", other])["token"].as_str().unwrap().to_owned();
     let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
     state("online");
+    assert_ne!(sealing_key(), former, "who has the old certificate may have the old key");
     fleet.ok(&["exec", "--host", other, "--", "true"]);
     wait_for_listed(&fleet, 1);
     drop(agent);
