@@ -35,7 +35,7 @@ pub mod broker;
 pub mod bus;
 #[cfg(any(feature = "agent", feature = "console"))]
 pub mod chance;
-#[cfg(feature = "console")]
+#[cfg(any(feature = "agent", feature = "console"))]
 pub mod checked;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -41,7 +41,7 @@ use tokio::{
 use crate::{
     agent::crash,
     clock::now_ms,
-    files::{PRIVATE_FOLDER, make_folder, write_atomically},
+    files::{PRIVATE_FOLDER, Place, clear_places, make_folder, write_atomically},
     room::{self, Reserve},
 };
 
@@ -136,6 +136,8 @@ impl Shims {
         let installed = fs::read(&path).is_ok_and(|content| content == PROGRAM)
             && fs::metadata(&path)?.permissions().mode() & 0o7777 == PROGRAM_MODE;
         if !installed {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            clear_places(&data_dir, Place::File, &[&name])?;
             write_atomically(&path, PROGRAM, PROGRAM_MODE)?;
         }
         Ok(Self { program: path.into(), reserve: None })

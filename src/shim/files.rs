@@ -87,6 +87,7 @@ pub fn write_state(folder: &Path, state: &State, durable: bool) -> io::Result<()
         if durable {
             file.sync_all()?;
         }
+        clear_place(&folder.join(STATE))?;
         fs::rename(&beside, folder.join(STATE))
     });
     if written.is_err() {
@@ -130,11 +131,21 @@ pub fn clear(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
+        let path = folder.join(&*name);
         if name == STATE || name == STATE_NEW || name == SOCKET || name.starts_with(BOOT_PREFIX) {
-            fs::remove_file(folder.join(&*name))?;
+            clear_place(&path)?;
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
     }
     Ok(())
+}
+
+/// Removes a folder that is in the place of a file of a shim's, which would be in the way for ever: nothing of anybody's belongs here.
+fn clear_place(path: &Path) -> io::Result<()> {
+    if path.is_dir() { fs::remove_dir_all(path) } else { Ok(()) }
 }
 
 fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
@@ -142,7 +153,12 @@ fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
-    serde_json::from_slice(&fs::read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    let bytes = fs::read(path).map_err(|error| match error.kind() {
+        // Whatever it is, it is no record.
+        io::ErrorKind::IsADirectory => io::Error::new(io::ErrorKind::InvalidData, error),
+        _ => error,
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
@@ -151,6 +167,7 @@ fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 
 /// Environments have secrets, and so may output: what is here is for the agent alone.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
+    clear_place(path)?;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(content)?;
     Ok(file)
@@ -162,6 +179,24 @@ mod tests {
 
     fn state() -> State {
         State { restarts: 3, dropped_bytes: (0, 7), ..State::new(proc::boot_id().unwrap()) }
+    }
+
+    #[test]
+    fn folder_in_the_place_of_a_record_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [STATE, STATE_NEW, LAUNCH] {
+            let path = folder.path().join(name);
+            let _ = fs::remove_file(&path);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("inside"), "x").unwrap();
+        }
+        assert_eq!(read_state(folder.path()).unwrap(), Found::Damaged, "it was begun in no boot");
+        write_state(folder.path(), &state(), true).unwrap();
+        assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+        fs::remove_file(folder.path().join(STATE)).unwrap();
+        fs::create_dir(folder.path().join(STATE)).unwrap();
+        begin(folder.path()).unwrap();
+        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing);
     }
 
     #[test]

@@ -127,7 +127,10 @@ impl Intent {
         let to = path.clone();
         let write = move || {
             // Specs hold what programs find in their environment.
-            files::make_folder(to.parent().unwrap_or(Path::new(".")), files::PRIVATE_FOLDER)?;
+            let folder = to.parent().unwrap_or(Path::new("."));
+            files::make_folder(folder, files::PRIVATE_FOLDER)?;
+            let name = to.file_name().unwrap_or_default().to_string_lossy();
+            files::clear_places(folder, files::Place::File, &[&name])?;
             files::write_atomically(&to, sealed(&text).as_bytes(), files::SECRET_MODE)
         };
         tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;

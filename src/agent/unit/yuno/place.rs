@@ -18,13 +18,17 @@ use serde_json::Value;
 
 use super::{failure::may_heal, folders, materials::Materials, reload::Watched};
 use crate::{
-    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    checked,
+    files::{self, PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
     room,
     rules::{
         lease::Wiring,
         plan::{Failure, Slot},
     },
 };
+
+/// The same as `started.json`, in the shim's folder.
+const STARTED_AGAIN: &str = "started.json";
 
 /// `started.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,13 +212,29 @@ impl Place {
     }
 
     pub(super) fn started(&self) -> io::Result<Started> {
-        Ok(serde_json::from_slice(&fs::read(self.started_file())?)?)
+        let read = |path: &Path| {
+            let wrong = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
+            fs::read(path).and_then(|bytes| checked::from_bytes(&bytes).map_err(wrong))
+        };
+        // What a program was started as nobody else knows; one that was started as something else is replaced.
+        read(&self.started_file()).or_else(|error| read(&self.run().join(STARTED_AGAIN)).map_err(|_| error))
     }
 
     pub(super) fn write_started(&self, started: &Started) -> Result<(), Failure> {
-        serde_json::to_vec(started)
+        let file = self.started_file();
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let write = |text: String| {
+            // The second first: what is read first is the last that is written.
+            if self.run().is_dir() {
+                files::clear_places(&self.run(), files::Place::File, &[STARTED_AGAIN])?;
+                write_atomically(&self.run().join(STARTED_AGAIN), text.as_bytes(), SECRET_MODE)?;
+            }
+            files::clear_places(&self.folder, files::Place::File, &[&name])?;
+            write_atomically(&file, text.as_bytes(), PUBLIC_MODE)
+        };
+        checked::to_text(started)
             .map_err(io::Error::from)
-            .and_then(|content| write_atomically(&self.started_file(), &content, PUBLIC_MODE))
+            .and_then(write)
             .map_err(|error| self.failure("written", &error))
     }
 
