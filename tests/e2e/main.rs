@@ -64,6 +64,7 @@ mod servers;
 mod service;
 mod simulate;
 mod soak;
+mod stores;
 mod survival;
 mod terminal;
 mod top;

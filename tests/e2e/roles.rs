@@ -12,6 +12,8 @@ pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
     pub(crate) mqtt: String,
+    /// Where hosts reach the console; 0 is another port at each start.
+    pub(crate) hosts_port: u16,
     /// What the console's configuration has beside the usual.
     more: String,
     pub(crate) home: Home,
@@ -30,7 +32,7 @@ impl Roles {
 
     /// The same, with more lines in the console's configuration.
     pub(crate) fn start_in(home: Home, more: String) -> Self {
-        let mut roles = Self { broker: None, console: None, mqtt: String::new(), more, home };
+        let mut roles = Self { broker: None, console: None, mqtt: String::new(), hosts_port: 0, more, home };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
         roles.home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
@@ -88,9 +90,10 @@ impl Roles {
     pub(crate) fn start_console(&mut self) {
         let data = self.home.path().join("console");
         let text = format!(
-            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n{}",
+            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:{}\"\n{}",
             data.display(),
             self.mqtt,
+            self.hosts_port,
             self.more,
         );
         let path = write(&self.home, "console.toml", &text);
@@ -101,6 +104,59 @@ impl Roles {
             self.home.muster(&["login", "--new-link", "--data-dir", data.to_str().unwrap()]).expect_code(0).stdout;
         self.home.muster(&["login", link.trim()]).expect_code(0);
         self.console = Some(console);
+    }
+
+    /// Kills the console.
+    pub(crate) fn kill_console(&mut self) {
+        self.console.take().into_iter().for_each(Running::kill);
+    }
+
+    /// Ends the broker in order.
+    pub(crate) fn stop_broker(&mut self) {
+        let (code, printed) = self.broker.take().unwrap().stop();
+        assert_eq!(code, 0, "{printed}");
+    }
+
+    /// Starts a console that may refuse; what it said, if it did.
+    pub(crate) fn try_console(&mut self) -> Result<(), String> {
+        let path = self.home.path().join("console.toml");
+        let mut console = Running::start(self.home.command().args(["console", "--config"]).arg(path));
+        let began = started(&mut console, "login --new-link");
+        if began.is_ok() {
+            let data = self.home.path().join("console");
+            let link = self.home.muster(&["login", "--new-link", "--data-dir", data.to_str().unwrap()]);
+            self.home.muster(&["login", link.expect_code(0).stdout.trim()]).expect_code(0);
+            self.console = Some(console);
+        }
+        began
+    }
+
+    /// Starts a broker in the place of one that was taken away, which may refuse; what it said, if it did.
+    pub(crate) fn try_broker(&mut self) -> Result<(), String> {
+        let port = self.mqtt.rsplit_once(':').unwrap().1.to_owned();
+        let path = self.home.path().join("broker.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        let listen = |line: &str| match line.starts_with("listen ") {
+            true => format!("listen = \"127.0.0.1:{port}\"\n"),
+            false => format!("{line}\n"),
+        };
+        fs::write(&path, text.lines().map(listen).collect::<String>()).unwrap();
+        let mut broker = Running::start(self.home.command().args(["broker", "--config"]).arg(path));
+        let began = started(&mut broker, "mqtts://");
+        if began.is_ok() {
+            self.broker = Some(broker);
+        }
+        began
+    }
+
+    /// What the console has printed since it was started last.
+    pub(crate) fn console_printed(&self) -> String {
+        self.console.as_ref().map(Running::printed).unwrap_or_default()
+    }
+
+    /// What the broker has printed since it was started last.
+    pub(crate) fn broker_printed(&self) -> String {
+        self.broker.as_ref().map(Running::printed).unwrap_or_default()
     }
 
     /// Ends the console, and starts it again.
@@ -140,7 +196,7 @@ impl Roles {
 
     /// Takes the broker away.
     pub(crate) fn kill_broker(&mut self) {
-        self.broker.take().unwrap().kill();
+        self.broker.take().into_iter().for_each(Running::kill);
     }
 
     /// A token for joining.
@@ -165,6 +221,20 @@ impl Roles {
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
         })
     }
+}
+
+/// Waits until a role has said these words; gives all that it said if it ends instead.
+fn started(role: &mut Running, words: &str) -> Result<(), String> {
+    eventually("a role that is ready, or its end", || {
+        // What it printed last may still be on its way.
+        let has_ended = role.ended().then(|| std::thread::sleep(std::time::Duration::from_millis(100))).is_some();
+        let printed = role.printed();
+        match (has_ended, printed.contains(words)) {
+            (true, _) => Ok(Err(printed)),
+            (false, true) => Ok(Ok(())),
+            (false, false) => Err(printed),
+        }
+    })
 }
 
 /// The first whole word that begins with `start` in what was printed.
