@@ -296,7 +296,13 @@ impl Yunos {
                     watched: reload::Watched::default(),
                     wiring: Wiring::default(),
                 };
-                let Started { revision, missing, wiring, .. } = place.started().unwrap_or_else(unknown);
+                let started = place.started();
+                if let Ok(started) = &started
+                    && let Err(failure) = place.heal_started(started)
+                {
+                    tracing::warn!(%unit, error = failure.error, "what it was started as is not written twice");
+                }
+                let Started { revision, missing, wiring, .. } = started.unwrap_or_else(unknown);
                 let line = self.switchboard.open(unit, slot);
                 let mut yuno = Yuno { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
                 match yuno.hear().await {

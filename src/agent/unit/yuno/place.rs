@@ -238,6 +238,12 @@ impl Place {
             .map_err(|error| self.failure("written", &error))
     }
 
+    /// Writes both copies again, unless they are alike.
+    pub(super) fn heal_started(&self, started: &Started) -> Result<(), Failure> {
+        let [one, other] = [self.started_file(), self.run().join(STARTED_AGAIN)].map(|path| fs::read(path).ok());
+        if one == other { Ok(()) } else { self.write_started(started) }
+    }
+
     pub(super) fn remove(&self) -> Result<(), Failure> {
         folders::remove(&self.folder).map_err(|error| self.failure("removed", &error))
     }
