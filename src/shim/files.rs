@@ -225,9 +225,10 @@ mod tests {
     fn a_state_that_cannot_be_written_leaves_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         write_state(folder.path(), &state(), false).unwrap();
-        // A folder of that name cannot be opened for writing.
-        fs::create_dir(folder.path().join(STATE_NEW)).unwrap();
+        let away = folder.path().with_extension("away");
+        fs::rename(folder.path(), &away).unwrap();
         assert!(write_state(folder.path(), &State { restarts: 4, ..state() }, true).is_err());
+        fs::rename(&away, folder.path()).unwrap();
         assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
     }
 }

@@ -36,11 +36,13 @@ use crate::{
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 5] = [
+const NOT_HERE: [(&str, &str); 7] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
     ("note older disk", "about a whole disk that was put back"),
+    ("keep labels", "about labels that the console gives, which are told until a heartbeat has confirmed them"),
+    ("put time back", "about a console whose clock was ahead"),
     ("put command back", "about a store that has lost a command whose program was begun"),
 ];
 

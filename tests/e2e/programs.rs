@@ -344,7 +344,7 @@ fn one_that_never_becomes_ready_never_runs() {
     let seen = seen.into_inner();
     assert!(!seen.contains(&"running".to_owned()), "{seen:?}");
     let error = unit["observed"]["error"].as_str().unwrap_or_default();
-    assert!(error.contains("silent"), "it says why: {unit}");
+    assert!(error.contains("did not say within its start timeout that it is up"), "it says why: {unit}");
     all_end(&pids(&fleet, "silent", 1));
 }
 

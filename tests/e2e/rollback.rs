@@ -143,7 +143,11 @@ fn what_never_says_that_it_is_up_goes_back() {
         let before = verified(&fleet);
         let said = upgrade(&fleet, "2", 1);
         assert!(said.contains("it went back to revision"), "{said}");
-        let why = if more[0] == "--start-timeout" { "silent for too long" } else { "it was not up within 1 s" };
+        let why = if more[0] == "--start-timeout" {
+            "did not say within its start timeout that it is up"
+        } else {
+            "it was not up within 1 s"
+        };
         check_back(&fleet, &before, why);
         // Its shim may start it once more before the agent ends that.
         assert!(starts(&fleet, "bad") <= 2, "it had all its time at once");

@@ -156,10 +156,10 @@ fn an_image_that_does_not_fit_says_why() {
     };
     // What is no archive at all, one of a root file system, and one of two images.
     add(&fleet, &file(&fleet.home, "no.tar", "no archive"), "1");
-    refused(&archive("1"), "the artifact is no archive of an image that can be loaded here. hint: ");
+    refused(&archive("1"), "the artifact is no archive of an image that can be loaded here\nhint: ");
     let rootfs = fleet.home.path().join("shop.tar").to_str().unwrap().to_owned();
     add(&fleet, &rootfs, "2");
-    refused(&archive("2"), "the artifact is no archive of an image that can be loaded here. hint: ");
+    refused(&archive("2"), "the artifact is no archive of an image that can be loaded here\nhint: ");
     let two = fleet.home.path().join("two.tar").to_str().unwrap().to_owned();
     podman.import(&fleet, "localhost/a:1", "a");
     podman.import(&fleet, "localhost/b:1", "b");
