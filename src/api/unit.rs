@@ -1,10 +1,26 @@
 //! What there is of a unit beside what is wanted of it, in the words that the command line and the pages share.
 
-use muster_topics::unit::{Content, Hold, HoldReason, Phase};
+use muster_topics::{
+    select,
+    unit::{Content, Hold, HoldReason, Phase},
+};
 
 use super::Unit;
 
 impl Unit {
+    /// What selectors look at.
+    #[must_use]
+    pub fn selectable(&self) -> select::Unit<'_> {
+        select::Unit {
+            host: self.host,
+            hostname: &self.hostname,
+            name: &self.unit,
+            spec: &self.desired.spec,
+            phase: self.observed.phase,
+            content: self.observed.content.as_ref(),
+        }
+    }
+
     /// What runs, or is installed; nothing if nothing is, or its host has not told what a former revision was.
     #[must_use]
     pub fn content(&self) -> Option<Content> {

@@ -108,7 +108,7 @@ pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
 
 /// Those of `units` that an expression picks; all, if there is none.
 pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<Item = &'a Unit> {
-    units.iter().filter(move |unit| wanted.is_none_or(|select| select.picks_unit(&looked_at(unit))))
+    units.iter().filter(move |unit| wanted.is_none_or(|select| select.picks_unit(&unit.selectable())))
 }
 
 /// The hosts that an expression picks, by id, as the console knows them now. One that never said anything of itself has
@@ -133,7 +133,8 @@ pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String
 fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
     let no_realms = Vec::new();
     let labels: BTreeMap<_, _> = host.labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect();
-    let theirs: Vec<select::Unit<'_>> = units.iter().filter(|unit| unit.host == host.id).map(looked_at).collect();
+    let theirs: Vec<select::Unit<'_>> =
+        units.iter().filter(|unit| unit.host == host.id).map(Unit::selectable).collect();
     let state = host.state.as_ref().map(|received| &received.value);
     wanted.picks(&match state {
         Some(state) => select::Host { labels: &labels, ..select::Host::of(host.id, state, &theirs) },
@@ -147,17 +148,6 @@ fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
             units: &theirs,
         },
     })
-}
-
-fn looked_at(unit: &Unit) -> select::Unit<'_> {
-    select::Unit {
-        host: unit.host,
-        hostname: &unit.hostname,
-        name: &unit.unit,
-        spec: &unit.desired.spec,
-        phase: unit.observed.phase,
-        content: unit.observed.content.as_ref(),
-    }
 }
 
 /// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with

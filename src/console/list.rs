@@ -1,6 +1,6 @@
 //! Lists as they are asked for: which items, in which order, how many.
 
-use muster_topics::{select, unit::Phase};
+use muster_topics::unit::Phase;
 
 use crate::api::{Unit, UnitListing, UnitSort};
 
@@ -8,7 +8,7 @@ use crate::api::{Unit, UnitListing, UnitSort};
 pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
     units.retain(|unit| {
         let is_of_kind = wanted.kind.as_ref().is_none_or(|kind| kind.as_str() == unit.desired.spec.kind());
-        is_of_kind && wanted.select.as_ref().is_none_or(|select| select.picks_unit(&looked_at(unit)))
+        is_of_kind && wanted.select.as_ref().is_none_or(|select| select.picks_unit(&unit.selectable()))
     });
     // Each of these keeps the order that there is among equals.
     match wanted.sort {
@@ -34,17 +34,6 @@ fn place(unit: &Unit) -> u8 {
         Phase::Playing => 6,
         Phase::Stopped => 7,
         Phase::Absent => 8,
-    }
-}
-
-fn looked_at(unit: &Unit) -> select::Unit<'_> {
-    select::Unit {
-        host: unit.host,
-        hostname: &unit.hostname,
-        name: &unit.unit,
-        spec: &unit.desired.spec,
-        phase: unit.observed.phase,
-        content: unit.observed.content.as_ref(),
     }
 }
 

@@ -377,21 +377,24 @@ mod tests {
         assert!(!is_let_in(authority, &list.borrow(), &member.certificate));
     }
 
-    #[tokio::test]
-    async fn a_change_of_another_process_is_noticed() {
-        let fixture = Fixture::new().await;
-        let mut list = fixture.running.revocations();
-        list.borrow_and_update();
-        let other = Store::open(&fixture.dir.path().join("console/console.db")).await.unwrap();
-        let issued = Issued {
+    fn revoked_observer() -> Issued {
+        Issued {
             serial: "4100".to_owned(),
             role: IssuedRole::Observer,
             name: "bridge".parse().unwrap(),
             issued_ms: 0,
             expires_ms: Millis::MAX,
             revoked_ms: Some(1_000),
-        };
-        issued::add(other.write(), &issued).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_of_another_process_is_noticed() {
+        let fixture = Fixture::new().await;
+        let mut list = fixture.running.revocations();
+        list.borrow_and_update();
+        let other = Store::open(&fixture.dir.path().join("console/console.db")).await.unwrap();
+        issued::add(other.write(), &revoked_observer()).await.unwrap();
         list.changed().await.unwrap();
         assert_eq!(serials(&list.borrow()), ["4100"]);
     }
@@ -404,15 +407,7 @@ mod tests {
         let path = dir.path().join(FILE);
         write(dir.path(), &authority, &store).await.unwrap();
         let older = std::fs::read(&path).unwrap();
-        let issued = Issued {
-            serial: "4100".to_owned(),
-            role: IssuedRole::Observer,
-            name: "bridge".parse().unwrap(),
-            issued_ms: 0,
-            expires_ms: Millis::MAX,
-            revoked_ms: Some(1_000),
-        };
-        issued::add(store.write(), &issued).await.unwrap();
+        issued::add(store.write(), &revoked_observer()).await.unwrap();
         let mut keeper = Keeper::open(dir.path(), &authority, &store).await.unwrap();
         let mut flipped = std::fs::read(&path).unwrap();
         let middle = flipped.len() / 2;

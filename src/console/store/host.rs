@@ -311,9 +311,14 @@ pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
 
 /// Whether any of these hosts is online.
 pub async fn is_any_online(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
+    has_presence(db, hosts, "state = 'online'").await
+}
+
+/// Whether the presence of any of these hosts meets a condition.
+async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str) -> Result<bool> {
     for piece in pieces(hosts) {
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM presence WHERE state = 'online' AND host IN {})",
+            "SELECT EXISTS (SELECT 1 FROM presence WHERE {condition} AND host IN {})",
             parameters(1, piece.len())
         );
         let query = sqlx::query_as(AssertSqlSafe(sql));
@@ -623,19 +628,7 @@ pub async fn bound_count(db: &SqlitePool) -> Result<u64> {
 
 /// Whether any of these hosts is such a one.
 pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM presence WHERE fresh_time = 0 AND host IN {})",
-            parameters(1, piece.len())
-        );
-        let query = sqlx::query_as(AssertSqlSafe(sql));
-        let (is_any,): (bool,) =
-            piece.iter().fold(query, |query, host| query.bind(host.to_string())).fetch_one(db).await?;
-        if is_any {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    has_presence(db, hosts, "fresh_time = 0").await
 }
 
 /// How long a host that has come to be online is left alone: whoever takes it down may not have heard of it yet.
