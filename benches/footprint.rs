@@ -33,7 +33,7 @@ use std::{
 use anyhow::Result;
 use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running};
-use muster::pki;
+use muster_net::pki;
 use rumqttc::{Client, Event, Incoming, MqttOptions, QoS, TlsConfiguration, Transport};
 
 /// Budgets of the agent at rest, on two cores.

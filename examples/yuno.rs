@@ -1,4 +1,4 @@
-//! A yuno that plays, takes a command, and tells numbers about itself. Built by `cargo build --examples`; given to a
+//! A yuno that plays, takes a command, and tells numbers about itself. Built by `cargo build -p muster-yuno --examples`; given to a
 //! host with
 //!
 //! ```console
@@ -11,10 +11,10 @@
 
 use std::time::Duration;
 
-use muster_yuno::{Ask, Error, Yuno};
+use muster_yuno::{ChannelError, Yuno, YunoQuestion};
 use serde_json::{Map, Value, json};
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), ChannelError> {
     let mut yuno = Yuno::connect_from_env(&["play", "command", "stats"])?;
     let (mut bpm, mut beats, mut playing) = (120_u64, 0_u64, yuno.welcome().playing);
     yuno.status("wound up")?;
@@ -33,14 +33,14 @@ fn main() -> Result<(), Error> {
             continue;
         };
         match request.ask() {
-            ask @ (Ask::Play | Ask::Pause) => {
-                playing = *ask == Ask::Play;
+            ask @ (YunoQuestion::Play | YunoQuestion::Pause) => {
+                playing = *ask == YunoQuestion::Play;
                 // Of its own accord, for whoever looks at it.
                 yuno.stats(&Map::from_iter([("beats".to_owned(), beats.into())]))?;
                 yuno.ok(&request, Value::Null)?;
             }
-            Ask::Stats => yuno.ok(&request, json!({ "bpm": bpm, "beats": beats, "playing": playing }))?,
-            Ask::Command(name, args) if name == "tempo" => {
+            YunoQuestion::Stats => yuno.ok(&request, json!({ "bpm": bpm, "beats": beats, "playing": playing }))?,
+            YunoQuestion::Command(name, args) if name == "tempo" => {
                 let wanted = args.get("bpm").and_then(|bpm| bpm.as_u64().or_else(|| bpm.as_str()?.parse().ok()));
                 match wanted.filter(|bpm| (1..=1_000).contains(bpm)) {
                     Some(wanted) => {

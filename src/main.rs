@@ -1,5 +1,12 @@
-//! The `muster` program: arguments, logging, runtime, signals, and the exit code, which is picked
-//! here alone.
+//! The `muster` program: arguments, logging, runtime, signals, and the exit code, which is chosen
+//! here alone. It puts the parts together, each a crate; its features say which of them a build has.
+//!
+//! - `role`: the long-lived roles as processes of their own
+//! - `up`: broker, console and agent in one process
+
+mod role;
+#[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+mod up;
 
 use std::{
     ffi::OsString,
@@ -12,8 +19,7 @@ use std::{
 #[cfg(feature = "cli")]
 use clap::CommandFactory;
 use clap::{Parser, Subcommand, ValueEnum};
-use muster::failure::{Failure, Kind};
-use muster::role;
+use muster_base::failure::{Failure, FailureKind};
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
@@ -29,7 +35,7 @@ use tracing_subscriber::EnvFilter;
                         muster host ls\n  muster exec -- uname -a\n  muster yuno ls\n\n\
                         Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable."
 )]
-struct Program {
+struct Cli {
     /// What to log, such as `info` or `muster=debug`
     #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
     log: Option<String>,
@@ -39,9 +45,9 @@ struct Program {
     log_format: LogFormat,
     #[cfg(feature = "cli")]
     #[command(flatten)]
-    options: muster::cli::Options,
+    options: muster_cli::GlobalOptions,
     #[command(subcommand)]
-    verb: Verb,
+    verb: MainVerb,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -54,20 +60,20 @@ enum LogFormat {
 }
 
 #[derive(Subcommand, Debug)]
-enum Verb {
+enum MainVerb {
     #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-    Up(muster::up::Up),
-    #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-    Simulate(muster::simulate::Simulate),
+    Up(up::UpArgs),
+    #[cfg(feature = "simulate")]
+    Simulate(muster_simulate::Simulate),
     #[cfg(feature = "agent")]
-    Agent(role::AgentArgs),
+    Agent(role::agent::AgentArgs),
     #[cfg(feature = "console")]
-    Console(role::ConsoleArgs),
+    Console(role::console::ConsoleArgs),
     #[cfg(feature = "broker")]
-    Broker(role::BrokerArgs),
+    Broker(role::broker::BrokerArgs),
     #[cfg(feature = "cli")]
     #[command(flatten)]
-    Operator(muster::cli::Verb),
+    Operator(muster_cli::Verb),
     #[cfg(feature = "cli")]
     /// Print a script that completes muster's verbs in a shell
     Completions {
@@ -76,7 +82,7 @@ enum Verb {
     },
 }
 
-impl Verb {
+impl MainVerb {
     /// What is logged unless something else is asked for: a role tells what it does, a verb only what goes wrong.
     fn default_log(&self) -> &'static str {
         match self {
@@ -97,7 +103,7 @@ impl Verb {
 
     /// Refuses a form of data that it does not have.
     #[cfg(feature = "cli")]
-    fn check_form(&self, form: muster::cli::print::Format) -> Result<(), Failure> {
+    fn check_form(&self, form: muster_cli::print::PrintFormat) -> Result<(), Failure> {
         let name = match self {
             #[cfg(feature = "agent")]
             Self::Agent(_) => "agent",
@@ -107,14 +113,16 @@ impl Verb {
             Self::Broker(_) => "broker",
             Self::Completions { .. } => "completions",
             #[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
-            Self::Up(_) | Self::Simulate(_) => return Ok(()),
+            Self::Up(_) => return Ok(()),
+            #[cfg(feature = "simulate")]
+            Self::Simulate(_) => return Ok(()),
             Self::Operator(_) => return Ok(()),
         };
-        if form == muster::cli::print::Format::Table {
+        if form == muster_cli::print::PrintFormat::Table {
             return Ok(());
         }
         let message = format!("what `muster {name}` prints is text, which has no other form");
-        Err(Failure::new(Kind::Usage, message).hint("leave out --output"))
+        Err(Failure::new(FailureKind::Usage, message).hint("leave out --output"))
     }
 
     /// Whether it starts processes that are to outlive it, whose ends the first process of a container has to take in.
@@ -134,10 +142,12 @@ impl Verb {
         let one = || Builder::new_current_thread().enable_all().build();
         match self {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-            Self::Up(_) | Self::Simulate(_) => Builder::new_multi_thread().enable_all().build(),
+            Self::Up(_) => Builder::new_multi_thread().enable_all().build(),
+            #[cfg(feature = "simulate")]
+            Self::Simulate(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(feature = "console")]
             Self::Console(_) => {
-                muster::lean::share_heaps();
+                muster_base::memory_release::share_heaps();
                 Builder::new_multi_thread().enable_all().build()
             }
             #[cfg(feature = "broker")]
@@ -149,16 +159,17 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
-    let program = Program::parse_from(arguments(std::env::args_os()));
+    let program = Cli::parse_from(arguments(std::env::args_os()));
     #[cfg(feature = "agent")]
     if program.verb.leaves_orphans() {
-        match muster::init::run_if_first() {
+        match muster_agent::init::run_if_first() {
             Ok(None) => {}
             Ok(Some(code)) => return ExitCode::from(code),
             Err(error) => {
-                let failure = Failure::new(Kind::Failed, format!("as the first process of this container: {error}"));
+                let failure =
+                    Failure::new(FailureKind::Failed, format!("as the first process of this container: {error}"));
                 tell(&failure.hint("have the container begin with an init (`podman run --init`)"));
-                return ExitCode::from(Kind::Failed.code());
+                return ExitCode::from(FailureKind::Failed.code());
             }
         }
     }
@@ -181,34 +192,40 @@ fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     arguments
 }
 
-fn run(program: Program) -> Result<(), Failure> {
+fn run(program: Cli) -> Result<(), Failure> {
     #[cfg(feature = "cli")]
     program.verb.check_form(program.options.output)?;
     start_log(&program)?;
     let runtime =
-        program.verb.runtime().map_err(|error| Failure::new(Kind::Failed, format!("the runtime: {error}")))?;
+        program.verb.runtime().map_err(|error| Failure::new(FailureKind::Failed, format!("the runtime: {error}")))?;
     let done = runtime.block_on(async {
         let shutdown =
-            shutdown_on_signals().map_err(|error| Failure::new(Kind::Failed, format!("signals: {error}")))?;
+            shutdown_on_signals().map_err(|error| Failure::new(FailureKind::Failed, format!("signals: {error}")))?;
         match program.verb {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-            Verb::Up(up) => muster::up::run(up, program.options.output, shutdown).await,
-            #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-            Verb::Simulate(wanted) => muster::simulate::run(wanted, &program.options, shutdown).await,
+            MainVerb::Up(up) => up::run(up, program.options.output, shutdown).await,
+            #[cfg(feature = "simulate")]
+            MainVerb::Simulate(wanted) => muster_simulate::run(wanted, &program.options, shutdown).await,
             #[cfg(feature = "agent")]
-            Verb::Agent(args) => role::agent(args, shutdown).await,
+            MainVerb::Agent(args) => role::agent::agent(args, shutdown).await,
             #[cfg(feature = "console")]
-            Verb::Console(args) => role::console(args, shutdown).await,
+            MainVerb::Console(args) => role::console::console(args, shutdown).await,
             #[cfg(feature = "broker")]
-            Verb::Broker(args) => role::broker(args, shutdown).await,
+            MainVerb::Broker(args) => role::broker::broker(args, shutdown).await,
             #[cfg(feature = "cli")]
-            Verb::Operator(verb) => muster::cli::run(verb, &program.options, shutdown).await,
+            MainVerb::Operator(verb) => {
+                #[cfg(feature = "console")]
+                let new_link: Option<muster_cli::login::NewSignInLink> = Some(role::console::new_sign_in_link);
+                #[cfg(not(feature = "console"))]
+                let new_link = None;
+                muster_cli::run(verb, &program.options, new_link, shutdown).await
+            }
             #[cfg(feature = "cli")]
-            Verb::Completions { shell } => {
+            MainVerb::Completions { shell } => {
                 // It would panic where it cannot write.
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Program::command(), "muster", &mut script);
-                muster::terminal::out(&script)
+                clap_complete::generate(shell, &mut Cli::command(), "muster", &mut script);
+                muster_base::terminal::out(&script)
             }
         }
     });
@@ -220,21 +237,23 @@ fn run(program: Program) -> Result<(), Failure> {
 /// Says what failed and what to do about it.
 fn tell(failure: &Failure) {
     if let Some(message) = &failure.message {
-        muster::terminal::err(&format!("error: {message}\n"));
+        muster_base::terminal::err(&format!("error: {message}\n"));
     }
     if let Some(hint) = &failure.hint {
-        muster::terminal::err(&format!("hint: {hint}\n"));
+        muster_base::terminal::err(&format!("hint: {hint}\n"));
     }
 }
 
-fn start_log(program: &Program) -> Result<(), Failure> {
+fn start_log(program: &Cli) -> Result<(), Failure> {
     let filter = program.log.as_deref().unwrap_or(program.verb.default_log());
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Failure::new(Kind::Usage, format!("--log: {error}")).hint("`info`, or `warn,muster=debug`, for example")
+        Failure::new(FailureKind::Usage, format!("--log: {error}")).hint("`info`, or `warn,muster=debug`, for example")
     })?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| muster::terminal::Log).with_ansi(colours);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| muster_base::terminal::LogWriter)
+        .with_ansi(colours);
     match program.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),
@@ -273,12 +292,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_holds() {
-        Program::command().debug_assert();
+    fn clap_grammar_is_valid() {
+        Cli::command().debug_assert();
     }
 
     #[test]
-    fn by_its_other_name_it_is_a_verb() {
+    fn program_named_ycommand_is_a_verb() {
         for name in ["ycommand", "/usr/local/bin/ycommand"] {
             let given = [name, "-c", "list-yunos"].map(OsString::from);
             assert_eq!(arguments(given), ["muster", "ycommand", "-c", "list-yunos"]);
@@ -287,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_that_are_typed_are_understood() {
+    fn typical_command_lines_parse() {
         for line in [
             "muster exec -- uname -a",
             "muster exec --host a --host b --timeout 5s --env A=b -- sh -c x",
@@ -301,7 +320,7 @@ mod tests {
             "muster token create --count 100",
             "muster simulate --hosts 1000 --churn 5%/min --fail 1% --ramp 10s --for 5m --takes 2s",
         ] {
-            assert!(Program::try_parse_from(line.split(' ')).is_ok(), "{line}");
+            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
         for line in [
             "muster exec uname",
@@ -313,7 +332,7 @@ mod tests {
             "muster simulate --hosts 0",
             "muster simulate --hosts 5 --fail 101%",
         ] {
-            assert!(Program::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `muster up`: broker, console and this host's agent in one process, everything in one data folder,
-//! secured from the first moment. Started again it goes on where it was.
+//! `muster up`: broker, console and this host's agent in one process, with everything in one data folder,
+//! secured from the first moment. Started again, it continues where it was.
 //!
-//! **Invariant: nothing is made before the folder is held and every port is known to be free.**
+//! **Invariant: nothing is created before the folder is locked and every port is known to be free.**
 
 use std::{
     env,
@@ -15,7 +15,22 @@ use std::{
 };
 
 use clap::Args;
+use muster_agent::{RunningAgent, config::Secret, join};
+use muster_api::{Labels, NewCommand, NewConfig, NewTarget, NewToken};
+use muster_base::{
+    failure::{Failure, FailureContext as _, FailureKind},
+    files,
+    folders::{self, UserFolders},
+    reload::{self, HangUpSignals},
+};
 use muster_broker::{Broker, Tls};
+use muster_cli::{
+    context::{self, Contexts},
+    print::{self, PrintFormat, Printer},
+};
+use muster_console::{
+    Console, ConsoleError, PreparedConsole, RunningConsole, StartedBy, authority::Authority, config::Config,
+};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
@@ -25,21 +40,7 @@ use nix::unistd::geteuid;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    agent::{self, RunningAgent, config::Secret, join},
-    api::{Labels, NewCommand, NewConfig, NewTarget, NewToken},
-    broker,
-    cli::{
-        context::{self, Contexts},
-        print::{self, Format, Printer},
-    },
-    console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, authority::Authority, config::Config},
-    failure::{Context as _, Failure, Kind},
-    files,
-    folders::{self, UserFolders},
-    reload::{self, HangUps},
-    revoked,
-};
+use crate::role::{embedded_broker, revoked};
 
 /// How long the agent may take to connect before that is said.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
@@ -56,7 +57,7 @@ const LOCK: &str = "lock";
                         muster up --listen 192.0.2.5            other hosts may join (see `muster token create`)\n  \
                         muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0"
 )]
-pub struct Up {
+pub(crate) struct UpArgs {
     /// Where everything is kept [default: $XDG_DATA_HOME/muster if that is set, else /var/lib/muster-up for root and
     /// ~/.local/share/muster for others]
     #[arg(long, value_name = "DIR")]
@@ -88,13 +89,13 @@ pub struct Up {
 ///
 /// # Errors
 /// If something of it cannot start; what had started is stopped again.
-pub async fn run(up: Up, format: Format, shutdown: CancellationToken) -> Result<(), Failure> {
+pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationToken) -> Result<(), Failure> {
     let data = match &up.data {
         Some(folder) => folders::absolute(folder).trying(format_args!("the folder {}", folder.display()))?,
         None => default_data()?,
     };
-    let mut steps = Steps::new();
-    let mut hang_ups = HangUps::listen()?;
+    let mut steps = ProgressPrinter::new();
+    let mut hang_ups = HangUpSignals::listen()?;
     let _held = hold(&data, &up)?;
 
     let prepared = prepare(&up, &data).await?;
@@ -124,17 +125,17 @@ pub async fn run(up: Up, format: Format, shutdown: CancellationToken) -> Result<
             return ended.map(drop);
         }
     };
-    let parts = Parts { broker, console, agent };
+    let parts = RunningParts { broker, console, agent };
     let ready = tokio::select! {
         ready = make_ready(&up, &data, &parts, &mut steps) => ready,
         () = shutdown.cancelled() => Ok(None),
     };
     if let (Ok(sample), false) = (&ready, shutdown.is_cancelled()) {
-        let mut summary = Summary::of(&up, &data, &parts, &urls.1, format).await?;
+        let mut summary = UpSummary::of(&up, &data, &parts, &urls.1, format).await?;
         // It may not have been told of yet.
         summary.unit = sample.clone().map(|unit| ("yuno", unit)).or(summary.unit);
         match format {
-            Format::Table => print::write_out(&summary.text(&up))?,
+            PrintFormat::Table => print::write_out(&summary.text(&up))?,
             format => Printer::new(format).one(&summary, Vec::new)?,
         }
         while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
@@ -146,17 +147,17 @@ pub async fn run(up: Up, format: Format, shutdown: CancellationToken) -> Result<
 }
 
 /// What runs, once all of it does.
-struct Parts {
+struct RunningParts {
     broker: Broker,
     console: RunningConsole,
     agent: RunningAgent,
 }
 
-impl Parts {
+impl RunningParts {
     /// What there is to be read anew: there is no configuration, but certificates of broker and console are made at the start.
-    fn renew(&self, up: &Up) -> Result<(), Failure> {
+    fn renew(&self, up: &UpArgs) -> Result<(), Failure> {
         let tls = broker_tls(up, self.console.authority())?;
-        self.broker.credentials().replace_tls(&tls).map_err(|error| broker::failure(&error, "--mqtt-port"))?;
+        self.broker.credentials().replace_tls(&tls).map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))?;
         self.console.renew().map_err(|error| start_failure(&error))
     }
 
@@ -189,9 +190,9 @@ async fn running_yunos(console: &Console, host: HostId) -> Vec<String> {
 }
 
 /// Progress, for somebody who waits: a line for each step, with its time.
-struct Steps(Instant);
+struct ProgressPrinter(Instant);
 
-impl Steps {
+impl ProgressPrinter {
     fn new() -> Self {
         Self(Instant::now())
     }
@@ -228,9 +229,9 @@ fn make_data(data: &Path) -> io::Result<()> {
 
 /// Takes the data folder for this process, and sees that every port is free. A folder that was made
 /// for this is taken away again if one is not.
-fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
+fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let folder = |error: io::Error| {
-        Failure::new(Kind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
+        Failure::new(FailureKind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
             .hint("choose a folder that you may write with --data DIR")
     };
     let is_new = !data.exists();
@@ -241,7 +242,7 @@ fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             return Err(Failure::new(
-                Kind::Failed,
+                FailureKind::Failed,
                 format!("another `muster up` runs with the data folder {}", data.display()),
             )
             .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data DIR"));
@@ -263,7 +264,7 @@ fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
 
 fn is_free(what: &str, flag: &str, address: SocketAddr) -> Result<(), Failure> {
     TcpListener::bind(address).map(drop).map_err(|error| {
-        let failure = Failure::new(Kind::Failed, format!("cannot listen on {address} for {what}: {error}"));
+        let failure = Failure::new(FailureKind::Failed, format!("cannot listen on {address} for {what}: {error}"));
         let other = format!("choose another port with {flag} PORT (0 takes a free one)");
         match error.kind() {
             io::ErrorKind::AddrNotAvailable => {
@@ -277,30 +278,32 @@ fn is_free(what: &str, flag: &str, address: SocketAddr) -> Result<(), Failure> {
     })
 }
 
-async fn prepare(up: &Up, data: &Path) -> Result<Prepared, Failure> {
+async fn prepare(up: &UpArgs, data: &Path) -> Result<PreparedConsole, Failure> {
     let config = Config {
         data_dir: data.join("console"),
         web_listen: SocketAddr::new(up.web_listen, up.web_port),
         hosts_listen: SocketAddr::new(up.listen, up.hosts_port),
         ..Config::default()
     };
-    console::prepare(config).await.map_err(|error| start_failure(&error))
+    muster_console::prepare(config).await.map_err(|error| start_failure(&error))
 }
 
-fn start_failure(error: &StartError) -> Failure {
-    let failure = Failure::told(Kind::Failed, crate::failure::with_causes(error));
+fn start_failure(error: &ConsoleError) -> Failure {
+    let failure = Failure::told(FailureKind::Failed, muster_base::failure::with_causes(error));
     match error {
-        StartError::Listen { setting, .. } => {
+        ConsoleError::Listen { setting, .. } => {
             let flag = if *setting == "web_listen" { "--web-port" } else { "--hosts-port" };
             failure.hint(format!("choose another port with {flag} PORT (0 takes a free one)"))
         }
-        StartError::Folder { .. } | StartError::InUse { .. } => failure.hint("choose another folder with --data DIR"),
+        ConsoleError::Folder { .. } | ConsoleError::InUse { .. } => {
+            failure.hint("choose another folder with --data DIR")
+        }
         _ => failure,
     }
 }
 
 /// A certificate of the broker, made now.
-fn broker_tls(up: &Up, authority: &Authority) -> Result<Tls, Failure> {
+fn broker_tls(up: &UpArgs, authority: &Authority) -> Result<Tls, Failure> {
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
     names.sort();
@@ -309,13 +312,13 @@ fn broker_tls(up: &Up, authority: &Authority) -> Result<Tls, Failure> {
     Ok(Tls { authority: authority.certificate_pem().to_owned(), certificate, key })
 }
 
-async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
+async fn start_broker(up: &UpArgs, data: &Path, prepared: &PreparedConsole) -> Result<Broker, Failure> {
     let tls = broker_tls(up, prepared.authority())?;
     let config = muster_broker::Config {
         store: Some(data.join("broker")),
         ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
     };
-    Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
+    Broker::start(config).await.map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))
 }
 
 /// The broker's address for this process, and for hosts.
@@ -338,15 +341,17 @@ fn bracketed(address: IpAddr) -> String {
 /// Starts this host's agent, which joins by a token of its own at the first start; later, it is told
 /// where broker and console are now.
 async fn start_agent(
-    up: &Up,
+    up: &UpArgs,
     folder: &Path,
     running: &RunningConsole,
     broker_url: &str,
 ) -> Result<RunningAgent, Failure> {
     let console = running.console();
-    let told = |error: &dyn std::error::Error| Failure::told(Kind::Failed, crate::failure::with_causes(error));
+    let told =
+        |error: &dyn std::error::Error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(error));
     let known = join::load(folder).map_err(|error| told(&error))?;
-    let mut config = agent::config::Config { data_dir: folder.to_owned(), ..agent::config::Config::default() };
+    let mut config =
+        muster_agent::config::Config { data_dir: folder.to_owned(), ..muster_agent::config::Config::default() };
     if let Some(socket) = &up.podman_socket {
         config.containers.podman_socket.clone_from(socket);
     }
@@ -368,7 +373,7 @@ async fn start_agent(
         let token = token.token.parse().trying("the agent's token")?;
         config.join = Some(Secret::new(token));
     }
-    agent::start(config).await.map_err(|error| told(&error))
+    muster_agent::start(config).await.map_err(|error| told(&error))
 }
 
 fn admin() -> Result<Name, Failure> {
@@ -376,7 +381,12 @@ fn admin() -> Result<Name, Failure> {
 }
 
 /// Waits for the agent, writes the context, and makes the sample; gives that, if it was made now.
-async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> Result<Option<UnitName>, Failure> {
+async fn make_ready(
+    up: &UpArgs,
+    data: &Path,
+    parts: &RunningParts,
+    steps: &mut ProgressPrinter,
+) -> Result<Option<UnitName>, Failure> {
     let mut connected = parts.agent.connected();
     match tokio::time::timeout(CONNECT_PATIENCE, connected.wait_for(|connected| *connected)).await {
         Ok(_) => steps.done("agent"),
@@ -395,7 +405,7 @@ async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> R
 }
 
 /// Writes the operator's context; a token that still works stays.
-async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: HostId) -> Result<(), Failure> {
+async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host: HostId) -> Result<(), Failure> {
     let console = running.console();
     let path = context::path()?;
     let mut contexts = Contexts::load(&path)?;
@@ -413,13 +423,13 @@ async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: Hos
         ),
         false => None,
     };
-    contexts.add(&name, context::Context { url, operator, token, authority, proxy: None, host: Some(host) });
+    contexts.add(&name, context::ConsoleContext { url, operator, token, authority, proxy: None, host: Some(host) });
     contexts.save(&path)
 }
 
 /// `local` for the usual folder; another installation has a context of its own, named after its folder
 /// (also where that was said as `.` or `..`).
-fn context_name(up: &Up, data: &Path) -> String {
+fn context_name(up: &UpArgs, data: &Path) -> String {
     let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
     match (&up.data, whole.file_name()) {
         (Some(_), Some(name)) => name.to_string_lossy().into_owned(),
@@ -456,7 +466,7 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
 
 /// What is up, and how to get at it.
 #[derive(Serialize)]
-struct Summary {
+struct UpSummary {
     web: String,
     /// A sign-in link, for somebody at a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -474,11 +484,17 @@ struct Summary {
     unit: Option<(&'static str, UnitName)>,
 }
 
-impl Summary {
-    async fn of(up: &Up, data: &Path, parts: &Parts, broker_url: &str, format: Format) -> Result<Self, Failure> {
+impl UpSummary {
+    async fn of(
+        up: &UpArgs,
+        data: &Path,
+        parts: &RunningParts,
+        broker_url: &str,
+        format: PrintFormat,
+    ) -> Result<Self, Failure> {
         let (console, host) = (parts.console.console(), parts.agent.host());
         // What is no terminal may be a log, and that is no place for a secret.
-        let sign_in = match io::stdout().is_terminal() && format == Format::Table {
+        let sign_in = match io::stdout().is_terminal() && format == PrintFormat::Table {
             true => Some(console.new_sign_in_link().await.trying("a sign-in link")?),
             false => None,
         };
@@ -499,7 +515,7 @@ impl Summary {
         })
     }
 
-    fn text(&self, up: &Up) -> String {
+    fn text(&self, up: &UpArgs) -> String {
         let program = program();
         let sign_in = match &self.sign_in {
             Some(link) => format!("sign in, once and within 15 minutes: {link}"),

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use muster::pki;
+use muster_net::pki;
 use rustls::{ServerConfig, ServerConnection, StreamOwned, server::WebPkiClientVerifier};
 
 /// Set in the environment of the child: its address and the folder of its certificate.

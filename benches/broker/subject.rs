@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
-use muster::{console::authority::Authority, pki};
+use muster_console::authority::Authority;
+use muster_net::pki;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA256};
 use rustls::{ClientConfig, client::Resumption};
 use tempfile::TempDir;

@@ -11,11 +11,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use muster::{
-    api,
-    cli::{client::Client, context::Contexts},
-    clock::now_ms,
-};
+use muster_base::clock::now_ms;
+use muster_cli::{client::ConsoleClient, context::Contexts};
 use muster_topics::command::{Exec, Verb};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -151,7 +148,7 @@ impl Place {
         ensure!(signed_in.status.success(), "{}", String::from_utf8_lossy(&signed_in.stderr));
         let context = Contexts::load(&self.path("config/muster/context.toml"))
             .and_then(|contexts| contexts.pick(None))
-            .and_then(|context| Client::new(&context))
+            .and_then(|context| ConsoleClient::new(&context))
             .map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
         Ok(Console { process, client: context, ledger: Ledger::open(&data)? })
     }
@@ -205,7 +202,7 @@ impl Broker {
 /// A running console.
 pub(crate) struct Console {
     process: Process,
-    client: Client,
+    client: ConsoleClient,
     ledger: Ledger,
 }
 
@@ -238,7 +235,8 @@ impl Console {
             timeout_ms: 60_000,
             ..serde_json::from_str(r#"{"argv": ["true"], "timeout_ms": 60000, "output_max_bytes": 1048576}"#)?
         };
-        let wanted = api::NewCommand { target: api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
+        let wanted =
+            muster_api::NewCommand { target: muster_api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
         let client = self.client.clone();
         let began = Instant::now();
         // The answer lists every host; nobody waits for it here.

@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
-use muster::{
-    api::CommandState,
-    clock::now_ms,
-    console::{
-        authority::Certificate,
-        store::{Store, alert, command, host},
-    },
+use muster_api::CommandState;
+use muster_base::clock::now_ms;
+use muster_console::{
+    authority::IssuedPem,
+    store::{Store, alert, command, host},
 };
-use muster_series::{Column, SeriesStore};
+use muster_series::{SeriesColumn, SeriesStore};
 use muster_topics::{
     Millis, V1,
     command::{Command, Exec, Target, Verb},
@@ -111,10 +109,10 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
     let mut db = store.begin().await?;
     let (mut presences, mut states) = (Vec::new(), Vec::new());
     for (number, id) in hosts.iter().enumerate() {
-        let joining = host::Joining { host: *id, hostname: name(number), facts: of(facts())?, sealing_key: None };
+        let joining = host::JoiningHost { host: *id, hostname: name(number), facts: of(facts())?, sealing_key: None };
         let key = Digest::of(id.to_string().as_bytes());
         let certificate =
-            Certificate { pem: String::new(), serial: format!("{number:040x}"), key, expires_ms: now + 90 * DAY_MS };
+            IssuedPem { pem: String::new(), serial: format!("{number:040x}"), key, expires_ms: now + 90 * DAY_MS };
         host::join(&mut db, &joining, &certificate, now).await?;
         // Of every seventh nothing was heard for a while.
         let word = if number % 7 == 6 { "offline" } else { "online" };
@@ -126,7 +124,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
             }))?,
         ));
         let state = state(&name(number), number);
-        let held = host::Held { epoch: 1, seq: 2, state: state.clone(), base: Some((1, state)) };
+        let held = host::StoredState { epoch: 1, seq: 2, state: state.clone(), base: Some((1, state)) };
         states.push(host::NewState { host: *id, held, hostname: name(number) });
     }
     host::set_presences(&mut db, &presences, now).await?;
@@ -192,7 +190,7 @@ async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<Com
             "status": "exited", "exit": {"code": code}, "started_ms": now + 3, "finished_ms": now + 5 + number as i64 % 40,
             "stdout": {"rest": {"text": format!("what {} has to say\n", name(number))}},
         });
-        outcomes.push(command::Settled { command: order.id, host: *host, outcome: of(outcome)? });
+        outcomes.push(command::SettledOutcome { command: order.id, host: *host, outcome: of(outcome)? });
     }
     command::settle(&mut db, &outcomes, now).await?;
     for host in hosts.iter().skip(answered).step_by(3) {
@@ -206,7 +204,7 @@ async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<Com
 async fn measured(path: &Path, hosts: &[HostId]) -> Result<()> {
     let store = SeriesStore::open(path).await?;
     let now = now_ms() / STEP_MS * STEP_MS;
-    let column = |name: &str, labels: &[(&str, &str)], since_ms: Millis, number: usize| Column {
+    let column = |name: &str, labels: &[(&str, &str)], since_ms: Millis, number: usize| SeriesColumn {
         name: name.to_owned(),
         labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         samples: (0..since_ms / STEP_MS)

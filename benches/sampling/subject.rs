@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use muster::agent::metric::Group;
+use muster_agent::metric::MetricGroup;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, User, getuid},
@@ -58,7 +58,7 @@ impl Subject {
     /// An agent that has joined and been heard of.
     pub(crate) fn agent(fleet: &Fleet, program: &Path, measures: bool) -> Result<Self> {
         let home = Home::new();
-        let off = if measures { Vec::new() } else { Group::ALL.to_vec() };
+        let off = if measures { Vec::new() } else { MetricGroup::ALL.to_vec() };
         let off = serde_json::to_string(&off)?;
         let config = home.path().join("agent.toml");
         fs::write(&config, format!("data_dir = {:?}\n[metrics]\noff = {off}\n", home.path().join("agent")))?;

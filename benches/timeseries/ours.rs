@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_series::{Column, GATHER, GATHERED_MAX, Resolution, Selector, SeriesStore, Settings};
+use muster_series::{GATHER, GATHERED_MAX, Resolution, SeriesColumn, SeriesSelector, SeriesStore, StoreSettings};
 use muster_topics::metric::{self, Point};
 use tokio::sync::mpsc;
 
@@ -46,12 +46,12 @@ fn busy() -> Result<Duration> {
 
 async fn open(folder: &Path) -> Result<SeriesStore> {
     // Long ago is not too old here.
-    let settings = Settings { raw: Duration::from_secs(3650 * 24 * 3600), ..Settings::default() };
+    let settings = StoreSettings { raw: Duration::from_secs(3650 * 24 * 3600), ..StoreSettings::default() };
     Ok(SeriesStore::open_with(&folder.join("series.db"), &settings).await?)
 }
 
-fn columns(piece: Piece) -> Vec<Column> {
-    piece.into_iter().map(|(name, labels, samples)| Column { name, labels, samples }).collect()
+fn columns(piece: Piece) -> Vec<SeriesColumn> {
+    piece.into_iter().map(|(name, labels, samples)| SeriesColumn { name, labels, samples }).collect()
 }
 
 async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
@@ -74,8 +74,12 @@ async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
     let start = Instant::now();
     store.settle().await;
     table.put(Subject::Muster, Row::Settle, start.elapsed().as_secs_f64());
-    let ids: Vec<_> =
-        store.select(Selector::parse("{realm='shop'}")?, plan.series).await?.iter().map(|series| series.id).collect();
+    let ids: Vec<_> = store
+        .select(SeriesSelector::parse("{realm='shop'}")?, plan.series)
+        .await?
+        .iter()
+        .map(|series| series.id)
+        .collect();
     let mut count = 0;
     for ids in ids.chunks(20) {
         count += store.points(ids, (0, i64::MAX)).await?.iter().map(Vec::len).sum::<usize>();
@@ -149,7 +153,7 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     let took = begin.elapsed();
     let taking = (busy()? - used).as_secs_f64() / took.as_secs_f64();
     table.put(Subject::Muster, Row::SlowMemory, resident_mb(this())?);
-    let found = store.select(Selector::parse("{hostname=~'shop-.*'}")?, data::HOSTS * data::OF_HOST).await?;
+    let found = store.select(SeriesSelector::parse("{hostname=~'shop-.*'}")?, data::HOSTS * data::OF_HOST).await?;
     let mut points = 0;
     for series in found.chunks(100) {
         let ids: Vec<_> = series.iter().map(|series| series.id).collect();
@@ -185,7 +189,7 @@ async fn questions(table: &mut Table) -> Result<()> {
     let later = Point::new("later", &[], BASE_MS + DAY_MS + HOUR_MS).field("v", 0.0);
     store.append(&[later]).await?;
     store.settle().await;
-    let all = || Selector::parse("asked_busy_percent");
+    let all = || SeriesSelector::parse("asked_busy_percent");
     let chosen = store.select(all()?, data::ASKED).await?;
     let mut times = Vec::new();
     for i in 0..500 {

@@ -1,13 +1,13 @@
-//! From a TCP connection to a [`Guest`]: accept, TLS, WebSocket, and what the client's certificate says.
+//! Accepts connections: TCP, TLS, WebSocket, and the client's certificate, up to a [`PendingClient`].
 //!
-//! There is a listener for each way in, with a guard of its own: those that are not clients yet are limited in number and
-//! time, and when their places run out those who say nothing give way (see [`muster_guard`]).
+//! Each transport has a listener with a guard of its own: connections that are not clients yet are limited in number and
+//! time, and when the places are full, silent ones give way (see [`muster_guard`]).
 //!
-//! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting.
+//! Each connection has a task from its first byte on, so that a silent one delays nobody.
 //!
 //! The task that accepts a connection becomes that connection's own, and a new one accepts the next. A worker of tokio
-//! goes on with a task that it has just spawned, and wakes another worker when there are two: one task that accepted them
-//! all would wake one for each, and a storm of CONNECTs is mostly less than a single worker can do.
+//! continues with a task that it has just spawned, and wakes another worker when there are two: one task that accepted all
+//! connections would wake a worker for each, and a storm of CONNECTs is mostly less than a single worker can do.
 
 use std::{
     io,
@@ -18,8 +18,7 @@ use std::{
     time::Duration,
 };
 
-use muster_guard::{Guard, Kind, Place, RecentLogins, listen, log_peer};
-use muster_topics::role::Identity;
+use muster_guard::{ConnectionPlace, Guard, RecentLogins, listen, log_peer};
 use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -28,56 +27,41 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::limits::BrokerLimits;
 use crate::{
-    Limits, Shared, StartError, admit,
-    connection::Connection,
+    admit,
+    connection::ClientConnection,
+    error::BrokerError,
+    state::BrokerState,
     stats::Beginning,
-    stream::Stream,
-    tls::{Current, TlsStream},
-    websocket::{WebSocket, WebSocketError},
-    who::{self, NobodyError, Serial},
+    stream::ClientStream,
+    tls::{CurrentTls, TlsStream},
+    websocket::{WebSocketError, WebSocketStream},
+    who::{self},
 };
+
+pub(crate) use super::pending::{PendingClient, TURNED_AWAY, TransportProof};
 
 /// The pause after an accept that failed, mostly for want of open files, which a client's end gives back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection that did not become a client's, by where it came from.
-pub(crate) const TURNED_AWAY: Kind = Kind::new("refused connections", 60).burst(3);
-
-/// A connection whose transport is ready, before its CONNECT.
-pub(crate) struct Guest {
-    pub(crate) stream: Stream,
-    pub(crate) peer: SocketAddr,
-    pub(crate) proof: Proof,
-}
-
-/// What its transport has shown of who a guest is.
-pub(crate) enum Proof {
-    /// A certificate of the fleet's authority.
-    Certificate { identity: Identity, serial: Serial },
-    /// Nothing: its CONNECT has to bring a user name and a password.
-    Password,
-    /// One that says nothing: its CONNECT is only there to be refused.
-    Nobody(NobodyError),
-}
-
 /// A way in.
 #[derive(Clone)]
-pub(crate) enum Door {
-    Tls(Current),
-    WebSocket(Current),
+pub(crate) enum Transport {
+    Tls(CurrentTls),
+    WebSocket(CurrentTls),
     Plain,
 }
 
 /// A way in that is open.
-pub(crate) struct Open {
-    pub(crate) door: Door,
+pub(crate) struct OpenListener {
+    pub(crate) door: Transport,
     /// With the real port.
     pub(crate) address: SocketAddr,
     listener: TcpListener,
 }
 
-impl Door {
+impl Transport {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Tls(_) => "TLS",
@@ -87,39 +71,39 @@ impl Door {
     }
 
     /// Listens at `address`. Passwords go nowhere but through this host.
-    pub(crate) fn open(self, address: SocketAddr) -> Result<Open, StartError> {
+    pub(crate) fn open(self, address: SocketAddr) -> Result<OpenListener, BrokerError> {
         if matches!(self, Self::Plain) && !address.ip().to_canonical().is_loopback() {
-            return Err(StartError::NotLoopback(address));
+            return Err(BrokerError::NotLoopback(address));
         }
-        let bind = |source| StartError::Bind { address, source };
+        let bind = |source| BrokerError::Bind { address, source };
         let listener = listen(address).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
-        Ok(Open { door: self, address, listener })
+        Ok(OpenListener { door: self, address, listener })
     }
 }
 
-impl Open {
+impl OpenListener {
     /// Of the listener.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
     /// Accepts connections until the broker stops. `logins` is what all ways in have in common.
-    pub(crate) fn run(self, logins: &Arc<Mutex<RecentLogins>>, shared: Arc<Shared>, tasks: TaskTracker) {
+    pub(crate) fn run(self, logins: &Arc<Mutex<RecentLogins>>, shared: Arc<BrokerState>, tasks: TaskTracker) {
         let guard = Guard::new(shared.limits.strangers(), logins);
-        Arc::new(Entrance { open: self, guard, shared, tasks }).take_next();
+        Arc::new(ListenerContext { open: self, guard, shared, tasks }).take_next();
     }
 }
 
 /// A way in, and what those need who come through it.
-struct Entrance {
-    open: Open,
+struct ListenerContext {
+    open: OpenListener,
     guard: Guard,
-    shared: Arc<Shared>,
+    shared: Arc<BrokerState>,
     tasks: TaskTracker,
 }
 
-impl Entrance {
+impl ListenerContext {
     /// Takes the next connection, and those after it.
     fn take_next(self: Arc<Self>) {
         let tasks = self.tasks.clone();
@@ -132,7 +116,7 @@ impl Entrance {
     }
 
     /// Nothing, once the broker stops.
-    async fn accept(&self) -> Option<(TcpStream, SocketAddr, Place)> {
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr, ConnectionPlace)> {
         let accept = async {
             loop {
                 match self.open.listener.accept().await {
@@ -154,7 +138,7 @@ impl Entrance {
 
 /// Why a connection does not become a guest.
 #[derive(Debug, thiserror::Error)]
-enum Turned {
+enum GuestRefusal {
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
     #[error("the TLS handshake failed: {0}")]
@@ -173,7 +157,7 @@ enum Turned {
     Stopping,
 }
 
-impl Turned {
+impl GuestRefusal {
     fn tls(error: io::Error) -> Self {
         let told = error.get_ref().and_then(|error| error.downcast_ref());
         match told {
@@ -197,12 +181,12 @@ impl Turned {
 }
 
 /// One connection, from its first byte to its last.
-async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shared>, place: Place) {
+async fn serve(socket: TcpStream, peer: SocketAddr, door: Transport, shared: Arc<BrokerState>, place: ConnectionPlace) {
     let (origin, eviction) = (place.origin(), place.eviction());
     // The way in is longer than what a client's task has to remember, so it has memory of its own.
     let mut way_in = Box::pin(come_in(socket, peer, door, &shared, place));
     // Nobody is told to give way who has shown who they are, so nothing of it is known anywhere yet.
-    let came_in = eviction.run_until_cancelled(&mut way_in).await.unwrap_or(Err(Turned::GaveWay));
+    let came_in = eviction.run_until_cancelled(&mut way_in).await.unwrap_or(Err(GuestRefusal::GaveWay));
     drop(way_in);
     match came_in {
         Ok(Some(connection)) => connection.run(peer).await,
@@ -217,13 +201,13 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shar
 async fn come_in(
     socket: TcpStream,
     peer: SocketAddr,
-    door: Door,
-    shared: &Arc<Shared>,
-    place: Place,
-) -> Result<Option<Box<Connection>>, Turned> {
+    door: Transport,
+    shared: &Arc<BrokerState>,
+    place: ConnectionPlace,
+) -> Result<Option<Box<ClientConnection>>, GuestRefusal> {
     let guest = {
         let entering = pin!(enter(socket, peer, door, &shared.limits, &place));
-        shared.stop.run_until_cancelled(entering).await.unwrap_or(Err(Turned::Stopping))?
+        shared.stop.run_until_cancelled(entering).await.unwrap_or(Err(GuestRefusal::Stopping))?
     };
     Ok(admit::admit(guest, shared, place).await)
 }
@@ -231,46 +215,49 @@ async fn come_in(
 async fn enter(
     socket: TcpStream,
     peer: SocketAddr,
-    door: Door,
-    limits: &Limits,
-    place: &Place,
-) -> Result<Guest, Turned> {
+    door: Transport,
+    limits: &BrokerLimits,
+    place: &ConnectionPlace,
+) -> Result<PendingClient, GuestRefusal> {
     let patience = limits.handshake_timeout();
     // Who says nothing takes no memory of a handshake.
-    timeout(patience, place.hear(&socket)).await.map_err(|_| Turned::Silent)??;
+    timeout(patience, place.hear(&socket)).await.map_err(|_| GuestRefusal::Silent)??;
     let transport = async {
-        Ok::<_, Turned>(match door {
-            Door::Plain => (Stream::Plain(socket), Proof::Password),
-            Door::Tls(server) => {
+        Ok::<_, GuestRefusal>(match door {
+            Transport::Plain => (ClientStream::Plain(socket), TransportProof::Password),
+            Transport::Tls(server) => {
                 let stream = shake_hands(socket, server.get(), patience).await?;
                 let proof = proof(&stream);
-                (Stream::Tls(stream), proof)
+                (ClientStream::Tls(stream), proof)
             }
-            Door::WebSocket(server) => {
+            Transport::WebSocket(server) => {
                 let stream = shake_hands(socket, server.get(), patience).await?;
                 let proof = proof(&stream);
-                let stream = WebSocket::accept(stream, limits.packet_max_bytes, patience).await?;
-                (Stream::WebSocket(stream), proof)
+                let stream = WebSocketStream::accept(stream, limits.packet_max_bytes, patience).await?;
+                (ClientStream::WebSocket(stream), proof)
             }
         })
     };
     let (stream, proof) = place.expect(transport).await?;
-    Ok(Guest { stream, peer, proof })
+    Ok(PendingClient { stream, peer, proof })
 }
 
 async fn shake_hands(
     socket: TcpStream,
     server: Arc<ServerConfig>,
     patience: Duration,
-) -> Result<Box<TlsStream<TcpStream>>, Turned> {
+) -> Result<Box<TlsStream<TcpStream>>, GuestRefusal> {
     // It computes for long, and whoever comes next waits behind this task if it goes on now.
     yield_now().await;
-    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::tls)
+    timeout(patience, TlsStream::accept(socket, server))
+        .await
+        .map_err(|_| GuestRefusal::TlsTimeout)?
+        .map_err(GuestRefusal::tls)
 }
 
-fn proof(stream: &TlsStream<TcpStream>) -> Proof {
+fn proof(stream: &TlsStream<TcpStream>) -> TransportProof {
     match who::identify(stream.peer_certificates()) {
-        Ok((identity, serial)) => Proof::Certificate { identity, serial },
-        Err(nobody) => Proof::Nobody(nobody),
+        Ok((identity, serial)) => TransportProof::Certificate { identity, serial },
+        Err(nobody) => TransportProof::Nobody(nobody),
     }
 }

@@ -1,7 +1,7 @@
-//! Who may do what: the client's identity, against the role table of `muster-topics`.
+//! Permissions of a client: its identity, checked against the role table of `muster-topics`.
 //!
-//! **Invariant: only [`Access`] makes a [`Filter`], and what a client publishes is asked of it first.** What the exchange
-//! is given was therefore validated and permitted.
+//! **Invariant: only [`ClientAccess`] makes a [`CheckedFilter`], and every publication is checked by it first.** What the exchange
+//! gets was therefore validated and permitted.
 
 use std::{fmt, sync::Arc};
 
@@ -12,14 +12,14 @@ use muster_topics::{
 
 use crate::{
     codec::Reason,
-    limits::Limits,
+    limits::BrokerLimits,
     stats::Refused,
-    text::{self, Form},
+    text::{self, TopicForm},
 };
 
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum AccessRefusal {
     /// A topic with a wildcard, one that is too long, and the like.
     #[error("the topic is not valid")]
     Topic,
@@ -40,7 +40,7 @@ pub(crate) enum Refusal {
     Subscriptions,
 }
 
-impl Refusal {
+impl AccessRefusal {
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Topic => Reason::TopicNameInvalid,
@@ -52,7 +52,7 @@ impl Refusal {
     }
 }
 
-impl Refusal {
+impl AccessRefusal {
     /// As what a publish or last will is counted that is refused for this.
     pub(crate) fn publish_kind(self) -> Refused {
         match self {
@@ -75,30 +75,30 @@ impl Refusal {
 
 /// What holds for the topics of everybody.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct AccessRules {
     prefix: Prefix,
-    form: Form,
+    form: TopicForm,
 }
 
-impl Rules {
-    pub(crate) fn new(prefix: Prefix, limits: &Limits) -> Arc<Self> {
-        let form = Form { max_bytes: limits.topic_max_bytes, max_levels: limits.topic_levels_max };
+impl AccessRules {
+    pub(crate) fn new(prefix: Prefix, limits: &BrokerLimits) -> Arc<Self> {
+        let form = TopicForm { max_bytes: limits.topic_max_bytes, max_levels: limits.topic_levels_max };
         Arc::new(Self { prefix, form })
     }
 }
 
 /// One client's permissions.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
+pub(crate) struct ClientAccess {
     identity: Identity,
-    rules: Arc<Rules>,
+    rules: Arc<AccessRules>,
 }
 
 /// A filter that is valid and that its subscriber may have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Filter(Arc<str>);
+pub(crate) struct CheckedFilter(Arc<str>);
 
-impl Filter {
+impl CheckedFilter {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -109,14 +109,14 @@ impl Filter {
     }
 }
 
-impl fmt::Display for Filter {
+impl fmt::Display for CheckedFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Access {
-    pub(crate) fn new(identity: Identity, rules: Arc<Rules>) -> Self {
+impl ClientAccess {
+    pub(crate) fn new(identity: Identity, rules: Arc<AccessRules>) -> Self {
         Self { identity, rules }
     }
 
@@ -125,38 +125,38 @@ impl Access {
     }
 
     /// Whether it may publish to `topic`, or leave a last will there.
-    pub(crate) fn publish(&self, topic: &str) -> Result<(), Refusal> {
+    pub(crate) fn publish(&self, topic: &str) -> Result<(), AccessRefusal> {
         if !self.rules.form.is_topic(topic) {
-            return Err(Refusal::Topic);
+            return Err(AccessRefusal::Topic);
         }
         self.may(Action::Publish, topic)
     }
 
     /// A filter to subscribe to.
-    pub(crate) fn subscribe(&self, filter: &str) -> Result<Filter, Refusal> {
+    pub(crate) fn subscribe(&self, filter: &str) -> Result<CheckedFilter, AccessRefusal> {
         if !self.rules.form.is_filter(filter) {
-            return Err(Refusal::Filter);
+            return Err(AccessRefusal::Filter);
         }
         if text::is_shared(filter) {
-            return Err(Refusal::Shared);
+            return Err(AccessRefusal::Shared);
         }
         self.may(Action::Subscribe, filter)?;
-        Ok(Filter(filter.into()))
+        Ok(CheckedFilter(filter.into()))
     }
 
     /// Whether a message on `topic` may be delivered. A permitted filter only matches permitted topics, so this never
     /// bites unless that reasoning is wrong somewhere.
-    pub(crate) fn receive(&self, topic: &str) -> Result<(), Refusal> {
+    pub(crate) fn receive(&self, topic: &str) -> Result<(), AccessRefusal> {
         self.may(Action::Subscribe, topic)
     }
 
-    fn may(&self, action: Action, full: &str) -> Result<(), Refusal> {
+    fn may(&self, action: Action, full: &str) -> Result<(), AccessRefusal> {
         let permitted = if text::is_system(full) {
             action == Action::Subscribe && role::SYSTEM_READERS.contains(&self.identity.role())
         } else {
             self.rules.prefix.strip(full).is_some_and(|below| self.identity.may(action, below))
         };
-        if permitted { Ok(()) } else { Err(Refusal::Denied) }
+        if permitted { Ok(()) } else { Err(AccessRefusal::Denied) }
     }
 }
 
@@ -176,10 +176,10 @@ pub(crate) fn owns(identity: &Identity, client_id: &str) -> bool {
 }
 
 #[cfg(test)]
-impl Access {
+impl ClientAccess {
     /// With the default prefix and limits.
     pub(crate) fn of(common_name: &str) -> Self {
-        Self::new(common_name.parse().unwrap(), Rules::new(Prefix::default(), &Limits::default()))
+        Self::new(common_name.parse().unwrap(), AccessRules::new(Prefix::default(), &BrokerLimits::default()))
     }
 }
 
@@ -191,8 +191,8 @@ mod tests {
     const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
     #[test]
-    fn publishing() {
-        use Refusal::{Denied, Topic};
+    fn publish_permissions_follow_the_table() {
+        use AccessRefusal::{Denied, Topic};
         for (who, topic, expected) in [
             (HOST, format!("muster/h/{HOST}/presence"), Ok(())),
             (HOST, format!("muster/h/{OTHER}/presence"), Err(Denied)),
@@ -207,13 +207,13 @@ mod tests {
             ("operator-anna", format!("muster/h/{HOST}/cmd"), Err(Denied)),
             ("operator-anna", "$SYS/broker/uptime".to_owned(), Err(Denied)),
         ] {
-            assert_eq!(Access::of(who).publish(&topic), expected, "{who} {topic}");
+            assert_eq!(ClientAccess::of(who).publish(&topic), expected, "{who} {topic}");
         }
     }
 
     #[test]
-    fn subscribing() {
-        use Refusal::{Denied, Filter, Shared};
+    fn subscribe_permissions_follow_the_table() {
+        use AccessRefusal::{Denied, Filter, Shared};
         for (who, filter, expected) in [
             (HOST, format!("muster/h/{HOST}/cmd"), Ok(())),
             (HOST, "muster/cmd/group/+".to_owned(), Ok(())),
@@ -233,17 +233,17 @@ mod tests {
             ("console-main", "muster/#/b".to_owned(), Err(Filter)),
             ("console-main", "muster/a+".to_owned(), Err(Filter)),
         ] {
-            assert_eq!(Access::of(who).subscribe(&filter).map(drop), expected, "{who} {filter}");
+            assert_eq!(ClientAccess::of(who).subscribe(&filter).map(drop), expected, "{who} {filter}");
         }
     }
 
     #[test]
-    fn receiving() {
+    fn delivery_permissions_follow_the_table() {
         let topic = format!("muster/h/{HOST}/cmd");
-        assert_eq!(Access::of(HOST).receive(&topic), Ok(()));
-        assert_eq!(Access::of(OTHER).receive(&topic), Err(Refusal::Denied));
-        assert_eq!(Access::of("console-main").receive(&topic), Ok(()));
-        assert_eq!(Access::of("console-main").receive("$SYS/broker/uptime"), Err(Refusal::Denied));
+        assert_eq!(ClientAccess::of(HOST).receive(&topic), Ok(()));
+        assert_eq!(ClientAccess::of(OTHER).receive(&topic), Err(AccessRefusal::Denied));
+        assert_eq!(ClientAccess::of("console-main").receive(&topic), Ok(()));
+        assert_eq!(ClientAccess::of("console-main").receive("$SYS/broker/uptime"), Err(AccessRefusal::Denied));
     }
 
     #[test]

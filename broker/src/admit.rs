@@ -1,4 +1,4 @@
-//! From a guest to a client: CONNECT, and the answer to it.
+//! Admits a client: reads its CONNECT, and answers it.
 
 use std::{
     io,
@@ -8,23 +8,23 @@ use std::{
 };
 
 use bytes::BytesMut;
-use muster_guard::{Kind, Lines, Origin, Place, log_peer};
+use muster_guard::{ConnectionPlace, LineKind, LineLimiter, Origin, log_peer};
 use muster_topics::role::Identity;
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use crate::{
-    Shared,
-    accept::{Guest, Proof, TURNED_AWAY},
-    access::{Access, Refusal, owns},
-    codec::{self, Answer, ConnAck, Connect, Malformed, Reason, Version, Will},
-    connection::{self, Admitted, Connection, LastWill},
+    access::{AccessRefusal, ClientAccess, owns},
+    codec::{self, ConnAck, ConnectPacket, Malformed, ProtocolVersion, Reason, ServerPacket, WillMessage},
+    connection::{self, AdmittedClient, ClientConnection, LastWill},
     mailbox::Mailbox,
-    message::Message,
-    registry::{Former, Full, Ticket},
-    session::{Reach, Session},
+    message::BrokerMessage,
+    pending::{PendingClient, TURNED_AWAY, TransportProof},
+    registry::{ConnectionTicket, FormerSession, RegistryFull},
+    session::{ClientLimits, ClientSession},
+    state::BrokerState,
     stats::Beginning,
-    stream::{Stream, farewell},
-    users::{Busy, Users},
+    stream::{ClientStream, farewell},
+    users::{TooManyChecks, Users},
     who::{NobodyError, Serial},
 };
 
@@ -32,11 +32,11 @@ use crate::{
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client id whose earlier connection ends for a newer one, by identity.
-const TAKES_OVER: Kind = Kind::new("takeovers", 60).burst(5);
+const TAKES_OVER: LineKind = LineKind::new("takeovers", 60).burst(5);
 
 /// Why a connection does not become a client.
 #[derive(Debug, thiserror::Error)]
-enum Turned {
+enum ConnectRefusal {
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
     #[error("no CONNECT came in time")]
@@ -64,9 +64,9 @@ enum Turned {
     )]
     ClientId { identity: Identity, client_id: String },
     #[error("{identity} cannot have a last will on {topic:?}: {refusal}")]
-    Will { identity: Identity, topic: String, refusal: Refusal },
+    Will { identity: Identity, topic: String, refusal: AccessRefusal },
     #[error("{identity} finds no place: {full}")]
-    Full { identity: Identity, full: Full },
+    Full { identity: Identity, full: RegistryFull },
     #[error("the earlier connection of {client_id:?} does not end")]
     Predecessor { client_id: String },
     #[error("a newer connection of {client_id:?} has come meanwhile")]
@@ -75,7 +75,7 @@ enum Turned {
     Stopping,
 }
 
-impl Turned {
+impl ConnectRefusal {
     /// As which it is counted.
     fn beginning(&self) -> Beginning {
         match self {
@@ -100,8 +100,8 @@ impl Turned {
             Self::Will { refusal, .. } => Some(refusal.reason()),
             Self::ClientId { .. } => Some(Reason::ClientIdentifierNotValid),
             Self::Method => Some(Reason::BadAuthenticationMethod),
-            Self::Full { full: Full::Broker, .. } => Some(Reason::ServerBusy),
-            Self::Full { full: Full::Identity, .. } => Some(Reason::QuotaExceeded),
+            Self::Full { full: RegistryFull::Broker, .. } => Some(Reason::ServerBusy),
+            Self::Full { full: RegistryFull::Identity, .. } => Some(Reason::QuotaExceeded),
             Self::Predecessor { .. } | Self::PasswordTimeout | Self::PasswordsBusy => Some(Reason::ServerUnavailable),
             Self::TakenOver { .. } => Some(Reason::SessionTakenOver),
             Self::Stopping => Some(Reason::ServerShuttingDown),
@@ -111,7 +111,11 @@ impl Turned {
 }
 
 /// Takes a guest's CONNECT and answers it; gives nothing if that turns it away. `place` is its place among those that are no clients yet.
-pub(crate) async fn admit(guest: Guest, shared: &Arc<Shared>, place: Place) -> Option<Box<Connection>> {
+pub(crate) async fn admit(
+    guest: PendingClient,
+    shared: &Arc<BrokerState>,
+    place: ConnectionPlace,
+) -> Option<Box<ClientConnection>> {
     let (peer, origin) = (guest.peer, place.origin());
     match greet(guest, shared, place).await {
         Ok(connection) => Some(connection),
@@ -123,13 +127,17 @@ pub(crate) async fn admit(guest: Guest, shared: &Arc<Shared>, place: Place) -> O
     }
 }
 
-async fn greet(guest: Guest, shared: &Arc<Shared>, place: Place) -> Result<Box<Connection>, Turned> {
-    let Guest { mut stream, peer, proof } = guest;
+async fn greet(
+    guest: PendingClient,
+    shared: &Arc<BrokerState>,
+    place: ConnectionPlace,
+) -> Result<Box<ClientConnection>, ConnectRefusal> {
+    let PendingClient { mut stream, peer, proof } = guest;
     let mut input = BytesMut::new();
     let frame = timeout(shared.limits.connect_timeout(), first_packet(&mut stream, &mut input, shared));
     let used = match shared.stop.run_until_cancelled(place.expect(frame)).await {
-        Some(used) => used.map_err(|_| Turned::ConnectTimeout)??,
-        None => return Err(Turned::Stopping),
+        Some(used) => used.map_err(|_| ConnectRefusal::ConnectTimeout)??,
+        None => return Err(ConnectRefusal::Stopping),
     };
     let first = input.split_to(used);
     let connect = match connect(&first, shared) {
@@ -145,12 +153,12 @@ async fn greet(guest: Guest, shared: &Arc<Shared>, place: Place) -> Result<Box<C
     let input = if input.is_empty() { BytesMut::new() } else { input };
     match welcome(&connect, proof, peer, place, shared).await {
         Ok((admitted, answer)) => {
-            Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
+            Ok(ClientConnection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
         }
         Err(turned) => {
             if let Some(reason) = turned.reason() {
                 let mut output = BytesMut::new();
-                connect.version.encode(&Answer::ConnAck(ConnAck::refused(reason)), &mut output);
+                connect.version.encode(&ServerPacket::ConnAck(ConnAck::refused(reason)), &mut output);
                 farewell(&mut stream, &output).await;
             }
             Err(turned)
@@ -159,19 +167,23 @@ async fn greet(guest: Guest, shared: &Arc<Shared>, place: Place) -> Result<Box<C
 }
 
 /// Reads the first packet, and says how many bytes it has.
-async fn first_packet(stream: &mut Stream, input: &mut BytesMut, shared: &Shared) -> Result<usize, Turned> {
+async fn first_packet(
+    stream: &mut ClientStream,
+    input: &mut BytesMut,
+    shared: &BrokerState,
+) -> Result<usize, ConnectRefusal> {
     loop {
         if let Some((_, used)) = codec::frame(input, shared.limits.packet_max_bytes)? {
             return Ok(used);
         }
         input.reserve(codec::missing(input).clamp(256, 64 * 1024));
         if stream.read_buf(input).await? == 0 {
-            return Err(Turned::Ended);
+            return Err(ConnectRefusal::Ended);
         }
     }
 }
 
-fn connect<'a>(first: &'a [u8], shared: &Shared) -> Result<Connect<'a>, Malformed> {
+fn connect<'a>(first: &'a [u8], shared: &BrokerState) -> Result<ConnectPacket<'a>, Malformed> {
     match codec::frame(first, shared.limits.packet_max_bytes)? {
         Some((frame, _)) => codec::connect(&frame),
         None => Err(Malformed::Short),
@@ -179,21 +191,21 @@ fn connect<'a>(first: &'a [u8], shared: &Shared) -> Result<Connect<'a>, Malforme
 }
 
 /// What a CONNECT that cannot be read is answered.
-fn refuse(first: &[u8], malformed: Malformed, shared: &Shared, output: &mut BytesMut) {
+fn refuse(first: &[u8], malformed: Malformed, shared: &BrokerState, output: &mut BytesMut) {
     if let Ok(Some((frame, _))) = codec::frame(first, shared.limits.packet_max_bytes) {
         codec::refuse(&frame, malformed, output);
     }
 }
 
 /// What the CONNACK says beyond the limits.
-struct Welcome {
+struct ConnAckDetails {
     session_present: bool,
     assigned_client_id: Option<String>,
     session_expiry_s: u32,
 }
 
-impl Welcome {
-    fn connack<'a>(&'a self, connect: &Connect<'_>, shared: &Shared) -> ConnAck<'a> {
+impl ConnAckDetails {
+    fn connack<'a>(&'a self, connect: &ConnectPacket<'_>, shared: &BrokerState) -> ConnAck<'a> {
         let limits = &shared.limits;
         let asked_s = connect.keep_alive_s;
         ConnAck {
@@ -210,41 +222,41 @@ impl Welcome {
 }
 
 async fn welcome(
-    connect: &Connect<'_>,
-    proof: Proof,
+    connect: &ConnectPacket<'_>,
+    proof: TransportProof,
     peer: SocketAddr,
-    place: Place,
-    shared: &Arc<Shared>,
-) -> Result<(Admitted, Welcome), Turned> {
+    place: ConnectionPlace,
+    shared: &Arc<BrokerState>,
+) -> Result<(AdmittedClient, ConnAckDetails), ConnectRefusal> {
     if connect.extended_auth {
-        return Err(Turned::Method);
+        return Err(ConnectRefusal::Method);
     }
     let (identity, serial) = who(connect, proof, place.origin(), shared).await?;
     // It is no stranger any more; what follows waits for nothing that one controls.
     place.record_login();
     drop(place);
-    let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
+    let access = Arc::new(ClientAccess::new(identity.clone(), Arc::clone(&shared.rules)));
     let client_id = client_id(connect, &identity, shared)?;
     let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
-    let full = |full| Turned::Full { identity: identity.clone(), full };
+    let full = |full| ConnectRefusal::Full { identity: identity.clone(), full };
     let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
     // Who is in the registry is found there if it is revoked from now on, and who was before is found here.
     if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
-        return Err(Turned::Revoked(serial));
+        return Err(ConnectRefusal::Revoked(serial));
     }
     let is_removed = |users: &RwLock<Users>| !users.read().unwrap_or_else(PoisonError::into_inner).contains(&identity);
     if serial.is_none() && shared.users.as_ref().is_some_and(is_removed) {
-        return Err(Turned::NoUser);
+        return Err(ConnectRefusal::NoUser);
     }
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
-        let client_id = Lines::shorten(ticket.client_id());
+        let client_id = LineLimiter::shorten(ticket.client_id());
         log_peer!(INFO, &identity, TAKES_OVER, %peer, client.id = client_id, client.identity = %identity, "takes over");
         wait_for_turn(&ticket).await?;
     }
     let session_expiry_s = connect.session_expiry_s.min(shared.limits.session_expiry_max_s);
     let (session, session_present) = session(connect, &ticket, shared).await;
-    let reach = Reach {
+    let reach = ClientLimits {
         version: connect.version,
         window: connect.receive_max.min(shared.limits.inflight_max),
         packet_max_bytes: connect.packet_max_bytes.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX)),
@@ -255,79 +267,91 @@ async fn welcome(
     // A will belongs to the session, and carries its number.
     let will = will.map(|will| LastWill { message: will.message.published_by(session.number), ..will });
     Ok((
-        Admitted { ticket, access, reach, will, session, session_expiry_s, silence },
-        Welcome { session_present, assigned_client_id: assigned, session_expiry_s },
+        AdmittedClient { ticket, access, reach, will, session, session_expiry_s, silence },
+        ConnAckDetails { session_present, assigned_client_id: assigned, session_expiry_s },
     ))
 }
 
 /// Who a client is, by its certificate or its password.
 async fn who(
-    connect: &Connect<'_>,
-    proof: Proof,
+    connect: &ConnectPacket<'_>,
+    proof: TransportProof,
     origin: Origin,
-    shared: &Shared,
-) -> Result<(Identity, Option<Serial>), Turned> {
+    shared: &BrokerState,
+) -> Result<(Identity, Option<Serial>), ConnectRefusal> {
     match proof {
-        Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
-        Proof::Nobody(nobody) => Err(nobody.into()),
-        Proof::Password => {
-            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
+        TransportProof::Certificate { identity, serial } => Ok((identity, Some(serial))),
+        TransportProof::Nobody(nobody) => Err(nobody.into()),
+        TransportProof::Password => {
+            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(ConnectRefusal::NoUser) };
             let users = users.read().unwrap_or_else(PoisonError::into_inner).clone();
             let password = connect.password.unwrap_or_default();
             let check = timeout(shared.limits.connect_timeout(), users.admit(origin, user, password));
-            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?.map_err(|Busy| Turned::PasswordsBusy)?;
-            Ok((identity.ok_or_else(|| Turned::Password { user: Lines::shorten(user).to_owned() })?, None))
+            let identity = check
+                .await
+                .map_err(|_| ConnectRefusal::PasswordTimeout)?
+                .map_err(|TooManyChecks| ConnectRefusal::PasswordsBusy)?;
+            Ok((
+                identity.ok_or_else(|| ConnectRefusal::Password { user: LineLimiter::shorten(user).to_owned() })?,
+                None,
+            ))
         }
     }
 }
 
 /// The client id that was asked for, or one that the broker chooses.
-fn client_id(connect: &Connect<'_>, identity: &Identity, shared: &Shared) -> Result<String, Turned> {
-    let refused =
-        || Turned::ClientId { identity: identity.clone(), client_id: Lines::shorten(connect.client_id).to_owned() };
+fn client_id(connect: &ConnectPacket<'_>, identity: &Identity, shared: &BrokerState) -> Result<String, ConnectRefusal> {
+    let refused = || ConnectRefusal::ClientId {
+        identity: identity.clone(),
+        client_id: LineLimiter::shorten(connect.client_id).to_owned(),
+    };
     if !connect.client_id.is_empty() {
         return if owns(identity, connect.client_id) { Ok(connect.client_id.to_owned()) } else { Err(refused()) };
     }
     // A host says which instance of its agent it is; and in 3.1.1 who has no name cannot come back to a session.
-    if matches!(identity, Identity::Host(_)) || (connect.version == Version::V311 && !connect.clean) {
+    if matches!(identity, Identity::Host(_)) || (connect.version == ProtocolVersion::V311 && !connect.clean) {
         return Err(refused());
     }
     Ok(format!("{identity}-{:x}-{:x}", shared.started_ms, shared.registry.number()))
 }
 
-fn last_will(will: &Will<'_>, access: &Access, shared: &Shared) -> Result<LastWill, Turned> {
+fn last_will(will: &WillMessage<'_>, access: &ClientAccess, shared: &BrokerState) -> Result<LastWill, ConnectRefusal> {
     let publication = &will.publication;
     if let Err(refusal) = access.publish(publication.topic) {
         shared.counters.refusals.count(refusal.publish_kind());
-        let (identity, topic) = (access.identity().clone(), Lines::shorten(publication.topic).to_owned());
-        return Err(Turned::Will { identity, topic, refusal });
+        let (identity, topic) = (access.identity().clone(), LineLimiter::shorten(publication.topic).to_owned());
+        return Err(ConnectRefusal::Will { identity, topic, refusal });
     }
     let expiry_s = publication.expiry_s;
-    let message = Message::new(&codec::Publication { expiry_s: None, ..publication.clone() }, 0, 0);
+    let message = BrokerMessage::new(&codec::Publication { expiry_s: None, ..publication.clone() }, 0, 0);
     Ok(LastWill { message, expiry_s, delay_s: will.delay_s })
 }
 
 /// Waits until the earlier connection of the same client has ended.
-async fn wait_for_turn(ticket: &Ticket) -> Result<(), Turned> {
+async fn wait_for_turn(ticket: &ConnectionTicket) -> Result<(), ConnectRefusal> {
     let client_id = || ticket.client_id().to_owned();
     tokio::select! {
-        turn = timeout(PREDECESSOR_TIMEOUT, ticket.turn()) => turn.map_err(|_| Turned::Predecessor { client_id: client_id() }),
+        turn = timeout(PREDECESSOR_TIMEOUT, ticket.turn()) => turn.map_err(|_| ConnectRefusal::Predecessor { client_id: client_id() }),
         cause = ticket.ending().told() => Err(match cause {
-            crate::registry::Cause::Stopping => Turned::Stopping,
-            _ => Turned::TakenOver { client_id: client_id() },
+            crate::registry::EndCause::Stopping => ConnectRefusal::Stopping,
+            _ => ConnectRefusal::TakenOver { client_id: client_id() },
         }),
     }
 }
 
 /// The session that waited for this client, or a new one; and whether it was there.
-async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -> (Session, bool) {
+async fn session(
+    connect: &ConnectPacket<'_>,
+    ticket: &ConnectionTicket,
+    shared: &Arc<BrokerState>,
+) -> (ClientSession, bool) {
     match shared.registry.wake(ticket) {
         // One that could not take a message is thrown away: its client has to know that it missed something.
         Some(former) if connect.clean || former.session.mailbox.is_over() => {
             // Seldom, and large.
             Box::pin(connection::let_go(shared, former)).await;
         }
-        Some(Former { mut session, .. }) => {
+        Some(FormerSession { mut session, .. }) => {
             session.wake();
             return (session, true);
         }
@@ -337,5 +361,5 @@ async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -
         Identity::Host(_) => shared.limits.queue_host_max_bytes,
         Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => shared.limits.queue_max_bytes,
     };
-    (Session::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(ticket.account()))), false)
+    (ClientSession::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(ticket.account()))), false)
 }

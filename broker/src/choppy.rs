@@ -1,4 +1,4 @@
-//! For tests of streams: a pipe that moves bytes as it likes, and both directions at once.
+//! For tests of streams: a pipe that moves arbitrary numbers of bytes, and both directions at once.
 
 use std::{
     future::poll_fn,

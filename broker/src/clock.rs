@@ -1,4 +1,4 @@
-//! The time that messages carry.
+//! The time stamps of messages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

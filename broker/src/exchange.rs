@@ -1,14 +1,14 @@
-//! Where messages meet subscriptions: what comes out of the router is kept if it is to be, and put into the mailbox of
-//! everybody who subscribed to its topic.
+//! Distributes messages: each message from the router is retained if it is flagged, and put into the mailbox of
+//! every subscriber of its topic.
 //!
 //! **Invariant: a subscriber's retained messages and its live ones are one sequence.** Both are put into its mailbox
-//! under the lock under which messages are dealt out, retained ones as they are at that moment, so that no older value
-//! comes after a newer one.
+//! under the lock under which messages are distributed, retained ones as they are at that moment, so that no older value
+//! follows a newer one.
 //!
-//! **Invariant: what is retained is brought as fast as it is read**, a few messages at a time ([`Exchange::bring`]), and
-//! nobody holds the lock for longer than that takes.
+//! **Invariant: retained messages are sent at the reader's pace**, a few at a time ([`Exchange::bring`]), and
+//! the lock is held no longer than that takes.
 //!
-//! **Invariant: permission is asked again on delivery.**
+//! **Invariant: permission is checked again on delivery.**
 
 use std::{
     num::NonZeroU32,
@@ -19,17 +19,17 @@ use muster_topics::role::Identity;
 use tokio::sync::Notify;
 
 use crate::{
-    access::{Access, Filter},
+    access::{CheckedFilter, ClientAccess},
     clock::unix_ms,
-    codec::Options,
-    mailbox::{Lot, Mailbox, Parcel, Pool, Put},
-    message::Message,
-    retained::{self, Kept, Retained},
-    router::Refused,
-    session::{Session, Subscription},
+    codec::SubscribeOptions,
+    mailbox::{Mailbox, MessagePool, Parcel, PooledMessage, PutOutcome},
+    message::BrokerMessage,
+    retained::{self, RetainOutcome, RetainedStore},
+    router::RefusedMessage,
+    session::{ClientSession, Subscription},
     stats::Counters,
     text,
-    tree::Tree,
+    tree::SubscriberTree,
     who::Serial,
 };
 
@@ -42,20 +42,20 @@ const BROUGHT_STEPS: usize = 1024;
 
 /// Subscriptions and retained messages.
 pub(crate) struct Exchange {
-    state: Mutex<State>,
-    pool: Arc<Pool>,
+    state: Mutex<ExchangeState>,
+    pool: Arc<MessagePool>,
     counters: Arc<Counters>,
 }
 
-struct State {
-    tree: Tree<Subscriber>,
-    retained: Retained,
+struct ExchangeState {
+    tree: SubscriberTree<Subscriber>,
+    retained: RetainedStore,
     /// Subscriptions to the broker's own topics.
     system: usize,
 }
 
 /// What there is in an exchange.
-pub(crate) struct Figures {
+pub(crate) struct ExchangeFigures {
     pub(crate) subscriptions: usize,
     /// Messages, and their bytes.
     pub(crate) retained: (usize, usize),
@@ -63,7 +63,7 @@ pub(crate) struct Figures {
     pub(crate) retained_most: usize,
     /// Retained messages that had to go.
     pub(crate) expired: u64,
-    pub(crate) journal: Option<retained::Figures>,
+    pub(crate) journal: Option<retained::JournalFigures>,
 }
 
 /// One subscription, with the way to its client.
@@ -72,35 +72,40 @@ struct Subscriber {
     /// The session's number.
     session: u64,
     mailbox: Arc<Mailbox>,
-    access: Arc<Access>,
-    options: Options,
+    access: Arc<ClientAccess>,
+    options: SubscribeOptions,
     id: Option<NonZeroU32>,
 }
 
 impl Subscriber {
-    fn parcel(&self, message: Arc<Lot>, retain: bool) -> Parcel {
+    fn parcel(&self, message: Arc<PooledMessage>, retain: bool) -> Parcel {
         parcel(message, self.options, self.id, retain)
     }
 }
 
-fn parcel(message: Arc<Lot>, options: Options, subscription_id: Option<NonZeroU32>, retain: bool) -> Parcel {
+fn parcel(
+    message: Arc<PooledMessage>,
+    options: SubscribeOptions,
+    subscription_id: Option<NonZeroU32>,
+    retain: bool,
+) -> Parcel {
     let qos = message.qos().min(options.qos);
     Parcel { message, qos, retain, subscription_id }
 }
 
 impl Exchange {
-    pub(crate) fn new(retained: Retained, pool: Arc<Pool>, counters: Arc<Counters>) -> Arc<Self> {
-        let state = State { tree: Tree::default(), retained, system: 0 };
+    pub(crate) fn new(retained: RetainedStore, pool: Arc<MessagePool>, counters: Arc<Counters>) -> Arc<Self> {
+        let state = ExchangeState { tree: SubscriberTree::default(), retained, system: 0 };
         Arc::new(Self { state: Mutex::new(state), pool, counters })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Deals messages out, in order. Gives those that were to be kept and for which there is no room: they are not dealt
     /// out either, so that everybody goes by what is kept.
-    pub(crate) fn deal(&self, messages: &[Message]) -> Vec<Refused> {
+    pub(crate) fn deal(&self, messages: &[BrokerMessage]) -> Vec<RefusedMessage> {
         let now_ms = unix_ms();
         let mut refused = Vec::new();
         let mut state = self.state();
@@ -110,9 +115,9 @@ impl Exchange {
                 self.counters.expired.add(1);
                 continue;
             }
-            if message.retain() && state.retained.keep(message, now_ms) == Kept::Full {
+            if message.retain() && state.retained.keep(message, now_ms) == RetainOutcome::Full {
                 self.counters.retained_refused.add(1);
-                refused.push(Refused { index, message: message.clone() });
+                refused.push(RefusedMessage { index, message: message.clone() });
                 continue;
             }
             self.deal_one(&state.tree, message);
@@ -121,16 +126,16 @@ impl Exchange {
     }
 
     /// Deals out a message about the broker itself, which nobody publishes and nothing keeps.
-    pub(crate) fn deal_system(&self, message: &Message) {
+    pub(crate) fn deal_system(&self, message: &BrokerMessage) {
         self.deal_one(&self.state().tree, message);
     }
 
-    fn deal_one(&self, tree: &Tree<Subscriber>, message: &Message) {
+    fn deal_one(&self, tree: &SubscriberTree<Subscriber>, message: &BrokerMessage) {
         let mut lot = None;
         tree.visit(message.topic(), &mut |subscriber| self.deliver(subscriber, message, &mut lot));
     }
 
-    fn deliver(&self, subscriber: &Subscriber, message: &Message, lot: &mut Option<Arc<Lot>>) {
+    fn deliver(&self, subscriber: &Subscriber, message: &BrokerMessage, lot: &mut Option<Arc<PooledMessage>>) {
         if subscriber.options.no_local && subscriber.session == message.from() {
             return;
         }
@@ -143,16 +148,16 @@ impl Exchange {
             return;
         }
         let retain = subscriber.options.as_published && message.retain();
-        let lot = lot.get_or_insert_with(|| Lot::new(message.clone(), &self.pool));
+        let lot = lot.get_or_insert_with(|| PooledMessage::new(message.clone(), &self.pool));
         match subscriber.mailbox.put(subscriber.parcel(Arc::clone(lot), retain)) {
-            Put::Taken | Put::Over | Put::Overflow => (),
-            Put::Instead(count) => self.counters.dropped.add(count),
-            Put::Dropped => self.counters.dropped.add(1),
+            PutOutcome::Taken | PutOutcome::Over | PutOutcome::Overflow => (),
+            PutOutcome::Instead(count) => self.counters.dropped.add(count),
+            PutOutcome::Dropped => self.counters.dropped.add(1),
         }
     }
 
     /// Adds a subscription of a session, or changes the one of the same filter.
-    pub(crate) fn subscribe(&self, session: &Session, access: &Arc<Access>, subscription: &Subscription) {
+    pub(crate) fn subscribe(&self, session: &ClientSession, access: &Arc<ClientAccess>, subscription: &Subscription) {
         let Subscription { filter, options, id, .. } = subscription;
         let (number, mailbox) = (session.number, Arc::clone(&session.mailbox));
         let subscriber =
@@ -166,17 +171,22 @@ impl Exchange {
 
     /// Puts some more of what is retained into the mailbox of a session that waits for it. `system` are the messages about
     /// the broker itself. Gives how many places of the tree were looked at: what it cost.
-    pub(crate) fn bring(&self, session: &mut Session, access: &Access, system: impl FnOnce() -> Vec<Message>) -> usize {
+    pub(crate) fn bring(
+        &self,
+        session: &mut ClientSession,
+        access: &ClientAccess,
+        system: impl FnOnce() -> Vec<BrokerMessage>,
+    ) -> usize {
         let Some(cursor) = session.cursors.next() else { return 0 };
         let Some(subscription) = session.subscriptions.get(cursor.filter.as_str()) else {
             session.cursors.finish();
             return 0;
         };
         let Subscription { filter, options, id, .. } = subscription;
-        let is_permitted = |message: &Message| {
+        let is_permitted = |message: &BrokerMessage| {
             text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
         };
-        let parcel = |message| parcel(Lot::new(message, &self.pool), *options, *id, true);
+        let parcel = |message| parcel(PooledMessage::new(message, &self.pool), *options, *id, true);
         if text::is_system(filter.as_str()) {
             // There are a few dozen, and who counts what the broker has takes the lock as well.
             let messages = system();
@@ -202,7 +212,7 @@ impl Exchange {
     /// Puts what is retained of a topic into the mailbox of a session that is about to retain something else there, if it has subscribed
     /// to the topic and was not brought that yet: who first asks and then answers hears what there was. (Agents know by it of a twin, and
     /// of a disk that was put back.) A session for which much waits already gets it by its cursor, as it is then.
-    pub(crate) fn bring_before(&self, session: &mut Session, access: &Access, topic: &str) {
+    pub(crate) fn bring_before(&self, session: &mut ClientSession, access: &ClientAccess, topic: &str) {
         let Some(filter) = session.cursors.covering(topic) else { return };
         let Some(subscription) = session.subscriptions.get(filter.as_str()) else { return };
         if session.mailbox.waiting_bytes() >= BROUGHT_BYTES || access.receive(topic).is_err() {
@@ -212,7 +222,7 @@ impl Exchange {
         let mut steps = BROUGHT_STEPS;
         let state = self.state();
         let (messages, _) = state.retained.some(topic, None, &mut steps, BROUGHT_BYTES, unix_ms());
-        let parcel = |message| parcel(Lot::new(message, &self.pool), options, id, true);
+        let parcel = |message| parcel(PooledMessage::new(message, &self.pool), options, id, true);
         session.mailbox.put_retained(messages.into_iter().map(parcel));
         drop(state);
         if filter.as_str() == topic {
@@ -226,12 +236,12 @@ impl Exchange {
     }
 
     /// Messages that take away what is retained of those whose certificate, the last that they showed, is revoked.
-    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         self.state().retained.removals(is_revoked)
     }
 
     /// Ends a subscription of a session.
-    pub(crate) fn unsubscribe(&self, session: u64, filter: &Filter) {
+    pub(crate) fn unsubscribe(&self, session: u64, filter: &CheckedFilter) {
         let mut state = self.state();
         let before = state.tree.len();
         state.tree.remove(filter.as_str(), |old| old.session == session);
@@ -241,7 +251,7 @@ impl Exchange {
     }
 
     /// Ends everything that a session subscribed to.
-    pub(crate) fn forget(&self, session: &Session) {
+    pub(crate) fn forget(&self, session: &ClientSession) {
         for subscription in session.subscriptions.iter() {
             self.unsubscribe(session.number, &subscription.filter);
         }
@@ -253,9 +263,9 @@ impl Exchange {
     }
 
     /// What there is now.
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> ExchangeFigures {
         let state = self.state();
-        Figures {
+        ExchangeFigures {
             subscriptions: state.tree.len(),
             retained: state.retained.size(),
             retained_most: state.retained.most(),

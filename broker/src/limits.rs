@@ -1,12 +1,12 @@
-//! Limits: one on everything that a client could make the broker hold or wait for.
+//! Limits on everything that a client could make the broker hold or wait for.
 
 use std::time::Duration;
 
-use muster_guard::Limits as Places;
+use muster_guard::PlaceLimits as Places;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::StartError;
+use crate::error::BrokerError;
 
 /// How long a handshake or a CONNECT may be waited for when somebody else could have its place: three round trips over a
 /// satellite link. A hundred of them a second fill three hundred places.
@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Every limit of the broker. Each has a default that suits a fleet of up to some thousand hosts on two cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct BrokerLimits {
     /// Connected clients. A process may usually open 20,000 files, and a connection over TLS takes some 10 KB; past ten
     /// thousand hosts a cluster is the answer, not a higher number here.
     pub connections_max: usize,
@@ -95,7 +95,7 @@ pub struct Limits {
     pub retained_console_max_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for BrokerLimits {
     fn default() -> Self {
         Self {
             connections_max: 10_000,
@@ -132,10 +132,10 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl BrokerLimits {
     /// Refuses values with which nothing could work, before a socket opens.
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let refuse = |name, rule| Err(StartError::Limit { name, rule });
+    pub(crate) fn check(&self) -> Result<(), BrokerError> {
+        let refuse = |name, rule| Err(BrokerError::Limit { name, rule });
         for (name, value) in [
             ("connections_max", self.connections_max),
             ("connections_per_identity_max", self.connections_per_identity_max),
@@ -225,7 +225,7 @@ mod tests {
 
     #[track_caller]
     fn check(toml: &str, outcome: Result<(), &str>) {
-        let checked = toml::from_str::<Limits>(toml)
+        let checked = toml::from_str::<BrokerLimits>(toml)
             .map_err(|error| error.to_string())
             .and_then(|limits| limits.check().map_err(|error| error.to_string()));
         match (checked, outcome) {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_configuration_may_say() {
+    fn invalid_limits_are_refused() {
         check("", Ok(()));
         check("connections_max = 5", Ok(()));
         check("connections_max = 0", Err("connections_max must be at least 1"));
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_keep_alive_is_stretched_and_bounded() {
-        let limits = Limits { keep_alive_max_s: 100, ..Limits::default() };
+        let limits = BrokerLimits { keep_alive_max_s: 100, ..BrokerLimits::default() };
         for (asked, silence_ms) in [(1, 1_500), (60, 90_000), (100, 150_000), (101, 150_000), (0, 150_000)] {
             assert_eq!(limits.silence(asked), Duration::from_millis(silence_ms), "{asked}");
         }

@@ -1,21 +1,21 @@
-//! What waits for one session: put in by the exchange, taken out by the client's connection.
+//! The queue of one session: filled by the exchange, emptied by the client's connection.
 //!
 //! The policy for a client that does not keep up, in this order:
-//! 1. What waits is bounded, in bytes: per session, for all sessions of one identity, and for everybody together. Beyond
+//! 1. Queues are bounded, in bytes: per session, for all sessions of one identity, and in total. Beyond
 //!    either of the last two a session has only [`SURE_BYTES`] for itself.
 //! 2. When there is no room, a message of QoS 0 is dropped, and counted.
-//! 3. A message of QoS 1 drives out what waits with QoS 0.
-//! 4. If that does not help either, the session is over: everything that waits is let go, and the client is disconnected
-//!    with a reason. It comes back to an empty session and knows that it missed something.
+//! 3. A message of QoS 1 displaces queued ones of QoS 0.
+//! 4. If that does not help either, the session ends: its queue is dropped, and the client is disconnected
+//!    with a reason. It returns to an empty session and knows that it missed something.
 //!
-//! A session and its identity are charged for each message as if nobody else had it: it is what they asked for. Everybody
-//! together is charged for what is really held: a message that waits in a thousand places once ([`Lot`]), and each place.
-//! What a connection has taken and not sent yet still waits, and so does what is to be sent again if it is not acknowledged.
+//! A session and its identity are charged for each message as if it existed for them alone, because they subscribed to it. The
+//! total is charged for real memory: a message in a thousand queues once ([`PooledMessage`]), and each entry.
+//! Messages that a connection has taken but not sent still count, and so do those that may have to be sent again.
 //!
 //! **Invariant: no message of QoS 1 is ever skipped**: a mailbox that could not take one takes no other until it is
-//! thrown away.
+//! dropped.
 //!
-//! **Invariant: nobody waits for a mailbox.** Putting a message in takes a short lock and never blocks on a client.
+//! **Invariant: nobody waits for a mailbox.** Adding a message takes a short lock and never blocks on a client.
 
 use std::{
     collections::VecDeque,
@@ -30,7 +30,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-use crate::message::{Message, QoS};
+use crate::message::{BrokerMessage, QoS};
 
 /// What every session may have waiting, however much waits for others: a burst of a few dozen commands.
 const SURE_BYTES: usize = 32 * 1024;
@@ -40,12 +40,12 @@ const PARCEL_BYTES: usize = 80;
 
 /// A count of bytes, and how many there may be.
 #[derive(Debug)]
-struct Budget {
+struct ByteBudget {
     used: AtomicUsize,
     max: usize,
 }
 
-impl Budget {
+impl ByteBudget {
     fn new(max: usize) -> Self {
         Self { used: AtomicUsize::new(0), max }
     }
@@ -70,11 +70,11 @@ impl Budget {
 
 /// What waits for everybody together: each message once, and its places.
 #[derive(Debug)]
-pub(crate) struct Pool(Budget);
+pub(crate) struct MessagePool(ByteBudget);
 
-impl Pool {
+impl MessagePool {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self(Budget::new(max)))
+        Arc::new(Self(ByteBudget::new(max)))
     }
 
     /// Bytes in use.
@@ -85,15 +85,15 @@ impl Pool {
 
 /// What all sessions of one identity have together: what waits for them, and subscriptions.
 #[derive(Debug)]
-pub(crate) struct Account {
-    queued: Budget,
-    subscriptions: Budget,
-    pool: Arc<Pool>,
+pub(crate) struct IdentityBacklog {
+    queued: ByteBudget,
+    subscriptions: ByteBudget,
+    pool: Arc<MessagePool>,
 }
 
 /// A subscription's place among those of its identity, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct SubscriptionPlace(Arc<Account>);
+pub(crate) struct SubscriptionPlace(Arc<IdentityBacklog>);
 
 impl Drop for SubscriptionPlace {
     fn drop(&mut self) {
@@ -101,9 +101,9 @@ impl Drop for SubscriptionPlace {
     }
 }
 
-impl Account {
-    pub(crate) fn new(max_bytes: usize, subscriptions_max: usize, pool: Arc<Pool>) -> Arc<Self> {
-        Arc::new(Self { queued: Budget::new(max_bytes), subscriptions: Budget::new(subscriptions_max), pool })
+impl IdentityBacklog {
+    pub(crate) fn new(max_bytes: usize, subscriptions_max: usize, pool: Arc<MessagePool>) -> Arc<Self> {
+        Arc::new(Self { queued: ByteBudget::new(max_bytes), subscriptions: ByteBudget::new(subscriptions_max), pool })
     }
 
     /// A place for one more subscription, if there is one.
@@ -127,27 +127,27 @@ impl Account {
 
 /// A message that waits, in as many places as it may be: the pool is charged for it until the last has let it go.
 #[derive(Debug)]
-pub(crate) struct Lot {
-    message: Message,
-    pool: Arc<Pool>,
+pub(crate) struct PooledMessage {
+    message: BrokerMessage,
+    pool: Arc<MessagePool>,
 }
 
-impl Lot {
-    pub(crate) fn new(message: Message, pool: &Arc<Pool>) -> Arc<Self> {
+impl PooledMessage {
+    pub(crate) fn new(message: BrokerMessage, pool: &Arc<MessagePool>) -> Arc<Self> {
         pool.0.change(0, message.len());
         Arc::new(Self { message, pool: Arc::clone(pool) })
     }
 }
 
-impl Deref for Lot {
-    type Target = Message;
+impl Deref for PooledMessage {
+    type Target = BrokerMessage;
 
-    fn deref(&self) -> &Message {
+    fn deref(&self) -> &BrokerMessage {
         &self.message
     }
 }
 
-impl Drop for Lot {
+impl Drop for PooledMessage {
     fn drop(&mut self) {
         self.pool.0.change(self.message.len(), 0);
     }
@@ -156,7 +156,7 @@ impl Drop for Lot {
 /// A message on its way to one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
-    pub(crate) message: Arc<Lot>,
+    pub(crate) message: Arc<PooledMessage>,
     /// The lower of publisher's and subscription's.
     pub(crate) qos: QoS,
     /// The retain flag that the client sees.
@@ -172,7 +172,7 @@ impl Parcel {
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum PutOutcome {
     /// It waits.
     Taken,
     /// It waits, and so many of QoS 0 made room for it.
@@ -188,14 +188,14 @@ pub(crate) enum Put {
 /// What waits for one session.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    queue: Mutex<Queue>,
+    queue: Mutex<ParcelQueue>,
     max_bytes: usize,
-    account: Arc<Account>,
+    account: Arc<IdentityBacklog>,
     waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct ParcelQueue {
     parcels: VecDeque<Parcel>,
     bytes: usize,
     /// What was taken last, until something is taken again: its bytes and places.
@@ -210,17 +210,17 @@ struct Queue {
 }
 
 impl Mailbox {
-    pub(crate) fn new(max_bytes: usize, account: Arc<Account>) -> Arc<Self> {
-        let queue = Queue { attached: true, ..Queue::default() };
+    pub(crate) fn new(max_bytes: usize, account: Arc<IdentityBacklog>) -> Arc<Self> {
+        let queue = ParcelQueue { attached: true, ..ParcelQueue::default() };
         Arc::new(Self { queue: Mutex::new(queue), max_bytes, account, waker: AtomicWaker::new() })
     }
 
     /// Of the identity whose session it is.
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<IdentityBacklog> {
         &self.account
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, ParcelQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,14 +237,14 @@ impl Mailbox {
     }
 
     /// Puts a message in, or does what the policy says.
-    pub(crate) fn put(&self, parcel: Parcel) -> Put {
+    pub(crate) fn put(&self, parcel: Parcel) -> PutOutcome {
         let max_bytes = self.max_bytes();
         let mut queue = self.queue();
         let was_empty = queue.parcels.is_empty();
         let put = queue.put(parcel, max_bytes);
         self.settle(&mut queue);
         drop(queue);
-        if put == Put::Overflow || (was_empty && put == Put::Taken) {
+        if put == PutOutcome::Overflow || (was_empty && put == PutOutcome::Taken) {
             self.waker.wake();
         }
         put
@@ -269,7 +269,7 @@ impl Mailbox {
     }
 
     /// Brings what is charged up to date.
-    fn settle(&self, queue: &mut Queue) {
+    fn settle(&self, queue: &mut ParcelQueue) {
         let (taken_bytes, taken_places) = queue.taken;
         let now = (queue.bytes + taken_bytes + queue.owed, queue.parcels.len() + taken_places);
         let before = std::mem::replace(&mut queue.charged, now);
@@ -333,20 +333,20 @@ impl Drop for Mailbox {
     }
 }
 
-impl Queue {
+impl ParcelQueue {
     fn clear(&mut self) {
         self.parcels = VecDeque::new();
         self.bytes = 0;
     }
 
-    fn put(&mut self, parcel: Parcel, max_bytes: usize) -> Put {
+    fn put(&mut self, parcel: Parcel, max_bytes: usize) -> PutOutcome {
         let cost = parcel.cost();
         if self.over {
-            return Put::Over;
+            return PutOutcome::Over;
         }
         let fits = |queue: &Self| queue.bytes + cost <= max_bytes;
         if parcel.qos == QoS::AtMostOnce && !(self.attached && fits(self)) {
-            return Put::Dropped;
+            return PutOutcome::Dropped;
         }
         let mut driven_out = 0;
         if !fits(self) {
@@ -358,12 +358,12 @@ impl Queue {
             if !fits(self) && !self.parcels.is_empty() {
                 self.clear();
                 self.over = true;
-                return Put::Overflow;
+                return PutOutcome::Overflow;
             }
         }
         self.bytes += cost;
         self.parcels.push_back(parcel);
-        if driven_out == 0 { Put::Taken } else { Put::Instead(driven_out) }
+        if driven_out == 0 { PutOutcome::Taken } else { PutOutcome::Instead(driven_out) }
     }
 }
 
@@ -374,12 +374,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn parcel(text: &str, qos: QoS) -> Parcel {
-        lot(text, qos, &Pool::new(usize::MAX))
+        lot(text, qos, &MessagePool::new(usize::MAX))
     }
 
     /// One that is charged to a pool.
-    fn lot(text: &str, qos: QoS, pool: &Arc<Pool>) -> Parcel {
-        let message = Lot::new(Message::plain("a", text, false), pool);
+    fn lot(text: &str, qos: QoS, pool: &Arc<MessagePool>) -> Parcel {
+        let message = PooledMessage::new(BrokerMessage::plain("a", text, false), pool);
         Parcel { message, qos, retain: false, subscription_id: None }
     }
 
@@ -387,8 +387,8 @@ mod tests {
         parcel("x", QoS::AtLeastOnce).cost()
     }
 
-    fn mailbox(max: usize) -> (Arc<Mailbox>, Arc<Account>) {
-        let account = Account::new(usize::MAX, 2, Pool::new(usize::MAX));
+    fn mailbox(max: usize) -> (Arc<Mailbox>, Arc<IdentityBacklog>) {
+        let account = IdentityBacklog::new(usize::MAX, 2, MessagePool::new(usize::MAX));
         (Mailbox::new(max * cost(), Arc::clone(&account)), account)
     }
 
@@ -404,26 +404,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_of_quality_0_and_then_the_session_is_over() {
+    fn full_mailbox_drops_qos_0_then_ends_the_session() {
         use QoS::{AtLeastOnce, AtMostOnce};
         let (mailbox, account) = mailbox(3);
         assert_eq!(poll(&mailbox), Poll::Pending);
         for (text, qos, expected) in [
-            ("a", AtMostOnce, Put::Taken),
-            ("b", AtLeastOnce, Put::Taken),
-            ("c", AtMostOnce, Put::Taken),
-            ("d", AtMostOnce, Put::Dropped),
-            ("e", AtLeastOnce, Put::Instead(2)),
-            ("f", AtMostOnce, Put::Taken),
+            ("a", AtMostOnce, PutOutcome::Taken),
+            ("b", AtLeastOnce, PutOutcome::Taken),
+            ("c", AtMostOnce, PutOutcome::Taken),
+            ("d", AtMostOnce, PutOutcome::Dropped),
+            ("e", AtLeastOnce, PutOutcome::Instead(2)),
+            ("f", AtMostOnce, PutOutcome::Taken),
         ] {
             assert_eq!(mailbox.put(parcel(text, qos)), expected, "{text}");
         }
         assert_eq!(poll(&mailbox), Poll::Ready(false));
         assert_eq!(texts(&mailbox), ["b", "e", "f"]);
         assert_eq!(account.used(), 0);
-        for (text, expected) in
-            [("a", Put::Taken), ("b", Put::Taken), ("c", Put::Taken), ("d", Put::Overflow), ("e", Put::Over)]
-        {
+        for (text, expected) in [
+            ("a", PutOutcome::Taken),
+            ("b", PutOutcome::Taken),
+            ("c", PutOutcome::Taken),
+            ("d", PutOutcome::Overflow),
+            ("e", PutOutcome::Over),
+        ] {
             assert_eq!(mailbox.put(parcel(text, AtLeastOnce)), expected, "{text}");
         }
         assert_eq!((poll(&mailbox), mailbox.is_over(), account.used()), (Poll::Ready(true), true, 0));
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_keeps_what_is_acknowledged() {
+    fn offline_session_keeps_qos_1_messages() {
         use QoS::{AtLeastOnce, AtMostOnce};
         let (mailbox, account) = mailbox(9);
         for (text, qos) in [("1", AtLeastOnce), ("2", AtMostOnce), ("3", AtLeastOnce)] {
@@ -443,8 +447,8 @@ mod tests {
         mailbox.put(parcel("4", AtLeastOnce));
         mailbox.put(parcel("5", AtMostOnce));
         mailbox.detach(taken);
-        assert_eq!(mailbox.put(parcel("6", AtMostOnce)), Put::Dropped);
-        assert_eq!(mailbox.put(parcel("7", AtLeastOnce)), Put::Taken);
+        assert_eq!(mailbox.put(parcel("6", AtMostOnce)), PutOutcome::Dropped);
+        assert_eq!(mailbox.put(parcel("7", AtLeastOnce)), PutOutcome::Taken);
         assert_eq!(account.used(), 3 * cost());
         mailbox.attach();
         mailbox.put(parcel("8", AtMostOnce));
@@ -455,36 +459,36 @@ mod tests {
     }
 
     #[test]
-    fn when_all_or_one_identity_have_too_much_each_session_has_a_little() {
+    fn sessions_keep_a_minimum_beyond_shared_limits() {
         for (all, own) in [(1, usize::MAX), (usize::MAX, 1)] {
-            let pool = Pool::new(all);
-            let account = Account::new(own, 2, Arc::clone(&pool));
+            let pool = MessagePool::new(all);
+            let account = IdentityBacklog::new(own, 2, Arc::clone(&pool));
             let greedy = Mailbox::new(usize::MAX, Arc::clone(&account));
             let large = "x".repeat(SURE_BYTES);
-            assert_eq!(greedy.put(lot(&large, QoS::AtLeastOnce, &pool)), Put::Taken);
+            assert_eq!(greedy.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
             let other = Mailbox::new(usize::MAX, Arc::clone(&account));
             // Even a message that is larger than that, if it is the only one.
-            assert_eq!(other.put(lot(&large, QoS::AtLeastOnce, &pool)), Put::Taken);
-            assert_eq!(other.put(lot("x", QoS::AtMostOnce, &pool)), Put::Dropped);
+            assert_eq!(other.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
+            assert_eq!(other.put(lot("x", QoS::AtMostOnce, &pool)), PutOutcome::Dropped);
             // Another identity is not asked to pay for what this one has too much.
-            let stranger = Mailbox::new(usize::MAX, Account::new(usize::MAX, 2, Arc::clone(&pool)));
-            assert_eq!(stranger.put(lot(&large, QoS::AtLeastOnce, &pool)), Put::Taken);
+            let stranger = Mailbox::new(usize::MAX, IdentityBacklog::new(usize::MAX, 2, Arc::clone(&pool)));
+            assert_eq!(stranger.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
             let put = stranger.put(lot("x", QoS::AtLeastOnce, &pool));
-            assert_eq!(put, if own == 1 { Put::Taken } else { Put::Overflow });
-            assert_eq!(greedy.put(lot("x", QoS::AtLeastOnce, &pool)), Put::Overflow);
-            assert_eq!(other.put(lot("x", QoS::AtLeastOnce, &pool)), Put::Overflow);
+            assert_eq!(put, if own == 1 { PutOutcome::Taken } else { PutOutcome::Overflow });
+            assert_eq!(greedy.put(lot("x", QoS::AtLeastOnce, &pool)), PutOutcome::Overflow);
+            assert_eq!(other.put(lot("x", QoS::AtLeastOnce, &pool)), PutOutcome::Overflow);
         }
     }
 
     #[test]
-    fn a_message_that_waits_in_many_places_is_counted_once_until_the_last_lets_go() {
-        let pool = Pool::new(usize::MAX);
+    fn shared_message_is_charged_once() {
+        let pool = MessagePool::new(usize::MAX);
         let parcel = lot(&"x".repeat(100_000), QoS::AtLeastOnce, &pool);
         let length = parcel.message.len();
-        let accounts: Vec<_> = (0..10).map(|_| Account::new(usize::MAX, 2, Arc::clone(&pool))).collect();
+        let accounts: Vec<_> = (0..10).map(|_| IdentityBacklog::new(usize::MAX, 2, Arc::clone(&pool))).collect();
         let mailboxes: Vec<_> = accounts.iter().map(|account| Mailbox::new(usize::MAX, Arc::clone(account))).collect();
         for mailbox in &mailboxes {
-            assert_eq!(mailbox.put(parcel.clone()), Put::Taken);
+            assert_eq!(mailbox.put(parcel.clone()), PutOutcome::Taken);
         }
         drop(parcel);
         assert_eq!(pool.used(), length + 10 * PARCEL_BYTES);
@@ -500,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_of_an_identity_are_limited_and_places_are_given_back() {
+    fn subscriptions_of_an_identity_are_limited() {
         let (_, account) = mailbox(1);
         let (first, second) = (account.subscribe(), account.subscribe());
         assert!(first.is_some() && second.is_some() && account.subscribe().is_none());
@@ -519,7 +523,7 @@ mod tests {
                     Some(sure) => {
                         let qos = if sure { QoS::AtLeastOnce } else { QoS::AtMostOnce };
                         let put = mailbox.put(parcel(&((number % 10).to_string()), qos));
-                        if put == Put::Overflow {
+                        if put == PutOutcome::Overflow {
                             mailbox.take(&mut VecDeque::new());
                             prop_assert_eq!(account.used(), 0);
                             return Ok(());

@@ -1,4 +1,4 @@
-//! Messages and quality of service, as the front passes them about.
+//! Messages and quality of service, as the front passes them on.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -23,12 +23,12 @@ const FLAG_RETAIN: u8 = 2;
 /// It is one allocation of exactly its size, so that a message which is kept (for a slow client, or as retained) pins no
 /// read buffer, and the same bytes go through the router's log and into the journal of retained messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message(Bytes);
+pub(crate) struct BrokerMessage(Bytes);
 
-impl Message {
+impl BrokerMessage {
     /// A message of what `from` published. `from` is the number of a session, or 0 for the broker itself.
     ///
-    /// Whoever calls this has asked [`crate::access::Access`], and knows the topic that an alias stands for.
+    /// The caller has checked permission with [`crate::access::ClientAccess`], and resolved a topic alias.
     pub(crate) fn new(publication: &Publication<'_>, from: u64, now_ms: u64) -> Self {
         let Publication { topic, payload, properties, .. } = publication;
         let mut flags = 0;
@@ -163,7 +163,7 @@ impl Message {
 }
 
 #[cfg(test)]
-impl Message {
+impl BrokerMessage {
     /// A message of QoS 1 from the broker itself.
     pub(crate) fn plain(topic: &str, payload: &str, retain: bool) -> Self {
         let publication = Publication { retain, ..publication(topic, payload.as_bytes()) };
@@ -190,8 +190,8 @@ mod tests {
         ) {
             let qos = if qos_1 { QoS::AtLeastOnce } else { QoS::AtMostOnce };
             let sent = Publication { qos, retain, properties: properties.clone().into(), expiry_s, ..publication(&topic, &payload) };
-            let message = Message::new(&sent, from, now_ms);
-            let back = Message::from_bytes(Bytes::copy_from_slice(message.as_bytes())).unwrap();
+            let message = BrokerMessage::new(&sent, from, now_ms);
+            let back = BrokerMessage::from_bytes(Bytes::copy_from_slice(message.as_bytes())).unwrap();
             prop_assert_eq!(&back, &message);
             prop_assert_eq!((back.topic(), back.payload(), back.properties()), (&*topic, &payload[..], &properties[..]));
             prop_assert_eq!((back.qos(), back.retain(), back.from()), (qos, retain, from));
@@ -200,21 +200,21 @@ mod tests {
         }
 
         #[test]
-        fn strange_bytes_are_no_message(bytes: Vec<u8>) {
-            if let Some(message) = Message::from_bytes(bytes.into()) {
+        fn invalid_bytes_are_not_a_message(bytes: Vec<u8>) {
+            if let Some(message) = BrokerMessage::from_bytes(bytes.into()) {
                 prop_assert_eq!(message.len(), HEADER_BYTES + message.topic().len() + message.properties().len() + message.payload().len());
             }
         }
     }
 
     #[test]
-    fn expiry() {
+    fn expired_message_is_dropped() {
         let publication = Publication { expiry_s: Some(2), ..publication("a", b"") };
-        let message = Message::new(&publication, 0, 1000);
+        let message = BrokerMessage::new(&publication, 0, 1000);
         assert!(!message.is_expired(2999) && message.is_expired(3000));
-        assert!(!Message::plain("a", "", false).is_expired(u64::MAX));
-        assert_eq!(Message::from_bytes(Bytes::from_static(b"too short")), None);
-        let later = Message::plain("a", "b", true).expiring(7);
+        assert!(!BrokerMessage::plain("a", "", false).is_expired(u64::MAX));
+        assert_eq!(BrokerMessage::from_bytes(Bytes::from_static(b"too short")), None);
+        let later = BrokerMessage::plain("a", "b", true).expiring(7);
         assert_eq!(
             (later.topic(), later.payload(), later.retain(), later.expires_ms()),
             ("a", &b"b"[..], true, Some(7))

@@ -1,4 +1,4 @@
-//! How fast the clients of one identity may send.
+//! Rate limit of the clients of one identity.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -8,22 +8,22 @@ use std::{
 /// A bucket of bytes that refills with time. It holds one second's worth, so that a burst passes at full speed and only
 /// a lasting flood is slowed down.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BytePace {
     /// 0: as fast as they like.
     bytes_per_second: u64,
-    state: Mutex<State>,
+    state: Mutex<PaceState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PaceState {
     /// Bytes read above what the rate allows, as of `at`.
     excess: u64,
     at: Instant,
 }
 
-impl Pace {
+impl BytePace {
     pub(crate) fn new(bytes_per_second: u64, now: Instant) -> Self {
-        Self { bytes_per_second, state: Mutex::new(State { excess: 0, at: now }) }
+        Self { bytes_per_second, state: Mutex::new(PaceState { excess: 0, at: now }) }
     }
 
     /// Takes note of bytes that were read; if that was too fast, says for how long nothing more is to be read.
@@ -51,7 +51,7 @@ mod tests {
     fn a_burst_passes_and_a_flood_is_slowed_down() {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let pace = Pace::new(1000, start);
+        let pace = BytePace::new(1000, start);
         assert_eq!(pace.pause(1000, at(0)), None);
         let ms = |pause: Option<Duration>| pause.map(|pause| pause.as_millis());
         assert_eq!(ms(pace.pause(500, at(0))), Some(500));
@@ -63,15 +63,15 @@ mod tests {
     }
 
     #[test]
-    fn there_may_be_no_limit() {
-        let pace = Pace::new(0, Instant::now());
+    fn zero_means_no_limit() {
+        let pace = BytePace::new(0, Instant::now());
         assert_eq!(pace.pause(usize::MAX, Instant::now()), None);
     }
 
     #[test]
-    fn the_rate_is_what_it_says() {
+    fn rate_equals_its_setting() {
         let start = Instant::now();
-        let pace = Pace::new(10_000, start);
+        let pace = BytePace::new(10_000, start);
         let (mut now, mut sent) = (start, 0_u64);
         while now < start + Duration::from_secs(20) {
             sent += 700;

@@ -1,6 +1,6 @@
-//! Who is connected, and whose session waits for its client: limits on that, takeover, and coming back.
+//! Connected clients, and sessions that wait for theirs: limits, takeover, and resumption.
 //!
-//! **Invariant: a client's new connection begins when its old one has ended**, last will included: a will that came late
+//! **Invariant: a client's new connection begins when its old one has ended**, last will included: a late will
 //! would declare the new one dead. Connections of one client id therefore form a chain, each waiting for the one before.
 
 use std::{
@@ -19,15 +19,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     connection::LastWill,
-    limits::Limits,
-    mailbox::{Account, Pool},
-    pace::Pace,
-    session::Session,
+    limits::BrokerLimits,
+    mailbox::{IdentityBacklog, MessagePool},
+    pace::BytePace,
+    session::ClientSession,
     who::Serial,
 };
 
 /// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
-pub(crate) type Key = Arc<(Identity, String)>;
+pub(crate) type SessionKey = Arc<(Identity, String)>;
 
 /// Everybody who is connected, or may come back to a session.
 #[derive(Debug)]
@@ -35,58 +35,58 @@ pub(crate) struct Registry {
     max: usize,
     max_per_identity: usize,
     asleep_max: usize,
-    shares: Shares,
-    present: Mutex<Present>,
+    shares: IdentityShares,
+    present: Mutex<ClientPresence>,
 }
 
 /// What each identity may have.
 #[derive(Debug)]
-struct Shares {
+struct IdentityShares {
     bytes_per_second: u64,
     queues_host_max_bytes: usize,
     queues_identity_max_bytes: usize,
     subscriptions_max: usize,
-    pool: Arc<Pool>,
+    pool: Arc<MessagePool>,
 }
 
-impl Shares {
-    fn of(&self, identity: &Identity) -> Share {
+impl IdentityShares {
+    fn of(&self, identity: &Identity) -> IdentityShare {
         let max_bytes = match identity {
             Identity::Host(_) => self.queues_host_max_bytes,
             Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => self.queues_identity_max_bytes,
         };
-        let pace = Arc::new(Pace::new(self.bytes_per_second, Instant::now()));
-        Share {
+        let pace = Arc::new(BytePace::new(self.bytes_per_second, Instant::now()));
+        IdentityShare {
             tickets: 0,
             asleep: 0,
             pace,
-            account: Account::new(max_bytes, self.subscriptions_max, Arc::clone(&self.pool)),
+            account: IdentityBacklog::new(max_bytes, self.subscriptions_max, Arc::clone(&self.pool)),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Present {
+struct ClientPresence {
     tickets: usize,
     next: u64,
-    live: HashMap<Key, Live>,
-    asleep: HashMap<Key, Asleep>,
-    per_identity: HashMap<Identity, Share>,
+    live: HashMap<SessionKey, LiveClient>,
+    asleep: HashMap<SessionKey, SleepingSession>,
+    per_identity: HashMap<Identity, IdentityShare>,
 }
 
 /// What the connections of one identity share.
 #[derive(Debug)]
-struct Share {
+struct IdentityShare {
     tickets: usize,
     asleep: usize,
-    pace: Arc<Pace>,
-    account: Arc<Account>,
+    pace: Arc<BytePace>,
+    account: Arc<IdentityBacklog>,
 }
 
 #[derive(Debug)]
-struct Live {
+struct LiveClient {
     number: u64,
-    ending: Arc<Ending>,
+    ending: Arc<EndSignal>,
     /// Of the certificate, if it has one.
     serial: Option<Serial>,
     gone: CancellationToken,
@@ -94,8 +94,8 @@ struct Live {
 
 /// A session without a client.
 #[derive(Debug)]
-struct Asleep {
-    session: Session,
+struct SleepingSession {
+    session: ClientSession,
     /// Of the certificate that its client showed last.
     serial: Option<Serial>,
     /// To be published after its delay.
@@ -107,7 +107,7 @@ struct Asleep {
 /// Why a connection is to end, from outside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Cause {
+pub(crate) enum EndCause {
     /// A newer connection has the same client id.
     TakenOver = 1,
     /// The broker stops.
@@ -118,55 +118,55 @@ pub(crate) enum Cause {
 
 /// Tells one connection to end. The first cause counts.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+pub(crate) struct EndSignal {
     cause: AtomicU8,
     waker: AtomicWaker,
 }
 
-impl Ending {
-    fn tell(&self, cause: Cause) {
+impl EndSignal {
+    fn tell(&self, cause: EndCause) {
         // Whoever comes second finds it told.
         let _ = self.cause.compare_exchange(0, cause as u8, Ordering::AcqRel, Ordering::Acquire);
         self.waker.wake();
     }
 
-    pub(crate) fn cause(&self) -> Option<Cause> {
+    pub(crate) fn cause(&self) -> Option<EndCause> {
         match self.cause.load(Ordering::Acquire) {
             0 => None,
-            1 => Some(Cause::TakenOver),
-            2 => Some(Cause::Stopping),
-            _ => Some(Cause::Revoked),
+            1 => Some(EndCause::TakenOver),
+            2 => Some(EndCause::Stopping),
+            _ => Some(EndCause::Revoked),
         }
     }
 
     /// Ready when the connection is to end.
-    pub(crate) fn poll_told(&self, context: &mut Context<'_>) -> Poll<Cause> {
+    pub(crate) fn poll_told(&self, context: &mut Context<'_>) -> Poll<EndCause> {
         self.waker.register(context.waker());
         self.cause().map_or(Poll::Pending, Poll::Ready)
     }
 
-    pub(crate) async fn told(&self) -> Cause {
+    pub(crate) async fn told(&self) -> EndCause {
         std::future::poll_fn(|context| self.poll_told(context)).await
     }
 }
 
 /// A place among the connected, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct ConnectionTicket {
     registry: Arc<Registry>,
-    key: Key,
+    key: SessionKey,
     number: u64,
     serial: Option<Serial>,
-    ending: Arc<Ending>,
+    ending: Arc<EndSignal>,
     gone: CancellationToken,
     before: Option<CancellationToken>,
-    pace: Arc<Pace>,
-    account: Arc<Account>,
+    pace: Arc<BytePace>,
+    account: Arc<IdentityBacklog>,
 }
 
 /// No room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(crate) enum RegistryFull {
     #[error("connections_max is reached")]
     Broker,
     #[error("connections_per_identity_max is reached")]
@@ -175,8 +175,8 @@ pub(crate) enum Full {
 
 /// A session that is let go: its subscriptions are to be ended, and its will no longer waits.
 #[must_use]
-pub(crate) struct Former {
-    pub(crate) session: Session,
+pub(crate) struct FormerSession {
+    pub(crate) session: ClientSession,
     pub(crate) will: Option<LastWill>,
 }
 
@@ -187,16 +187,16 @@ pub(crate) struct RevokedClients {
     /// Of each connection that was told to end: cancelled when it has, last will included.
     pub(crate) ending: Vec<CancellationToken>,
     /// Sessions that waited for their clients.
-    pub(crate) asleep: Vec<Former>,
+    pub(crate) asleep: Vec<FormerSession>,
 }
 
 impl Registry {
-    pub(crate) fn new(limits: &Limits, pool: Arc<Pool>) -> Arc<Self> {
+    pub(crate) fn new(limits: &BrokerLimits, pool: Arc<MessagePool>) -> Arc<Self> {
         Arc::new(Self {
             max: limits.connections_max,
             max_per_identity: limits.connections_per_identity_max,
             asleep_max: limits.sessions_asleep_max,
-            shares: Shares {
+            shares: IdentityShares {
                 bytes_per_second: limits.bytes_per_second_per_identity,
                 queues_host_max_bytes: limits.queues_host_max_bytes,
                 queues_identity_max_bytes: limits.queues_identity_max_bytes,
@@ -207,7 +207,7 @@ impl Registry {
         })
     }
 
-    fn present(&self) -> MutexGuard<'_, Present> {
+    fn present(&self) -> MutexGuard<'_, ClientPresence> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,76 +232,77 @@ impl Registry {
         identity: Identity,
         client_id: String,
         serial: Option<Serial>,
-    ) -> Result<Ticket, Full> {
+    ) -> Result<ConnectionTicket, RegistryFull> {
         let key = Arc::new((identity, client_id));
         let mut present = self.present();
         // Who takes over frees a place; only until the old connection has ended are there two.
         let replaces = usize::from(present.live.contains_key(&key));
         if present.tickets >= self.max + replaces {
-            return Err(Full::Broker);
+            return Err(RegistryFull::Broker);
         }
         if present.per_identity.get(&key.0).is_some_and(|share| share.tickets >= self.max_per_identity + replaces) {
-            return Err(Full::Identity);
+            return Err(RegistryFull::Identity);
         }
         let number = present.number();
         present.tickets += 1;
         let share = present.share(&key.0, &self.shares);
         share.tickets += 1;
         let (pace, account) = (Arc::clone(&share.pace), Arc::clone(&share.account));
-        let (ending, gone) = (Arc::new(Ending::default()), CancellationToken::new());
-        let live = Live { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
+        let (ending, gone) = (Arc::new(EndSignal::default()), CancellationToken::new());
+        let live = LiveClient { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
         let before = present.live.insert(Arc::clone(&key), live).map(|old| {
-            old.ending.tell(Cause::TakenOver);
+            old.ending.tell(EndCause::TakenOver);
             old.gone
         });
-        Ok(Ticket { registry: Arc::clone(self), key, number, serial, ending, gone, before, pace, account })
+        Ok(ConnectionTicket { registry: Arc::clone(self), key, number, serial, ending, gone, before, pace, account })
     }
 
     /// The session that waits for this client, if one does, with a will that was not published yet. What would have ended
     /// it is called off.
-    pub(crate) fn wake(&self, ticket: &Ticket) -> Option<Former> {
+    pub(crate) fn wake(&self, ticket: &ConnectionTicket) -> Option<FormerSession> {
         let mut present = self.present();
         let asleep = present.asleep.remove(&ticket.key)?;
         present.leave(&ticket.key.0, |share| &mut share.asleep);
         asleep.woken.cancel();
-        Some(Former { session: asleep.session, will: asleep.will })
+        Some(FormerSession { session: asleep.session, will: asleep.will })
     }
 
     /// Keeps the session of a connection that ends, for its client to come back. The token is cancelled when it does. If
     /// there is no room the session is given back.
     pub(crate) fn sleep(
         &self,
-        ticket: &Ticket,
-        session: Session,
+        ticket: &ConnectionTicket,
+        session: ClientSession,
         will: Option<LastWill>,
-    ) -> Result<CancellationToken, Box<Former>> {
+    ) -> Result<CancellationToken, Box<FormerSession>> {
         let mut present = self.present();
         let per_identity = present.per_identity.get(&ticket.key.0).map_or(0, |share| share.asleep);
         if present.asleep.len() >= self.asleep_max || per_identity >= self.max_per_identity {
-            return Err(Box::new(Former { session, will }));
+            return Err(Box::new(FormerSession { session, will }));
         }
         present.share(&ticket.key.0, &self.shares).asleep += 1;
         let woken = CancellationToken::new();
         // The connection before this one has taken its session along, so nothing is replaced.
-        present
-            .asleep
-            .insert(Arc::clone(&ticket.key), Asleep { session, serial: ticket.serial, will, woken: woken.clone() });
+        present.asleep.insert(
+            Arc::clone(&ticket.key),
+            SleepingSession { session, serial: ticket.serial, will, woken: woken.clone() },
+        );
         Ok(woken)
     }
 
     /// The session's time is over, if its client has not come back: `number` says which is meant.
-    pub(crate) fn forget(&self, key: &Key, number: u64) -> Option<Former> {
+    pub(crate) fn forget(&self, key: &SessionKey, number: u64) -> Option<FormerSession> {
         let mut present = self.present();
         if present.asleep.get(key).is_none_or(|asleep| asleep.session.number != number) {
             return None;
         }
         let asleep = present.asleep.remove(key)?;
         present.leave(&key.0, |share| &mut share.asleep);
-        Some(Former { session: asleep.session, will: asleep.will })
+        Some(FormerSession { session: asleep.session, will: asleep.will })
     }
 
     /// The will of a session whose client has not come back, once.
-    pub(crate) fn take_will(&self, key: &Key, number: u64) -> Option<LastWill> {
+    pub(crate) fn take_will(&self, key: &SessionKey, number: u64) -> Option<LastWill> {
         let mut present = self.present();
         present.asleep.get_mut(key).filter(|asleep| asleep.session.number == number)?.will.take()
     }
@@ -309,7 +310,7 @@ impl Registry {
     /// Tells every connection that the broker stops.
     pub(crate) fn end_all(&self) {
         for live in self.present().live.values() {
-            live.ending.tell(Cause::Stopping);
+            live.ending.tell(EndCause::Stopping);
         }
     }
 
@@ -318,7 +319,7 @@ impl Registry {
         let mut present = self.present();
         let is_revoked = |serial: &Option<Serial>| serial.as_ref().is_some_and(&is_revoked);
         let ending = present.live.values().filter(|live| is_revoked(&live.serial)).map(|live| {
-            live.ending.tell(Cause::Revoked);
+            live.ending.tell(EndCause::Revoked);
             live.gone.clone()
         });
         let ending = ending.collect();
@@ -326,7 +327,7 @@ impl Registry {
         let asleep = asleep.into_iter().map(|(key, asleep)| {
             present.leave(&key.0, |share| &mut share.asleep);
             asleep.woken.cancel();
-            Former { session: asleep.session, will: asleep.will }
+            FormerSession { session: asleep.session, will: asleep.will }
         });
         let asleep = asleep.collect();
         RevokedClients { ending, asleep }
@@ -346,10 +347,10 @@ impl Registry {
     pub(crate) fn end_removed_users(&self, is_user: impl Fn(&Identity) -> bool) {
         let present = self.present();
         let removed = present.live.iter().filter(|(key, live)| live.serial.is_none() && !is_user(&key.0));
-        removed.for_each(|(_, live)| live.ending.tell(Cause::Revoked));
+        removed.for_each(|(_, live)| live.ending.tell(EndCause::Revoked));
     }
 
-    fn leave(&self, key: &Key, number: u64) {
+    fn leave(&self, key: &SessionKey, number: u64) {
         let mut present = self.present();
         present.tickets = present.tickets.saturating_sub(1);
         if present.live.get(key).is_some_and(|live| live.number == number) {
@@ -359,18 +360,18 @@ impl Registry {
     }
 }
 
-impl Present {
+impl ClientPresence {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    fn share(&mut self, identity: &Identity, shares: &Shares) -> &mut Share {
+    fn share(&mut self, identity: &Identity, shares: &IdentityShares) -> &mut IdentityShare {
         self.per_identity.entry(identity.clone()).or_insert_with(|| shares.of(identity))
     }
 
     /// Takes one from a count of an identity, and forgets the identity with its last.
-    fn leave(&mut self, identity: &Identity, count: impl Fn(&mut Share) -> &mut usize) {
+    fn leave(&mut self, identity: &Identity, count: impl Fn(&mut IdentityShare) -> &mut usize) {
         if let Some(share) = self.per_identity.get_mut(identity) {
             let count = count(share);
             *count = count.saturating_sub(1);
@@ -381,7 +382,7 @@ impl Present {
     }
 }
 
-impl Ticket {
+impl ConnectionTicket {
     /// Whether this client id had a connection when this one entered.
     pub(crate) fn replaces(&self) -> bool {
         self.before.is_some()
@@ -395,11 +396,11 @@ impl Ticket {
     }
 
     /// Says when this connection is to end, and why.
-    pub(crate) fn ending(&self) -> &Ending {
+    pub(crate) fn ending(&self) -> &EndSignal {
         &self.ending
     }
 
-    pub(crate) fn key(&self) -> &Key {
+    pub(crate) fn key(&self) -> &SessionKey {
         &self.key
     }
 
@@ -413,17 +414,17 @@ impl Ticket {
     }
 
     /// What it and all others of its identity have together.
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<IdentityBacklog> {
         &self.account
     }
 
     /// How fast it may send, with all others of its identity.
-    pub(crate) fn pace(&self) -> &Pace {
+    pub(crate) fn pace(&self) -> &BytePace {
         &self.pace
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ConnectionTicket {
     fn drop(&mut self) {
         self.registry.leave(&self.key, self.number);
         self.gone.cancel();

@@ -1,9 +1,9 @@
-//! Which certificates are good no more: the authority's revocation list (X.509, in PEM), which is replaced while the
+//! The authority's revocation list (X.509, in PEM), which is replaced while the
 //! broker runs.
 //!
-//! A list is taken whole or not at all: one that cannot be read, is somebody else's, is out of date or says only part of
-//! it leaves the one before in force. A list in force stays so when its own time is over: what was revoked does not
-//! become good again.
+//! A list is accepted as a whole or not at all: one that is unreadable, foreign, out of date or partial
+//! leaves the one before in force. A list in force stays so when it expires: revoked certificates do not
+//! become valid again.
 
 use std::{
     collections::HashSet,
@@ -58,19 +58,19 @@ pub enum RevocationError {
 
 /// What is revoked.
 #[derive(Default)]
-pub(crate) struct Revoked {
+pub(crate) struct RevokedSerials {
     /// Whose lists are taken.
     authorities: RwLock<Vec<CertificateDer<'static>>>,
     serials: RwLock<Arc<HashSet<Serial>>>,
 }
 
-impl fmt::Debug for Revoked {
+impl fmt::Debug for RevokedSerials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Revoked").field("serials", &self.serials().len()).finish_non_exhaustive()
     }
 }
 
-impl Revoked {
+impl RevokedSerials {
     /// From now on lists of `authorities` are taken; what is revoked stays so.
     pub(crate) fn trust(&self, authorities: Vec<CertificateDer<'static>>) {
         *self.authorities.write().unwrap_or_else(PoisonError::into_inner) = authorities;
@@ -158,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[track_caller]
-    fn check(revoked: &Revoked, document: &str, expected: Result<&[u64], &str>) {
+    fn check(revoked: &RevokedSerials, document: &str, expected: Result<&[u64], &str>) {
         let before = revoked.serials();
         match (revoked.replace(document), expected) {
             (Ok(count), Ok(serials)) => {
@@ -176,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_taken_whole_or_not_at_all() {
+    fn partial_list_is_refused() {
         let (authority, stranger) = (Authority::new(), Authority::named("another authority"));
         let namesake = Authority::new();
-        let revoked = Revoked::default();
+        let revoked = RevokedSerials::default();
         revoked.trust(vec![authority.der()]);
         let (tomorrow, yesterday) = (Day::Tomorrow, Day::Yesterday);
         let good = authority.revocation_list(&[1, 2, u64::MAX], tomorrow);
@@ -199,7 +199,7 @@ mod tests {
         }
         check(&revoked, &authority.revocation_list(&[], tomorrow), Ok(&[]));
         assert!(!revoked.contains(&Serial::new(&[1]).unwrap()));
-        let both = Revoked::default();
+        let both = RevokedSerials::default();
         both.trust(vec![authority.der(), stranger.der(), namesake.der()]);
         let lists = [good, stranger.revocation_list(&[7], tomorrow), namesake.revocation_list(&[8], tomorrow)];
         check(&both, &lists.concat(), Ok(&[1, 2, u64::MAX, 7, 8]));
@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         /// Whatever is changed in a list, it is not taken, or says what it said.
         #[test]
-        fn a_list_that_was_tampered_with_is_not_taken(place: prop::sample::Index, bit in 0_u8..8) {
+        fn altered_list_is_refused(place: prop::sample::Index, bit in 0_u8..8) {
             let authority = Authority::new();
             let good = authority.revocation_list(&[1, 2, 3], Day::Tomorrow);
             let mut der = CertificateRevocationListDer::from_pem_slice(good.as_bytes()).unwrap().to_vec();

@@ -1,16 +1,16 @@
-//! rumqttd's router, held so that no client can stop it and its death loses nothing.
+//! rumqttd's router, contained so that no client can stop it and its death loses nothing.
 //!
-//! The router is a thread with a log. Everything that is published goes into that log under one topic, and comes out of
-//! it in the same order at one link, whose reader (`exchange`) knows who wants what. What rumqttd's router gets wrong
-//! (retained messages, wills, filters, quality of service, slow readers) is not asked of it.
+//! The router is a thread with a log. All publications go into that log under one topic, and come out of
+//! it in the same order at one link, whose reader (`exchange`) distributes them. What rumqttd's router gets wrong
+//! (retained messages, wills, filters, quality of service, slow readers) is not used.
 //!
-//! - [`Hub::publish`] is the way in. What is on its way is bounded, which is what slows publishers down to the pace at
-//!   which messages are dealt out; and it is kept in [`Hub`] until it has come out, in order.
-//! - [`Hub::run`] reads the way out, hands each batch on, and says so to whoever published it.
-//! - A canary is published now and then. If it does not come out, or the link breaks, the router is replaced, and what
-//!   had not come out goes into the new one: neither publishers nor subscribers notice more than a pause.
+//! - [`RouterHandle::publish`] is the way in. The messages inside are bounded, which slows publishers down to the pace of
+//!   distribution; and [`RouterHandle`] keeps them until they have come out, in order.
+//! - [`RouterHandle::run`] reads the way out, passes each batch on, and notifies its publisher.
+//! - A canary is published from time to time. If it does not come out, or the link breaks, the router is replaced, and the
+//!   messages inside go into the new one: publishers and subscribers notice only a pause.
 //!
-//! **Invariant: the log never overflows.** It has four times the room of what may be on its way.
+//! **Invariant: the log never overflows.** It has four times the room of the messages that may be inside.
 
 mod generation;
 
@@ -29,11 +29,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::generation::{Generation, Outlet};
+use self::generation::{RouterGeneration, RouterOutput};
 use crate::{
     codec::Publication,
-    limits::Limits,
-    message::{Message, QoS},
+    limits::BrokerLimits,
+    message::{BrokerMessage, QoS},
     stats::Counters,
 };
 
@@ -55,25 +55,25 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 /// The router does not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the router does not start")]
-pub(crate) struct Unstartable;
+pub(crate) struct RouterError;
 
 /// Answers when a batch has been dealt out, with what of it was refused. An error means that the broker stops.
-pub(crate) type Taken = oneshot::Receiver<Vec<Refused>>;
+pub(crate) type BatchReply = oneshot::Receiver<Vec<RefusedMessage>>;
 
 /// A message that was to be kept, and was neither kept nor dealt out: a limit is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedMessage {
     /// Its place in its batch, from 0 on.
     pub(crate) index: usize,
-    pub(crate) message: Message,
+    pub(crate) message: BrokerMessage,
 }
 
 /// The way into the router and out of it.
-pub(crate) struct Hub {
+pub(crate) struct RouterHandle {
     /// Room for messages on their way, in bytes.
     room: Arc<Semaphore>,
     room_bytes: usize,
-    way: Mutex<Way>,
+    way: Mutex<RouterState>,
     counters: Arc<Counters>,
     canaries: AtomicU64,
     /// Messages, canaries included.
@@ -83,46 +83,46 @@ pub(crate) struct Hub {
 
 /// What is between the two ends.
 #[derive(Default)]
-struct Way {
+struct RouterState {
     /// Into the router that runs now; none while it is being replaced.
-    intake: Option<generation::Intake>,
+    intake: Option<generation::RouterInput>,
     /// In the order in which they went in.
-    batches: VecDeque<Batch>,
+    batches: VecDeque<PendingBatch>,
 }
 
 /// A batch that has not come out whole.
-struct Batch {
-    messages: VecDeque<Message>,
+struct PendingBatch {
+    messages: VecDeque<BrokerMessage>,
     /// How many have come out.
     done: usize,
-    refused: Vec<Refused>,
-    told: Option<oneshot::Sender<Vec<Refused>>>,
+    refused: Vec<RefusedMessage>,
+    told: Option<oneshot::Sender<Vec<RefusedMessage>>>,
     /// Given back with it.
     _share: OwnedSemaphorePermit,
 }
 
-impl Way {
+impl RouterState {
     /// How many of these are the ones that were to come out next, from the first on.
-    fn count_expected(&self, messages: &[Message]) -> usize {
+    fn count_expected(&self, messages: &[BrokerMessage]) -> usize {
         let expected = self.batches.iter().flat_map(|batch| &batch.messages);
         expected.zip(messages).take_while(|(expected, message)| expected == message).count()
     }
 
     /// Takes messages that have been dealt out off the way, and tells the publishers of those batches that are done.
     /// `refused` are those that were not, by their place among the `count`, in order.
-    fn take_off(&mut self, count: usize, refused: Vec<Refused>) {
+    fn take_off(&mut self, count: usize, refused: Vec<RefusedMessage>) {
         let (mut off, mut refused) = (0, refused.into_iter().peekable());
         while off < count {
             let Some(batch) = self.batches.front_mut() else { return };
             let part = (count - off).min(batch.messages.len());
             batch.messages.drain(..part);
-            while let Some(Refused { index, message }) = refused.next_if(|refused| refused.index < off + part) {
-                batch.refused.push(Refused { index: batch.done + (index - off), message });
+            while let Some(RefusedMessage { index, message }) = refused.next_if(|refused| refused.index < off + part) {
+                batch.refused.push(RefusedMessage { index: batch.done + (index - off), message });
             }
             batch.done += part;
             off += part;
             if batch.messages.is_empty()
-                && let Some(Batch { told: Some(told), refused, .. }) = self.batches.pop_front()
+                && let Some(PendingBatch { told: Some(told), refused, .. }) = self.batches.pop_front()
             {
                 // Who published may be gone meanwhile.
                 let _ = told.send(refused);
@@ -131,9 +131,9 @@ impl Way {
     }
 }
 
-impl Hub {
+impl RouterHandle {
     /// A hub without a router; [`Self::run`] starts one.
-    pub(crate) fn new(limits: &Limits, counters: Arc<Counters>) -> Arc<Self> {
+    pub(crate) fn new(limits: &BrokerLimits, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             room: Arc::new(Semaphore::new(limits.intake_max_bytes)),
             room_bytes: limits.intake_max_bytes,
@@ -152,8 +152,8 @@ impl Hub {
     }
 
     /// Sends messages on their way, in order. Waits for room; nothing was published if this is dropped before it is done.
-    pub(crate) async fn publish(&self, messages: Vec<Message>) -> Taken {
-        let bytes = messages.iter().map(Message::len).sum::<usize>().min(self.room_bytes);
+    pub(crate) async fn publish(&self, messages: Vec<BrokerMessage>) -> BatchReply {
+        let bytes = messages.iter().map(BrokerMessage::len).sum::<usize>().min(self.room_bytes);
         // Even an unreal batch of 2³² bytes would be cut to the whole room above.
         let share = u32::try_from(bytes).unwrap_or(u32::MAX);
         let (told, taken) = oneshot::channel();
@@ -164,19 +164,19 @@ impl Hub {
                 intake.send(&messages);
             }
             let (messages, refused) = (messages.into(), Vec::new());
-            way.batches.push_back(Batch { messages, done: 0, refused, told: Some(told), _share: share });
+            way.batches.push_back(PendingBatch { messages, done: 0, refused, told: Some(told), _share: share });
         }
         taken
     }
 
-    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+    fn way(&self) -> std::sync::MutexGuard<'_, RouterState> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a router. The first is started before anybody connects, so that a broker without threads does not start.
-    pub(crate) async fn start(&self) -> Result<Outlet, Unstartable> {
+    pub(crate) async fn start(&self) -> Result<RouterOutput, RouterError> {
         let log_bytes = self.room_bytes.saturating_mul(LOG_FACTOR);
-        let (mut intake, outlet) = Generation::start(log_bytes, SEGMENTS).await?;
+        let (mut intake, outlet) = RouterGeneration::start(log_bytes, SEGMENTS).await?;
         let mut way = self.way();
         // What the last one did not deliver comes first.
         for batch in &way.batches {
@@ -188,7 +188,11 @@ impl Hub {
 
     /// Hands what comes out of the router to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
     /// `deal` says which messages it refused.
-    pub(crate) async fn run(self: Arc<Self>, first: Outlet, deal: impl Fn(&[Message]) -> Vec<Refused> + Send) {
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        first: RouterOutput,
+        deal: impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send,
+    ) {
         let mut running = Some(first);
         while !self.stop.is_cancelled() {
             if let Some(outlet) = running.take() {
@@ -214,11 +218,11 @@ impl Hub {
             }
         }
         // Whoever waits is told that nothing more will come.
-        *self.way() = Way::default();
+        *self.way() = RouterState::default();
     }
 
     /// Deals out until the router is gone.
-    async fn serve(&self, mut outlet: Outlet, deal: &(impl Fn(&[Message]) -> Vec<Refused> + Send)) {
+    async fn serve(&self, mut outlet: RouterOutput, deal: &(impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send)) {
         let mut messages = Vec::new();
         while outlet.next(&mut messages).await.is_ok() {
             let expected = self.way().count_expected(&messages);
@@ -251,20 +255,20 @@ impl Hub {
     }
 
     /// A message for nobody: no filter matches the topic "".
-    fn canary(&self) -> Message {
+    fn canary(&self) -> BrokerMessage {
         let number = self.canaries.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let (qos, properties) = (QoS::AtMostOnce, Default::default());
         let publication =
             Publication { topic: "", payload: &number, qos, retain: false, properties, expiry_s: None, alias: None };
-        Message::new(&publication, 0, 0)
+        BrokerMessage::new(&publication, 0, 0)
     }
 }
 
 #[cfg(test)]
-impl Hub {
+impl RouterHandle {
     /// Kills the router that runs, or the next one.
     pub(crate) async fn kill_router(&self) {
-        while self.way().intake.as_mut().map(generation::Intake::kill_router).is_none() {
+        while self.way().intake.as_mut().map(generation::RouterInput::kill_router).is_none() {
             sleep(Duration::from_millis(5)).await;
         }
     }

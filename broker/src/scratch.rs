@@ -1,7 +1,7 @@
-//! Buffers that are there only while they are needed: ten thousand connections that say nothing hold none.
+//! Buffers that exist only while they are needed: ten thousand idle connections hold none.
 //!
-//! - [`Scratch`]: a large buffer of the thread, lent for the length of one call
-//! - [`Kept`]: bytes that have to outlive a call, in memory of their own until the last of them is gone
+//! - [`ScratchBuffer`]: a large buffer of the thread, lent for the length of one call
+//! - [`LazyQueue`]: bytes that have to outlive a call, in memory of their own until the last of them is gone
 
 use std::{
     cell::RefCell,
@@ -23,16 +23,16 @@ thread_local! {
 }
 
 /// A buffer of [`SCRATCH_BYTES`], with whatever was last in it. It goes back to its thread when it is dropped.
-pub(crate) struct Scratch(Box<[u8]>);
+pub(crate) struct ScratchBuffer(Box<[u8]>);
 
-impl Scratch {
+impl ScratchBuffer {
     pub(crate) fn new() -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         Self(spare.unwrap_or_else(|| vec![0; SCRATCH_BYTES].into_boxed_slice()))
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
         // A thread that ends has no more use for it.
@@ -45,7 +45,7 @@ impl Drop for Scratch {
     }
 }
 
-impl Deref for Scratch {
+impl Deref for ScratchBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -53,7 +53,7 @@ impl Deref for Scratch {
     }
 }
 
-impl DerefMut for Scratch {
+impl DerefMut for ScratchBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
@@ -61,12 +61,12 @@ impl DerefMut for Scratch {
 
 /// Bytes in a queue that has no memory while it is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct LazyQueue {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Kept {
+impl LazyQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -109,7 +109,7 @@ impl Kept {
     }
 }
 
-impl Buf for Kept {
+impl Buf for LazyQueue {
     fn remaining(&self) -> usize {
         self.len()
     }
@@ -133,9 +133,9 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn scratch_buffers_are_used_again() {
+    fn scratch_buffers_are_reused() {
         let addresses = || {
-            let (a, b) = (Scratch::new(), Scratch::new());
+            let (a, b) = (ScratchBuffer::new(), ScratchBuffer::new());
             assert_eq!((a.len(), b.len()), (SCRATCH_BYTES, SCRATCH_BYTES));
             let mut both = [a.as_ptr() as usize, b.as_ptr() as usize];
             both.sort_unstable();
@@ -146,8 +146,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_comes_out_in_order(steps in prop::collection::vec((0..3, 0_usize..40), 0..60)) {
-            let mut kept = Kept::default();
+        fn queued_bytes_keep_their_order(steps in prop::collection::vec((0..3, 0_usize..40), 0..60)) {
+            let mut kept = LazyQueue::default();
             let mut model = VecDeque::new();
             let mut next = 0_u8;
             for (step, count) in steps {

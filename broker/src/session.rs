@@ -1,17 +1,17 @@
-//! What a client's session knows: its subscriptions, what waits for the client, what it owes an acknowledgement for. It
+//! A client's session: its subscriptions, its queue, and its unacknowledged messages. It
 //! outlives the connection if the client asked for that.
 //!
-//! **Invariant: this module does no IO**, and knows no clock.
+//! **Invariant: this module does no IO**, and reads no clock.
 //!
-//! **Invariant: what waits is bounded.** The mailbox is emptied into `waiting` only when nothing is left there.
+//! **Invariant: the queue is bounded.** The mailbox is emptied into `waiting` only when that is empty.
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
 use bytes::BytesMut;
 
 use crate::{
-    access::Filter,
-    codec::{Answer, Delivery, Options, Version},
+    access::CheckedFilter,
+    codec::{Delivery, ProtocolVersion, ServerPacket, SubscribeOptions},
     mailbox::{Mailbox, Parcel, SubscriptionPlace},
     message::QoS,
     text,
@@ -26,8 +26,8 @@ const QUEUE_KEPT: usize = 16;
 /// One subscription, as the client asked for it.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    pub(crate) filter: Filter,
-    pub(crate) options: Options,
+    pub(crate) filter: CheckedFilter,
+    pub(crate) options: SubscribeOptions,
     pub(crate) id: Option<NonZeroU32>,
     /// Among those of its identity. None for one that takes the place of another.
     pub(crate) place: Option<SubscriptionPlace>,
@@ -73,9 +73,9 @@ impl Subscriptions {
 
 /// How far the retained messages that a subscription brings have been put into the mailbox.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct RetainedCursor {
     /// The subscription's.
-    pub(crate) filter: Filter,
+    pub(crate) filter: CheckedFilter,
     /// The topic behind which it goes on; none at the beginning.
     pub(crate) after: Option<String>,
 }
@@ -84,23 +84,23 @@ pub(crate) struct Cursor {
 ///
 /// They hold a place in the store and no message: what is not read costs nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Cursors(VecDeque<Cursor>);
+pub(crate) struct RetainedCursors(VecDeque<RetainedCursor>);
 
-impl Cursors {
+impl RetainedCursors {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Has what a filter matches brought, from the beginning on, also if it is just being brought.
-    pub(crate) fn begin(&mut self, filter: Filter) {
+    pub(crate) fn begin(&mut self, filter: CheckedFilter) {
         match self.0.iter_mut().find(|cursor| cursor.filter == filter) {
             Some(cursor) => cursor.after = None,
-            None => self.0.push_back(Cursor { filter, after: None }),
+            None => self.0.push_back(RetainedCursor { filter, after: None }),
         }
     }
 
     /// The one to go on with.
-    pub(crate) fn next(&mut self) -> Option<&mut Cursor> {
+    pub(crate) fn next(&mut self) -> Option<&mut RetainedCursor> {
         self.0.front_mut()
     }
 
@@ -113,7 +113,7 @@ impl Cursors {
     }
 
     /// One whose filter matches a topic.
-    pub(crate) fn covering(&self, topic: &str) -> Option<Filter> {
+    pub(crate) fn covering(&self, topic: &str) -> Option<CheckedFilter> {
         self.0.iter().map(|cursor| &cursor.filter).find(|filter| text::matches(filter.as_str(), topic)).cloned()
     }
 
@@ -125,13 +125,13 @@ impl Cursors {
 
 /// A message that was sent with QoS 1 and is not acknowledged.
 #[derive(Debug)]
-struct Owed {
+struct UnackedDelivery {
     packet_id: u16,
     /// To be sent again when the client comes back; none if its session ends with the connection.
     parcel: Option<Parcel>,
 }
 
-impl Owed {
+impl UnackedDelivery {
     /// What it is charged.
     fn cost(&self) -> usize {
         self.parcel.as_ref().map_or(0, Parcel::cost)
@@ -140,14 +140,14 @@ impl Owed {
 
 /// Messages that the client has not acknowledged, in the order in which they were sent.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
-    owed: VecDeque<Owed>,
+pub(crate) struct InflightWindow {
+    owed: VecDeque<UnackedDelivery>,
     /// Of those that are kept to be sent again.
     bytes: usize,
     last: u16,
 }
 
-impl Window {
+impl InflightWindow {
     /// An id that is free; none if the client owes `max`.
     fn free_id(&mut self, max: u16) -> Option<u16> {
         if self.owed.len() >= usize::from(max) {
@@ -163,7 +163,7 @@ impl Window {
         Some(next)
     }
 
-    fn push(&mut self, owed: Owed) {
+    fn push(&mut self, owed: UnackedDelivery) {
         self.bytes += owed.cost();
         self.owed.push_back(owed);
     }
@@ -188,8 +188,8 @@ impl Window {
 
 /// What a connection's client can take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
-    pub(crate) version: Version,
+pub(crate) struct ClientLimits {
+    pub(crate) version: ProtocolVersion,
     /// Messages of QoS 1 at a time.
     pub(crate) window: u16,
     /// The largest packet.
@@ -200,7 +200,7 @@ pub(crate) struct Reach {
 
 /// What was done with messages that waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filled {
+pub(crate) struct FillResult {
     pub(crate) sent: u64,
     pub(crate) expired: u64,
     /// Larger than the client takes: by the standard they count as delivered.
@@ -209,27 +209,27 @@ pub(crate) struct Filled {
 
 /// A client's session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     /// Never used twice.
     pub(crate) number: u64,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) subscriptions: Subscriptions,
-    pub(crate) cursors: Cursors,
-    window: Window,
+    pub(crate) cursors: RetainedCursors,
+    window: InflightWindow,
     /// Taken from the mailbox.
     waiting: VecDeque<Parcel>,
     /// How many of what is owed are to be sent again, from the first on.
     again: usize,
 }
 
-impl Session {
+impl ClientSession {
     pub(crate) fn new(number: u64, mailbox: Arc<Mailbox>) -> Self {
         Self {
             number,
             mailbox,
             subscriptions: Subscriptions::default(),
-            cursors: Cursors::default(),
-            window: Window::default(),
+            cursors: RetainedCursors::default(),
+            window: InflightWindow::default(),
             waiting: VecDeque::new(),
             again: 0,
         }
@@ -288,12 +288,12 @@ impl Session {
     /// taken, `bring` puts more of what is retained behind what has come since, once.
     pub(crate) fn fill(
         &mut self,
-        reach: Reach,
+        reach: ClientLimits,
         now_ms: u64,
         out: &mut BytesMut,
         bring: impl FnOnce(&mut Self),
-    ) -> Filled {
-        let (mut filled, mut bring, owed_before) = (Filled::default(), Some(bring), self.window.bytes);
+    ) -> FillResult {
+        let (mut filled, mut bring, owed_before) = (FillResult::default(), Some(bring), self.window.bytes);
         self.send_again(reach, now_ms, out, &mut filled);
         while out.len() < OUTPUT_HIGH_BYTES && self.again == 0 {
             if self.waiting.is_empty() {
@@ -327,10 +327,10 @@ impl Session {
                     None => break,
                 },
             };
-            reach.version.encode(&Answer::Publish(delivery(parcel, packet_id, false, now_ms)), out);
+            reach.version.encode(&ServerPacket::Publish(delivery(parcel, packet_id, false, now_ms)), out);
             let parcel = self.waiting.pop_front().filter(|_| reach.stays);
             if let Some(packet_id) = packet_id {
-                self.window.push(Owed { packet_id, parcel });
+                self.window.push(UnackedDelivery { packet_id, parcel });
             }
             filled.sent += 1;
         }
@@ -342,7 +342,7 @@ impl Session {
     }
 
     /// What was owed when the last connection ended goes out first, in its order and under its ids.
-    fn send_again(&mut self, reach: Reach, now_ms: u64, out: &mut BytesMut, filled: &mut Filled) {
+    fn send_again(&mut self, reach: ClientLimits, now_ms: u64, out: &mut BytesMut, filled: &mut FillResult) {
         while self.again > 0 && out.len() < OUTPUT_HIGH_BYTES {
             // Acknowledgements of what was sent again take from the front, so these are the last ones.
             let index = self.window.owed.len().saturating_sub(self.again);
@@ -350,14 +350,16 @@ impl Session {
                 break;
             }
             self.again -= 1;
-            let Some(Owed { packet_id, parcel: Some(parcel) }) = self.window.owed.get(index) else { continue };
+            let Some(UnackedDelivery { packet_id, parcel: Some(parcel) }) = self.window.owed.get(index) else {
+                continue;
+            };
             let delivery = delivery(parcel, Some(*packet_id), true, now_ms);
             if reach.version.publish_len(&delivery) > reach.packet_max_bytes {
                 filled.too_large += 1;
                 self.window.remove(index);
                 continue;
             }
-            reach.version.encode(&Answer::Publish(delivery), out);
+            reach.version.encode(&ServerPacket::Publish(delivery), out);
             filled.sent += 1;
         }
     }

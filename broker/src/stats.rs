@@ -1,16 +1,16 @@
-//! What the broker counts.
+//! Counters of the broker.
 //!
-//! **Invariant: counting waits for nobody.** Counters are atomic numbers that order nothing else.
+//! **Invariant: counting never waits.** Counters are atomic numbers that order nothing else.
 
 use std::{
     marker::PhantomData,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::retained::Figures;
+use crate::retained::JournalFigures;
 
 /// A closed set of kinds by which something is counted, each with the name under which operators see it.
-pub trait Kind: Copy + PartialEq + 'static {
+pub trait CountedKind: Copy + PartialEq + 'static {
     /// All of them.
     const ALL: &'static [Self];
 
@@ -25,7 +25,7 @@ macro_rules! kinds {
         #[non_exhaustive]
         pub enum $kinds { $($(#[$of_one])* $kind,)+ }
 
-        impl Kind for $kinds {
+        impl CountedKind for $kinds {
             const ALL: &'static [Self] = &[$(Self::$kind,)+];
 
             fn name(self) -> &'static str {
@@ -91,15 +91,15 @@ kinds! {
 
 /// How often each kind was counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts<K>(Vec<u64>, PhantomData<K>);
+pub struct KindCounts<K>(Vec<u64>, PhantomData<K>);
 
-impl<K> Default for Counts<K> {
+impl<K> Default for KindCounts<K> {
     fn default() -> Self {
         Self(Vec::new(), PhantomData)
     }
 }
 
-impl<K: Kind> Counts<K> {
+impl<K: CountedKind> KindCounts<K> {
     /// How often this kind was counted.
     #[must_use]
     pub fn get(&self, kind: K) -> u64 {
@@ -113,14 +113,14 @@ impl<K: Kind> Counts<K> {
     }
 }
 
-fn place<K: Kind>(kind: K) -> Option<usize> {
+fn place<K: CountedKind>(kind: K) -> Option<usize> {
     K::ALL.iter().position(|other| *other == kind)
 }
 
 /// What the broker is like now, and what it has seen since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct BrokerStats {
     /// How long it has run, in milliseconds.
     pub uptime_ms: u64,
     /// Clients that are connected now.
@@ -136,7 +136,7 @@ pub struct Stats {
     /// The most bytes that wait for one identity.
     pub mailbox_most_bytes: u64,
     /// How the beginnings of connections ended.
-    pub begun: Counts<Beginning>,
+    pub begun: KindCounts<Beginning>,
     /// Clients that were connected, the present ones included.
     pub connected_total: u64,
     /// Connections that ended before they were clients: no valid certificate, no CONNECT in time, or one that was
@@ -159,7 +159,7 @@ pub struct Stats {
     /// Messages that were not sent because they are larger than their reader said it takes.
     pub too_large_total: u64,
     /// What was refused, by kind.
-    pub refusals: Counts<Refused>,
+    pub refusals: KindCounts<Refused>,
     /// Publishes, wills and subscriptions that were refused.
     pub denied_total: u64,
     /// Clients that were disconnected because they did not take, or not acknowledge, what was for them.
@@ -177,7 +177,7 @@ pub struct Stats {
     /// Retained messages that were taken out because they had expired.
     pub retained_expired_total: u64,
     /// The file of retained messages, if there is one.
-    pub journal: Option<Journal>,
+    pub journal: Option<JournalStats>,
     /// Times that the router died and was replaced.
     pub router_deaths_total: u64,
 }
@@ -185,7 +185,7 @@ pub struct Stats {
 /// About the file of retained messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Journal {
+pub struct JournalStats {
     /// How long it is.
     pub bytes: u64,
     /// Bytes of changes that wait to be written.
@@ -200,9 +200,9 @@ pub struct Journal {
     pub is_whole: bool,
 }
 
-impl From<Figures> for Journal {
-    fn from(figures: Figures) -> Self {
-        let Figures { file_bytes, queued_bytes, errors, missed, rewrites, is_whole } = figures;
+impl From<JournalFigures> for JournalStats {
+    fn from(figures: JournalFigures) -> Self {
+        let JournalFigures { file_bytes, queued_bytes, errors, missed, rewrites, is_whole } = figures;
         Self {
             bytes: file_bytes,
             queued_bytes,
@@ -252,13 +252,13 @@ impl Gauge {
 #[derive(Debug)]
 pub(crate) struct ByKind<K>(Box<[Counter]>, PhantomData<K>);
 
-impl<K: Kind> Default for ByKind<K> {
+impl<K: CountedKind> Default for ByKind<K> {
     fn default() -> Self {
         Self(K::ALL.iter().map(|_| Counter::default()).collect(), PhantomData)
     }
 }
 
-impl<K: Kind> ByKind<K> {
+impl<K: CountedKind> ByKind<K> {
     pub(crate) fn count(&self, kind: K) {
         self.add(kind, 1);
     }
@@ -269,8 +269,8 @@ impl<K: Kind> ByKind<K> {
         }
     }
 
-    fn get(&self) -> Counts<K> {
-        Counts(self.0.iter().map(Counter::get).collect(), PhantomData)
+    fn get(&self) -> KindCounts<K> {
+        KindCounts(self.0.iter().map(Counter::get).collect(), PhantomData)
     }
 }
 
@@ -297,11 +297,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What was counted. The rest of [`Stats`], what there is now, is for others to say.
-    pub(crate) fn stats(&self) -> Stats {
+    /// What was counted. The rest of [`BrokerStats`], what there is now, is for others to say.
+    pub(crate) fn stats(&self) -> BrokerStats {
         let (begun, refusals) = (self.begun.get(), self.refusals.get());
         let connected_total = begun.get(Beginning::Accepted);
-        Stats {
+        BrokerStats {
             connected_total,
             refused_total: begun.total() - connected_total,
             begun,
@@ -319,7 +319,7 @@ impl Counters {
             retained_refused_total: self.retained_refused.get(),
             retained_revoked_total: self.retained_revoked.get(),
             router_deaths_total: self.router_deaths.get(),
-            ..Stats::default()
+            ..BrokerStats::default()
         }
     }
 }
@@ -342,12 +342,12 @@ mod tests {
         assert_eq!((stats.connected_total, stats.refused_total, stats.denied_total), (3, 2, 1));
         assert_eq!((stats.begun.get(Beginning::Tls), stats.begun.get(Beginning::Full)), (1, 0));
         assert_eq!((stats.refusals.get(Refused::Publish), stats.refusals.get(Refused::Subscribe)), (1, 0));
-        assert_eq!(Stats::default().begun.get(Beginning::Tls), 0);
+        assert_eq!(BrokerStats::default().begun.get(Beginning::Tls), 0);
     }
 
     #[test]
     fn every_kind_has_a_name_of_its_own() {
-        fn check<K: Kind>() {
+        fn check<K: CountedKind>() {
             let names: HashSet<_> = K::ALL.iter().map(|kind| kind.name()).collect();
             assert_eq!(names.len(), K::ALL.len());
             assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));

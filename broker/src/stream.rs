@@ -1,6 +1,6 @@
-//! One type for every transport, so that nothing behind the door knows which it is.
+//! One type for every transport, so that the rest of the broker does not depend on it.
 //!
-//! **Invariant: a stream at rest holds no buffers**, whatever it is made of.
+//! **Invariant: an idle stream holds no buffers**, whatever its transport.
 
 use std::{
     io,
@@ -15,19 +15,19 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{tls::TlsStream, websocket::WebSocket};
+use crate::{tls::TlsStream, websocket::WebSocketStream};
 
 /// How long who is refused may take to read why.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection, however it came. Both directions belong to one task.
-pub(crate) enum Stream {
+pub(crate) enum ClientStream {
     /// TCP as it is.
     Plain(TcpStream),
     /// TLS over it.
     Tls(Box<TlsStream<TcpStream>>),
     /// WebSocket over that.
-    WebSocket(Box<WebSocket<Box<TlsStream<TcpStream>>>>),
+    WebSocket(Box<WebSocketStream<Box<TlsStream<TcpStream>>>>),
 }
 
 /// Sends `last` and ends the connection, but not before the other side had time to read it: a socket that is closed with
@@ -48,15 +48,15 @@ pub(crate) async fn farewell(stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
 macro_rules! each {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {
-            Stream::Plain(inner) => {
+            ClientStream::Plain(inner) => {
                 let $inner = Pin::new(inner);
                 $call
             }
-            Stream::Tls(inner) => {
+            ClientStream::Tls(inner) => {
                 let $inner = Pin::new(inner);
                 $call
             }
-            Stream::WebSocket(inner) => {
+            ClientStream::WebSocket(inner) => {
                 let $inner = Pin::new(inner);
                 $call
             }
@@ -64,13 +64,13 @@ macro_rules! each {
     };
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         each!(self, inner => inner.poll_read(cx, buf))
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         each!(self, inner => inner.poll_write(cx, buf))
     }

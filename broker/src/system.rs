@@ -1,23 +1,23 @@
-//! `$SYS`: what the broker tells operators of itself, in MQTT.
+//! `$SYS`: metrics of the broker in MQTT.
 //!
-//! Names and formats are those that Mosquitto's users and their tools know, as far as the broker counts the same thing;
-//! what only this broker counts follows their style. Averages (`$SYS/broker/load/…`) are left to whoever reads the
+//! Names and formats are those that Mosquitto's users and tools know, where the broker counts the same thing;
+//! the others follow their style. Averages (`$SYS/broker/load/…`) are left to readers of the
 //! counters. Nobody can publish here, only [`SYSTEM_READERS`](muster_topics::role::SYSTEM_READERS) may read, and nothing
-//! of it is kept: it is made when somebody subscribes, and every [`EVERY`] while somebody does.
+//! is retained: messages are made when somebody subscribes, and every [`EVERY`] while somebody does.
 
 use std::{borrow::Cow, time::Duration};
 
 use crate::{
     codec::Publication,
-    message::{Message, QoS},
-    stats::Stats,
+    message::{BrokerMessage, QoS},
+    stats::BrokerStats,
 };
 
 /// How often it is published while somebody reads it: as often as Mosquitto does by default.
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
 
 /// Topics and what they say now.
-fn snapshot(stats: &Stats) -> Vec<(&'static str, String)> {
+fn snapshot(stats: &BrokerStats) -> Vec<(&'static str, String)> {
     let mut told = vec![
         ("$SYS/broker/version", concat!("muster version ", env!("CARGO_PKG_VERSION")).to_owned()),
         ("$SYS/broker/uptime", format!("{} seconds", stats.uptime_ms / 1000)),
@@ -68,7 +68,7 @@ fn snapshot(stats: &Stats) -> Vec<(&'static str, String)> {
 }
 
 /// The same as messages.
-pub(crate) fn messages(stats: &Stats) -> Vec<Message> {
+pub(crate) fn messages(stats: &BrokerStats) -> Vec<BrokerMessage> {
     let message = |(topic, payload): (&str, String)| {
         let publication = Publication {
             topic,
@@ -80,7 +80,7 @@ pub(crate) fn messages(stats: &Stats) -> Vec<Message> {
             expiry_s: None,
             alias: None,
         };
-        Message::new(&publication, 0, 0)
+        BrokerMessage::new(&publication, 0, 0)
     };
     snapshot(stats).into_iter().map(message).collect()
 }
@@ -88,20 +88,20 @@ pub(crate) fn messages(stats: &Stats) -> Vec<Message> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Journal;
+    use crate::stats::JournalStats;
     use std::collections::BTreeMap;
 
     #[test]
-    fn what_operators_read() {
-        let journal = Journal { is_whole: true, bytes: 77, ..Journal::default() };
-        let stats = Stats {
+    fn system_topics_are_complete() {
+        let journal = JournalStats { is_whole: true, bytes: 77, ..JournalStats::default() };
+        let stats = BrokerStats {
             uptime_ms: 61_999,
             connections: 5,
             sessions_asleep: 2,
             received_total: 10,
             retained: 3,
             journal: Some(journal),
-            ..Stats::default()
+            ..BrokerStats::default()
         };
         let messages = messages(&stats);
         let text = |payload: &[u8]| String::from_utf8(payload.to_vec()).unwrap();
@@ -123,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_all_of_them() {
-        let stats = Stats { journal: Some(Journal::default()), ..Stats::default() };
+    fn readme_lists_every_topic() {
+        let stats = BrokerStats { journal: Some(JournalStats::default()), ..BrokerStats::default() };
         for (topic, _) in snapshot(&stats) {
             let below = topic.strip_prefix("$SYS/broker/").unwrap();
             assert!(include_str!("../README.md").contains(&format!("`{below}`")), "{topic}");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_nothing_is_said_of_one() {
-        assert!(!snapshot(&Stats::default()).iter().any(|(topic, _)| topic.contains("journal")));
+    fn without_journal_its_topics_are_missing() {
+        assert!(!snapshot(&BrokerStats::default()).iter().any(|(topic, _)| topic.contains("journal")));
     }
 }

@@ -1,4 +1,4 @@
-//! What only the inside can bring about: the death of the router under connected clients.
+//! Tests that need the inside: the death of the router under connected clients.
 
 use rumqttc::{LastWill, QoS};
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn nobody_notices_that_the_router_has_died() {
+async fn clients_survive_the_death_of_the_router() {
     let fixture = Fixture::new().await;
     let presence = format!("muster/h/{HOST}/presence");
     let event = format!("muster/h/{HOST}/event");

@@ -1,16 +1,16 @@
-//! Topics, filters and client ids: what is well formed, and what matches.
+//! Topics, filters and client ids: validation and matching.
 
 /// The longest part of a client id behind the common name, in bytes: a UUID has 36.
 pub(crate) const INSTANCE_MAX_BYTES: usize = 64;
 
 /// How long topics and filters may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct TopicForm {
     pub(crate) max_bytes: usize,
     pub(crate) max_levels: usize,
 }
 
-impl Form {
+impl TopicForm {
     /// Whether a message may be published to `topic`, as far as its form goes.
     pub(crate) fn is_topic(self, topic: &str) -> bool {
         self.is_plain(topic) && !topic.contains(['+', '#'])
@@ -73,7 +73,7 @@ pub(crate) fn matches(filter: &str, topic: &str) -> bool {
 mod tests {
     use super::*;
 
-    const FORM: Form = Form { max_bytes: 20, max_levels: 4 };
+    const FORM: TopicForm = TopicForm { max_bytes: 20, max_levels: 4 };
 
     #[test]
     fn topics_and_filters() {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn matching() {
+    fn filters_match_topics() {
         for (filter, topic, expected) in [
             ("a/b", "a/b", true),
             ("a/b", "a/b/c", false),

@@ -1,42 +1,42 @@
-//! Who subscribed to what: found by topic.
+//! Subscriptions, found by topic.
 //!
-//! Almost all filters of a fleet are plain topics (a host's commands, its acknowledgements), so these have a map of
-//! their own; those with wildcards, a handful, stand in a tree by level.
+//! Almost all filters of a fleet are plain topics (a host's commands, its acknowledgements), which have a map of
+//! their own; those with wildcards, a handful, are in a tree by level.
 
 use std::{collections::HashMap, sync::Arc};
 
 /// Subscribers by filter.
 #[derive(Debug)]
-pub(crate) struct Tree<S> {
+pub(crate) struct SubscriberTree<S> {
     plain: HashMap<Arc<str>, Vec<S>>,
-    wild: Node<S>,
+    wild: SubscriberNode<S>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Node<S> {
-    children: HashMap<Box<str>, Node<S>>,
+struct SubscriberNode<S> {
+    children: HashMap<Box<str>, SubscriberNode<S>>,
     /// Below `+`.
-    any: Option<Box<Node<S>>>,
+    any: Option<Box<SubscriberNode<S>>>,
     /// Of the filter that ends here.
     here: Vec<S>,
     /// Of the filter that ends in `#` here.
     rest: Vec<S>,
 }
 
-impl<S> Default for Node<S> {
+impl<S> Default for SubscriberNode<S> {
     fn default() -> Self {
         Self { children: HashMap::new(), any: None, here: Vec::new(), rest: Vec::new() }
     }
 }
 
-impl<S> Default for Tree<S> {
+impl<S> Default for SubscriberTree<S> {
     fn default() -> Self {
-        Self { plain: HashMap::new(), wild: Node::default(), len: 0 }
+        Self { plain: HashMap::new(), wild: SubscriberNode::default(), len: 0 }
     }
 }
 
-impl<S> Tree<S> {
+impl<S> SubscriberTree<S> {
     /// How many subscriptions there are.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -90,7 +90,7 @@ impl<S> Tree<S> {
     }
 }
 
-impl<S> Node<S> {
+impl<S> SubscriberNode<S> {
     /// The list of a filter's subscribers.
     fn at(&mut self, filter: &str) -> &mut Vec<S> {
         let mut node = self;
@@ -165,7 +165,7 @@ mod tests {
     use crate::text;
     use proptest::prelude::*;
 
-    fn found(tree: &Tree<u32>, topic: &str) -> Vec<u32> {
+    fn found(tree: &SubscriberTree<u32>, topic: &str) -> Vec<u32> {
         let mut found = Vec::new();
         tree.visit(topic, &mut |subscriber| found.push(*subscriber));
         found.sort_unstable();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_empty_tree_holds_nothing() {
-        let mut tree = Tree::default();
+        let mut tree = SubscriberTree::default();
         for (number, filter) in ["a/b", "a/+", "a/#", "+/b/#", "#"].iter().enumerate() {
             assert!(!tree.insert(&(*filter).into(), number, |old| *old == number));
             assert!(tree.insert(&(*filter).into(), number, |old| *old == number));
@@ -195,7 +195,7 @@ mod tests {
             gone in proptest::collection::vec(0_usize..12, 0..6),
             topic in "[$]?[ab]{1}(/[ab]{0,1}){0,4}",
         ) {
-            let mut tree = Tree::default();
+            let mut tree = SubscriberTree::default();
             for (number, filter) in (0_u32..).zip(&filters) {
                 tree.insert(&filter.as_str().into(), number, |old| *old == number);
             }

@@ -1,8 +1,8 @@
-//! Whose password is checked next.
+//! Orders password checks.
 //!
-//! A check takes a fifth of a second of a core on purpose, and anybody who reaches the listener can ask for one. So few are
-//! under way at a time, few wait, and those go first for whom least went wrong lately: somebody who guesses waits behind
-//! everybody else, and of their own guesses the newest goes first, as the others are no longer waited for.
+//! A check takes a fifth of a second of a core on purpose, and anybody who reaches the listener can ask for one. So few run
+//! at a time, few wait, and those with the fewest recent failures go first: a guesser waits behind
+//! everybody else, and among its own guesses the newest goes first, because nobody waits for the others any more.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use muster_guard::Origin;
 use tokio::sync::oneshot;
 
 /// Who asks: from where, and the hash of the name.
-pub(crate) type Key = (Origin, u64);
+pub(crate) type CallerKey = (Origin, u64);
 
 /// Who waits for one's turn under one name: a program that tries again, and a few more.
 const WAITING_PER_KEY_MAX: usize = 4;
@@ -33,9 +33,9 @@ const FAILED_MAX: usize = 4_096;
 struct Turns {
     at_once: usize,
     next: u64,
-    waiting: Vec<(u64, Key)>,
-    running: HashMap<u64, Key>,
-    failures: HashMap<Key, (u32, Instant)>,
+    waiting: Vec<(u64, CallerKey)>,
+    running: HashMap<u64, CallerKey>,
+    failures: HashMap<CallerKey, (u32, Instant)>,
 }
 
 impl Turns {
@@ -44,13 +44,13 @@ impl Turns {
     }
 
     /// How much went wrong lately.
-    fn failed(&self, key: &Key, now: Instant) -> u32 {
+    fn failed(&self, key: &CallerKey, now: Instant) -> u32 {
         let lately = |&&(_, at): &&(u32, Instant)| now.saturating_duration_since(at) < FAILED_LATELY;
         self.failures.get(key).filter(lately).map_or(0, |(count, _)| *count)
     }
 
     /// Somebody asks for a check. Gives a number, and the number of who is to give up for it.
-    fn ask(&mut self, key: Key, now: Instant) -> (u64, Option<u64>) {
+    fn ask(&mut self, key: CallerKey, now: Instant) -> (u64, Option<u64>) {
         let number = self.next;
         self.next += 1;
         self.waiting.push((number, key));
@@ -104,15 +104,15 @@ impl Turns {
 
 /// What gives everybody their turns.
 #[derive(Clone, Debug)]
-pub(crate) struct Checks(Arc<Mutex<State>>);
+pub(crate) struct Checks(Arc<Mutex<QueueState>>);
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     turns: Turns,
     callers: HashMap<u64, oneshot::Sender<()>>,
 }
 
-impl State {
+impl QueueState {
     /// Has those begin whose turn it is.
     fn call(&mut self) {
         while let Some(number) = self.turns.begin(Instant::now()) {
@@ -127,15 +127,15 @@ impl State {
 impl Checks {
     /// So many at a time.
     pub(crate) fn new(at_once: usize) -> Self {
-        Self(Arc::new(Mutex::new(State { turns: Turns::new(at_once), callers: HashMap::new() })))
+        Self(Arc::new(Mutex::new(QueueState { turns: Turns::new(at_once), callers: HashMap::new() })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for one's turn; nothing if there are too many who wait.
-    pub(crate) async fn turn(&self, key: Key) -> Option<Turn> {
+    pub(crate) async fn turn(&self, key: CallerKey) -> Option<CheckTurn> {
         let (caller, called) = oneshot::channel();
         let turn = {
             let mut state = self.state();
@@ -144,7 +144,7 @@ impl Checks {
             // Whoever gives up is told so by the end of its caller.
             leaves.into_iter().for_each(|number| drop(state.callers.remove(&number)));
             state.call();
-            Turn { checks: self.clone(), number }
+            CheckTurn { checks: self.clone(), number }
         };
         called.await.ok().map(|()| turn)
     }
@@ -152,19 +152,19 @@ impl Checks {
 
 /// Somebody's turn, or the wait for it; it ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct CheckTurn {
     checks: Checks,
     number: u64,
 }
 
-impl Turn {
+impl CheckTurn {
     /// Ends with what the check found.
     pub(crate) fn found(self, is_right: bool) {
         self.checks.state().turns.found(self.number, is_right, Instant::now());
     }
 }
 
-impl Drop for Turn {
+impl Drop for CheckTurn {
     fn drop(&mut self) {
         let mut state = self.checks.state();
         state.turns.leave(self.number);
@@ -177,7 +177,7 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    fn key(name: u64) -> Key {
+    fn key(name: u64) -> CallerKey {
         (Origin::of([127, 0, 0, 1].into()), name)
     }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn those_for_whom_least_went_wrong_go_first() {
+    fn fewest_failures_go_first() {
         let (mut turns, now) = (Turns::new(1), Instant::now());
         for name in [1, 1, 2] {
             let (number, _) = turns.ask(key(name), now);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turn_that_is_not_waited_for_is_given_to_the_next() {
+    async fn abandoned_turn_goes_to_the_next() {
         let checks = Checks::new(1);
         let first = checks.turn(key(1)).await.unwrap();
         {

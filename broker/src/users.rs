@@ -1,15 +1,15 @@
-//! Who may come in with a name and a password, and how passwords are checked.
+//! Users with a name and a password, and how passwords are checked.
 //!
-//! A users file has a line `NAME:HASH` for each user. NAME is what would be the common name of a certificate, so that a
-//! user may do what that identity may. HASH is PBKDF2-HMAC-SHA256 in the usual form,
-//! `$pbkdf2-sha256$i=ROUNDS$SALT$HASH`, salt and hash in base64 without padding; passlib's way to write the same is read,
-//! too. Empty lines, and lines that begin with `#`, say nothing.
+//! A users file has a line `NAME:HASH` for each user. NAME is the common name that a certificate would have, so that a
+//! user has the permissions of that identity. HASH is PBKDF2-HMAC-SHA256 in the usual form,
+//! `$pbkdf2-sha256$i=ROUNDS$SALT$HASH`, salt and hash in base64 without padding; passlib's variant is accepted
+//! too. Empty lines, and lines that begin with `#`, are ignored.
 //!
-//! **Invariant: whether a user exists cannot be told by time.** An unknown one costs what a wrong password does.
+//! **Invariant: timing does not reveal whether a user exists.** An unknown one costs what a wrong password does.
 //!
-//! A password that was right once is known again without its rounds, by its HMAC under a key that this process made for
-//! itself and tells nobody: clients that come back, many at once after a bad night, need not queue for the processor. So is one that
-//! was wrong lately, for a program that has a wrong one tries it again and again.
+//! A password that was right once is recognised without its rounds, by its HMAC under a secret key of this process: clients that
+//! reconnect, many at once after an outage, need not queue for the processor. So is a recent wrong
+//! one, because a program with a wrong password retries it again and again.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -62,28 +62,28 @@ pub struct UsersError {
 
 /// Those who may come in with a password.
 #[derive(Clone)]
-pub struct Users(Arc<Inner>);
+pub struct Users(Arc<UsersState>);
 
-struct Inner {
-    users: HashMap<String, User>,
+struct UsersState {
+    users: HashMap<String, PasswordUser>,
     /// What the password of an unknown user is checked against.
-    decoy: Hash,
+    decoy: PasswordHash,
     checks: Checks,
     /// Under which passwords are known again; none if the system gave no random numbers.
     key: Option<hmac::Key>,
-    wrong: Mutex<Wrong>,
+    wrong: Mutex<WrongPasswords>,
     /// Names are told apart by their hashes, which nobody outside can choose.
     names: RandomState,
 }
 
 /// Names with passwords that were wrong, by their HMAC; the oldest are forgotten.
 #[derive(Default)]
-struct Wrong {
+struct WrongPasswords {
     tags: HashSet<Vec<u8>>,
     order: VecDeque<Vec<u8>>,
 }
 
-impl Wrong {
+impl WrongPasswords {
     fn add(&mut self, tag: &hmac::Tag) {
         if self.tags.insert(tag.as_ref().to_vec()) {
             self.order.push_back(tag.as_ref().to_vec());
@@ -98,21 +98,21 @@ impl Wrong {
 
 /// Too many passwords wait to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Busy;
+pub(crate) struct TooManyChecks;
 
 /// How many are checked at a time: half of the cores are for those who are in.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
-struct User {
+struct PasswordUser {
     identity: Identity,
-    hash: Hash,
+    hash: PasswordHash,
     /// The password that was right, once one was.
     known: OnceLock<hmac::Tag>,
 }
 
-struct Hash {
+struct PasswordHash {
     rounds: NonZeroU32,
     salt: Vec<u8>,
     hash: Vec<u8>,
@@ -143,10 +143,10 @@ impl Users {
             }
         }
         // All lines that are made here take the same time.
-        let rounds = users.values().map(|user: &User| user.hash.rounds).max().unwrap_or(ROUNDS);
-        let decoy = Hash { rounds, salt: vec![0; SALT_BYTES], hash: vec![0; HASH_BYTES] };
+        let rounds = users.values().map(|user: &PasswordUser| user.hash.rounds).max().unwrap_or(ROUNDS);
+        let decoy = PasswordHash { rounds, salt: vec![0; SALT_BYTES], hash: vec![0; HASH_BYTES] };
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(UsersState {
             users,
             decoy,
             checks: Checks::new(at_once()),
@@ -187,17 +187,22 @@ impl Users {
         is_wrong.then_some(None)
     }
 
-    fn wrong(&self) -> std::sync::MutexGuard<'_, Wrong> {
+    fn wrong(&self) -> std::sync::MutexGuard<'_, WrongPasswords> {
         self.0.wrong.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who it is, if the password is right: at once if it is known, and else checked in its turn, on a thread where it
     /// keeps nobody waiting. Who waits no longer leaves the queue.
-    pub(crate) async fn admit(&self, origin: Origin, name: &str, password: &[u8]) -> Result<Option<Identity>, Busy> {
+    pub(crate) async fn admit(
+        &self,
+        origin: Origin,
+        name: &str,
+        password: &[u8],
+    ) -> Result<Option<Identity>, TooManyChecks> {
         if let Some(known) = self.recall(name, password) {
             return Ok(known);
         }
-        let turn = self.0.checks.turn((origin, self.0.names.hash_one(name))).await.ok_or(Busy)?;
+        let turn = self.0.checks.turn((origin, self.0.names.hash_one(name))).await.ok_or(TooManyChecks)?;
         // Of many who came at once with the same, the first has shown it meanwhile.
         if let Some(known) = self.recall(name, password) {
             return Ok(known);
@@ -246,13 +251,13 @@ fn line(name: &str, password: &[u8], rounds: NonZeroU32) -> Result<String, Strin
     Ok(format!("{identity}:$pbkdf2-sha256$i={rounds}${}${}", base64(&salt), base64(&hash)))
 }
 
-fn user(line: &str) -> Result<(&str, User), String> {
+fn user(line: &str) -> Result<(&str, PasswordUser), String> {
     let (name, hash) = line.split_once(':').ok_or("it is not of the form NAME:HASH")?;
     let identity = name.parse().map_err(|error: muster_topics::role::IdentityError| error.to_string())?;
-    Ok((name, User { identity, hash: self::hash(hash)?, known: OnceLock::new() }))
+    Ok((name, PasswordUser { identity, hash: self::hash(hash)?, known: OnceLock::new() }))
 }
 
-fn hash(text: &str) -> Result<Hash, String> {
+fn hash(text: &str) -> Result<PasswordHash, String> {
     let mut parts = text.split('$');
     let (Some(""), Some("pbkdf2-sha256"), Some(rounds), Some(salt), Some(hash), None) =
         (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
@@ -274,7 +279,7 @@ fn hash(text: &str) -> Result<Hash, String> {
             .filter(|bytes| (min..=FIELD_MAX_BYTES).contains(&bytes.len()))
             .ok_or_else(|| format!("its {name} must be {min} to {FIELD_MAX_BYTES} bytes in base64"))
     };
-    Ok(Hash { rounds, salt: field("salt", salt, SALT_MIN_BYTES)?, hash: field("hash", hash, HASH_MIN_BYTES)? })
+    Ok(PasswordHash { rounds, salt: field("salt", salt, SALT_MIN_BYTES)?, hash: field("hash", hash, HASH_MIN_BYTES)? })
 }
 
 #[cfg(test)]
@@ -286,7 +291,7 @@ mod tests {
     const FEW: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
     #[test]
-    fn who_knows_the_password_is_who_they_say() {
+    fn right_password_authenticates() {
         let file = format!(
             "# users\n\n{}\n  {}\r\n",
             line(HOST, b"a host's", FEW).unwrap(),
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_made_is_read() {
+    fn hashes_of_passlib_are_accepted() {
         // By Python's hashlib.pbkdf2_hmac("sha256", b"password", b"saltsaltsaltsalt", ROUNDS).
         for hash in [
             "i=1000$c2FsdHNhbHRzYWx0c2FsdA$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA",
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_users_cost_as_much_as_known_ones() {
+    fn unknown_user_takes_as_long_as_known_one() {
         let rounds = NonZeroU32::new(7_000).unwrap();
         let users = Users::parse(&line("operator-anna", b"x", rounds).unwrap()).unwrap();
         let decoy = &users.0.decoy;
@@ -366,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_used_are_named() {
+    fn invalid_lines_are_named() {
         let good = line("operator-anna", b"x", FEW).unwrap();
         let check = |text: &str, line: usize, part: &str| {
             let error = Users::parse(text).unwrap_err();
@@ -400,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_in_a_users_file_panics(text in "(operator-a:|[a-z]{3}:)?(\\$pbkdf2-sha256)?(\\$(i=)?[0-9,l=]{0,12}){0,2}[$A-Za-z0-9+/.=\n]{0,80}") {
+        fn no_users_file_panics(text in "(operator-a:|[a-z]{3}:)?(\\$pbkdf2-sha256)?(\\$(i=)?[0-9,l=]{0,12}){0,2}[$A-Za-z0-9+/.=\n]{0,80}") {
             let _ = Users::parse(&text);
         }
     }

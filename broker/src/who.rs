@@ -1,4 +1,4 @@
-//! Who a certificate is for, and which one it is.
+//! The identity of a certificate.
 
 use std::fmt;
 

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Flavour, influxql,
-    influxql::Form,
-    panel::{Dashboard, Kind, Link, Panel, Thresholds, Unit, Variable},
+    QueryLanguage, influxql,
+    influxql::ResultForm,
+    panel::{Dashboard, Panel, PanelKind, PanelLink, Thresholds, ValueUnit, Variable},
     promql,
-    query::{Query, legend},
+    query::{PanelQuery, legend},
 };
 
 /// The version of Grafana's own format, of Grafana 10.4 and later; newer ones take it over by themselves.
@@ -15,7 +15,7 @@ const SCHEMA_VERSION: u32 = 39;
 /// How wide a page is.
 const COLUMNS: u8 = 24;
 
-impl Flavour {
+impl QueryLanguage {
     /// What Grafana calls the kind of data source.
     fn data_source(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Flavour {
 
 /// A dashboard.
 #[must_use]
-pub fn dashboard(dashboard: &Dashboard, flavour: Flavour) -> Value {
+pub fn dashboard(dashboard: &Dashboard, flavour: QueryLanguage) -> Value {
     let choice = json!({
         "name": "datasource", "label": "Data source", "type": "datasource", "query": flavour.data_source(),
         "hide": 0, "refresh": 1, "regex": "", "multi": false, "includeAll": false, "skipUrlSync": false,
@@ -70,25 +70,25 @@ pub fn dashboard(dashboard: &Dashboard, flavour: Flavour) -> Value {
     })
 }
 
-fn title(title: &str, flavour: Flavour) -> String {
+fn title(title: &str, flavour: QueryLanguage) -> String {
     match flavour {
-        Flavour::Promql => title.to_owned(),
-        Flavour::Influxql => format!("{title} (InfluxQL)"),
+        QueryLanguage::Promql => title.to_owned(),
+        QueryLanguage::Influxql => format!("{title} (InfluxQL)"),
     }
 }
 
-fn variable(variable: &Variable, flavour: Flavour) -> Value {
+fn variable(variable: &Variable, flavour: QueryLanguage) -> Value {
     let (name, value) = (variable.name, variable.value);
     let (measurement, field) = variable.of;
     let (query, definition) = match flavour {
-        Flavour::Promql => {
+        QueryLanguage::Promql => {
             let within: Vec<String> =
                 variable.within.iter().map(|(label, other)| format!("{label}=~\"${other}\"")).collect();
             let within = if within.is_empty() { String::new() } else { format!("{{{}}}", within.join(",")) };
             let text = format!("label_values({measurement}_{field}{within}, {value})");
             (json!({ "qryType": 1, "query": text, "refId": format!("variable-{name}") }), text)
         }
-        Flavour::Influxql => {
+        QueryLanguage::Influxql => {
             let within: Vec<String> =
                 variable.within.iter().map(|(label, other)| format!("\"{label}\" =~ /^${other}$/")).collect();
             let within = if within.is_empty() { String::new() } else { format!(" WHERE {}", within.join(" AND ")) };
@@ -109,13 +109,13 @@ fn variable(variable: &Variable, flavour: Flavour) -> Value {
 }
 
 /// Marks on the time axis: alerts of the host that is chosen.
-fn annotations(dashboard: &Dashboard, flavour: Flavour) -> Value {
+fn annotations(dashboard: &Dashboard, flavour: QueryLanguage) -> Value {
     let builtin = json!({
         "name": "Annotations & Alerts", "type": "dashboard", "builtIn": 1, "enable": true, "hide": true,
         "datasource": { "type": "grafana", "uid": "-- Grafana --" }, "iconColor": "rgba(0, 211, 255, 1)",
     });
     let host = dashboard.variables.iter().find(|one| one.name == "host");
-    let (Some(host), Flavour::Promql) = (host, flavour) else { return json!([builtin]) };
+    let (Some(host), QueryLanguage::Promql) = (host, flavour) else { return json!([builtin]) };
     let matches = if host.many { "=~" } else { "=" };
     let alerts = json!({
         "name": "Alerts", "datasource": flavour.chosen(), "enable": true, "hide": false, "iconColor": "red",
@@ -126,7 +126,7 @@ fn annotations(dashboard: &Dashboard, flavour: Flavour) -> Value {
     json!([builtin, alerts])
 }
 
-fn panels(dashboard: &Dashboard, flavour: Flavour) -> Vec<Value> {
+fn panels(dashboard: &Dashboard, flavour: QueryLanguage) -> Vec<Value> {
     let mut made = Vec::new();
     let (mut x, mut y) = (0_u8, 0_u32);
     for row in &dashboard.rows {
@@ -151,15 +151,15 @@ fn panels(dashboard: &Dashboard, flavour: Flavour) -> Vec<Value> {
     made
 }
 
-fn height(kind: Kind) -> u32 {
+fn height(kind: PanelKind) -> u32 {
     match kind {
-        Kind::Number => 4,
-        Kind::Lines | Kind::Stacked | Kind::Bars => 8,
-        Kind::Table | Kind::States => 9,
+        PanelKind::Number => 4,
+        PanelKind::Lines | PanelKind::Stacked | PanelKind::Bars => 8,
+        PanelKind::Table | PanelKind::States => 9,
     }
 }
 
-fn panel(panel: &Panel, id: usize, place: Value, flavour: Flavour) -> Value {
+fn panel(panel: &Panel, id: usize, place: Value, flavour: QueryLanguage) -> Value {
     let targets: Vec<Value> =
         panel.queries.iter().zip('A'..).map(|(query, id)| target(panel, query, id, flavour)).collect();
     let mut made = json!({
@@ -174,54 +174,54 @@ fn panel(panel: &Panel, id: usize, place: Value, flavour: Flavour) -> Value {
         "fieldConfig": { "defaults": defaults(panel, flavour), "overrides": overrides(panel, flavour) },
         "options": options(panel, flavour),
     });
-    if panel.kind == Kind::Table {
+    if panel.kind == PanelKind::Table {
         made["transformations"] = transformations(panel, flavour);
     }
     made
 }
 
 /// The least distance of two values over time.
-fn interval(panel: &Panel, flavour: Flavour) -> String {
+fn interval(panel: &Panel, flavour: QueryLanguage) -> String {
     match flavour {
         // A host tells every 30 s.
-        Flavour::Promql => "30s".to_owned(),
-        Flavour::Influxql => format!("{}s", influxql::interval_s(&panel.queries)),
+        QueryLanguage::Promql => "30s".to_owned(),
+        QueryLanguage::Influxql => format!("{}s", influxql::interval_s(&panel.queries)),
     }
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind(kind: PanelKind) -> &'static str {
     match kind {
-        Kind::Lines | Kind::Stacked => "timeseries",
-        Kind::Number => "stat",
-        Kind::Bars => "bargauge",
-        Kind::Table => "table",
-        Kind::States => "state-timeline",
+        PanelKind::Lines | PanelKind::Stacked => "timeseries",
+        PanelKind::Number => "stat",
+        PanelKind::Bars => "bargauge",
+        PanelKind::Table => "table",
+        PanelKind::States => "state-timeline",
     }
 }
 
 /// Whether a panel shows values over time, or those of now.
 #[must_use]
-pub fn form(kind: Kind) -> Form {
+pub fn form(kind: PanelKind) -> ResultForm {
     match kind {
-        Kind::Lines | Kind::Stacked | Kind::States => Form::Range,
-        Kind::Number | Kind::Bars | Kind::Table => Form::Now,
+        PanelKind::Lines | PanelKind::Stacked | PanelKind::States => ResultForm::Range,
+        PanelKind::Number | PanelKind::Bars | PanelKind::Table => ResultForm::Now,
     }
 }
 
 /// What the column of a query's values is called.
-fn column(panel: &Panel, query: &Query) -> &'static str {
-    if panel.kind == Kind::Table { query.legend } else { "value" }
+fn column(panel: &Panel, query: &PanelQuery) -> &'static str {
+    if panel.kind == PanelKind::Table { query.legend } else { "value" }
 }
 
-fn target(panel: &Panel, query: &Query, id: char, flavour: Flavour) -> Value {
+fn target(panel: &Panel, query: &PanelQuery, id: char, flavour: QueryLanguage) -> Value {
     let id = id.to_string();
-    let range = form(panel.kind) == Form::Range;
+    let range = form(panel.kind) == ResultForm::Range;
     match flavour {
-        Flavour::Promql => {
+        QueryLanguage::Promql => {
             let mut made = json!({
                 "refId": id, "datasource": flavour.chosen(), "expr": promql::text(query), "editorMode": "code",
                 "instant": !range, "range": range, "exemplar": false,
-                "format": if panel.kind == Kind::Table { "table" } else { "time_series" },
+                "format": if panel.kind == PanelKind::Table { "table" } else { "time_series" },
                 "legendFormat": legend(query.legend, |label| match label {
                     "field" => "{{__name__}}".to_owned(),
                     label => format!("{{{{{label}}}}}"),
@@ -232,8 +232,8 @@ fn target(panel: &Panel, query: &Query, id: char, flavour: Flavour) -> Value {
             }
             made
         }
-        Flavour::Influxql => {
-            let is_table = panel.kind == Kind::Table || query.top.is_some();
+        QueryLanguage::Influxql => {
+            let is_table = panel.kind == PanelKind::Table || query.top.is_some();
             json!({
                 "refId": id, "datasource": flavour.chosen(), "rawQuery": true,
                 "query": influxql::text(query, form(panel.kind), column(panel, query)),
@@ -251,16 +251,16 @@ fn alias(label: &str) -> String {
     }
 }
 
-fn unit(unit: Unit) -> &'static str {
+fn unit(unit: ValueUnit) -> &'static str {
     match unit {
-        Unit::Ratio => "percentunit",
-        Unit::Bytes => "bytes",
-        Unit::BytesPerSecond => "binBps",
-        Unit::PerSecond => "cps",
-        Unit::Seconds => "s",
-        Unit::Celsius => "celsius",
-        Unit::Count => "short",
-        Unit::Flag => "bool_yes_no",
+        ValueUnit::Ratio => "percentunit",
+        ValueUnit::Bytes => "bytes",
+        ValueUnit::BytesPerSecond => "binBps",
+        ValueUnit::PerSecond => "cps",
+        ValueUnit::Seconds => "s",
+        ValueUnit::Celsius => "celsius",
+        ValueUnit::Count => "short",
+        ValueUnit::Flag => "bool_yes_no",
     }
 }
 
@@ -276,36 +276,36 @@ fn thresholds(thresholds: Option<Thresholds>) -> Value {
     json!({ "mode": "absolute", "steps": steps })
 }
 
-fn defaults(panel: &Panel, flavour: Flavour) -> Value {
-    let is_marked = matches!(panel.kind, Kind::Number | Kind::Bars) && panel.thresholds.is_some();
+fn defaults(panel: &Panel, flavour: QueryLanguage) -> Value {
+    let is_marked = matches!(panel.kind, PanelKind::Number | PanelKind::Bars) && panel.thresholds.is_some();
     let mut made = json!({
         "unit": unit(panel.unit),
-        "color": { "mode": if is_marked || panel.kind == Kind::States { "thresholds" } else { "palette-classic" } },
+        "color": { "mode": if is_marked || panel.kind == PanelKind::States { "thresholds" } else { "palette-classic" } },
         "thresholds": thresholds(panel.thresholds),
         "mappings": [],
         "custom": custom(panel),
     });
-    if matches!(panel.unit, Unit::Ratio) && panel.kind != Kind::Number {
+    if matches!(panel.unit, ValueUnit::Ratio) && panel.kind != PanelKind::Number {
         made["min"] = json!(0);
-        if panel.kind == Kind::Bars {
+        if panel.kind == PanelKind::Bars {
             made["max"] = json!(1);
         }
     }
-    if panel.kind == Kind::Number {
+    if panel.kind == PanelKind::Number {
         made["custom"] = json!({});
         made["color"] = json!({ "mode": "thresholds" });
         // Of what nothing is there, there is none.
-        if matches!(panel.unit, Unit::Count) {
+        if matches!(panel.unit, ValueUnit::Count) {
             made["noValue"] = json!("0");
         }
     }
-    if panel.unit == Unit::Flag {
+    if panel.unit == ValueUnit::Flag {
         made["mappings"] = flags(panel.kind);
     }
-    if let (Kind::Bars, Some(link)) = (panel.kind, panel.link) {
+    if let (PanelKind::Bars, Some(link)) = (panel.kind, panel.link) {
         let label = |label: &str| match flavour {
-            Flavour::Promql => format!("${{__field.labels.{label}}}"),
-            Flavour::Influxql => format!("${{__data.fields.{label}}}"),
+            QueryLanguage::Promql => format!("${{__field.labels.{label}}}"),
+            QueryLanguage::Influxql => format!("${{__data.fields.{label}}}"),
         };
         made["links"] = json!([address(link, flavour, label)]);
     }
@@ -313,8 +313,8 @@ fn defaults(panel: &Panel, flavour: Flavour) -> Value {
 }
 
 /// Words and colours for 0 and 1: of what is there, 1 is good; of alerts, 0 is.
-fn flags(kind: Kind) -> Value {
-    let (no, yes) = if kind == Kind::States {
+fn flags(kind: PanelKind) -> Value {
+    let (no, yes) = if kind == PanelKind::States {
         (json!({ "text": "no", "color": "green" }), json!({ "text": "holds", "color": "red" }))
     } else {
         (json!({ "text": "no", "color": "red" }), json!({ "text": "yes", "color": "green" }))
@@ -324,8 +324,8 @@ fn flags(kind: Kind) -> Value {
 
 fn custom(panel: &Panel) -> Value {
     match panel.kind {
-        Kind::Lines | Kind::Stacked => {
-            let (fill, mode) = if panel.kind == Kind::Stacked { (40, "normal") } else { (8, "none") };
+        PanelKind::Lines | PanelKind::Stacked => {
+            let (fill, mode) = if panel.kind == PanelKind::Stacked { (40, "normal") } else { (8, "none") };
             json!({
                 "drawStyle": "line", "lineInterpolation": "linear", "lineWidth": 1, "fillOpacity": fill,
                 "gradientMode": "none", "showPoints": "never", "pointSize": 5, "spanNulls": false, "axisPlacement": "auto",
@@ -335,39 +335,39 @@ fn custom(panel: &Panel) -> Value {
                 "hideFrom": { "legend": false, "tooltip": false, "viz": false },
             })
         }
-        Kind::States => json!({
+        PanelKind::States => json!({
             "fillOpacity": 70, "lineWidth": 0, "hideFrom": { "legend": false, "tooltip": false, "viz": false },
         }),
-        Kind::Table => {
+        PanelKind::Table => {
             json!({ "align": "auto", "cellOptions": { "type": "auto" }, "filterable": true, "inspect": false })
         }
-        Kind::Number | Kind::Bars => json!({}),
+        PanelKind::Number | PanelKind::Bars => json!({}),
     }
 }
 
-fn options(panel: &Panel, flavour: Flavour) -> Value {
+fn options(panel: &Panel, flavour: QueryLanguage) -> Value {
     // Rows of a table have their names in them.
-    let by_row = flavour == Flavour::Influxql && panel.queries.iter().any(|query| query.top.is_some());
+    let by_row = flavour == QueryLanguage::Influxql && panel.queries.iter().any(|query| query.top.is_some());
     let reduced = json!({ "calcs": ["lastNotNull"], "fields": "", "values": by_row });
     let names = json!({ "displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": [] });
     let tooltip = json!({ "mode": "multi", "sort": "desc" });
     match panel.kind {
-        Kind::Lines | Kind::Stacked => json!({ "legend": names, "tooltip": tooltip }),
-        Kind::Number => json!({
+        PanelKind::Lines | PanelKind::Stacked => json!({ "legend": names, "tooltip": tooltip }),
+        PanelKind::Number => json!({
             "reduceOptions": reduced, "colorMode": "value", "graphMode": "none", "justifyMode": "auto",
             "orientation": "auto", "textMode": "value", "wideLayout": true, "showPercentChange": false,
             "percentChangeColorMode": "standard",
         }),
-        Kind::Bars => json!({
+        PanelKind::Bars => json!({
             "reduceOptions": reduced, "displayMode": "gradient", "orientation": "horizontal", "showUnfilled": true,
             "valueMode": "color", "namePlacement": "left", "sizing": "auto", "minVizHeight": 16, "minVizWidth": 8,
             "maxVizHeight": 32,
             "legend": { "displayMode": "list", "placement": "bottom", "showLegend": false, "calcs": [] },
         }),
-        Kind::Table => json!({
+        PanelKind::Table => json!({
             "showHeader": true, "cellHeight": "sm", "frameIndex": 0, "showTypeIcons": false,
         }),
-        Kind::States => json!({
+        PanelKind::States => json!({
             "showValue": "never", "mergeValues": true, "alignValue": "left", "rowHeight": 0.9,
             "legend": names, "tooltip": { "mode": "single", "sort": "none" },
         }),
@@ -375,10 +375,10 @@ fn options(panel: &Panel, flavour: Flavour) -> Value {
 }
 
 /// Where a name leads.
-fn address(link: Link, flavour: Flavour, label: impl Fn(&str) -> String) -> Value {
+fn address(link: PanelLink, flavour: QueryLanguage, label: impl Fn(&str) -> String) -> Value {
     let (name, labels) = match link {
-        Link::Host => ("host", &["hostname"][..]),
-        Link::Unit => ("unit", &["hostname", "realm", "unit"][..]),
+        PanelLink::Host => ("host", &["hostname"][..]),
+        PanelLink::Unit => ("unit", &["hostname", "realm", "unit"][..]),
     };
     let variables: String = labels
         .iter()
@@ -393,8 +393,8 @@ fn address(link: Link, flavour: Flavour, label: impl Fn(&str) -> String) -> Valu
 }
 
 /// A table's columns: their units, and where names lead.
-fn overrides(panel: &Panel, flavour: Flavour) -> Value {
-    if panel.kind != Kind::Table {
+fn overrides(panel: &Panel, flavour: QueryLanguage) -> Value {
+    if panel.kind != PanelKind::Table {
         return json!([]);
     }
     let named = |name: &str| json!({ "id": "byName", "options": name });
@@ -402,11 +402,11 @@ fn overrides(panel: &Panel, flavour: Flavour) -> Value {
     for query in &panel.queries {
         let of = query.unit.unwrap_or(panel.unit);
         let mut properties = vec![json!({ "id": "unit", "value": unit(of) })];
-        if of == Unit::Flag {
-            properties.push(json!({ "id": "mappings", "value": flags(if panel.unit == Unit::Flag { Kind::States } else { Kind::Table }) }));
+        if of == ValueUnit::Flag {
+            properties.push(json!({ "id": "mappings", "value": flags(if panel.unit == ValueUnit::Flag { PanelKind::States } else { PanelKind::Table }) }));
             properties.push(json!({ "id": "custom.cellOptions", "value": { "type": "color-text" } }));
         }
-        if of == Unit::Ratio {
+        if of == ValueUnit::Ratio {
             properties.extend([
                 json!({ "id": "min", "value": 0 }),
                 json!({ "id": "max", "value": 1 }),
@@ -418,7 +418,7 @@ fn overrides(panel: &Panel, flavour: Flavour) -> Value {
         made.push(json!({ "matcher": named(query.legend), "properties": properties }));
     }
     if let Some(link) = panel.link {
-        let field = if link == Link::Host { "hostname" } else { "unit" };
+        let field = if link == PanelLink::Host { "hostname" } else { "unit" };
         let links = json!([address(link, flavour, |label| format!("${{__data.fields.{label}}}"))]);
         made.push(json!({ "matcher": named(field), "properties": [{ "id": "links", "value": links }] }));
     }
@@ -426,7 +426,7 @@ fn overrides(panel: &Panel, flavour: Flavour) -> Value {
 }
 
 /// Several answers become one table: a row for each combination of labels, a column for each query.
-fn transformations(panel: &Panel, flavour: Flavour) -> Value {
+fn transformations(panel: &Panel, flavour: QueryLanguage) -> Value {
     let labels = panel.queries.first().map(|query| query.by).unwrap_or_default();
     let only_one = panel.queries.len() == 1;
     let (mut order, mut names) = (Map::new(), Map::new());
@@ -435,9 +435,9 @@ fn transformations(panel: &Panel, flavour: Flavour) -> Value {
     }
     for (index, (query, id)) in panel.queries.iter().zip('A'..).enumerate() {
         let column = match flavour {
-            Flavour::Promql if only_one => "Value".to_owned(),
-            Flavour::Promql => format!("Value #{id}"),
-            Flavour::Influxql => query.legend.to_owned(),
+            QueryLanguage::Promql if only_one => "Value".to_owned(),
+            QueryLanguage::Promql => format!("Value #{id}"),
+            QueryLanguage::Influxql => query.legend.to_owned(),
         };
         order.insert(column.clone(), json!(labels.len() + index));
         if column != query.legend {

@@ -1,23 +1,23 @@
 //! Queries in InfluxQL, as InfluxDB 1, 2 and 3 understand it.
 //!
-//! A series' value in an interval is its last one; its value now is the last one of five minutes, as in Prometheus's language. What is put together is taken from a query of its own, which has a value of
-//! each series.
+//! A series' value in an interval is its last one; its present value is the last one of five minutes, as in PromQL. Aggregations read
+//! from a subquery with a value of each series.
 
 use crate::{
-    query::{Fold, Only, Query, Value},
+    query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold},
     series::measurement,
 };
 
 /// How a query's answer is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ResultForm {
     /// Values over time.
     Range,
     /// The value now.
     Now,
 }
 
-impl Form {
+impl ResultForm {
     /// Which times are meant.
     fn when(self) -> &'static str {
         match self {
@@ -29,20 +29,20 @@ impl Form {
 
 /// The text of a query, with Grafana's variables in it. Its column is called `column`.
 #[must_use]
-pub fn text(query: &Query, form: Form, column: &str) -> String {
+pub fn text(query: &PanelQuery, form: ResultForm, column: &str) -> String {
     let labels = |labels: &[&str]| labels.iter().map(|label| format!("\"{label}\"")).collect::<Vec<_>>();
     let by = labels(query.by);
     let tags = labels(measurement(query.measurement).map(|one| one.tags).unwrap_or_default());
     let fold = query.fold.map(|fold| match fold {
-        Fold::Sum => "sum(\"v\")".to_owned(),
-        Fold::Avg => "mean(\"v\")".to_owned(),
-        Fold::Max => "max(\"v\")".to_owned(),
-        Fold::Min => "min(\"v\")".to_owned(),
-        Fold::Count => "count(\"v\")".to_owned(),
-        Fold::Percentile(of_hundred) => format!("percentile(\"v\", {of_hundred})"),
+        SeriesFold::Sum => "sum(\"v\")".to_owned(),
+        SeriesFold::Avg => "mean(\"v\")".to_owned(),
+        SeriesFold::Max => "max(\"v\")".to_owned(),
+        SeriesFold::Min => "min(\"v\")".to_owned(),
+        SeriesFold::Count => "count(\"v\")".to_owned(),
+        SeriesFold::Percentile(of_hundred) => format!("percentile(\"v\", {of_hundred})"),
     });
     // What is a rate now is the last one of several.
-    let last = (form == Form::Now && query.per_second).then(|| "last(\"v\")".to_owned());
+    let last = (form == ResultForm::Now && query.per_second).then(|| "last(\"v\")".to_owned());
     let when = form.when();
     let kept = query.above.map(|least| format!(" AND \"v\" > {least}")).unwrap_or_default();
     let text = match (fold, last) {
@@ -70,33 +70,33 @@ pub fn text(query: &Query, form: Form, column: &str) -> String {
 }
 
 /// A value of each series.
-fn innermost(query: &Query, form: Form, by: &[String], column: &str) -> String {
+fn innermost(query: &PanelQuery, form: ResultForm, by: &[String], column: &str) -> String {
     let value = match query.value {
-        Value::Field(field) if query.per_second => format!("non_negative_derivative(last(\"{field}\"), 1s)"),
-        Value::Field(field) => format!("last(\"{field}\")"),
-        Value::Share(part, whole) => format!("last(\"{part}\") / last(\"{whole}\")"),
-        Value::Not(flag) => format!("1 - last(\"{flag}\")"),
-        Value::All => "last(*)".to_owned(),
+        QueryValue::Field(field) if query.per_second => format!("non_negative_derivative(last(\"{field}\"), 1s)"),
+        QueryValue::Field(field) => format!("last(\"{field}\")"),
+        QueryValue::Share(part, whole) => format!("last(\"{part}\") / last(\"{whole}\")"),
+        QueryValue::Not(flag) => format!("1 - last(\"{flag}\")"),
+        QueryValue::All => "last(*)".to_owned(),
     };
     let only: String = query
         .only
         .iter()
         .map(|only| match only {
-            Only::Variable { label, name, .. } => format!(" AND \"{label}\" =~ /^${name}$/"),
-            Only::Is(label, wanted) => format!(" AND \"{label}\" = '{wanted}'"),
+            SeriesFilter::Variable { label, name, .. } => format!(" AND \"{label}\" =~ /^${name}$/"),
+            SeriesFilter::Is(label, wanted) => format!(" AND \"{label}\" = '{wanted}'"),
         })
         .collect();
     let when = form.when();
     let mut grouped = match form {
         // A rate is one over time, also where only the last is wanted.
-        Form::Now if query.per_second => self::grouped(Form::Range, by).replace("$__interval", "30s"),
+        ResultForm::Now if query.per_second => self::grouped(ResultForm::Range, by).replace("$__interval", "30s"),
         form => self::grouped(form, by),
     };
     // What is written when it changes, and every few minutes, holds until then.
-    if query.every_s() >= INTERVAL_MAX_S && query.value != Value::All {
+    if query.every_s() >= INTERVAL_MAX_S && query.value != QueryValue::All {
         grouped = grouped.replace("fill(none)", "fill(previous)");
     }
-    let named = if query.value == Value::All { String::new() } else { format!(" AS \"{column}\"") };
+    let named = if query.value == QueryValue::All { String::new() } else { format!(" AS \"{column}\"") };
     format!("SELECT {value}{named} FROM \"{}\" WHERE {when}{only}{grouped}", query.measurement)
 }
 
@@ -106,18 +106,18 @@ const INTERVAL_MAX_S: u32 = 120;
 /// The least interval for queries that stand in one panel: two of their values lie in each, so that what is put together is
 /// put together of all.
 #[must_use]
-pub fn interval_s(queries: &[Query]) -> u32 {
-    let often = queries.iter().map(Query::every_s).filter(|every_s| 2 * every_s <= INTERVAL_MAX_S);
+pub fn interval_s(queries: &[PanelQuery]) -> u32 {
+    let often = queries.iter().map(PanelQuery::every_s).filter(|every_s| 2 * every_s <= INTERVAL_MAX_S);
     often.max().map_or(60, |every_s| (2 * every_s).max(30))
 }
 
-fn grouped(form: Form, by: &[String]) -> String {
-    let time = (form == Form::Range).then(|| "time($__interval)".to_owned());
+fn grouped(form: ResultForm, by: &[String]) -> String {
+    let time = (form == ResultForm::Range).then(|| "time($__interval)".to_owned());
     let groups: Vec<String> = time.into_iter().chain(by.iter().cloned()).collect();
     match (groups.is_empty(), form) {
         (true, _) => String::new(),
-        (false, Form::Range) => format!(" GROUP BY {} fill(none)", groups.join(", ")),
-        (false, Form::Now) => format!(" GROUP BY {}", groups.join(", ")),
+        (false, ResultForm::Range) => format!(" GROUP BY {} fill(none)", groups.join(", ")),
+        (false, ResultForm::Now) => format!(" GROUP BY {}", groups.join(", ")),
     }
 }
 
@@ -129,21 +129,21 @@ mod tests {
     #[test]
     fn each_form_has_its_text() {
         const NOW: &str = "time > ${__to}ms - 5m AND time <= ${__to}ms";
-        let host = Only::Variable { label: "hostname", name: "host", many: false };
+        let host = SeriesFilter::Variable { label: "hostname", name: "host", many: false };
         let load = of("muster_host_load", "1m").only(&[host]);
         assert_eq!(
-            text(&load, Form::Range, "v"),
+            text(&load, ResultForm::Range, "v"),
             "SELECT last(\"1m\") AS \"v\" FROM \"muster_host_load\" WHERE $timeFilter AND \"hostname\" =~ /^$host$/ \
              GROUP BY time($__interval) fill(none)"
         );
         assert_eq!(
-            text(&load.fold(Fold::Avg, &["hostname"]), Form::Now, "v"),
+            text(&load.fold(SeriesFold::Avg, &["hostname"]), ResultForm::Now, "v"),
             "SELECT mean(\"v\") AS \"v\" FROM (SELECT last(\"1m\") AS \"v\" FROM \"muster_host_load\" WHERE {NOW} AND \
              \"hostname\" =~ /^$host$/ GROUP BY \"host\", \"hostname\") WHERE {NOW} GROUP BY \"hostname\""
                 .replace("{NOW}", NOW)
         );
         assert_eq!(
-            text(&rate("muster_agent_link", "reconnects_total").fold(Fold::Sum, &["hostname"]).top(), Form::Now, "v"),
+            text(&rate("muster_agent_link", "reconnects_total").fold(SeriesFold::Sum, &["hostname"]).top(), ResultForm::Now, "v"),
             "SELECT top(\"v\", 10) AS \"v\", \"hostname\" FROM (SELECT sum(\"v\") AS \"v\" FROM (SELECT last(\"v\") AS \"v\" FROM \
              (SELECT non_negative_derivative(last(\"reconnects_total\"), 1s) AS \"v\" FROM \"muster_agent_link\" WHERE {NOW} \
              GROUP BY time(30s), \"host\", \"hostname\" fill(previous)) WHERE {NOW} GROUP BY \"host\", \"hostname\") WHERE {NOW} \

@@ -1,16 +1,16 @@
-//! Dashboards for Grafana over what muster measures, and rules for Prometheus.
+//! Dashboards for Grafana over muster's metrics, and rules for Prometheus.
 //!
-//! There is one list of panels, and each speaks two languages: Prometheus's, which muster's own store, VictoriaMetrics and
-//! Prometheus understand, and InfluxQL. What comes out is committed beside this (`promql/`, `influxql/`), checked by a test,
-//! and written out by `muster dashboards export`.
+//! There is one list of panels, rendered in two languages: PromQL, which muster's own store, VictoriaMetrics and
+//! Prometheus understand, and InfluxQL. The output is committed beside this (`promql/`, `influxql/`), checked by a test,
+//! and exported by `muster dashboards export`.
 //!
 //! Modules, in reading order:
 //!
-//! - [`series`]: what there is to draw
-//! - [`query`]: what a panel asks; [`promql`] and [`influxql`]: its text
-//! - [`panel`]: what a dashboard is made of; [`list`]: the panels themselves
+//! - [`series`]: the available series
+//! - [`query`]: the query of a panel; [`promql`] and [`influxql`]: its text
+//! - [`panel`]: the parts of a dashboard; [`list`]: the dashboards themselves
 //! - [`grafana`]: their JSON
-//! - [`files`]: everything that is written out
+//! - [`files`]: all generated files
 //!
 //! **Invariant: nothing here does IO.**
 
@@ -25,14 +25,14 @@ pub mod series;
 
 /// The language that a dashboard asks in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
+pub enum QueryLanguage {
     /// Prometheus's: muster's own store, VictoriaMetrics, Prometheus.
     Promql,
     /// InfluxDB's: 1, 2 and 3.
     Influxql,
 }
 
-impl Flavour {
+impl QueryLanguage {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Promql, Self::Influxql];
 

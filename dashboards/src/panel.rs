@@ -1,10 +1,10 @@
-//! What a dashboard is made of, before it is anybody's JSON.
+//! The parts of a dashboard, independent of Grafana's JSON.
 
-use crate::query::Query;
+use crate::query::PanelQuery;
 
 /// What values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum ValueUnit {
     /// Shares of 1.
     Ratio,
     /// Bytes.
@@ -25,7 +25,7 @@ pub enum Unit {
 
 /// How a panel shows its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PanelKind {
     /// Lines over time.
     Lines,
     /// Areas over time, one upon the other.
@@ -57,22 +57,22 @@ pub struct Panel {
     /// What it shows, for who does not know.
     pub description: &'static str,
     /// How it shows that.
-    pub kind: Kind,
+    pub kind: PanelKind,
     /// What the values are.
-    pub unit: Unit,
+    pub unit: ValueUnit,
     /// How wide, in 24ths.
     pub width: u8,
     /// What it asks.
-    pub queries: Vec<Query>,
+    pub queries: Vec<PanelQuery>,
     /// What is worth a look.
     pub thresholds: Option<Thresholds>,
     /// Where a series' name leads.
-    pub link: Option<Link>,
+    pub link: Option<PanelLink>,
 }
 
 /// Another dashboard, of what is clicked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum PanelLink {
     /// Of the host.
     Host,
     /// Of the unit.
@@ -81,7 +81,7 @@ pub enum Link {
 
 /// Panels under a heading.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PanelRow {
     /// The heading.
     pub title: &'static str,
     /// From left to right, line by line.
@@ -119,59 +119,59 @@ pub struct Dashboard {
     /// What may be chosen.
     pub variables: Vec<Variable>,
     /// Its rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PanelRow>,
 }
 
-fn panel(kind: Kind, width: u8, title: &'static str, unit: Unit, description: &'static str) -> Panel {
+fn panel(kind: PanelKind, width: u8, title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     Panel { title, description, kind, unit, width, queries: Vec::new(), thresholds: None, link: None }
 }
 
 /// Lines over time, half a page wide.
 #[must_use]
-pub fn lines(title: &'static str, unit: Unit, description: &'static str) -> Panel {
-    panel(Kind::Lines, 12, title, unit, description)
+pub fn lines(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
+    panel(PanelKind::Lines, 12, title, unit, description)
 }
 
 /// Areas upon each other, half a page wide.
 #[must_use]
-pub fn stacked(title: &'static str, unit: Unit, description: &'static str) -> Panel {
-    panel(Kind::Stacked, 12, title, unit, description)
+pub fn stacked(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
+    panel(PanelKind::Stacked, 12, title, unit, description)
 }
 
 /// A number, a sixth of a page wide.
 #[must_use]
-pub fn number(title: &'static str, unit: Unit, description: &'static str) -> Panel {
-    panel(Kind::Number, 4, title, unit, description)
+pub fn number(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
+    panel(PanelKind::Number, 4, title, unit, description)
 }
 
 /// Bars, a third of a page wide.
 #[must_use]
-pub fn bars(title: &'static str, unit: Unit, description: &'static str) -> Panel {
-    panel(Kind::Bars, 8, title, unit, description)
+pub fn bars(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
+    panel(PanelKind::Bars, 8, title, unit, description)
 }
 
 /// A table, as wide as the page.
 #[must_use]
-pub fn table(title: &'static str, unit: Unit, description: &'static str) -> Panel {
-    panel(Kind::Table, 24, title, unit, description)
+pub fn table(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
+    panel(PanelKind::Table, 24, title, unit, description)
 }
 
 /// States over time, as wide as the page.
 #[must_use]
 pub fn states(title: &'static str, description: &'static str) -> Panel {
-    panel(Kind::States, 24, title, Unit::Flag, description)
+    panel(PanelKind::States, 24, title, ValueUnit::Flag, description)
 }
 
 /// Panels under a heading.
 #[must_use]
-pub fn row(title: &'static str, panels: Vec<Panel>) -> Row {
-    Row { title, panels }
+pub fn row(title: &'static str, panels: Vec<Panel>) -> PanelRow {
+    PanelRow { title, panels }
 }
 
 impl Panel {
     /// Asks this too.
     #[must_use]
-    pub fn ask(mut self, query: Query) -> Self {
+    pub fn ask(mut self, query: PanelQuery) -> Self {
         self.queries.push(query);
         self
     }
@@ -196,7 +196,7 @@ impl Panel {
 
     /// Names lead there.
     #[must_use]
-    pub fn link(self, link: Link) -> Self {
+    pub fn link(self, link: PanelLink) -> Self {
         Self { link: Some(link), ..self }
     }
 }

@@ -1,35 +1,35 @@
 //! Queries in Prometheus's language.
 
 use crate::{
-    query::{Fold, Only, Query, Value},
+    query::{PanelQuery, QueryValue, SeriesFilter, SeriesFold},
     series::SELDOM_S,
 };
 
 /// The text of a query, with Grafana's variables in it.
 #[must_use]
-pub fn text(query: &Query) -> String {
+pub fn text(query: &PanelQuery) -> String {
     let mut text = match query.value {
-        Value::Field(field) if query.per_second => format!("rate({}[{}])", selector(query, field), window(query)),
-        Value::Field(field) => selector(query, field),
-        Value::Share(part, whole) => format!("{} / {}", selector(query, part), selector(query, whole)),
-        Value::Not(flag) => format!("1 - {}", selector(query, flag)),
-        Value::All => selector(query, ".+"),
+        QueryValue::Field(field) if query.per_second => format!("rate({}[{}])", selector(query, field), window(query)),
+        QueryValue::Field(field) => selector(query, field),
+        QueryValue::Share(part, whole) => format!("{} / {}", selector(query, part), selector(query, whole)),
+        QueryValue::Not(flag) => format!("1 - {}", selector(query, flag)),
+        QueryValue::All => selector(query, ".+"),
     };
     if let Some(least) = query.above {
         text = match query.value {
-            Value::Field(_) | Value::All => format!("{text} > {least}"),
-            Value::Share(..) | Value::Not(_) => format!("({text}) > {least}"),
+            QueryValue::Field(_) | QueryValue::All => format!("{text} > {least}"),
+            QueryValue::Share(..) | QueryValue::Not(_) => format!("({text}) > {least}"),
         };
     }
     if let Some(fold) = query.fold {
         let by = if query.by.is_empty() { String::new() } else { format!(" by ({}) ", query.by.join(", ")) };
         text = match fold {
-            Fold::Sum => format!("sum{by}({text})"),
-            Fold::Avg => format!("avg{by}({text})"),
-            Fold::Max => format!("max{by}({text})"),
-            Fold::Min => format!("min{by}({text})"),
-            Fold::Count => format!("count{by}({text})"),
-            Fold::Percentile(of_hundred) => {
+            SeriesFold::Sum => format!("sum{by}({text})"),
+            SeriesFold::Avg => format!("avg{by}({text})"),
+            SeriesFold::Max => format!("max{by}({text})"),
+            SeriesFold::Min => format!("min{by}({text})"),
+            SeriesFold::Count => format!("count{by}({text})"),
+            SeriesFold::Percentile(of_hundred) => {
                 format!("quantile{by}({}, {text})", f64::from(of_hundred) / 100.0)
             }
         };
@@ -43,27 +43,27 @@ pub fn text(query: &Query) -> String {
 /// The least step of a query, from which Grafana makes what a rate is over: four of them. A rate needs two values, and with
 /// four it has them also where one is late. Nothing where values do not come that often.
 #[must_use]
-pub fn step_s(query: &Query) -> Option<u32> {
+pub fn step_s(query: &PanelQuery) -> Option<u32> {
     let every_s = query.every_s();
     (query.per_second && every_s < SELDOM_S).then(|| every_s.max(15))
 }
 
-fn window(query: &Query) -> &'static str {
+fn window(query: &PanelQuery) -> &'static str {
     // What is written when it changes, and every four minutes.
     if step_s(query).is_none() { "15m" } else { "$__rate_interval" }
 }
 
-fn selector(query: &Query, field: &str) -> String {
+fn selector(query: &PanelQuery, field: &str) -> String {
     let mut matchers: Vec<String> = query
         .only
         .iter()
         .map(|only| match only {
-            Only::Variable { label, name, many: true } => format!("{label}=~\"${name}\""),
-            Only::Variable { label, name, many: false } => format!("{label}=\"${name}\""),
-            Only::Is(label, value) => format!("{label}=\"{value}\""),
+            SeriesFilter::Variable { label, name, many: true } => format!("{label}=~\"${name}\""),
+            SeriesFilter::Variable { label, name, many: false } => format!("{label}=\"${name}\""),
+            SeriesFilter::Is(label, value) => format!("{label}=\"{value}\""),
         })
         .collect();
-    if query.value == Value::All {
+    if query.value == QueryValue::All {
         matchers.insert(0, format!("__name__=~\"{}_{field}\"", query.measurement));
         return format!("{{{}}}", matchers.join(","));
     }
@@ -78,18 +78,21 @@ mod tests {
 
     #[test]
     fn each_step_has_its_text() {
-        let host = Only::Variable { label: "hostname", name: "host", many: false };
-        let realm = Only::Variable { label: "realm", name: "realm", many: true };
+        let host = SeriesFilter::Variable { label: "hostname", name: "host", many: false };
+        let realm = SeriesFilter::Variable { label: "realm", name: "realm", many: true };
         for (query, wanted) in [
             (of("m", "f"), "m_f"),
             (all("m").only(&[realm]), "{__name__=~\"m_.+\",realm=~\"$realm\"}"),
             (rate("muster_agent_link", "reconnects_total"), "rate(muster_agent_link_reconnects_total[15m])"),
-            (of("m", "f").only(&[host, Only::Is("a", "b")]), "m_f{hostname=\"$host\",a=\"b\"}"),
-            (rate("m", "f_total").fold(Fold::Sum, &["a", "b"]), "sum by (a, b) (rate(m_f_total[$__rate_interval]))"),
+            (of("m", "f").only(&[host, SeriesFilter::Is("a", "b")]), "m_f{hostname=\"$host\",a=\"b\"}"),
+            (
+                rate("m", "f_total").fold(SeriesFold::Sum, &["a", "b"]),
+                "sum by (a, b) (rate(m_f_total[$__rate_interval]))",
+            ),
             (share("m", "p", "w").only(&[realm]).top(), "topk(10, m_p{realm=~\"$realm\"} / m_w{realm=~\"$realm\"})"),
-            (share("m", "p", "w").above(0.5).fold(Fold::Count, &[]), "count((m_p / m_w) > 0.5)"),
-            (of("m", "f").above(0.0).fold(Fold::Max, &["a"]), "max by (a) (m_f > 0)"),
-            (not("m", "f").fold(Fold::Percentile(95), &[]), "quantile(0.95, 1 - m_f)"),
+            (share("m", "p", "w").above(0.5).fold(SeriesFold::Count, &[]), "count((m_p / m_w) > 0.5)"),
+            (of("m", "f").above(0.0).fold(SeriesFold::Max, &["a"]), "max by (a) (m_f > 0)"),
+            (not("m", "f").fold(SeriesFold::Percentile(95), &[]), "quantile(0.95, 1 - m_f)"),
         ] {
             assert_eq!(text(&query), wanted);
         }

@@ -1,13 +1,13 @@
-//! What a panel asks, in no language: each language makes its own text of it.
+//! The query of a panel, independent of a language.
 //!
-//! The order of steps is fixed: a value of each series ([`Value`], as it is or per second), some of them kept, all of
-//! them put together by labels ([`Fold`]), the greatest taken.
+//! The order of steps is fixed: a value of each series ([`QueryValue`], as it is or per second), filters, an
+//! aggregation by labels ([`SeriesFold`]), the greatest ones.
 
-use crate::series::{Kind, SELDOM_S, every_s, measurement};
+use crate::series::{FieldKind, SELDOM_S, every_s, measurement};
 
 /// What is made of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum QueryValue {
     /// One field.
     Field(&'static str),
     /// The first as a share of the second.
@@ -18,7 +18,7 @@ pub enum Value {
     All,
 }
 
-impl Value {
+impl QueryValue {
     /// The fields that it is made of.
     #[must_use]
     pub fn fields(self) -> Vec<&'static str> {
@@ -32,7 +32,7 @@ impl Value {
 
 /// Which series are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Only {
+pub enum SeriesFilter {
     /// Those whose label is what a variable of the dashboard says.
     Variable {
         /// The label.
@@ -48,7 +48,7 @@ pub enum Only {
 
 /// How the values of several series become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
+pub enum SeriesFold {
     /// Added.
     Sum,
     /// Their mean.
@@ -65,19 +65,19 @@ pub enum Fold {
 
 /// What a panel asks for one line, bar or column.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Query {
+pub struct PanelQuery {
     /// Of what.
     pub measurement: &'static str,
     /// What of it.
-    pub value: Value,
+    pub value: QueryValue,
     /// By how much that grows in a second.
     pub per_second: bool,
     /// Which series are meant.
-    pub only: Vec<Only>,
+    pub only: Vec<SeriesFilter>,
     /// Only values above this.
     pub above: Option<f64>,
     /// How series are put together; each stays by itself if not at all.
-    pub fold: Option<Fold>,
+    pub fold: Option<SeriesFold>,
     /// The labels that stay.
     pub by: &'static [&'static str],
     /// Only so many, the greatest first.
@@ -85,15 +85,15 @@ pub struct Query {
     /// What it is called; `{label}` stands for that label's value.
     pub legend: &'static str,
     /// What the values are, if not what the panel says.
-    pub unit: Option<crate::panel::Unit>,
+    pub unit: Option<crate::panel::ValueUnit>,
 }
 
 /// A field of a measurement, each series by itself.
 #[must_use]
-pub fn of(measurement: &'static str, field: &'static str) -> Query {
-    Query {
+pub fn of(measurement: &'static str, field: &'static str) -> PanelQuery {
+    PanelQuery {
         measurement,
-        value: Value::Field(field),
+        value: QueryValue::Field(field),
         per_second: false,
         only: Vec::new(),
         above: None,
@@ -107,32 +107,32 @@ pub fn of(measurement: &'static str, field: &'static str) -> Query {
 
 /// One field as a share of another.
 #[must_use]
-pub fn share(measurement: &'static str, part: &'static str, whole: &'static str) -> Query {
-    Query { value: Value::Share(part, whole), ..of(measurement, part) }
+pub fn share(measurement: &'static str, part: &'static str, whole: &'static str) -> PanelQuery {
+    PanelQuery { value: QueryValue::Share(part, whole), ..of(measurement, part) }
 }
 
 /// A flag the other way round.
 #[must_use]
-pub fn not(measurement: &'static str, flag: &'static str) -> Query {
-    Query { value: Value::Not(flag), ..of(measurement, flag) }
+pub fn not(measurement: &'static str, flag: &'static str) -> PanelQuery {
+    PanelQuery { value: QueryValue::Not(flag), ..of(measurement, flag) }
 }
 
 /// Every field of a measurement; `{field}` in its name is the field's.
 #[must_use]
-pub fn all(measurement: &'static str) -> Query {
-    Query { value: Value::All, ..of(measurement, "") }
+pub fn all(measurement: &'static str) -> PanelQuery {
+    PanelQuery { value: QueryValue::All, ..of(measurement, "") }
 }
 
 /// By how much a counter grows in a second.
 #[must_use]
-pub fn rate(measurement: &'static str, counter: &'static str) -> Query {
-    Query { per_second: true, ..of(measurement, counter) }
+pub fn rate(measurement: &'static str, counter: &'static str) -> PanelQuery {
+    PanelQuery { per_second: true, ..of(measurement, counter) }
 }
 
-impl Query {
+impl PanelQuery {
     /// Of these series alone.
     #[must_use]
-    pub fn only(mut self, only: &[Only]) -> Self {
+    pub fn only(mut self, only: &[SeriesFilter]) -> Self {
         self.only.extend_from_slice(only);
         self
     }
@@ -151,7 +151,7 @@ impl Query {
 
     /// Put together by these labels.
     #[must_use]
-    pub fn fold(self, fold: Fold, by: &'static [&'static str]) -> Self {
+    pub fn fold(self, fold: SeriesFold, by: &'static [&'static str]) -> Self {
         Self { fold: Some(fold), by, ..self }
     }
 
@@ -169,7 +169,7 @@ impl Query {
 
     /// What its values are.
     #[must_use]
-    pub fn unit(self, unit: crate::panel::Unit) -> Self {
+    pub fn unit(self, unit: crate::panel::ValueUnit) -> Self {
         Self { unit: Some(unit), ..self }
     }
 
@@ -185,14 +185,14 @@ impl Query {
     pub fn problem(&self) -> Option<String> {
         let Some(found) = measurement(self.measurement) else { return Some("no such measurement".to_owned()) };
         let only = self.only.iter().map(|only| match only {
-            Only::Variable { label, .. } | Only::Is(label, _) => *label,
+            SeriesFilter::Variable { label, .. } | SeriesFilter::Is(label, _) => *label,
         });
         if let Some(label) = only.chain(self.by.iter().copied()).find(|label| !found.tags.contains(label)) {
             return Some(format!("no label {label}"));
         }
         self.value.fields().into_iter().find_map(|field| match found.kind(field) {
             None => Some(format!("no field {field}")),
-            Some(kind) if (kind == Kind::Counter) != self.per_second => Some(format!("{field} is {kind:?}")),
+            Some(kind) if (kind == FieldKind::Counter) != self.per_second => Some(format!("{field} is {kind:?}")),
             Some(_) => None,
         })
     }

@@ -1,13 +1,13 @@
-//! The series that there are to draw: measurements as agents and the console write them, with their tags and fields.
+//! The available series: measurements as agents and the console write them, with their tags and fields.
 //!
-//! In Prometheus's language a series is called by its measurement and its field (`muster_host_cpu_busy_ratio`); in
-//! InfluxQL both have their own place.
+//! In PromQL the name of a series joins its measurement and its field (`muster_host_cpu_busy_ratio`); in
+//! InfluxQL they are separate.
 //!
-//! **Invariant: no panel draws what is not listed here**, and the tests fill each database with just these.
+//! **Invariant: panels draw only series that are listed here**, and the tests fill each database with just these.
 
 /// What the numbers of a field do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// They go up and down.
     Gauge,
     /// They only grow, until whoever counts starts anew.
@@ -24,13 +24,13 @@ pub struct Measurement {
     /// What tells one from another.
     pub tags: &'static [&'static str],
     /// What is measured.
-    pub fields: &'static [(&'static str, Kind)],
+    pub fields: &'static [(&'static str, FieldKind)],
 }
 
 impl Measurement {
     /// The kind of a field.
     #[must_use]
-    pub fn kind(&self, field: &str) -> Option<Kind> {
+    pub fn kind(&self, field: &str) -> Option<FieldKind> {
         self.fields.iter().find(|(name, _)| *name == field).map(|(_, kind)| *kind)
     }
 }
@@ -96,96 +96,110 @@ const CONSOLE: &[&str] = &["instance"];
 /// All of them.
 pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_host_cpu", HOST, &CPU),
-    of("muster_host_cpu_core", &["host", "hostname", "core"], &[("busy_ratio", Kind::Gauge)]),
-    of("muster_host_load", HOST, &[("1m", Kind::Gauge), ("5m", Kind::Gauge), ("15m", Kind::Gauge)]),
+    of("muster_host_cpu_core", &["host", "hostname", "core"], &[("busy_ratio", FieldKind::Gauge)]),
+    of("muster_host_load", HOST, &[("1m", FieldKind::Gauge), ("5m", FieldKind::Gauge), ("15m", FieldKind::Gauge)]),
     of("muster_host_pressure", &["host", "hostname", "resource"], &PRESSURE),
     of("muster_host_memory", HOST, &MEMORY),
-    of("muster_host_swap", HOST, &[("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge)]),
+    of("muster_host_swap", HOST, &[("total_bytes", FieldKind::Gauge), ("used_bytes", FieldKind::Gauge)]),
     of("muster_host_disk", &["host", "hostname", "mount"], &DISK),
     of("muster_host_disk_io", &["host", "hostname", "device"], &DISK_IO),
     of("muster_host_network", &["host", "hostname", "interface"], &NETWORK),
-    of("muster_host_resource", &["host", "hostname", "resource"], &[("used", Kind::Gauge), ("limit", Kind::Gauge)]),
-    of("muster_host_temperature", HOST, &[("celsius", Kind::Gauge)]),
-    of("muster_host_uptime", HOST, &[("seconds", Kind::Gauge)]),
-    of("muster_host_clock", HOST, &[("offset_seconds", Kind::Gauge)]),
-    of("muster_host", HOST, &[("online", Kind::Flag)]),
-    of("muster_unit_cpu", UNIT, &[("busy_ratio", Kind::Gauge), ("throttled_seconds_total", Kind::Counter)]),
-    of("muster_unit_memory", UNIT, &[("resident_bytes", Kind::Gauge), ("limit_bytes", Kind::Gauge)]),
-    of("muster_unit_disk", UNIT, &[("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge)]),
-    of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
+    of(
+        "muster_host_resource",
+        &["host", "hostname", "resource"],
+        &[("used", FieldKind::Gauge), ("limit", FieldKind::Gauge)],
+    ),
+    of("muster_host_temperature", HOST, &[("celsius", FieldKind::Gauge)]),
+    of("muster_host_uptime", HOST, &[("seconds", FieldKind::Gauge)]),
+    of("muster_host_clock", HOST, &[("offset_seconds", FieldKind::Gauge)]),
+    of("muster_host", HOST, &[("online", FieldKind::Flag)]),
+    of("muster_unit_cpu", UNIT, &[("busy_ratio", FieldKind::Gauge), ("throttled_seconds_total", FieldKind::Counter)]),
+    of("muster_unit_memory", UNIT, &[("resident_bytes", FieldKind::Gauge), ("limit_bytes", FieldKind::Gauge)]),
+    of("muster_unit_disk", UNIT, &[("total_bytes", FieldKind::Gauge), ("used_bytes", FieldKind::Gauge)]),
+    of(
+        "muster_unit_io",
+        UNIT,
+        &[("read_bytes_total", FieldKind::Counter), ("written_bytes_total", FieldKind::Counter)],
+    ),
     of("muster_unit_network", UNIT, &CARRIED),
-    of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
-    of("muster_container_cpu", CONTAINER, &[("busy_ratio", Kind::Gauge)]),
-    of("muster_container_memory", CONTAINER, &[("resident_bytes", Kind::Gauge)]),
-    of("muster_container_processes", CONTAINER, &[("count", Kind::Gauge)]),
+    of("muster_unit_processes", UNIT, &[("count", FieldKind::Gauge)]),
+    of("muster_container_cpu", CONTAINER, &[("busy_ratio", FieldKind::Gauge)]),
+    of("muster_container_memory", CONTAINER, &[("resident_bytes", FieldKind::Gauge)]),
+    of("muster_container_processes", CONTAINER, &[("count", FieldKind::Gauge)]),
     of("muster_container_network", CONTAINER, &CARRIED),
-    of("muster_container_disk", CONTAINER, &[("used_bytes", Kind::Gauge)]),
-    of("muster_unit_restart", UNIT, &[("attempts", Kind::Gauge)]),
+    of("muster_container_disk", CONTAINER, &[("used_bytes", FieldKind::Gauge)]),
+    of("muster_unit_restart", UNIT, &[("attempts", FieldKind::Gauge)]),
     // What programs tell of themselves, by names of their own.
     of("muster_yuno", UNIT, &[]),
-    of("muster_agent_cpu", HOST, &[("busy_ratio", Kind::Gauge)]),
-    of("muster_agent_memory", HOST, &[("resident_bytes", Kind::Gauge)]),
-    of("muster_agent_store", HOST, &[("size_bytes", Kind::Gauge)]),
-    of("muster_agent_queue", &["host", "hostname", "queue"], &[("length", Kind::Gauge)]),
-    of("muster_agent_link", HOST, &[("reconnects_total", Kind::Counter)]),
-    of("muster_agent_reconcile", HOST, &[("age_seconds", Kind::Gauge), ("duration_seconds", Kind::Gauge)]),
-    of("muster_alert", &["host", "hostname", "rule", "severity", "subject"], &[("active", Kind::Flag)]),
-    of("muster_console_hosts", &["instance", "state"], &[("count", Kind::Gauge)]),
-    of("muster_console_commands", CONSOLE, &[("open", Kind::Gauge)]),
-    of("muster_console_store", CONSOLE, &[("bytes", Kind::Gauge)]),
-    of("muster_console_series", CONSOLE, &[("count", Kind::Gauge)]),
-    of("muster_console_points", CONSOLE, &[("received_total", Kind::Counter)]),
-    of("muster_console_alerts", &["instance", "severity"], &[("active", Kind::Gauge)]),
-    of("muster_console_memory", CONSOLE, &[("resident_bytes", Kind::Gauge)]),
-    of("muster_console_cpu", CONSOLE, &[("busy_ratio", Kind::Gauge)]),
+    of("muster_agent_cpu", HOST, &[("busy_ratio", FieldKind::Gauge)]),
+    of("muster_agent_memory", HOST, &[("resident_bytes", FieldKind::Gauge)]),
+    of("muster_agent_store", HOST, &[("size_bytes", FieldKind::Gauge)]),
+    of("muster_agent_queue", &["host", "hostname", "queue"], &[("length", FieldKind::Gauge)]),
+    of("muster_agent_link", HOST, &[("reconnects_total", FieldKind::Counter)]),
+    of("muster_agent_reconcile", HOST, &[("age_seconds", FieldKind::Gauge), ("duration_seconds", FieldKind::Gauge)]),
+    of("muster_alert", &["host", "hostname", "rule", "severity", "subject"], &[("active", FieldKind::Flag)]),
+    of("muster_console_hosts", &["instance", "state"], &[("count", FieldKind::Gauge)]),
+    of("muster_console_commands", CONSOLE, &[("open", FieldKind::Gauge)]),
+    of("muster_console_store", CONSOLE, &[("bytes", FieldKind::Gauge)]),
+    of("muster_console_series", CONSOLE, &[("count", FieldKind::Gauge)]),
+    of("muster_console_points", CONSOLE, &[("received_total", FieldKind::Counter)]),
+    of("muster_console_alerts", &["instance", "severity"], &[("active", FieldKind::Gauge)]),
+    of("muster_console_memory", CONSOLE, &[("resident_bytes", FieldKind::Gauge)]),
+    of("muster_console_cpu", CONSOLE, &[("busy_ratio", FieldKind::Gauge)]),
     of("muster_console_external", &["instance", "store"], &EXTERNAL),
 ];
 
-const CARRIED: [(&str, Kind); 2] = [("receive_bytes_total", Kind::Counter), ("transmit_bytes_total", Kind::Counter)];
-const CPU: [(&str, Kind); 5] = [
-    ("busy_ratio", Kind::Gauge),
-    ("user_ratio", Kind::Gauge),
-    ("system_ratio", Kind::Gauge),
-    ("iowait_ratio", Kind::Gauge),
-    ("steal_ratio", Kind::Gauge),
+const CARRIED: [(&str, FieldKind); 2] =
+    [("receive_bytes_total", FieldKind::Counter), ("transmit_bytes_total", FieldKind::Counter)];
+const CPU: [(&str, FieldKind); 5] = [
+    ("busy_ratio", FieldKind::Gauge),
+    ("user_ratio", FieldKind::Gauge),
+    ("system_ratio", FieldKind::Gauge),
+    ("iowait_ratio", FieldKind::Gauge),
+    ("steal_ratio", FieldKind::Gauge),
 ];
-const PRESSURE: [(&str, Kind); 2] = [("some_seconds_total", Kind::Counter), ("full_seconds_total", Kind::Counter)];
-const MEMORY: [(&str, Kind); 3] =
-    [("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge), ("available_bytes", Kind::Gauge)];
-const DISK: [(&str, Kind); 5] = [
-    ("total_bytes", Kind::Gauge),
-    ("used_bytes", Kind::Gauge),
-    ("inodes", Kind::Gauge),
-    ("used_inodes", Kind::Gauge),
-    ("unresponsive", Kind::Flag),
+const PRESSURE: [(&str, FieldKind); 2] =
+    [("some_seconds_total", FieldKind::Counter), ("full_seconds_total", FieldKind::Counter)];
+const MEMORY: [(&str, FieldKind); 3] =
+    [("total_bytes", FieldKind::Gauge), ("used_bytes", FieldKind::Gauge), ("available_bytes", FieldKind::Gauge)];
+const DISK: [(&str, FieldKind); 5] = [
+    ("total_bytes", FieldKind::Gauge),
+    ("used_bytes", FieldKind::Gauge),
+    ("inodes", FieldKind::Gauge),
+    ("used_inodes", FieldKind::Gauge),
+    ("unresponsive", FieldKind::Flag),
 ];
-const DISK_IO: [(&str, Kind); 5] = [
-    ("read_bytes_total", Kind::Counter),
-    ("written_bytes_total", Kind::Counter),
-    ("reads_total", Kind::Counter),
-    ("writes_total", Kind::Counter),
-    ("busy_seconds_total", Kind::Counter),
+const DISK_IO: [(&str, FieldKind); 5] = [
+    ("read_bytes_total", FieldKind::Counter),
+    ("written_bytes_total", FieldKind::Counter),
+    ("reads_total", FieldKind::Counter),
+    ("writes_total", FieldKind::Counter),
+    ("busy_seconds_total", FieldKind::Counter),
 ];
-const NETWORK: [(&str, Kind); 8] = [
-    ("receive_bytes_total", Kind::Counter),
-    ("transmit_bytes_total", Kind::Counter),
-    ("receive_packets_total", Kind::Counter),
-    ("transmit_packets_total", Kind::Counter),
-    ("receive_errors_total", Kind::Counter),
-    ("transmit_errors_total", Kind::Counter),
-    ("receive_drops_total", Kind::Counter),
-    ("transmit_drops_total", Kind::Counter),
+const NETWORK: [(&str, FieldKind); 8] = [
+    ("receive_bytes_total", FieldKind::Counter),
+    ("transmit_bytes_total", FieldKind::Counter),
+    ("receive_packets_total", FieldKind::Counter),
+    ("transmit_packets_total", FieldKind::Counter),
+    ("receive_errors_total", FieldKind::Counter),
+    ("transmit_errors_total", FieldKind::Counter),
+    ("receive_drops_total", FieldKind::Counter),
+    ("transmit_drops_total", FieldKind::Counter),
 ];
-const EXTERNAL: [(&str, Kind); 6] = [
-    ("waiting_bytes", Kind::Gauge),
-    ("waiting", Kind::Gauge),
-    ("sent_total", Kind::Counter),
-    ("retried_total", Kind::Counter),
-    ("quarantined_total", Kind::Counter),
-    ("dropped_total", Kind::Counter),
+const EXTERNAL: [(&str, FieldKind); 6] = [
+    ("waiting_bytes", FieldKind::Gauge),
+    ("waiting", FieldKind::Gauge),
+    ("sent_total", FieldKind::Counter),
+    ("retried_total", FieldKind::Counter),
+    ("quarantined_total", FieldKind::Counter),
+    ("dropped_total", FieldKind::Counter),
 ];
 
-const fn of(name: &'static str, tags: &'static [&'static str], fields: &'static [(&'static str, Kind)]) -> Measurement {
+const fn of(
+    name: &'static str,
+    tags: &'static [&'static str],
+    fields: &'static [(&'static str, FieldKind)],
+) -> Measurement {
     Measurement { name, tags, fields }
 }
 
@@ -198,7 +212,7 @@ mod tests {
         let mut names = Vec::new();
         for one in MEASUREMENTS {
             for (field, kind) in one.fields {
-                assert_eq!(field.ends_with("_total"), *kind == Kind::Counter, "{} {field}", one.name);
+                assert_eq!(field.ends_with("_total"), *kind == FieldKind::Counter, "{} {field}", one.name);
                 names.push(format!("{}_{field}", one.name));
             }
         }

@@ -1,4 +1,4 @@
-//! What is committed is what the list of panels gives, and the list asks for nothing that there is not.
+//! Tests that the committed files are what the list generates, and that it queries only existing series.
 
 use std::{
     collections::BTreeSet,
@@ -7,8 +7,8 @@ use std::{
 };
 
 use muster_dashboards::{
-    Flavour, files, list,
-    panel::{Dashboard, Kind, Panel},
+    QueryLanguage, files, list,
+    panel::{Dashboard, Panel, PanelKind},
     series::MEASUREMENTS,
 };
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn what_is_committed_is_what_the_list_gives() {
+fn committed_files_equal_generated_ones() {
     let made = files::made();
     for file in &made {
         let path = folder().join(&file.path);
@@ -32,7 +32,7 @@ fn what_is_committed_is_what_the_list_gives() {
             file.path
         );
     }
-    for flavour in Flavour::ALL {
+    for flavour in QueryLanguage::ALL {
         for entry in fs::read_dir(folder().join(flavour.word())).unwrap() {
             let path = entry.unwrap().path();
             let made = made.iter().any(|file| folder().join(&file.path) == path);
@@ -78,7 +78,7 @@ fn panels(dashboards: &[Dashboard]) -> impl Iterator<Item = (&Dashboard, &Panel)
 }
 
 #[test]
-fn each_panel_asks_for_what_there_is_and_says_what_it_shows() {
+fn each_panel_queries_existing_series_and_has_a_description() {
     let dashboards = list::dashboards();
     for (dashboard, panel) in panels(&dashboards) {
         let what = format!("{}: {}", dashboard.name, panel.title);
@@ -86,8 +86,8 @@ fn each_panel_asks_for_what_there_is_and_says_what_it_shows() {
         assert!(!panel.queries.is_empty() && panel.width <= 24, "{what}");
         for query in &panel.queries {
             assert_eq!(query.problem(), None, "{what}: {query:?}");
-            assert_eq!(query.legend.is_empty(), panel.kind == Kind::Number, "{what}: {query:?}");
-            if panel.kind == Kind::Table {
+            assert_eq!(query.legend.is_empty(), panel.kind == PanelKind::Number, "{what}: {query:?}");
+            if panel.kind == PanelKind::Table {
                 assert_eq!(query.by, panel.queries[0].by, "{what}: rows of the same labels");
             }
         }
@@ -95,7 +95,7 @@ fn each_panel_asks_for_what_there_is_and_says_what_it_shows() {
 }
 
 #[test]
-fn everything_that_is_measured_is_drawn() {
+fn every_series_is_drawn() {
     let dashboards = list::dashboards();
     let drawn: BTreeSet<String> = panels(&dashboards)
         .flat_map(|(_, panel)| &panel.queries)
@@ -114,7 +114,7 @@ fn everything_that_is_measured_is_drawn() {
 fn both_flavours_have_the_same_panels_in_the_same_places() {
     let made = files::made();
     for dashboard in list::dashboards() {
-        let [promql, influxql] = Flavour::ALL.map(|flavour| {
+        let [promql, influxql] = QueryLanguage::ALL.map(|flavour| {
             let path = format!("{}/{}.json", flavour.word(), dashboard.name);
             let file = made.iter().find(|file| file.path == path).expect("it was made");
             let json: Value = serde_json::from_str(&file.text).unwrap();

@@ -1,4 +1,4 @@
-//! Each committed dashboard is what Grafana's own published types say that one is.
+//! Tests each committed dashboard against Grafana's own published types.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 };
 
 #[test]
-fn grafanas_types_take_every_dashboard() {
+fn every_dashboard_matches_grafanas_types() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = here.join("../target/grafana");
     assert!(

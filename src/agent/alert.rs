@@ -1,10 +1,13 @@
-//! What the agent looks at for alerts, and what it does about what it finds: it is written down, and then said.
+//! Evaluates alert rules, stores each alert and publishes it.
 //!
-//! Each sample of the measurements is looked at when it is taken, connected or not; units also when they change, and a twin when it
-//! shows. What an alert is, and when it is over, [`crate::rules::alert`] decides.
+//! Rules are evaluated on each sample of measurements, connected or not; for units also after each change, and for a twin when
+//! one is noticed. [`muster_rules::alert`] decides when an alert is raised and when it ends.
 
 use std::{collections::BTreeMap, path::Path};
 
+use muster_base::clock;
+use muster_rules::alert::{AlertChange, AlertTime, HostAlerts, Reading, ReadingSubject};
+use muster_sqlite::room::Reserve;
 use muster_topics::{
     Millis,
     alert::{Alert, AlertRules, Metric, RULES_MAX, Rule},
@@ -14,18 +17,13 @@ use muster_topics::{
 };
 
 use super::{
-    core::Agent,
-    metric::space::Space,
+    core::AgentLoop,
+    metric::filesystem::FileSystemSpace,
     store::{
         StoreError,
-        alert::{self as kept, Central},
+        alert::{self as kept, ConsoleRules},
     },
-    unit::UnitStates,
-};
-use crate::{
-    clock,
-    room::Reserve,
-    rules::alert::{Alerts, Change, Now, Reading, Subject},
+    unit::state::UnitStates,
 };
 
 /// How long a twin counts as there: one that has withdrawn looks again every five minutes.
@@ -36,12 +34,12 @@ const LOST_MS: Millis = 24 * 3_600_000;
 
 /// What an agent knows of its alerts.
 #[derive(Debug)]
-pub(super) struct Lookout {
-    alerts: Alerts,
+pub(super) struct AlertEvaluator {
+    alerts: HostAlerts,
     /// The rules of this host's own configuration, and those that come with the agent.
     own: BTreeMap<Name, Rule>,
     /// Those of the console, which stand before them.
-    central: Central,
+    central: ConsoleRules,
     reserve: Reserve,
     cpus: u32,
     /// When a twin last showed, by the agent's own clock.
@@ -52,13 +50,18 @@ pub(super) struct Lookout {
     clock_off_s: Option<f64>,
 }
 
-impl Lookout {
+impl AlertEvaluator {
     /// With the alerts that held in an earlier life of the agent.
-    pub(super) fn new(own: BTreeMap<Name, Rule>, central: Central, held: Vec<Alert>, about: &About<'_>) -> Self {
+    pub(super) fn new(
+        own: BTreeMap<Name, Rule>,
+        central: ConsoleRules,
+        held: Vec<Alert>,
+        about: &EvaluatorParts<'_>,
+    ) -> Self {
         let rules = together(&own, &central);
-        let now = Now { steady_ms: 0, wall_ms: clock::now_ms() };
+        let now = AlertTime { steady_ms: 0, wall_ms: clock::now_ms() };
         Self {
-            alerts: Alerts::new(rules, about.sample_ms, held, now),
+            alerts: HostAlerts::new(rules, about.sample_ms, held, now),
             own,
             central,
             reserve: about.reserve.clone(),
@@ -92,7 +95,7 @@ impl Lookout {
 
     /// What there is to be read beside measurements.
     fn readings(&mut self, agent_ms: Millis) -> Vec<Reading> {
-        let host = |metric, value| Reading { subject: Subject::host(metric), value };
+        let host = |metric, value| Reading { subject: ReadingSubject::host(metric), value };
         // Who has just started does not know yet whether there is a twin.
         let twin = match self.twin_ms {
             Some(seen_ms) => Some(agent_ms - seen_ms < TWIN_MS),
@@ -110,24 +113,24 @@ impl Lookout {
     }
 }
 
-/// What else a [`Lookout`] is made with.
-pub(super) struct About<'a> {
+/// What else a [`AlertEvaluator`] is made with.
+pub(super) struct EvaluatorParts<'a> {
     pub(super) reserve: &'a Reserve,
     pub(super) cpus: u32,
     pub(super) sample_ms: Millis,
 }
 
 /// All rules: the console's stand before the host's own of the same name.
-fn together(own: &BTreeMap<Name, Rule>, central: &Central) -> BTreeMap<Name, Rule> {
+fn together(own: &BTreeMap<Name, Rule>, central: &ConsoleRules) -> BTreeMap<Name, Rule> {
     own.iter().chain(&central.rules).map(|(name, rule)| (name.clone(), rule.clone())).collect()
 }
 
 /// The share of a file system that is used. The store lies there, so if it did not answer, nothing here would.
 fn used(folder: &Path) -> Option<f64> {
-    Space::of(folder).map(Space::used_ratio)
+    FileSystemSpace::of(folder).map(FileSystemSpace::used_ratio)
 }
 
-impl Agent {
+impl AgentLoop {
     /// A sample was taken.
     pub(super) async fn sampled(&mut self) -> Result<(), StoreError> {
         let points = self.inputs.samples.borrow_and_update().clone();
@@ -157,7 +160,7 @@ impl Agent {
     /// Another agent says that it is this host.
     pub(super) async fn saw_twin(&mut self) -> Result<(), StoreError> {
         self.lookout.twin_ms = Some(self.now_ms());
-        self.look_out(&[Reading { subject: Subject::host(Metric::Duplicate), value: 1.0 }]).await
+        self.look_out(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
     }
 
     /// The console's rules. What is not newer than what is there changes nothing, however often somebody repeats it.
@@ -176,13 +179,13 @@ impl Agent {
             let problem = rule.check().err().unwrap_or_default();
             tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
         }
-        let central = Central { generation: told.generation, rules: good.into_iter().collect() };
+        let central = ConsoleRules { generation: told.generation, rules: good.into_iter().collect() };
         kept::set_central(&self.store, &central).await?;
         tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
         self.lookout.alerts.set_rules(together(&self.lookout.own, &central));
         self.lookout.central = central;
         self.look_out(&[]).await?;
-        self.voice.beats.hasten();
+        self.publisher.beats.hasten();
         self.observe_units();
         Ok(())
     }
@@ -194,7 +197,7 @@ impl Agent {
 
     /// Writes down what has become of alerts, and says it. What the store does not take is said all the same: somebody should
     /// look at this host.
-    async fn tell_alerts(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
+    async fn tell_alerts(&mut self, changes: Vec<AlertChange>) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -202,23 +205,23 @@ impl Agent {
         let now_ms = self.now_ms();
         for change in changes {
             match &change {
-                Change::Raised(alert) => {
+                AlertChange::Raised(alert) => {
                     tracing::warn!(alert = %alert.id, severity = alert.severity.as_str(), "alert: {}", alert.message);
                 }
-                Change::Cleared(alert) => tracing::info!(alert = %alert.id, "cleared: {}", alert.message),
-                Change::Repeated(_) => {}
+                AlertChange::Cleared(alert) => tracing::info!(alert = %alert.id, "cleared: {}", alert.message),
+                AlertChange::Repeated(_) => {}
             }
-            if !matches!(change, Change::Repeated(_)) {
-                self.voice.beats.hasten();
+            if !matches!(change, AlertChange::Repeated(_)) {
+                self.publisher.beats.hasten();
             }
-            self.voice.alerts.say(change.alert().clone(), now_ms);
+            self.publisher.alerts.say(change.alert().clone(), now_ms);
         }
         self.observe_units();
         kept
     }
 
-    fn both_clocks(&self) -> Now {
-        Now { steady_ms: self.now_ms(), wall_ms: clock::now_ms() }
+    fn both_clocks(&self) -> AlertTime {
+        AlertTime { steady_ms: self.now_ms(), wall_ms: clock::now_ms() }
     }
 
     /// The share of the life of the host's certificate that is left.
@@ -226,7 +229,7 @@ impl Agent {
         let (begins_ms, ends_ms) = self.identity.borrow().validity_ms().ok()?;
         let (left_ms, all_ms) = (ends_ms - self.time.now_ms(clock::now_ms()), ends_ms - begins_ms);
         let value = left_ms.max(0) as f64 / all_ms as f64;
-        (all_ms > 0).then(|| Reading { subject: Subject::host(Metric::CertificateLeft), value })
+        (all_ms > 0).then(|| Reading { subject: ReadingSubject::host(Metric::CertificateLeft), value })
     }
 }
 
@@ -254,7 +257,7 @@ fn disk_readings(point: &Point) -> Option<impl Iterator<Item = Reading> + use<>>
         (Metric::InodesUsed, share("used_inodes", "inodes")),
     ];
     let readings =
-        values.map(|(metric, value)| Some(Reading { subject: Subject::mount(metric, mount), value: value? }));
+        values.map(|(metric, value)| Some(Reading { subject: ReadingSubject::mount(metric, mount), value: value? }));
     Some(readings.into_iter().flatten())
 }
 
@@ -264,11 +267,11 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
     let share = || field("used_bytes").zip(field("total_bytes")).map(|(used, total)| used / total);
     let unit = |metric| {
         let unit: UnitName = format!("{}/{}", tag("realm")?, tag("unit")?).parse().ok()?;
-        Some(Subject::unit(metric, &unit))
+        Some(ReadingSubject::unit(metric, &unit))
     };
     let (subject, value) = match point.measurement.as_str() {
-        "muster_host_cpu" => (Subject::host(Metric::CpuBusy), field("busy_ratio")?),
-        "muster_host_memory" => (Subject::host(Metric::MemoryUsed), share()?),
+        "muster_host_cpu" => (ReadingSubject::host(Metric::CpuBusy), field("busy_ratio")?),
+        "muster_host_memory" => (ReadingSubject::host(Metric::MemoryUsed), share()?),
         "muster_host_resource" => {
             let metric = match tag("resource")? {
                 "files" => Metric::FilesUsed,
@@ -277,10 +280,10 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
                 "conntrack" => Metric::ConntrackUsed,
                 _ => return None,
             };
-            (Subject::host(metric), field("used")? / field("limit")?)
+            (ReadingSubject::host(metric), field("used")? / field("limit")?)
         }
-        "muster_host_load" => (Subject::host(Metric::LoadPerCore), field("5m")? / f64::from(cpus.max(1))),
-        "muster_host_temperature" => (Subject::host(Metric::Temperature), field("celsius")?),
+        "muster_host_load" => (ReadingSubject::host(Metric::LoadPerCore), field("5m")? / f64::from(cpus.max(1))),
+        "muster_host_temperature" => (ReadingSubject::host(Metric::Temperature), field("celsius")?),
         "muster_unit_cpu" => (unit(Metric::UnitCpuBusy)?, field("busy_ratio")?),
         "muster_unit_memory" => (unit(Metric::UnitMemory)?, field("resident_bytes")?),
         "muster_unit_disk" => (unit(Metric::UnitDiskUsed)?, share()?),
@@ -301,7 +304,7 @@ fn units(states: &UnitStates) -> Vec<Reading> {
             (Metric::UnitRestarts, f64::from(state.observed.attempts)),
             (Metric::UnitRolledBack, flag(state.observed.rolled_back.is_some())),
         ]
-        .map(|(metric, value)| Reading { subject: Subject::unit(metric, unit), value })
+        .map(|(metric, value)| Reading { subject: ReadingSubject::unit(metric, unit), value })
     };
     states.iter().flat_map(of_unit).collect()
 }
@@ -349,17 +352,17 @@ mod tests {
         ];
         let unit: UnitName = "default/till".parse().unwrap();
         let wanted = [
-            (Subject::host(Metric::CpuBusy), 0.4),
-            (Subject::host(Metric::MemoryUsed), 0.25),
-            (Subject::mount(Metric::DiskUsed, "/data"), 0.93),
-            (Subject::mount(Metric::DiskUnresponsive, "/hung"), 1.0),
-            (Subject::mount(Metric::DiskUnresponsive, "/small"), 0.0),
-            (Subject::mount(Metric::InodesUsed, "/small"), 1.0),
-            (Subject::host(Metric::PidsUsed), 0.25),
-            (Subject::host(Metric::LoadPerCore), 3.0),
-            (Subject::unit(Metric::UnitCpuBusy, &unit), 0.2),
-            (Subject::unit(Metric::UnitMemory, &unit), 4096.0),
-            (Subject::unit(Metric::UnitDiskUsed, &unit), 0.5),
+            (ReadingSubject::host(Metric::CpuBusy), 0.4),
+            (ReadingSubject::host(Metric::MemoryUsed), 0.25),
+            (ReadingSubject::mount(Metric::DiskUsed, "/data"), 0.93),
+            (ReadingSubject::mount(Metric::DiskUnresponsive, "/hung"), 1.0),
+            (ReadingSubject::mount(Metric::DiskUnresponsive, "/small"), 0.0),
+            (ReadingSubject::mount(Metric::InodesUsed, "/small"), 1.0),
+            (ReadingSubject::host(Metric::PidsUsed), 0.25),
+            (ReadingSubject::host(Metric::LoadPerCore), 3.0),
+            (ReadingSubject::unit(Metric::UnitCpuBusy, &unit), 0.2),
+            (ReadingSubject::unit(Metric::UnitMemory, &unit), 4096.0),
+            (ReadingSubject::unit(Metric::UnitDiskUsed, &unit), 0.5),
         ];
         assert_eq!(measured(&points, 2), wanted.map(|(subject, value)| Reading { subject, value }));
         // A size of nothing makes no number, and so no reading that counts.
@@ -368,11 +371,11 @@ mod tests {
     }
 
     #[test]
-    fn the_console_stands_before_the_host_itself() {
-        let own = crate::rules::alert::defaults::rules();
+    fn console_rule_overrides_hosts_own() {
+        let own = muster_rules::alert::defaults::rules();
         let disk: Name = "disk".parse().unwrap();
         let other = Rule { threshold: 0.5, clear: None, ..own[&disk].clone() };
-        let rules = together(&own, &Central { generation: 1, rules: [(disk.clone(), other.clone())].into() });
+        let rules = together(&own, &ConsoleRules { generation: 1, rules: [(disk.clone(), other.clone())].into() });
         assert_eq!((rules.len(), &rules[&disk]), (own.len(), &other));
         assert!(used(Path::new("/")).is_some_and(|share| (0.0..=1.0).contains(&share)));
     }

@@ -1,32 +1,30 @@
-//! What is to be said of alerts, and whether the console has it.
+//! Tracks which alerts have to be published, and which of them the console has acknowledged.
 //!
-//! An alert that holds is retained on its topic. One that is over is said to be, retained too, until the console has
-//! acknowledged that; then an empty message clears the topic. What a reader finds there is so at any time true, and
-//! nothing is lost to one that was away. Of an earlier occurrence, while a later one of the same id is there, it is said
-//! without being retained.
+//! An active alert is retained on its topic. An alert that has ended is published as ended, also retained, until the console
+//! acknowledges it; then an empty message clears the topic. So the topic is correct for a reader at any time, and a reader that was
+//! away misses nothing. If a later occurrence of the same id is active, the end of an earlier one is published without retain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_rules::outbox_retry::REPEAT;
 use muster_topics::{
     Millis,
     alert::{Alert, AlertAck, AlertState, AlertSummary},
     name::Name,
 };
 
-use crate::rules::resend::REPEAT;
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct AlertTopics {
     epoch: u64,
     seq: u64,
-    items: BTreeMap<AlertAck, Item>,
+    items: BTreeMap<AlertAck, UnackedAlert>,
     /// Topics that are to be cleared.
     empty: BTreeSet<Name>,
 }
 
 #[derive(Debug)]
-struct Item {
+struct UnackedAlert {
     alert: Alert,
     attempts: u32,
     /// Nothing: it holds, and the console knows.
@@ -35,7 +33,7 @@ struct Item {
 
 /// A message.
 #[derive(Debug, PartialEq)]
-pub(super) struct Saying {
+pub(super) struct AlertMessage {
     pub(super) id: Name,
     pub(super) retain: bool,
     pub(super) payload: Vec<u8>,
@@ -52,7 +50,7 @@ impl AlertTopics {
         let raised = AlertAck { state: AlertState::Raised, ..alert.key() };
         self.items.remove(&raised);
         self.empty.remove(&alert.id);
-        self.items.insert(alert.key(), Item { alert, attempts: 0, due_ms: Some(now_ms) });
+        self.items.insert(alert.key(), UnackedAlert { alert, attempts: 0, due_ms: Some(now_ms) });
     }
 
     /// Everything is due: the broker may have forgotten all of it.
@@ -87,20 +85,25 @@ impl AlertTopics {
     }
 
     /// The next message, if one is due.
-    pub(super) fn next(&self, now_ms: Millis) -> Option<Saying> {
+    pub(super) fn next(&self, now_ms: Millis) -> Option<AlertMessage> {
         if let Some(id) = self.empty.first() {
-            return Some(Saying { id: id.clone(), retain: true, payload: Vec::new(), key: None });
+            return Some(AlertMessage { id: id.clone(), retain: true, payload: Vec::new(), key: None });
         }
-        let is_due = |item: &Item| item.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
+        let is_due = |item: &UnackedAlert| item.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
         let (key, item) = self.items.iter().find(|(_, item)| is_due(item))?;
         let alert = Alert { epoch: self.epoch, seq: self.seq + 1, ..item.alert.clone() };
         // Texts and finite numbers always serialise.
         let payload = serde_json::to_vec(&alert).unwrap_or_default();
-        Some(Saying { id: key.id.clone(), retain: self.last(&key.id) == Some(key), payload, key: Some(key.clone()) })
+        Some(AlertMessage {
+            id: key.id.clone(),
+            retain: self.last(&key.id) == Some(key),
+            payload,
+            key: Some(key.clone()),
+        })
     }
 
     /// That was published.
-    pub(super) fn said(&mut self, saying: &Saying, now_ms: Millis, random: f64) {
+    pub(super) fn said(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
         let Some(key) = &saying.key else {
             self.empty.remove(&saying.id);
             return;
@@ -161,10 +164,10 @@ mod tests {
         }
     }
 
-    type Said = (String, Option<(Millis, AlertState)>, bool);
+    type PublishedAlerts = (String, Option<(Millis, AlertState)>, bool);
 
     /// Everything that is due: id, beginning, state, whether it is retained.
-    fn drain(topics: &mut AlertTopics, now_ms: Millis) -> Vec<Said> {
+    fn drain(topics: &mut AlertTopics, now_ms: Millis) -> Vec<PublishedAlerts> {
         let mut said = vec![];
         while let Some(saying) = topics.next(now_ms) {
             topics.said(&saying, now_ms, 0.5);
@@ -174,12 +177,12 @@ mod tests {
         said
     }
 
-    fn one(id: &str, what: Option<(Millis, AlertState)>, retain: bool) -> Said {
+    fn one(id: &str, what: Option<(Millis, AlertState)>, retain: bool) -> PublishedAlerts {
         (id.to_owned(), what, retain)
     }
 
     #[test]
-    fn what_holds_is_said_until_it_is_known_and_again_on_connect() {
+    fn active_alert_is_published_until_acknowledged_and_on_connect() {
         let mut topics = AlertTopics::new(7);
         topics.say(alert("a", 1, Raised), 0);
         assert_eq!(topics.next_ms(0), Some(0));
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_said_until_it_is_known_and_then_the_topic_is_cleared() {
+    fn ended_alert_is_published_until_acknowledged_then_cleared() {
         let mut topics = AlertTopics::new(1);
         topics.say(alert("a", 1, Raised), 0);
         topics.say(alert("a", 1, Cleared), 0);
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_occurrence_never_takes_the_place_of_a_later_one() {
+    fn earlier_occurrence_never_replaces_later_one() {
         let mut topics = AlertTopics::new(1);
         topics.say(alert("a", 1, Cleared), 0);
         topics.say(alert("a", 5, Cleared), 0);

@@ -1,22 +1,20 @@
-//! Artifacts and configurations: getting them from the console, checked, once.
+//! Downloads artifacts and configs from the console, verifies them and stores each once.
 //!
-//! An artifact is known by the SHA-256 of its bytes and lies in `<data>/artifacts/<sha256>`, read-only and
-//! executable. It is written to a partial file beside, hashed on the way, compared, synced and renamed; so a
-//! file that has that name has that content. What an interrupted transfer has brought is kept for the next
-//! try, also of the agent's next life, which asks the server for the rest (`Range`, `If-Range`), and is given up
-//! when nobody has asked for it for a day.
+//! An artifact is identified by the SHA-256 of its bytes and stored in `<data>/artifacts/<sha256>`, read-only and
+//! executable. The download goes to a partial file beside it, is hashed on the way, compared, synced and renamed, so a
+//! file with that name always has that content. A partial file is kept for the next attempt, also after a restart of the
+//! agent, which then requests the rest (`Range`, `If-Range`). It is deleted after a day without an attempt.
 //!
-//! Modules: [`error`], `receive` (from the network to the disk), `pace` (not faster than allowed).
+//! Modules: [`error`], `receive` (network to disk), `pace` (rate limit).
 //!
-//! One call is one try: what to do about a failure, and when, is the planner's to say
-//! ([`ArtifactError::may_heal`]).
+//! One call is one attempt. The planner decides whether and when to retry ([`ArtifactError::may_heal`]).
 //!
-//! **Invariant: nothing is installed that was not hashed**, and nothing more is written than the size that
+//! **Invariant: nothing is installed that was not hashed**, and no more is written than the size that
 //! was announced.
 //!
-//! **Invariant: one digest is fetched once**, however many units wait for it.
+//! **Invariant: one digest is downloaded once**, however many units wait for it.
 //!
-//! The agent's memory is dear, so there is no HTTP client unless something is being fetched.
+//! To save memory, the HTTP client exists only during a download.
 
 mod error;
 mod pace;
@@ -47,19 +45,17 @@ use reqwest::{
 use tokio::sync::{OwnedMutexGuard, Semaphore, mpsc, watch};
 
 pub use self::error::ArtifactError;
+use muster_base::files::{PASSABLE_FOLDER, make_folder};
+use muster_net::http;
+
 use self::{
     error::{transport, write_error},
-    pace::Pace,
-    receive::Receiving,
+    pace::TransferPace,
+    receive::PartialArtifact,
 };
-use super::join::Identity;
-use crate::{
-    files::{PASSABLE_FOLDER, make_folder},
-    http,
-};
+use super::join::MemberIdentity;
 
 #[cfg(test)]
-#[cfg(feature = "console")]
 mod tests;
 
 /// The longest silence of a server in the middle of something.
@@ -99,7 +95,7 @@ pub fn install(data_dir: &Path, content: &[u8]) -> io::Result<ArtifactRef> {
     let folder = data_dir.join("artifacts");
     make_folder(&folder, PASSABLE_FOLDER)?;
     let sha256 = Digest::of(content);
-    crate::files::write_atomically(&folder.join(sha256.as_str()), content, receive::INSTALLED_MODE)?;
+    muster_base::files::write_atomically(&folder.join(sha256.as_str()), content, receive::INSTALLED_MODE)?;
     let (role, version) = ("transient".parse(), "1".parse());
     let (Ok(role), Ok(version)) = (role, version) else { return Err(io::ErrorKind::InvalidInput.into()) };
     Ok(ArtifactRef { sha256, size_bytes: content.len() as u64, role, version, manifest: None })
@@ -120,29 +116,29 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
 /// All artifacts of this host; a handle that can be cloned.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
-    shared: Arc<Shared>,
+    shared: Arc<ArtifactState>,
 }
 
-struct Shared {
+struct ArtifactState {
     folder: PathBuf,
-    identity: watch::Receiver<Arc<Identity>>,
+    identity: watch::Receiver<Arc<MemberIdentity>>,
     /// How each file was when its content was last seen to be what its name says.
-    whole: Mutex<HashMap<Digest, Stamp>>,
+    whole: Mutex<HashMap<Digest, FileStamp>>,
     /// One for each digest that somebody is waiting for.
-    flights: Mutex<HashMap<Digest, Weak<Flight>>>,
+    flights: Mutex<HashMap<Digest, Weak<ArtifactFetch>>>,
     transfers: Semaphore,
-    pace: Pace,
+    pace: TransferPace,
 }
 
 /// What changes when a file is written to, replaced or touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     size_bytes: u64,
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(found: &fs::Metadata) -> Self {
         Self { inode: found.ino(), size_bytes: found.len(), changed: (found.ctime(), found.ctime_nsec()) }
     }
@@ -150,13 +146,13 @@ impl Stamp {
 
 /// An artifact that is being fetched.
 #[derive(Default)]
-struct Flight {
+struct ArtifactFetch {
     /// One fetches it; the others wait.
     alone: Arc<tokio::sync::Mutex<()>>,
     done_bytes: Arc<AtomicU64>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ArtifactState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The identity has the host's key in it.
         f.debug_struct("Artifacts").field("folder", &self.folder).finish_non_exhaustive()
@@ -170,15 +166,15 @@ impl Artifacts {
     /// If the folder cannot be made.
     pub fn open(
         data_dir: &Path,
-        identity: watch::Receiver<Arc<Identity>>,
+        identity: watch::Receiver<Arc<MemberIdentity>>,
         rate_bytes_per_s: Option<u64>,
     ) -> io::Result<Self> {
         let folder = data_dir.join("artifacts");
         // Yunos may run as other users, who must get at their program; they need not see what else there is.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (whole, flights, transfers) = (Mutex::default(), Mutex::default(), Semaphore::new(TRANSFERS_MAX));
-        let pace = Pace::new(rate_bytes_per_s);
-        Ok(Self { shared: Arc::new(Shared { folder, identity, whole, flights, transfers, pace }) })
+        let pace = TransferPace::new(rate_bytes_per_s);
+        Ok(Self { shared: Arc::new(ArtifactState { folder, identity, whole, flights, transfers, pace }) })
     }
 
     /// Where an artifact is, once it is installed.
@@ -208,7 +204,7 @@ impl Artifacts {
     /// Whether the file is as it was when its content was looked at.
     fn is_known_to_be_whole(&self, artifact: &ArtifactRef, path: &Path) -> bool {
         let whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::metadata(path).is_ok_and(|found| whole.get(&artifact.sha256) == Some(&Stamp::of(&found)))
+        fs::metadata(path).is_ok_and(|found| whole.get(&artifact.sha256) == Some(&FileStamp::of(&found)))
     }
 
     /// Whether the file is there, with the content that its name says. One that has another is removed: a disk forgets, and
@@ -219,11 +215,11 @@ impl Artifacts {
         }
         let what = format!("artifact {}@{}", artifact.role, artifact.version);
         let (at, wanted) = (path.to_owned(), artifact.clone());
-        let looked = tokio::task::spawn_blocking(move || -> io::Result<Option<Stamp>> {
+        let looked = tokio::task::spawn_blocking(move || -> io::Result<Option<FileStamp>> {
             let Ok(found) = fs::metadata(&at) else { return Ok(None) };
             let is_whole = found.is_file() && found.len() == wanted.size_bytes && digest_of(&at)? == wanted.sha256;
             if is_whole {
-                return Ok(Some(Stamp::of(&found)));
+                return Ok(Some(FileStamp::of(&found)));
             }
             tracing::error!(
                 file = %at.display(), "an artifact that was installed is damaged; it is removed, and fetched again. hint: check this host's disk"
@@ -337,13 +333,13 @@ impl Artifacts {
         Ok(())
     }
 
-    fn flight(&self, sha256: &Digest) -> Arc<Flight> {
+    fn flight(&self, sha256: &Digest) -> Arc<ArtifactFetch> {
         let mut flights = self.shared.flights.lock().unwrap_or_else(PoisonError::into_inner);
         flights.retain(|_, flight| flight.strong_count() > 0);
         if let Some(flight) = flights.get(sha256).and_then(Weak::upgrade) {
             return flight;
         }
-        let flight = Arc::<Flight>::default();
+        let flight = Arc::<ArtifactFetch>::default();
         flights.insert(sha256.clone(), Arc::downgrade(&flight));
         flight
     }
@@ -387,7 +383,7 @@ impl Artifacts {
         let partial = path.with_extension(&PARTIAL_SUFFIX[1..]);
         let begun_bytes = fs::metadata(&partial).map_or(0, |metadata| metadata.len());
         let (chunks, queue) = mpsc::channel(CHUNKS_MAX);
-        let receiving = Receiving {
+        let receiving = PartialArtifact {
             what: what.clone(),
             artifact: artifact.clone(),
             partial: partial.clone(),
@@ -409,7 +405,7 @@ impl Artifacts {
             other => other?,
         };
         let begun_bytes = if continues_at(&response, begun_bytes) { begun_bytes } else { 0 };
-        let writer = write(Receiving { begun_bytes, ..receiving }, queue, alone);
+        let writer = write(PartialArtifact { begun_bytes, ..receiving }, queue, alone);
         let feed = self.feed(response, chunks);
         // What the writer has to say comes last, and counts.
         tokio::join!(feed, writer).1
@@ -439,7 +435,7 @@ impl Artifacts {
 /// Runs a writer on a thread of its own. To drop this leaves it to write what it has been given, and to end; only
 /// then may another begin.
 async fn write(
-    receiving: Receiving,
+    receiving: PartialArtifact,
     queue: mpsc::Receiver<Result<Bytes, reqwest::Error>>,
     alone: OwnedMutexGuard<()>,
 ) -> Result<(), ArtifactError> {

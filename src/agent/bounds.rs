@@ -1,26 +1,26 @@
-//! How much is kept of commands and their answers, and what goes first.
+//! Limits on the commands, outcomes and measurements that the agent keeps, and what is dropped first.
 //!
-//! | what | how much | when there is more |
+//! | what | limit | when it is reached |
 //! |---|---|---|
-//! | commands that are over | until `journal.kept_after_expiry_s` after their expiry, by signed time | the oldest go |
-//! | commands in all | `journal.commands_max` | what has expired long enough goes; then none is taken in: the console sends it again, and if there is no room until it expires, it is missing |
-//! | what programs print, and the console has not acknowledged | `journal.output_max_bytes` | it stays in the programs' own files, and they wait at the bound of those |
-//! | outcomes | as many as commands | none goes, ever |
-//! | measurements | `metrics.buffer_max_bytes`, `metrics.buffer_max_age_s` | the oldest go |
+//! | finished commands | until `journal.kept_after_expiry_s` after their expiry, by signed time | the oldest are deleted |
+//! | commands in all | `journal.commands_max` | commands long expired are deleted; then no command is accepted: the console sends it again, and it counts as missing if there is no room until it expires |
+//! | output that the console has not acknowledged | `journal.output_max_bytes` | it stays in the programs' own files, and programs block at the limit of those |
+//! | outcomes | as many as commands | none is deleted |
+//! | measurements | `metrics.buffer_max_bytes`, `metrics.buffer_max_age_s` | the oldest are deleted |
 //!
-//! **Invariant: a command that is not taken in leaves no trace**, so that it can be taken in later.
+//! **Invariant: a command that is not accepted leaves no trace**, so that it can be accepted later.
 
 use muster_topics::{Millis, name::CommandId};
 
 use super::{
     config::JournalConfig,
-    core::Agent,
+    core::AgentLoop,
     store::{StoreError, journal, outbox},
 };
 
 /// How full the store is.
 #[derive(Debug)]
-pub(super) struct Bounds {
+pub(super) struct StoreBounds {
     config: JournalConfig,
     /// Commands in the journal, at most.
     commands: u64,
@@ -28,7 +28,7 @@ pub(super) struct Bounds {
     pub(super) has_output_room: bool,
 }
 
-impl Bounds {
+impl StoreBounds {
     pub(super) fn new(config: JournalConfig) -> Self {
         // It is counted before the first command.
         Self { config, commands: u64::MAX, has_output_room: true }
@@ -40,7 +40,7 @@ impl Bounds {
     }
 }
 
-impl Agent {
+impl AgentLoop {
     /// Whether a command may be taken in: there is room for one more, or it has been here before.
     pub(super) async fn has_room_for(&mut self, id: CommandId) -> Result<bool, StoreError> {
         // Each is counted as a new one; when there seem to be too many it is looked at again. One that cancels another

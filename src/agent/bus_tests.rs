@@ -1,4 +1,4 @@
-//! The agent on a real broker: what goes around, and what happens when it does not.
+//! Tests of the agent on a real broker, also when messages get lost.
 
 use muster_topics::{
     V1,
@@ -12,14 +12,14 @@ use muster_topics::{
 };
 
 use super::{
-    link::Me,
+    link::ClientIdentity,
     testing::{Fleet, a_moment, ago},
 };
 
 const EXITED: Status = Status::Exited(ProcessEnd { exit: Exit::Code(0), oom_killed: false, core_dumped: false });
 
 #[tokio::test]
-async fn a_command_goes_once_around() {
+async fn command_is_executed_once_and_acknowledged() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -52,7 +52,7 @@ async fn a_command_goes_once_around() {
 }
 
 #[tokio::test]
-async fn long_output_comes_in_pieces_that_fit_together() {
+async fn long_output_arrives_in_consecutive_pieces() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -80,7 +80,7 @@ async fn long_output_comes_in_pieces_that_fit_together() {
 }
 
 #[tokio::test]
-async fn what_the_store_does_not_take_is_done_once_it_does() {
+async fn command_waits_for_a_failing_store() {
     use sqlx::{Connection, sqlite::SqliteConnectOptions};
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
@@ -100,10 +100,11 @@ async fn what_the_store_does_not_take_is_done_once_it_does() {
 }
 
 #[tokio::test]
-async fn what_comes_while_an_agent_claims_its_host_is_done_once_it_works() {
+async fn command_during_claim_is_executed_after_it() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
-    let gone = Me { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2, goes_back: true };
+    let gone =
+        ClientIdentity { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2, goes_back: true };
     let presence = gone.presence(1, PresenceState::Online, 0);
     console.publish(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
     let agent = fleet.agent("agent").await;
@@ -119,16 +120,17 @@ async fn what_comes_while_an_agent_claims_its_host_is_done_once_it_works() {
 }
 
 #[tokio::test]
-async fn refusals_are_answers_and_strangers_get_none() {
+async fn refused_command_is_answered_and_forged_one_ignored() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
     let exec = || fleet.exec(&["/bin/true"]);
 
-    let replayed = Command { issued_ms: ago(600_000), ..exec() };
+    // This member starts without a store and without a mark, as one does that has lost both.
+    let before = Command { issued_ms: ago(600_000), ..exec() };
     let expired = Command { expires_ms: ago(-1), ..exec() };
     a_moment().await;
-    for (command, code) in [(replayed, RefusalCode::Replayed), (expired, RefusalCode::Expired)] {
+    for (command, code) in [(before, RefusalCode::SetBack), (expired, RefusalCode::Expired)] {
         console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
         let (_, outcome) = console.outcome(command.id).await;
         assert!(matches!(outcome.status, Status::Refused { code: found, .. } if found == code), "{outcome:?}");
@@ -162,7 +164,7 @@ async fn refusals_are_answers_and_strangers_get_none() {
 }
 
 #[tokio::test]
-async fn a_unit_that_is_not_there_is_a_refusal() {
+async fn command_for_unknown_unit_is_refused() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -175,7 +177,7 @@ async fn a_unit_that_is_not_there_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_outlives_broker_and_agent() {
+async fn unacknowledged_messages_survive_broker_and_agent() {
     let mut fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -218,7 +220,7 @@ async fn what_was_not_acknowledged_outlives_broker_and_agent() {
 }
 
 #[tokio::test]
-async fn a_disk_that_was_put_back_does_nothing_that_was_issued_before() {
+async fn restored_disk_refuses_earlier_commands() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let folder = fleet.config("agent").data_dir;
@@ -241,10 +243,10 @@ async fn a_disk_that_was_put_back_does_nothing_that_was_issued_before() {
     let later = console.presence(PresenceState::Stopped).await;
     std::fs::remove_dir_all(&folder).unwrap();
     copy(&backup, &folder);
-    // An epoch lies up to a second ahead of the clock where lives follow each other faster than that.
-    while crate::clock::now_ms().unsigned_abs() <= later.epoch {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    // The clock was a day ahead in the later life, so the next one has an earlier epoch.
+    let ahead = Presence { epoch: later.epoch + 86_400_000, ..later };
+    console.publish(HostTopic::Presence, true, serde_json::to_vec(&ahead).unwrap()).await;
+    console.next(HostTopic::Presence, |presence: &Presence| *presence == ahead).await;
 
     let agent = fleet.working("agent").await;
     console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
@@ -262,7 +264,7 @@ async fn a_disk_that_was_put_back_does_nothing_that_was_issued_before() {
 }
 
 #[tokio::test]
-async fn an_orderly_end_says_so() {
+async fn stopped_agent_says_goodbye() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -280,7 +282,7 @@ async fn an_orderly_end_says_so() {
 }
 
 #[tokio::test]
-async fn a_stale_will_is_overwritten() {
+async fn stale_last_will_is_overwritten() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -293,7 +295,7 @@ async fn a_stale_will_is_overwritten() {
 }
 
 #[tokio::test]
-async fn a_twin_withdraws_and_the_host_goes_on() {
+async fn twin_withdraws_and_original_continues() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
     let agent = fleet.working("agent").await;
@@ -328,7 +330,7 @@ async fn a_twin_withdraws_and_the_host_goes_on() {
 }
 
 #[tokio::test]
-async fn after_a_time_apart_the_newest_comes_first_and_the_past_at_its_pace() {
+async fn backlog_after_reconnect_is_sent_newest_first_and_paced() {
     const GAP_MS: u32 = 300;
     let mut fleet = Fleet::new();
     fleet.kill_broker();

@@ -1,22 +1,22 @@
-//! Cgroups: where on this host the agent may make some, and one for each unit.
+//! Cgroups: finds where on this host the agent may create them, and creates one for each unit.
 //!
-//! A unit's cgroup is `<base>/muster-<agent>/<realm>/<unit>`, in the unified hierarchy (v2) and, for what that
-//! has not, in those of v1. A second instance beside it has one of its own, `<unit>.2`, with the same limits (no unit's
-//! name has a dot in it). `<agent>` tells the agents of one host apart, by their data folders. The base is
+//! A unit's cgroup is `<base>/muster-<agent>/<realm>/<unit>`, in the unified hierarchy (v2) and, for controllers missing
+//! there, in those of v1. A second instance has a cgroup of its own, `<unit>.2`, with the same limits (a unit's
+//! name has no dot). `<agent>` is derived from the data folder and tells the agents of one host apart. The base is
 //!
-//! - in a hierarchy of v1: the agent's own cgroup;
-//! - in the unified hierarchy: the cgroup beside the agent's, for there a cgroup that hands controllers on may
-//!   hold no processes of its own, and a service manager could not start the agent in it again. An agent in the
-//!   root of what it can see (as in a container) makes its cgroups there, and moves aside if it has to.
+//! - in a v1 hierarchy: the agent's own cgroup;
+//! - in the unified hierarchy: the parent of the agent's cgroup, because a cgroup that delegates controllers may
+//!   hold no processes, and a service manager could not start the agent in it again. An agent in the
+//!   root of the hierarchy that it sees (as in a container) creates its cgroups there, and moves to a sibling if it must.
 //!
-//! A command that has limits is in `muster-<agent>-exec/default/<command>`, in the same places; one in a container is in
-//! `muster-exec-<command>` below the container's own cgroup ([`beside`]).
+//! A command with limits runs in `muster-<agent>-exec/default/<command>`, in the same places; a command in a container runs in
+//! `muster-exec-<command>` below the container's own cgroup ([`inside_container`]).
 //!
-//! What cannot be had (the agent is not root, nothing was delegated to it, there is no such controller) is
-//! missing, with the reason, and the unit runs without.
+//! If a limit is not available (the agent is not root, nothing was delegated to it, the controller does not exist), the unit
+//! runs without it, and the reason is reported.
 //!
-//! **Invariant: a unit's cgroup is made by its agent alone**, and nothing but the unit is ever in it. So to
-//! remove it may kill what is in it.
+//! **Invariant: only the agent creates its units' cgroups**, and they contain nothing but the unit. So
+//! removing one may kill all processes in it.
 
 use std::{
     collections::BTreeSet,
@@ -25,25 +25,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_rules::plan::Slot;
 use muster_shim::cgroup::{AGENT_PREFIX, Cgroup};
 use muster_topics::{
     name::{Digest, UnitName},
     process::Limits,
 };
 
-use crate::rules::plan::Slot;
-
-mod beside;
 mod change;
+mod inside_container;
 mod places;
 
 pub(super) use self::{
     change::change_limits,
-    places::{Hierarchies, Places},
+    places::{CgroupFolders, Hierarchies},
 };
 
 /// Which instance of which unit.
-type Seat<'a> = (&'a UnitName, Slot);
+type InstanceKey<'a> = (&'a UnitName, Slot);
 
 /// The period over which time of processors is given out: the kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -56,10 +55,10 @@ const ASIDE: &str = "agent";
 
 /// Where cgroups can be made. Nothing of it is known to be allowed until it is tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tree {
+pub(super) struct CgroupTree {
     /// The folder of all units, below the base: `muster-<agent>`.
     name: String,
-    unified: Option<Unified>,
+    unified: Option<UnifiedHierarchy>,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
     pids: Option<PathBuf>,
@@ -68,7 +67,7 @@ pub(super) struct Tree {
 
 /// The unified hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Unified {
+struct UnifiedHierarchy {
     base: PathBuf,
     /// The base is the agent's own cgroup, for it sees none above.
     is_own: bool,
@@ -76,13 +75,13 @@ struct Unified {
 
 /// A cgroup that was made for a unit.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct UnitCgroup {
     pub(super) cgroup: Cgroup,
     /// What was asked for and cannot be had, each with the reason.
     pub(super) missing: Vec<String>,
 }
 
-impl Tree {
+impl CgroupTree {
     /// Finds out where cgroups may be made, for an agent with this data folder.
     pub(super) fn detect(data_dir: &Path) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -92,7 +91,7 @@ impl Tree {
 
     /// From `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn parse(agent: &str, mounts: &str, own: &str) -> Self {
-        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
         let own: Vec<(&str, &str)> = own.lines().filter_map(own_cgroup).collect();
         let folder = |controller: &str| {
             let is_it = |names: &str| names.split(',').any(|name| name == controller);
@@ -101,8 +100,8 @@ impl Tree {
             of_it.find_map(|mount| Some((mount.point.clone(), mount.folder(path)?)))
         };
         let beside = |(point, folder): (PathBuf, PathBuf)| match folder.parent() {
-            Some(above) if folder != point => Unified { base: above.to_owned(), is_own: false },
-            _ => Unified { base: folder, is_own: true },
+            Some(above) if folder != point => UnifiedHierarchy { base: above.to_owned(), is_own: false },
+            _ => UnifiedHierarchy { base: folder, is_own: true },
         };
         Self {
             name: format!("{AGENT_PREFIX}{agent}"),
@@ -123,9 +122,9 @@ impl Tree {
     ///
     /// # Errors
     /// If something runs in it still.
-    pub(super) fn prepare(&self, seat: Seat<'_>, limits: &Limits) -> io::Result<Made> {
+    pub(super) fn prepare(&self, seat: InstanceKey<'_>, limits: &Limits) -> io::Result<UnitCgroup> {
         let settings = settings(limits);
-        let mut made = Made::default();
+        let mut made = UnitCgroup::default();
         made.cgroup.unified = self.unified.as_ref().and_then(|unified| {
             let controllers = settings.iter().map(|setting| setting.controller).collect();
             let made = unified.make(&self.name, seat, &controllers).ok()?;
@@ -149,7 +148,7 @@ impl Tree {
     }
 
     /// Removes the cgroup of a unit, of which nothing runs any more.
-    pub(super) fn remove(&self, seat: Seat<'_>) {
+    pub(super) fn remove(&self, seat: InstanceKey<'_>) {
         let unified = self.unified.as_ref().map(|unified| &unified.base);
         let bases = [unified, self.memory.as_ref(), self.cpu.as_ref(), self.pids.as_ref(), self.freezer.as_ref()];
         for base in bases.into_iter().flatten() {
@@ -159,7 +158,7 @@ impl Tree {
     }
 
     /// Sets a limit, in the unified hierarchy or else in that of v1.
-    fn set(&self, cgroup: &mut Cgroup, seat: Seat<'_>, setting: &Setting) -> Result<(), String> {
+    fn set(&self, cgroup: &mut Cgroup, seat: InstanceKey<'_>, setting: &LimitSetting) -> Result<(), String> {
         if let Some(folder) = &cgroup.unified
             && has_controller(folder, setting.controller)
         {
@@ -188,16 +187,16 @@ impl Tree {
     }
 
     /// Makes the folder of a unit in a hierarchy of v1.
-    fn make(&self, base: &Path, seat: Seat<'_>) -> io::Result<PathBuf> {
+    fn make(&self, base: &Path, seat: InstanceKey<'_>) -> io::Result<PathBuf> {
         let [all, realm, leaf] = folders(base, &self.name, seat);
         make_leaf([&all, &realm], &leaf, |_| ())?;
         Ok(leaf)
     }
 }
 
-impl Unified {
+impl UnifiedHierarchy {
     /// Makes the folder of a unit, with as many of the controllers as there are.
-    fn make(&self, name: &str, seat: Seat<'_>, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
+    fn make(&self, name: &str, seat: InstanceKey<'_>, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
         let [all, realm, leaf] = folders(&self.base, name, seat);
         self.hand_on(&self.base, controllers);
         make_leaf([&all, &realm], &leaf, |folder| self.hand_on(folder, controllers))?;
@@ -218,7 +217,7 @@ impl Unified {
     }
 
     /// Has the kernel count what it would not without a limit. What it refuses is not worth moving anybody aside for.
-    fn count(&self, name: &str, seat: Seat<'_>) {
+    fn count(&self, name: &str, seat: InstanceKey<'_>) {
         let [all, realm, _] = folders(&self.base, name, seat);
         for folder in [&self.base, &all, &realm] {
             for controller in COUNTING {
@@ -263,7 +262,7 @@ fn has_word(path: &Path, word: &str) -> bool {
 }
 
 /// The folders of all units, of a realm, and of a unit.
-fn folders(base: &Path, name: &str, (unit, slot): Seat<'_>) -> [PathBuf; 3] {
+fn folders(base: &Path, name: &str, (unit, slot): InstanceKey<'_>) -> [PathBuf; 3] {
     let all = base.join(name);
     let realm = all.join(unit.realm().as_str());
     let leaf = realm.join(match slot {
@@ -306,13 +305,13 @@ fn make_if_missing(folder: &Path) -> io::Result<()> {
 
 /// A limit to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Setting {
+struct LimitSetting {
     controller: &'static str,
     value: u64,
 }
 
 /// A file to be written, which may be missing if it is optional.
-type Entry = (&'static str, String, bool);
+type CgroupFile = (&'static str, String, bool);
 
 /// Each limit with its controller.
 fn values(limits: &Limits) -> [(&'static str, Option<u64>); 3] {
@@ -321,12 +320,15 @@ fn values(limits: &Limits) -> [(&'static str, Option<u64>); 3] {
 }
 
 /// Which limits to set.
-fn settings(limits: &Limits) -> Vec<Setting> {
-    values(limits).into_iter().filter_map(|(controller, value)| Some(Setting { controller, value: value? })).collect()
+fn settings(limits: &Limits) -> Vec<LimitSetting> {
+    values(limits)
+        .into_iter()
+        .filter_map(|(controller, value)| Some(LimitSetting { controller, value: value? }))
+        .collect()
 }
 
-impl Setting {
-    fn v1(self) -> Vec<Entry> {
+impl LimitSetting {
+    fn v1(self) -> Vec<CgroupFile> {
         let value = self.value.to_string();
         match self.controller {
             "memory" => vec![
@@ -341,7 +343,7 @@ impl Setting {
         }
     }
 
-    fn v2(self) -> Vec<Entry> {
+    fn v2(self) -> Vec<CgroupFile> {
         let value = self.value.to_string();
         match self.controller {
             "memory" => vec![("memory.max", value, false), ("memory.swap.max", "0".to_owned(), true)],
@@ -369,7 +371,7 @@ pub(super) fn limit_files(limits: &Limits) -> Vec<LimitFile> {
 }
 
 fn limit_files_of(limits: &Limits, own: &str) -> Vec<LimitFile> {
-    let of = |setting: Setting| {
+    let of = |setting: LimitSetting| {
         let is_it = |names: &str| names.split(',').any(|name| name == setting.controller);
         let unified = !own.lines().filter_map(own_cgroup).any(|(names, _)| is_it(names));
         let entries = if unified { setting.v2() } else { setting.v1() };
@@ -394,7 +396,7 @@ impl LimitFile {
     }
 }
 
-fn write_all(folder: &Path, entries: Vec<Entry>) -> io::Result<()> {
+fn write_all(folder: &Path, entries: Vec<CgroupFile>) -> io::Result<()> {
     for (file, text, optional) in entries {
         match write(&folder.join(file), &text) {
             Err(error) if optional && error.kind() == io::ErrorKind::NotFound => {}
@@ -411,7 +413,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 
 /// A hierarchy that is mounted.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct CgroupMount {
     /// Its controllers, by commas; none for the unified one.
     controllers: String,
     /// What of it can be seen here.
@@ -420,7 +422,7 @@ struct Mount {
     point: PathBuf,
 }
 
-impl Mount {
+impl CgroupMount {
     /// `ID PARENT DEVICE ROOT POINT OPTIONS [FIELD]… - TYPE SOURCE SUPER-OPTIONS`
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;

@@ -1,4 +1,4 @@
-//! What an agent can be told, parsed whole before anything starts.
+//! Configuration of an agent, validated as a whole before anything starts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::folders;
+use muster_rules::{alert::defaults, authorise::LocalPolicy, heartbeat};
 use muster_topics::{
     alert::{RULES_MAX, Rule},
     join::JoinToken,
@@ -16,11 +18,7 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::metric::{Group, Periods};
-use crate::{
-    folders,
-    rules::{alert::defaults, authorise::Policy, heartbeat},
-};
+use super::metric::group::{GroupPeriods, MetricGroup};
 
 /// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
 /// take at most 10 of its 64 KiB.
@@ -62,7 +60,7 @@ pub struct Config {
     /// What can be asked of the agent on its own host.
     pub local: LocalConfig,
     /// What is forbidden on this host whatever the console says.
-    pub policy: Policy,
+    pub policy: LocalPolicy,
     /// A TOML file with more of the same, such as one that the host's owner alone may write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_file: Option<PathBuf>,
@@ -84,7 +82,7 @@ impl Default for Config {
             metrics: MetricsConfig::default(),
             alerts: AlertsConfig::default(),
             local: LocalConfig::default(),
-            policy: Policy::default(),
+            policy: LocalPolicy::default(),
             policy_file: None,
         }
     }
@@ -183,9 +181,9 @@ impl Default for HeartbeatConfig {
 
 impl HeartbeatConfig {
     /// The same, as heartbeats are made with.
-    pub(crate) fn periods(&self) -> heartbeat::Periods {
+    pub fn periods(&self) -> heartbeat::HeartbeatPeriods {
         let &Self { period_ms, gap_ms, digest_ms } = self;
-        heartbeat::Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
+        heartbeat::HeartbeatPeriods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
     }
 }
 
@@ -199,7 +197,7 @@ pub struct MetricsConfig {
     pub publish_ms: u32,
     /// Groups of measurements that are not taken at all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub off: Vec<Group>,
+    pub off: Vec<MetricGroup>,
     /// Whether batches are packed (zlib with a dictionary), without what their topic says. A reader that knows lines alone wants them plain.
     pub pack: bool,
     /// How much may wait for the console, in bytes; beyond it the oldest goes. Twelve days of a quiet host, so that age is what counts there.
@@ -210,7 +208,7 @@ pub struct MetricsConfig {
     /// not wait, and none goes before the last of them was acknowledged.
     pub backlog_gap_ms: u32,
     /// How often groups of measurements are taken, in seconds; 0 is with each sample.
-    pub every_s: Periods,
+    pub every_s: GroupPeriods,
 }
 
 impl Default for MetricsConfig {
@@ -224,7 +222,7 @@ impl Default for MetricsConfig {
             buffer_max_age_s: 7 * 24 * 3_600,
             // Why this much: `rules::backlog::GAP_MS`.
             backlog_gap_ms: 1_000,
-            every_s: Periods::default(),
+            every_s: GroupPeriods::default(),
         }
     }
 }
@@ -273,7 +271,7 @@ impl Default for LocalConfig {
 
 /// Something that is wrong with a configuration as a whole.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum AgentConfigError {
     /// A value is outside of what works.
     #[error("the agent's configuration: {0}")]
     Value(String),
@@ -309,8 +307,8 @@ impl Config {
     ///
     /// # Errors
     /// With the first key whose value cannot work.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |text: String| Err(ConfigError::Value(text));
+    pub fn check(&self) -> Result<(), AgentConfigError> {
+        let wrong = |text: String| Err(AgentConfigError::Value(text));
         if self.labels.len() > LABELS_MAX {
             return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()));
         }
@@ -369,7 +367,7 @@ impl Config {
     ///
     /// # Errors
     /// If the file cannot be read, or is not a policy.
-    pub fn whole_policy(&self) -> Result<Policy, ConfigError> {
+    pub fn whole_policy(&self) -> Result<LocalPolicy, AgentConfigError> {
         match &self.policy_file {
             Some(path) => Ok(self.policy.clone().and(read_policy(path)?)),
             None => Ok(self.policy.clone()),
@@ -383,9 +381,9 @@ impl Config {
     }
 }
 
-fn read_policy(path: &Path) -> Result<Policy, ConfigError> {
-    let wrong = |reason: String| ConfigError::PolicyFile { path: path.to_owned(), reason };
-    let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
+fn read_policy(path: &Path) -> Result<LocalPolicy, AgentConfigError> {
+    let wrong = |reason: String| AgentConfigError::PolicyFile { path: path.to_owned(), reason };
+    let text = muster_base::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
     toml::from_str(&text).map_err(|error| wrong(error.to_string()))
 }
 
@@ -459,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_a_default() {
+    fn every_key_has_a_default() {
         let config = parse("").unwrap();
         assert_eq!(config, Config::default());
         config.check().unwrap();
@@ -467,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_refused_everywhere() {
+    fn unknown_keys_are_refused() {
         for text in [
             "dat_dir = 'x'",
             "[exec]\nparallel = 1",
@@ -482,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_work_are_named() {
+    fn invalid_values_are_named() {
         for (text, key) in [
             ("keep_alive_s = 0", "keep_alive_s"),
             ("[exec]\nparallel_max = 0", "exec.parallel_max"),
@@ -501,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_and_never_shown() {
+    fn token_is_read_and_never_printed() {
         let token =
             JoinToken { url: "https://[::1]:1".to_owned(), authority: Digest::of(b""), secret: "5ec2e7".to_owned() };
         let config = parse(&format!("join = '{token}'")).unwrap();
@@ -513,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_file_adds_to_the_policy() {
+    fn policy_file_extends_the_policy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
         let mut config = parse("[policy]\ndeny_verbs = ['exec']").unwrap();

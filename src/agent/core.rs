@@ -1,8 +1,7 @@
-//! The agent's loop: one task owns all state; everything that happens is an [`Event`], and is dealt
-//! with one at a time.
+//! The agent's main loop: one task owns all state and handles one [`LoopEvent`] at a time.
 //!
-//! What takes its time runs elsewhere and comes back as an event: programs under their shims, units
-//! in their own task, the connection in the link's. Handlers wait for the store alone.
+//! Slow work runs elsewhere and returns as an event: programs run under their shims, units
+//! in their own task, the connection in the link's. Handlers await the store only.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,6 +13,15 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{chance, clock};
+use muster_bus::sealing::HostKey;
+use muster_rules::{
+    authorise::{CommandSource, LocalPolicy},
+    backoff::jittered,
+    presence::PresenceVerdict,
+    receive::RefreshHistory,
+    time::KnownTime,
+};
 use muster_topics::{
     Millis, V1,
     metric::Point,
@@ -30,30 +38,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    alert::Lookout,
-    bounds::Bounds,
-    execute::{ExecEvent, Executor},
-    fact::Fact,
-    join::Identity,
-    link::{Connection, Link, LinkEvent, Me, Message},
-    lives::Lives,
-    local::{Question, Standing},
-    metric::Queues,
-    portrait::Portrait,
-    road::{Running, Work},
+    alert::AlertEvaluator,
+    bounds::StoreBounds,
+    command_handler::{RunningCommand, TaskResult},
+    execute::{Executor, event::ExecEvent},
+    host_snapshot::HostSnapshot,
+    instance_history::InstanceHistory,
+    join::MemberIdentity,
+    link::{ClientIdentity, ConnectionHandle, InboundMessage, LinkEvent, LinkTask},
+    local::{AgentStatus, LoopQuestion},
+    metric::QueueLengths,
+    pending_writes::PendingWrite,
+    publisher::Publisher,
     store::{Store, StoreError, journal},
-    unit::{UnitStates, Units},
-    voice::Voice,
+    unit::{Units, state::UnitStates},
 };
-use crate::rules::{
-    authorise::{Channel, Policy},
-    backoff::jittered,
-    presence::Verdict,
-    receive::Refreshes,
-    time::KnownTime,
-};
-use crate::sealing::HostKey;
-use crate::{chance, clock};
 
 /// Facts that are taken in at once, to be stored in one transaction.
 const FACTS_MAX: usize = 32;
@@ -72,13 +71,13 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const COMPLAIN_MS: Millis = 10_000;
 
 /// Something that happened.
-enum Event {
+enum LoopEvent {
     /// On the connection.
     Link(LinkEvent),
     /// To programs; none of it may be lost.
     Exec(Vec<ExecEvent>),
     /// To a task of our own.
-    Work(Work),
+    Work(TaskResult),
     /// To units: the newest state counts.
     Units,
     /// Batches were stored.
@@ -86,7 +85,7 @@ enum Event {
     /// A sample was taken.
     Sampled,
     /// Somebody on the host has a question.
-    Asked(Question),
+    Asked(LoopQuestion),
     /// A time has come.
     Time,
     /// The agent is to end.
@@ -94,17 +93,17 @@ enum Event {
 }
 
 /// See the module.
-pub(super) struct Agent {
-    pub(super) me: Me,
+pub(super) struct AgentLoop {
+    pub(super) me: ClientIdentity,
     pub(super) store: Store,
-    pub(super) identity: watch::Receiver<Arc<Identity>>,
+    pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     /// What opens what only this host may read.
     pub(super) sealing: HostKey,
     /// The realms that the host carries.
     pub(super) realms: BTreeSet<Name>,
     /// Those of them that it carries because its owner says so.
     pub(super) own_realms: BTreeSet<Name>,
-    pub(super) policy: Policy,
+    pub(super) policy: LocalPolicy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
     pub(super) lost_ms: Option<Millis>,
@@ -113,27 +112,27 @@ pub(super) struct Agent {
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
-    pub(super) voice: Voice,
-    pub(super) rejected: Rejected,
+    pub(super) publisher: Publisher,
+    pub(super) rejected: RejectedMessages,
     /// Commands that are being worked on.
-    pub(super) running: BTreeMap<CommandId, Running>,
-    pub(super) work: JoinSet<Work>,
-    pub(super) bounds: Bounds,
+    pub(super) running: BTreeMap<CommandId, RunningCommand>,
+    pub(super) work: JoinSet<TaskResult>,
+    pub(super) bounds: StoreBounds,
     /// What must get into the store. While there is any, no more is taken in.
-    pub(super) facts: VecDeque<Fact>,
+    pub(super) facts: VecDeque<PendingWrite>,
     /// The signed time that is stored.
     pub(super) kept_signed_ms: Millis,
     /// The requests for a refresh, and when it is to be done.
-    pub(super) refreshes: Refreshes,
+    pub(super) refreshes: RefreshHistory,
     pub(super) refresh_due_ms: Option<Millis>,
     pub(super) inputs: Inputs,
-    pub(super) lookout: Lookout,
-    queues: Arc<Queues>,
-    lives: Lives,
-    pub(super) portrait: Portrait,
+    pub(super) lookout: AlertEvaluator,
+    queues: Arc<QueueLengths>,
+    lives: InstanceHistory,
+    pub(super) host_snapshot: HostSnapshot,
     /// The names of its labels, each of which makes it a member of a group; the link follows them.
     pub(super) groups: watch::Sender<Vec<Name>>,
-    held: VecDeque<Message>,
+    held: VecDeque<InboundMessage>,
     /// When messages that the store did not take are tried again.
     held_ms: Option<Millis>,
     began: Instant,
@@ -145,23 +144,23 @@ pub(super) struct Agent {
 
 /// Where events come from.
 pub(super) struct Inputs {
-    pub(super) link: Link,
+    pub(super) link: LinkTask,
     pub(super) exec: mpsc::Receiver<ExecEvent>,
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
     pub(super) samples: watch::Receiver<Arc<[Point]>>,
-    pub(super) asked: mpsc::Receiver<Question>,
+    pub(super) asked: mpsc::Receiver<LoopQuestion>,
     pub(super) stop: CancellationToken,
 }
 
 /// What an agent is made of.
-pub(super) struct Parts {
-    pub(super) me: Me,
+pub(super) struct AgentParts {
+    pub(super) me: ClientIdentity,
     pub(super) store: Store,
-    pub(super) identity: watch::Receiver<Arc<Identity>>,
+    pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     pub(super) sealing: HostKey,
     pub(super) realms: BTreeSet<Name>,
-    pub(super) policy: Policy,
+    pub(super) policy: LocalPolicy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
     pub(super) lost_ms: Option<Millis>,
@@ -170,20 +169,22 @@ pub(super) struct Parts {
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
-    pub(super) voice: Voice,
-    pub(super) portrait: Portrait,
+    pub(super) publisher: Publisher,
+    pub(super) host_snapshot: HostSnapshot,
     pub(super) groups: watch::Sender<Vec<Name>>,
-    pub(super) bounds: Bounds,
-    pub(super) lookout: Lookout,
-    pub(super) queues: Arc<Queues>,
-    pub(super) lives: Lives,
+    pub(super) bounds: StoreBounds,
+    pub(super) lookout: AlertEvaluator,
+    pub(super) queues: Arc<QueueLengths>,
+    pub(super) lives: InstanceHistory,
     pub(super) ready: watch::Sender<bool>,
     pub(super) inputs: Inputs,
 }
 
-impl Agent {
-    pub(super) fn new(parts: Parts) -> Self {
-        let Parts { me, store, identity, realms, policy, user, created_ms, time, executor, units, voice, .. } = parts;
+impl AgentLoop {
+    pub(super) fn new(parts: AgentParts) -> Self {
+        let AgentParts {
+            me, store, identity, realms, policy, user, created_ms, time, executor, units, publisher, ..
+        } = parts;
         let (lost_ms, last_epoch) = (parts.lost_ms, parts.last_epoch);
         let mut agent = Self {
             me,
@@ -200,20 +201,20 @@ impl Agent {
             time,
             executor,
             units,
-            voice,
-            rejected: Rejected::default(),
+            publisher,
+            rejected: RejectedMessages::default(),
             running: BTreeMap::new(),
             work: JoinSet::new(),
             bounds: parts.bounds,
             facts: VecDeque::new(),
             kept_signed_ms: time.signed_ms(),
-            refreshes: Refreshes::default(),
+            refreshes: RefreshHistory::default(),
             refresh_due_ms: None,
             inputs: parts.inputs,
             lookout: parts.lookout,
             queues: parts.queues,
             lives: parts.lives,
-            portrait: parts.portrait,
+            host_snapshot: parts.host_snapshot,
             groups: parts.groups,
             held: VecDeque::new(),
             held_ms: None,
@@ -235,22 +236,22 @@ impl Agent {
     /// This host as select expressions see it now, with the newest states of its units.
     pub(super) fn seen<R>(&self, look: impl FnOnce(&select::Host<'_>) -> R) -> R {
         let states = self.inputs.units.borrow().clone();
-        let units = self.portrait.units(self.me.host, &states);
-        look(&self.portrait.seen(self.me.host, &units))
+        let units = self.host_snapshot.units(self.me.host, &states);
+        look(&self.host_snapshot.seen(self.me.host, &units))
     }
 
     /// Runs until it is told to stop.
-    pub(super) async fn run(mut self, unfinished: Vec<journal::Unfinished>) {
+    pub(super) async fn run(mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         self.resume(unfinished);
         self.carry_realms().await;
         loop {
             let handled = match self.next().await {
-                Event::Stop => break,
+                LoopEvent::Stop => break,
                 event => self.handle(event).await,
             };
             let handled = handled.and(self.take_facts_in().await);
             let now_ms = self.now_ms();
-            let handled = handled.and(self.voice.pump(now_ms).await);
+            let handled = handled.and(self.publisher.pump(now_ms).await);
             if let Err(error) = handled {
                 self.draw_on_reserve(&error);
                 tracing::error!(
@@ -273,7 +274,7 @@ impl Agent {
 
     /// The next thing that happened. Each arm is cancel-safe: channels and watches keep what is not
     /// taken, and so do a `JoinSet` and a sleep that is made anew.
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> LoopEvent {
         let deadline = self.next_ms().map(|due_ms| {
             let due = Duration::from_millis(due_ms.max(0).unsigned_abs());
             // A timer's grain is a millisecond: a little later is never too early.
@@ -282,15 +283,15 @@ impl Agent {
         let free = self.facts.is_empty();
         let inputs = &mut self.inputs;
         tokio::select! {
-            () = inputs.stop.cancelled() => Event::Stop,
-            events = some(&mut inputs.exec), if free && self.bounds.has_output_room => Event::Exec(events),
-            Some(Ok(work)) = self.work.join_next(), if free && !self.work.is_empty() => Event::Work(work),
-            event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
-            () = changed(&mut inputs.units) => Event::Units,
-            () = changed(&mut inputs.metrics) => Event::Metrics,
-            () = changed(&mut inputs.samples) => Event::Sampled,
-            Some(question) = inputs.asked.recv() => Event::Asked(question),
-            () = until(deadline) => Event::Time,
+            () = inputs.stop.cancelled() => LoopEvent::Stop,
+            events = some(&mut inputs.exec), if free && self.bounds.has_output_room => LoopEvent::Exec(events),
+            Some(Ok(work)) = self.work.join_next(), if free && !self.work.is_empty() => LoopEvent::Work(work),
+            event = inputs.link.events.recv() => event.map_or(LoopEvent::Stop, LoopEvent::Link),
+            () = changed(&mut inputs.units) => LoopEvent::Units,
+            () = changed(&mut inputs.metrics) => LoopEvent::Metrics,
+            () = changed(&mut inputs.samples) => LoopEvent::Sampled,
+            Some(question) = inputs.asked.recv() => LoopEvent::Asked(question),
+            () = until(deadline) => LoopEvent::Time,
         }
     }
 
@@ -303,36 +304,36 @@ impl Agent {
             self.held_ms,
             self.refresh_due_ms,
             self.slow_ms(),
-            self.voice.next_ms(self.now_ms()),
+            self.publisher.next_ms(self.now_ms()),
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    async fn handle(&mut self, event: Event) -> Result<(), StoreError> {
+    async fn handle(&mut self, event: LoopEvent) -> Result<(), StoreError> {
         match event {
-            Event::Link(LinkEvent::Up(connection)) => self.up(connection),
-            Event::Link(LinkEvent::Down) => self.down(),
-            Event::Link(LinkEvent::Message(message)) => return self.message(message).await,
-            Event::Exec(events) => self.facts.extend(events.into_iter().map(Fact::Exec)),
-            Event::Work(work) => self.worked(work),
-            Event::Units => {
+            LoopEvent::Link(LinkEvent::Up(connection)) => self.up(connection),
+            LoopEvent::Link(LinkEvent::Down) => self.down(),
+            LoopEvent::Link(LinkEvent::Message(message)) => return self.message(message).await,
+            LoopEvent::Exec(events) => self.facts.extend(events.into_iter().map(PendingWrite::Exec)),
+            LoopEvent::Work(work) => self.worked(work),
+            LoopEvent::Units => {
                 self.observe_units();
                 return self.look_out_for_units().await;
             }
-            Event::Sampled => {
+            LoopEvent::Sampled => {
                 self.tell_queues();
                 return self.sampled().await;
             }
-            Event::Metrics => {
-                self.voice.metrics_stored();
+            LoopEvent::Metrics => {
+                self.publisher.metrics_stored();
                 // Told as often as measurements are, however often a unit has something to tell.
-                self.voice.units.observe_stats(self.units.stats());
+                self.publisher.units.observe_stats(self.units.stats());
             }
-            Event::Asked(question) => self.asked(question),
-            Event::Time => return self.on_time().await,
-            Event::Stop => {}
+            LoopEvent::Asked(question) => self.asked(question),
+            LoopEvent::Time => return self.on_time().await,
+            LoopEvent::Stop => {}
         }
         Ok(())
     }
@@ -341,41 +342,41 @@ impl Agent {
     fn tell_queues(&self) {
         let tell = |counter: &AtomicU64, count: usize| counter.store(count as u64, Ordering::Relaxed);
         tell(&self.queues.commands, self.running.len());
-        tell(&self.queues.alerts, self.voice.alerts.waiting());
+        tell(&self.queues.alerts, self.publisher.alerts.waiting());
     }
 
     /// Answers what was asked on the host. Who does not wait for the answer does not need it.
-    fn asked(&mut self, question: Question) {
+    fn asked(&mut self, question: LoopQuestion) {
         let now_ms = self.now_ms();
         match question {
-            Question::Standing(answer) => drop(answer.send(self.standing())),
-            Question::State(answer) => {
-                self.portrait.look();
-                let state = self.portrait.with(&self.inputs.units.borrow());
+            LoopQuestion::Standing(answer) => drop(answer.send(self.standing())),
+            LoopQuestion::State(answer) => {
+                self.host_snapshot.look();
+                let state = self.host_snapshot.with(&self.inputs.units.borrow());
                 drop(answer.send(Box::new(state)));
             }
-            Question::Beat(answer) => {
+            LoopQuestion::Beat(answer) => {
                 self.look();
-                self.voice.beat(now_ms);
-                let _ = answer.send(self.voice.is_sole());
+                self.publisher.beat(now_ms);
+                let _ = answer.send(self.publisher.is_sole());
             }
-            Question::Trigger(answer) => {
+            LoopQuestion::Trigger(answer) => {
                 self.look();
                 self.units.look();
-                self.voice.refresh(now_ms);
-                let _ = answer.send(self.voice.is_sole());
+                self.publisher.refresh(now_ms);
+                let _ = answer.send(self.publisher.is_sole());
             }
         }
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn standing(&self) -> AgentStatus {
+        AgentStatus {
             v: V1,
             host: self.me.host,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             epoch: self.me.epoch,
             up_for_ms: self.now_ms(),
-            connected: self.voice.is_sole(),
+            connected: self.publisher.is_sole(),
             commands: self.running.len(),
             units: self.inputs.units.borrow().len(),
         }
@@ -391,35 +392,35 @@ impl Agent {
         recorded
     }
 
-    fn up(&mut self, connection: Connection) {
+    fn up(&mut self, connection: ConnectionHandle) {
         tracing::info!(session = connection.session, "connected to the broker");
         let now_ms = self.now_ms();
-        self.portrait.look();
-        self.voice.up(connection, self.lives.former().to_vec(), now_ms);
+        self.host_snapshot.look();
+        self.publisher.up(connection, self.lives.former().to_vec(), now_ms);
     }
 
     fn down(&mut self) {
-        self.voice.down();
+        self.publisher.down();
         // Nobody has answered them, and the console sends them again.
         self.held.clear();
         self.held_ms = None;
         self.ready.send_replace(false);
     }
 
-    async fn message(&mut self, message: Message) -> Result<(), StoreError> {
+    async fn message(&mut self, message: InboundMessage) -> Result<(), StoreError> {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
-            let twin = self.voice.is_twin(message.payload());
-            if let Some(epoch) = self.voice.unknown_later_life(message.payload(), self.last_epoch) {
+            let twin = self.publisher.is_twin(message.payload());
+            if let Some(epoch) = self.publisher.unknown_later_life(message.payload(), self.last_epoch) {
                 self.disk_went_back(epoch).await?;
             }
-            let verdict = self.voice.heard_presence(message.payload(), now_ms);
-            self.voice.done(message);
+            let verdict = self.publisher.heard_presence(message.payload(), now_ms);
+            self.publisher.done(message);
             let seen = if twin { self.saw_twin().await } else { Ok(()) };
             return self.stand(verdict).await.and(seen);
         }
         // What came before and still waits comes first.
-        if !self.voice.is_sole() || !self.held.is_empty() {
+        if !self.publisher.is_sole() || !self.held.is_empty() {
             self.hold(message);
             return Ok(());
         }
@@ -429,14 +430,14 @@ impl Agent {
     /// A message on a topic of signed ones. One that the store does not take is kept and tried again: if it
     /// were dropped, the broker would wait for its acknowledgement, and brokers send nothing more to whoever
     /// owes them too many.
-    async fn order(&mut self, message: Message) -> Result<(), StoreError> {
+    async fn order(&mut self, message: InboundMessage) -> Result<(), StoreError> {
         let channel = match &message.topic {
-            Topic::CommandAll | Topic::CommandGroup(_) => Channel::Broadcast,
-            _ => Channel::Own,
+            Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
+            _ => CommandSource::Own,
         };
         let done = self.signed(&message, channel).await;
         match &done {
-            Ok(()) => self.voice.done(message),
+            Ok(()) => self.publisher.done(message),
             Err(_) => {
                 self.hold(message);
                 self.held_ms = Some(self.now_ms() + STORE_RETRY_MS);
@@ -445,9 +446,9 @@ impl Agent {
         done
     }
 
-    fn hold(&mut self, mut message: Message) {
+    fn hold(&mut self, mut message: InboundMessage) {
         if self.held.len() < HELD_MAX {
-            self.voice.held(&mut message);
+            self.publisher.held(&mut message);
             self.held.push_back(message);
         }
     }
@@ -482,19 +483,19 @@ impl Agent {
     }
 
     /// Acts on what the presence topic shows.
-    async fn stand(&mut self, verdict: Verdict) -> Result<(), StoreError> {
+    async fn stand(&mut self, verdict: PresenceVerdict) -> Result<(), StoreError> {
         match verdict {
-            Verdict::Ignore => {}
-            Verdict::Assert => {
+            PresenceVerdict::Ignore => {}
+            PresenceVerdict::Assert => {
                 tracing::debug!("another presence of this host was seen; the own one is published again");
             }
-            Verdict::Claim => {
+            PresenceVerdict::Claim => {
                 tracing::info!(
                     "another agent of this host is online, or was lately; this one works if it does not object"
                 );
-                self.held.iter_mut().for_each(|message| self.voice.held(message));
+                self.held.iter_mut().for_each(|message| self.publisher.held(message));
             }
-            Verdict::Withdraw => {
+            PresenceVerdict::Withdraw => {
                 tracing::error!(
                     host.id = %self.me.host,
                     "duplicate: another agent works for this host, with the same key; this one withdraws and looks again \
@@ -503,13 +504,13 @@ impl Agent {
                 self.inputs.link.withdraw();
                 self.down();
             }
-            Verdict::Settled => {
+            PresenceVerdict::Settled => {
                 let now_ms = self.now_ms();
                 self.observe_units();
-                if !self.voice.has_worked() {
+                if !self.publisher.has_worked() {
                     self.lives.works();
                 }
-                self.voice.begin(now_ms);
+                self.publisher.begin(now_ms);
                 self.ready.send_replace(true);
                 return self.take_held_up().await;
             }
@@ -519,15 +520,15 @@ impl Agent {
 
     /// Looks at the machine and its units again.
     fn look(&mut self) {
-        self.portrait.look();
+        self.host_snapshot.look();
         self.observe_units();
     }
 
     pub(super) fn observe_units(&mut self) {
         let states = self.inputs.units.borrow_and_update().clone();
-        self.voice.units.observe(&states);
-        self.portrait.warn(self.voice.alerts.active(), self.lookout.generation());
-        self.voice.beats.observe(self.portrait.with(&states));
+        self.publisher.units.observe(&states);
+        self.host_snapshot.warn(self.publisher.alerts.active(), self.lookout.generation());
+        self.publisher.beats.observe(self.host_snapshot.with(&states));
     }
 
     async fn on_time(&mut self) -> Result<(), StoreError> {
@@ -538,12 +539,12 @@ impl Agent {
         }
         if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
             self.refresh_due_ms = None;
-            self.voice.refresh(now_ms);
+            self.publisher.refresh(now_ms);
         }
         self.tell_slow();
-        let verdict = self.voice.tick(now_ms);
+        let verdict = self.publisher.tick(now_ms);
         self.stand(verdict).await?;
-        if self.voice.is_sole() && self.held_ms.is_some_and(|held_ms| now_ms >= held_ms) {
+        if self.publisher.is_sole() && self.held_ms.is_some_and(|held_ms| now_ms >= held_ms) {
             self.take_held_up().await?;
         }
         if now_ms >= self.prune_ms {
@@ -558,7 +559,7 @@ impl Agent {
     /// Says goodbye and waits, a little, until the broker has heard it.
     async fn farewell(mut self) {
         self.observe_units();
-        let Some(connection) = self.voice.farewell() else { return };
+        let Some(connection) = self.publisher.farewell() else { return };
         let heard = async {
             while let Some(event) = self.inputs.link.events.recv().await {
                 match event {
@@ -576,8 +577,8 @@ impl Agent {
     }
 }
 
-/// Whether this is what [`Voice::farewell`] said last.
-fn is_echo(message: &Message, me: &Me) -> bool {
+/// Whether this is what [`Publisher::farewell`] said last.
+fn is_echo(message: &InboundMessage, me: &ClientIdentity) -> bool {
     matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
         && serde_json::from_slice::<Presence>(message.payload())
             .is_ok_and(|presence| presence.instance == me.instance && presence.state == PresenceState::Stopped)
@@ -609,12 +610,12 @@ async fn until(deadline: Option<Instant>) {
 
 /// Counts messages that were rejected, and says now and then how many.
 #[derive(Debug, Default)]
-pub(super) struct Rejected {
+pub(super) struct RejectedMessages {
     count: u64,
     quiet_until_ms: Millis,
 }
 
-impl Rejected {
+impl RejectedMessages {
     /// One more. Gives how many there were since it last said so, unless that was just now.
     pub(super) fn count(&mut self, now_ms: Millis) -> Option<u64> {
         self.count += 1;
@@ -631,8 +632,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_bad_messages_is_told_now_and_then() {
-        let mut rejected = Rejected::default();
+    fn flood_of_bad_messages_is_logged_rarely() {
+        let mut rejected = RejectedMessages::default();
         assert_eq!(rejected.count(0), Some(1));
         assert_eq!((rejected.count(1), rejected.count(COMPLAIN_MS - 1)), (None, None));
         assert_eq!(rejected.count(COMPLAIN_MS), Some(3));

@@ -1,10 +1,10 @@
-//! Places at which a test has the agent killed, to see that it comes back whole.
+//! Crash points: a test kills the agent at one of them, to check that it recovers.
 //!
-//! They exist in debug builds alone. `MUSTER_TEST_CRASH=NAME:N` ends the process, as `kill -9` would, when it comes to
-//! the place of that name for the Nth time; `MUSTER_TEST_PLACES=FILE` has each place that is passed written there, so
-//! that a test knows them all without a list.
+//! They exist in debug builds only. `MUSTER_TEST_CRASH=NAME:N` ends the process, as `kill -9` would, when it passes
+//! the point of that name for the Nth time. `MUSTER_TEST_PLACES=FILE` records each point that is passed, so that
+//! a test finds all of them without a list.
 //!
-//! **Invariant: nothing of this is in a release build.**
+//! **Invariant: a release build contains none of this.**
 
 /// The agent is at a place. A name is `WHAT/WHEN`, such as `keep unit/before`.
 #[cfg(debug_assertions)]

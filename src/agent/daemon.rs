@@ -1,73 +1,78 @@
-//! A program that is to stay: a transient unit, named after its command.
+//! Runs a program that stays (`exec --daemon`) as a transient unit, named after its command.
 //!
-//! The unit's artifact is a script of one line that this agent writes itself, so everything that is known of units holds
-//! for it: its shim, its log, its limits, that it outlives the agent, that it is listed, stopped and removed. It is
-//! started once, whatever becomes of it or of the host, and forgotten a day after it ended.
+//! The agent writes the unit's artifact itself, a script of one line. So everything that holds for units holds
+//! for it: shim, log, limits, outliving the agent, listing, stopping and removal. It is
+//! started once, is never restarted, and is removed a day after it ended.
 //!
-//! One that is to stay in a container is such a unit as well. Its script is then only what is kept of it: what runs is a
-//! program inside, whose words are the unit's arguments.
+//! A program that stays in a container is also such a unit. The agent keeps its script but does not run it: it runs the
+//! program inside the container, with the unit's arguments.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
+use muster_rules::CommandRefusal;
 use muster_topics::{
     Millis,
     command::{Exec, Verb},
     name::{CommandId, Name, UnitName},
     outcome::{RefusalCode, Status},
+    revision::RevisionKey,
     unit::{Phase, Restart, Rollback, Run, Spec, YunoSpec},
 };
 
 use super::{
     artifact,
-    core::Agent,
-    execute::{Container, daemon_launch},
-    fact::Fact,
-    road::Work,
+    command_handler::TaskResult,
+    core::AgentLoop,
+    execute::{daemon_launch, inside::RunningContainer},
+    pending_writes::PendingWrite,
     store::{StoreError, unit},
-    unit::FirstProcess,
+    unit::first_process::FirstProcess,
 };
-use crate::rules::Refusal;
 
 /// How long a transient unit that has ended is kept, so that somebody may see how it ended, and read its log.
 const KEPT_MS: Millis = 24 * 3_600_000;
 
 /// The unit of a command.
-fn unit_of(id: CommandId) -> Result<UnitName, Refusal> {
+fn unit_of(id: CommandId) -> Result<UnitName, CommandRefusal> {
     let name = format!("{}/exec-{id}", Name::default_realm());
-    name.parse().map_err(|_| Refusal::new(RefusalCode::Invalid, format!("{name} is no name of a unit")))
+    name.parse().map_err(|_| CommandRefusal::new(RefusalCode::Invalid, format!("{name} is no name of a unit")))
 }
 
 /// A unit that a command is about to make.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(super) struct UnitDraft {
     pub(super) id: CommandId,
     pub(super) operator: Name,
     pub(super) unit: UnitName,
     pub(super) verb: Verb,
+    /// The key of this host's revisions.
+    pub(super) key: Option<RevisionKey>,
 }
 
-impl Agent {
+impl AgentLoop {
     /// Prepares the unit of a program that is to stay. Until it is stored nothing was begun, so a later life of the agent
     /// does the same again.
     pub(super) fn prepare_daemon(&mut self, id: CommandId, operator: Name, exec: Exec) {
         let folder = self.executor.data_dir().to_owned();
         let exec = Exec { limits: exec.limits.and(self.executor.limits()), ..exec };
         let executor = self.executor.clone();
+        let key = self.identity.borrow().membership.revision_key.clone();
         self.work.spawn(async move {
             let prepared = match executor.first_process(&exec).await {
                 // Who a user is may be asked of a directory far away.
                 Ok(first) => tokio::task::spawn_blocking(move || prepare(id, &exec, first, &folder)).await,
                 Err(refusal) => Ok(Err(refusal)),
             };
-            let prepared = prepared.unwrap_or_else(|error| Err(Refusal::new(RefusalCode::Invalid, error.to_string())));
-            Work::Daemon(id, prepared.map(|(unit, verb)| Box::new(Daemon { id, operator, unit, verb })))
+            let prepared =
+                prepared.unwrap_or_else(|error| Err(CommandRefusal::new(RefusalCode::Invalid, error.to_string())));
+            TaskResult::Daemon(id, prepared.map(|(unit, verb)| Box::new(UnitDraft { id, operator, unit, verb, key })))
         });
     }
 
-    pub(super) fn daemon_prepared(&mut self, id: CommandId, prepared: Result<Box<Daemon>, Refusal>) {
+    pub(super) fn daemon_prepared(&mut self, id: CommandId, prepared: Result<Box<UnitDraft>, CommandRefusal>) {
         self.facts.push_back(match prepared {
-            Ok(daemon) => Fact::Daemon(daemon),
-            Err(refusal) => Fact::Ended(id, refusal.into()),
+            Ok(daemon) => PendingWrite::Daemon(daemon),
+            Err(refusal) => PendingWrite::Ended(id, refusal.into()),
         });
     }
 
@@ -95,12 +100,12 @@ impl Agent {
 /// Makes the unit of a command real, in somebody's transaction.
 pub(super) async fn apply(
     tx: &mut sqlx::SqliteConnection,
-    daemon: &Daemon,
+    daemon: &UnitDraft,
     now_ms: Millis,
 ) -> Result<Status, StoreError> {
-    let asker = unit::Asker { operator: &daemon.operator, now_ms };
+    let asker = unit::ChangeContext { operator: &daemon.operator, now_ms, key: daemon.key.as_ref() };
     Ok(match unit::edit(tx, &daemon.unit, &daemon.verb, asker).await? {
-        Ok(Some(unit::Applied { generation, revision, hold })) => {
+        Ok(Some(unit::AppliedChange { generation, revision, hold })) => {
             Status::Applied { generation, revision, hold: hold.map(Box::new) }
         }
         Ok(None) => Status::Completed,
@@ -114,22 +119,22 @@ fn prepare(
     exec: &Exec,
     first: Option<FirstProcess>,
     data_dir: &Path,
-) -> Result<(UnitName, Verb), Refusal> {
+) -> Result<(UnitName, Verb), CommandRefusal> {
     let (argv, spec) = match (&exec.container, first) {
         (Some(unit), Some(first)) => {
-            let container = Container::open(unit, first)?;
+            let container = RunningContainer::open(unit, first)?;
             let launch = container.launch(exec)?;
             container.check(&launch)?;
             // Who and what that is inside is looked up again when it starts.
             let (args, env) = (launch.argv.clone(), exec.env.clone());
-            (launch.argv, Fields { args, env, cwd: launch.cwd, container: Some(unit.clone()) })
+            (launch.argv, DaemonFields { args, env, cwd: launch.cwd, container: Some(unit.clone()) })
         }
         _ => on_host(exec)?,
     };
     let artifact = artifact::install(data_dir, script(&argv).as_bytes())
-        .map_err(|error| Refusal::new(RefusalCode::Invalid, format!("its script cannot be written: {error}")))?;
+        .map_err(|error| CommandRefusal::new(RefusalCode::Invalid, format!("its script cannot be written: {error}")))?;
     let unit = unit_of(id)?;
-    let Fields { args, env, cwd, container } = spec;
+    let DaemonFields { args, env, cwd, container } = spec;
     let spec = YunoSpec {
         transient: true,
         args,
@@ -147,15 +152,15 @@ fn prepare(
 }
 
 /// What of a unit is not the same on the host and in a container.
-struct Fields {
+struct DaemonFields {
     args: Vec<String>,
     env: BTreeMap<String, String>,
     cwd: String,
     container: Option<UnitName>,
 }
 
-fn on_host(exec: &Exec) -> Result<(Vec<String>, Fields), Refusal> {
-    let refuse = |code, message: String| Err(Refusal::new(code, message));
+fn on_host(exec: &Exec) -> Result<(Vec<String>, DaemonFields), CommandRefusal> {
+    let refuse = |code, message: String| Err(CommandRefusal::new(code, message));
     let launch = daemon_launch(exec)?;
     let program = launch.argv.first().map(String::as_str).unwrap_or_default();
     match fs::metadata(program) {
@@ -169,7 +174,7 @@ fn on_host(exec: &Exec) -> Result<(Vec<String>, Fields), Refusal> {
         return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: there is no such folder", launch.cwd));
     }
     let env = launch.env.into_iter().collect();
-    Ok((launch.argv, Fields { args: Vec::new(), env, cwd: launch.cwd, container: None }))
+    Ok((launch.argv, DaemonFields { args: Vec::new(), env, cwd: launch.cwd, container: None }))
 }
 
 /// A script that becomes a program. It has no arguments of its own, for those of a unit have placeholders in them.
@@ -183,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_is_the_program_word_by_word() {
+    fn script_quotes_each_argument() {
         let folder = tempfile::tempdir().unwrap();
         let words = ["printf", "%s|", "a b", "$HOME", "'", "\"", "{config}", "line\nline", ""].map(str::to_owned);
         let artifact = artifact::install(folder.path(), script(&words).as_bytes()).unwrap();
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused_before_there_is_a_unit() {
+    fn invalid_daemon_is_refused_without_a_unit() {
         let folder = tempfile::tempdir().unwrap();
         let exec = |argv: &[&str]| Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 0);
         let id = CommandId::new();

@@ -1,12 +1,11 @@
-//! What kind of machine this is, read from `/proc` and the kernel: a few files, no library that
+//! Reads facts about this machine from `/proc` and the kernel. It reads a few files and uses no library that
 //! keeps the whole system in memory.
 
 use std::{collections::BTreeMap, fs};
 
+use muster_rules::hostname::{self, text_cleaned};
 use muster_topics::heartbeat::{Facts, Interface};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, sys::socket::SockaddrStorage};
-
-use crate::rules::hostname::{self, text_cleaned};
 
 /// The most interfaces that are told: a host full of containers has hundreds, and a heartbeat has to
 /// fit into one message.
@@ -21,7 +20,7 @@ pub(super) fn hostname() -> String {
 }
 
 /// The user that this program runs as.
-pub(crate) fn own_user() -> String {
+pub fn own_user() -> String {
     let uid = nix::unistd::geteuid();
     match nix::unistd::User::from_uid(uid) {
         Ok(Some(user)) => user.name,
@@ -31,7 +30,7 @@ pub(crate) fn own_user() -> String {
 
 /// Slowly changing properties of the machine. They are read once in an agent's life: of those that
 /// could change, the time of boot only seems to, when the clock is set.
-pub(crate) fn facts() -> Facts {
+pub fn facts() -> Facts {
     let cpuinfo = read("/proc/cpuinfo");
     Facts {
         os: text_cleaned(&os_name(&read("/etc/os-release")).unwrap_or_else(|| "Linux".to_owned())),
@@ -73,7 +72,7 @@ fn memory_bytes(meminfo: &str) -> u64 {
 }
 
 /// Changes with each start of the machine.
-pub(crate) fn boot_id() -> String {
+pub fn boot_id() -> String {
     read("/proc/sys/kernel/random/boot_id").trim().to_owned()
 }
 
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_as_they_are() {
+    fn facts_are_parsed_from_files() {
         let os_release = "NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12\"\n";
         assert_eq!(os_name(os_release).as_deref(), Some("Debian GNU/Linux 12"));
         assert_eq!(os_name(""), None);

@@ -1,10 +1,10 @@
-//! Who this host is: its key, its membership of a fleet, how it came by them and renews them.
+//! Joins a fleet and keeps the host's identity: its key, its certificate, and their renewal.
 //!
-//! The host makes its id at its first start and keeps it. It joins with one HTTPS exchange: the token
-//! says where, and whom to trust there ([`super::pin`]); the key never leaves the host. [`super::renew`]
-//! does the same again before the certificate ends.
+//! The host generates its id at the first start and keeps it. It joins with one HTTPS exchange: the join token
+//! contains the address and the authority's fingerprint ([`super::pin`]); the key never leaves the host. [`super::renew`]
+//! renews the certificate before it expires.
 //!
-//! **Invariant: key and membership are one file**, written atomically: there is no half of them.
+//! **Invariant: key and membership are one file**, written atomically, so neither exists without the other.
 
 use std::{
     fs, io,
@@ -13,6 +13,13 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{chance, files};
+use muster_bus::sealing::HostKey;
+use muster_net::{
+    http,
+    pki::{self, PkiError},
+};
+use muster_rules::backoff::RECONNECT;
 use muster_topics::{
     Millis, V1,
     heartbeat::Facts,
@@ -24,13 +31,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{pki_types::UnixTime, server::WebPkiClientVerifier};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::pin::Pinned;
-use crate::{
-    chance, files, http,
-    pki::{self, PkiError},
-    rules::backoff::RECONNECT,
-    sealing::HostKey,
-};
+use super::pin::PinnedVerifier;
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
@@ -46,20 +47,20 @@ const ANSWER_MAX_BYTES: usize = 64 * 1024;
 /// This host as a member of its fleet.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Identity {
+pub struct MemberIdentity {
     /// What the console gave.
     pub membership: Membership,
     /// The host's own key, in PEM; it never leaves the host.
     pub key: String,
 }
 
-impl std::fmt::Debug for Identity {
+impl std::fmt::Debug for MemberIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 
-impl Identity {
+impl MemberIdentity {
     /// TLS to the broker and the console.
     ///
     /// # Errors
@@ -230,13 +231,13 @@ pub fn known_host_id(folder: &Path) -> Result<Option<HostId>, JoinError> {
 ///
 /// # Errors
 /// If the file cannot be read, or what is in it cannot be used.
-pub fn load(folder: &Path) -> Result<Option<Identity>, JoinError> {
+pub fn load(folder: &Path) -> Result<Option<MemberIdentity>, JoinError> {
     let path = folder.join(IDENTITY_FILE);
     match fs::read(&path) {
         Ok(json) => {
             let damaged = |reason: String| JoinError::Content { path: path.clone(), reason };
-            let identity: Identity = serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
-            identity.check().map_err(|error| damaged(crate::failure::with_causes(&error)))?;
+            let identity: MemberIdentity = serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))?;
+            identity.check().map_err(|error| damaged(muster_base::failure::with_causes(&error)))?;
             Ok(Some(identity))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -255,7 +256,7 @@ pub fn lost(folder: &Path, host: HostId) -> Option<JoinError> {
 ///
 /// # Errors
 /// If the file cannot be written; the one before is still there then.
-pub fn save(folder: &Path, identity: &Identity) -> Result<(), JoinError> {
+pub fn save(folder: &Path, identity: &MemberIdentity) -> Result<(), JoinError> {
     let path = folder.join(IDENTITY_FILE);
     let json = serde_json::to_vec_pretty(identity).map_err(|error| JoinError::Answer(error.to_string()))?;
     files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
@@ -265,7 +266,7 @@ pub fn save(folder: &Path, identity: &Identity) -> Result<(), JoinError> {
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn save_joined(folder: &Path, identity: &Identity, token: &JoinToken) -> Result<(), JoinError> {
+pub fn save_joined(folder: &Path, identity: &MemberIdentity, token: &JoinToken) -> Result<(), JoinError> {
     save(folder, identity)?;
     let path = folder.join(TOKEN_FILE);
     let hash = format!("{}\n", Digest::of(token.secret.as_bytes()));
@@ -286,8 +287,12 @@ pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
 /// # Errors
 /// If the console refuses, which [`JoinError::is_of_revoked_key`] if that key was revoked, or is not the one that the token names. Nothing is
 /// kept then.
-pub async fn join(token: &JoinToken, me: &Joiner<'_>, present: Option<&Identity>) -> Result<Identity, JoinError> {
-    let door = Door::new(token)?;
+pub async fn join(
+    token: &JoinToken,
+    me: &Joiner<'_>,
+    present: Option<&MemberIdentity>,
+) -> Result<MemberIdentity, JoinError> {
+    let door = JoinClient::new(token)?;
     match present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
         Some(key) => door.join_with(key, &token.secret, me).await,
         None => door.join(&token.secret, me).await,
@@ -317,7 +322,7 @@ pub fn derived_sealing_key(key_pem: &str) -> HostKey {
 ///
 /// # Errors
 /// If the console does not take it.
-pub async fn hand_over(identity: &Identity, key: &SealingKey) -> Result<(), JoinError> {
+pub async fn hand_over(identity: &MemberIdentity, key: &SealingKey) -> Result<(), JoinError> {
     let url = &identity.membership.console_url;
     let client = https(identity.tls()?, url)?;
     let notice = SealingKeyNotice { v: V1, key: key.clone() };
@@ -326,26 +331,26 @@ pub async fn hand_over(identity: &Identity, key: &SealingKey) -> Result<(), Join
 }
 
 /// Where hosts join, and whom to trust there: for one host, or for many, one after the other or at once.
-pub struct Door {
+pub struct JoinClient {
     url: String,
     authority: Digest,
-    pinned: Arc<Pinned>,
+    pinned: Arc<PinnedVerifier>,
     client: reqwest::Client,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for JoinClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Door").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Door {
+impl JoinClient {
     /// The one that a token names.
     ///
     /// # Errors
     /// If there can be no TLS with what it pins.
     pub fn new(token: &JoinToken) -> Result<Self, JoinError> {
-        let pinned = Pinned::new(token.authority.clone());
+        let pinned = PinnedVerifier::new(token.authority.clone());
         let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
         let client = https(tls, &token.url)?;
         Ok(Self { url: token.url.clone(), authority: token.authority.clone(), pinned, client })
@@ -355,12 +360,12 @@ impl Door {
     ///
     /// # Errors
     /// As [`join`].
-    pub async fn join(&self, secret: &str, me: &Joiner<'_>) -> Result<Identity, JoinError> {
+    pub async fn join(&self, secret: &str, me: &Joiner<'_>) -> Result<MemberIdentity, JoinError> {
         // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
         self.join_with(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, secret, me).await
     }
 
-    async fn join_with(&self, key: KeyPair, secret: &str, me: &Joiner<'_>) -> Result<Identity, JoinError> {
+    async fn join_with(&self, key: KeyPair, secret: &str, me: &Joiner<'_>) -> Result<MemberIdentity, JoinError> {
         let Joiner { host, hostname, facts, .. } = *me;
         let csr = request(host, &key)?;
         let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
@@ -390,7 +395,7 @@ impl Door {
 ///
 /// # Errors
 /// If there is none to be had; the present identity is still good then.
-pub async fn renew(identity: &Identity) -> Result<Identity, JoinError> {
+pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinError> {
     let old = &identity.membership;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let csr = request(old.host, &key)?;
@@ -408,7 +413,7 @@ fn request(host: HostId, key: &KeyPair) -> Result<String, JoinError> {
 }
 
 /// Believes a membership only if everything in it fits together and to what was pinned.
-fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest) -> Result<Identity, JoinError> {
+fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest) -> Result<MemberIdentity, JoinError> {
     let wrong = |text: &str| Err(JoinError::Answer(text.to_owned()));
     if membership.host != host {
         return wrong("it is for another host");
@@ -419,7 +424,7 @@ fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest
     if membership.command_keys.is_empty() {
         return wrong("it names no key that commands are signed with");
     }
-    let identity = Identity { membership, key: key.serialize_pem() };
+    let identity = MemberIdentity { membership, key: key.serialize_pem() };
     // This also compares the certificate's key with ours.
     identity.tls()?;
     identity.validity_ms()?;
@@ -483,7 +488,7 @@ mod tests {
     use muster_topics::{envelope::Signer, topic::Prefix};
 
     use super::*;
-    use crate::agent::testing::{Authority, server};
+    use crate::testing::{Authority, server};
 
     fn tls(authority: &Authority, shown: &Authority) -> rustls::ServerConfig {
         let (certificate, key) = authority.issue("console");
@@ -509,6 +514,7 @@ mod tests {
             broker_url: "mqtts://127.0.0.1:1".to_owned(),
             console_url: "https://127.0.0.1:1".to_owned(),
             prefix: Prefix::default(),
+            revision_key: None,
         }
     }
 
@@ -517,7 +523,7 @@ mod tests {
         JoinToken { url: url.to_owned(), authority, secret: "s".to_owned() }
     }
 
-    async fn try_join(token: &JoinToken, host: HostId) -> Result<Identity, JoinError> {
+    async fn try_join(token: &JoinToken, host: HostId) -> Result<MemberIdentity, JoinError> {
         let facts = super::super::facts::facts();
         let sealing_key = Some(SealingKey::from_bytes([7; 32]));
         let joiner = Joiner { host, hostname: "till-7", facts: &facts, sealing_key };
@@ -525,7 +531,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_joins_once_the_console_answers() {
+    async fn join_is_retried_until_the_console_answers() {
         let authority = Arc::new(Authority::new());
         let (host, count, issuer) = (HostId::random(), AtomicUsize::new(0), authority.clone());
         let (url, requests) = server(tls(&authority, &authority), move |_, body| {
@@ -560,7 +566,7 @@ mod tests {
             assert_eq!(host_id(folder.path()).unwrap(), host, "{damage:?}");
             assert_eq!(fs::read_to_string(&file).unwrap().trim(), host.to_string());
         }
-        let damage = |change: &dyn Fn(&mut Identity)| {
+        let damage = |change: &dyn Fn(&mut MemberIdentity)| {
             let mut damaged = load(folder.path()).unwrap().unwrap();
             change(&mut damaged);
             let folder = tempfile::tempdir().unwrap();
@@ -578,7 +584,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_ends_it_with_the_consoles_reason() {
+    async fn refused_join_ends_with_reason() {
         let authority = Authority::new();
         let problem = r#"{"code":"token_used","message":"the token was used","hint":"make a new one"}"#;
         let (url, requests) = server(tls(&authority, &authority), move |_, _| (403, problem.into())).await;
@@ -589,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_is_not_told_the_secret() {
+    async fn token_is_not_sent_to_a_stranger() {
         let (ours, theirs) = (Authority::new(), Authority::new());
         for shown in [&theirs, &ours] {
             // The second one shows our authority's certificate, which anybody may have, beside a leaf of its own.
@@ -601,7 +607,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_membership_that_does_not_fit_is_not_believed() {
+    async fn membership_for_other_key_is_refused() {
         type Change = fn(&mut Membership);
         let changes: [Change; 4] = [
             |membership| membership.host = HostId::random(),
@@ -623,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_id_is_made_once() {
+    fn host_id_is_generated_once() {
         let folder = tempfile::tempdir().unwrap();
         let host = host_id(folder.path()).unwrap();
         assert_eq!(host_id(folder.path()).unwrap(), host);

@@ -1,14 +1,14 @@
-//! The connection to the broker: one task that connects, reads, and connects again.
+//! The connection to the broker: one task that connects, reads, and reconnects.
 //!
-//! Each connection is a client of its own, with a clean session and a last will of its own. What an
-//! old one had not sent is gone with it: the voice ([`super::voice`]) knows what nobody has
-//! acknowledged, and says it again. rumqttc's queue is a buffer and never a promise.
+//! Each connection is a client of its own, with a clean session and a last will of its own. Messages that an
+//! old one had not sent are lost with it: the publisher ([`super::publisher`]) knows what is not
+//! acknowledged, and publishes it again. rumqttc's queue is a buffer and never a promise.
 //!
 //! Two bounded queues lie between this task and the agent's loop. The loop never waits for the one
-//! to the broker ([`Connection::publish`] answers "full" instead), so that the two cannot wait for each other.
+//! to the broker ([`ConnectionHandle::publish`] answers "full" instead), so that the two cannot deadlock.
 //!
-//! **Invariant: nothing is acknowledged to the broker by itself.** The loop does it, after the journal; or before, where it
-//! has to wait for the end of a claim.
+//! **Invariant: this task acknowledges nothing to the broker by itself.** The loop does, after the journal has the command; or before, while a
+//! claim makes it wait.
 
 use std::{
     future::pending,
@@ -21,6 +21,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use muster_base::{chance, clock};
+use muster_bus::address::{self, BrokerAddress};
+use muster_net::pki;
+use muster_rules::backoff::{ExponentialGrowth, RECONNECT};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES, V1,
     name::{HostId, Name},
@@ -38,12 +42,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::join::{Identity, causes};
-use crate::{
-    bus::{self, Address},
-    chance, clock, pki,
-    rules::backoff::{Growth, RECONNECT},
-};
+use super::join::{MemberIdentity, causes};
 
 /// Publishes that the broker has not acknowledged. Each keeps its payload in memory; at a round
 /// trip of 1 ms, 32 are more than an agent ever has to say.
@@ -68,11 +67,11 @@ const GOOD: Duration = Duration::from_secs(30);
 const REGROUP: Duration = Duration::from_millis(100);
 
 /// How long a twin that has withdrawn stays away before it looks again.
-const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
+const AWAY: ExponentialGrowth = ExponentialGrowth { first_ms: 300_000, max_ms: 300_000 };
 
 /// Who this agent is to the broker.
 #[derive(Clone, Debug)]
-pub struct Me {
+pub struct ClientIdentity {
     /// The host.
     pub host: HostId,
     /// Random at each start.
@@ -85,7 +84,7 @@ pub struct Me {
     pub goes_back: bool,
 }
 
-impl Me {
+impl ClientIdentity {
     /// The presence of one session of this agent.
     #[must_use]
     pub fn presence(&self, session: u64, state: PresenceState, since_ms: Millis) -> Presence {
@@ -115,30 +114,30 @@ impl Me {
 #[derive(Debug)]
 pub enum LinkEvent {
     /// There is a new connection, with everything subscribed and the presence published.
-    Up(Connection),
+    Up(ConnectionHandle),
     /// A message came.
-    Message(Message),
+    Message(InboundMessage),
     /// The connection is gone.
     Down,
 }
 
 /// A message, to be acknowledged when it has been dealt with.
 #[derive(Debug)]
-pub struct Message {
+pub struct InboundMessage {
     /// Where it came in.
     pub topic: Topic,
     payload: Bytes,
-    receipt: Option<Receipt>,
+    receipt: Option<AckToken>,
 }
 
 /// What the broker is owed for a message: what is left of it without what it carries.
 #[derive(Debug)]
-pub struct Receipt(Publish);
+pub struct AckToken(Publish);
 
-impl Message {
+impl InboundMessage {
     fn new(topic: Topic, mut publish: Publish) -> Self {
         let payload = std::mem::take(&mut publish.payload);
-        Self { topic, payload, receipt: Some(Receipt(publish)) }
+        Self { topic, payload, receipt: Some(AckToken(publish)) }
     }
 
     /// What it carries.
@@ -148,14 +147,14 @@ impl Message {
     }
 
     /// What the broker is owed for it: once, for the number may be another message's after that.
-    pub fn receipt(&mut self) -> Option<Receipt> {
+    pub fn receipt(&mut self) -> Option<AckToken> {
         self.receipt.take()
     }
 }
 
 /// What went over the connections of a link, or of several: MQTT's own bytes, without what TLS and TCP add.
 #[derive(Debug, Default)]
-pub struct Meter {
+pub struct TrafficMeter {
     /// Bytes of messages that came.
     pub in_bytes: AtomicU64,
     /// Bytes of messages that were handed over to go out.
@@ -164,7 +163,7 @@ pub struct Meter {
     pub connects: AtomicU64,
 }
 
-impl Meter {
+impl TrafficMeter {
     fn came(&self, packet: &Incoming) {
         let bytes = match packet {
             Incoming::Publish(publish) => {
@@ -186,17 +185,17 @@ const SHORT_BYTES: u64 = 4;
 /// The sending end of one connection. None of its methods waits; each is false when the queue is
 /// full, or the connection gone, and then has done nothing.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ConnectionHandle {
     client: AsyncClient,
     prefix: Prefix,
-    meter: Arc<Meter>,
+    meter: Arc<TrafficMeter>,
     /// Which connection of this agent's life, from 1.
     pub session: u64,
     /// When it began.
     pub since_ms: Millis,
 }
 
-impl Connection {
+impl ConnectionHandle {
     /// Publishes, at the topic's quality.
     #[must_use]
     pub fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
@@ -205,7 +204,7 @@ impl Connection {
             tracing::error!(%topic, bytes = payload.len(), "a message is too long and is not sent");
             return true;
         }
-        let (qos, topic) = (bus::qos(topic), self.prefix.topic(topic));
+        let (qos, topic) = (address::qos(topic), self.prefix.topic(topic));
         // Beside these two: the header and the lengths, and a number if it is to be acknowledged.
         let beside = if qos == QoS::AtMostOnce { 5 } else { 7 };
         let bytes = (topic.len() + payload.len()) as u64 + beside;
@@ -218,7 +217,7 @@ impl Connection {
 
     /// Acknowledges a message to the broker.
     #[must_use]
-    pub fn acknowledge(&self, receipt: &Receipt) -> bool {
+    pub fn acknowledge(&self, receipt: &AckToken) -> bool {
         self.client.try_ack(&receipt.0).is_ok()
     }
 
@@ -231,20 +230,20 @@ impl Connection {
 
 /// The link's task; dropping this leaves it alone.
 #[derive(Debug)]
-pub struct Link {
+pub struct LinkTask {
     /// What it tells.
     pub events: mpsc::Receiver<LinkEvent>,
     withdraw: mpsc::Sender<()>,
 }
 
-impl Link {
+impl LinkTask {
     /// Begins to connect, until `shutdown`. A new identity makes a new connection. The host is a member of `groups`,
     /// the names of its labels; where they change, the connection that there is follows.
     #[must_use]
     pub fn start(
-        me: Me,
+        me: ClientIdentity,
         groups: watch::Receiver<Vec<Name>>,
-        identity: watch::Receiver<Arc<Identity>>,
+        identity: watch::Receiver<Arc<MemberIdentity>>,
         shutdown: CancellationToken,
     ) -> Self {
         Self::start_metered(me, groups, identity, Arc::default(), shutdown)
@@ -253,16 +252,16 @@ impl Link {
     /// The same, counting what goes over it.
     #[must_use]
     pub fn start_metered(
-        me: Me,
+        me: ClientIdentity,
         groups: watch::Receiver<Vec<Name>>,
-        identity: watch::Receiver<Arc<Identity>>,
-        meter: Arc<Meter>,
+        identity: watch::Receiver<Arc<MemberIdentity>>,
+        meter: Arc<TrafficMeter>,
         shutdown: CancellationToken,
     ) -> Self {
         let (sender, events) = mpsc::channel(INCOMING);
         let (withdraw, withdrawals) = mpsc::channel(1);
         let session = AtomicU64::new(0);
-        let task = Task { me, groups, identity, meter, shutdown, events: sender, withdrawals, session };
+        let task = LinkLoop { me, groups, identity, meter, shutdown, events: sender, withdrawals, session };
         tokio::spawn(task.run());
         Self { events, withdraw }
     }
@@ -274,11 +273,11 @@ impl Link {
     }
 }
 
-struct Task {
-    me: Me,
+struct LinkLoop {
+    me: ClientIdentity,
     groups: watch::Receiver<Vec<Name>>,
-    identity: watch::Receiver<Arc<Identity>>,
-    meter: Arc<Meter>,
+    identity: watch::Receiver<Arc<MemberIdentity>>,
+    meter: Arc<TrafficMeter>,
     shutdown: CancellationToken,
     events: mpsc::Sender<LinkEvent>,
     withdrawals: mpsc::Receiver<()>,
@@ -286,7 +285,7 @@ struct Task {
 }
 
 /// Why a connection ended.
-enum End {
+enum LinkEnd {
     /// The agent ends.
     Shutdown,
     /// The agent ended it.
@@ -299,7 +298,7 @@ enum End {
     Broken(String),
 }
 
-impl Task {
+impl LinkLoop {
     async fn run(mut self) {
         let mut attempts = 0;
         loop {
@@ -312,11 +311,11 @@ impl Task {
                 attempts = 0;
             }
             let wait_ms = match end {
-                End::Shutdown => return,
-                End::NewIdentity => continue,
-                End::Withdrawn => AWAY.jittered_ms(0, chance::random()),
-                End::Disconnected => RECONNECT.full_jitter_ms(0, chance::random()),
-                End::Broken(reason) => {
+                LinkEnd::Shutdown => return,
+                LinkEnd::NewIdentity => continue,
+                LinkEnd::Withdrawn => AWAY.jittered_ms(0, chance::random()),
+                LinkEnd::Disconnected => RECONNECT.full_jitter_ms(0, chance::random()),
+                LinkEnd::Broken(reason) => {
                     let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
                     tracing::warn!(
                         broker = %self.identity.borrow().membership.broker_url, reason, attempts, retry_ms = wait_ms,
@@ -335,13 +334,13 @@ impl Task {
     }
 
     /// One connection, from the first packet to the last; and whether it was one at all.
-    async fn connection(&mut self) -> (End, bool) {
+    async fn connection(&mut self) -> (LinkEnd, bool) {
         let identity = self.identity.borrow_and_update().clone();
         let session = self.session.fetch_add(1, Ordering::Relaxed) + 1;
         let since_ms = clock::now_ms();
         let options = match self.options(&identity, session, since_ms) {
             Ok(options) => options,
-            Err(reason) => return (End::Broken(reason), false),
+            Err(reason) => return (LinkEnd::Broken(reason), false),
         };
         let (client, mut eventloop) = AsyncClient::new(options, OUTGOING);
         let mut network = NetworkOptions::new();
@@ -349,15 +348,15 @@ impl Task {
         network.set_connection_timeout(CONNECT_S);
         eventloop.set_network_options(network);
         let (prefix, meter) = (identity.membership.prefix.clone(), Arc::clone(&self.meter));
-        let connection = Connection { client, prefix, meter, session, since_ms };
+        let connection = ConnectionHandle { client, prefix, meter, session, since_ms };
 
         let Self { me, groups, identity, meter, shutdown, events, withdrawals, .. } = self;
         // One wait for the whole connection: to begin three of them with each packet takes longer than the packet.
         let mut ended = pin!(async {
             tokio::select! {
-                Ok(()) = identity.changed() => End::NewIdentity,
-                Some(()) = withdrawals.recv() => End::Withdrawn,
-                () = shutdown.cancelled() => End::Shutdown,
+                Ok(()) = identity.changed() => LinkEnd::NewIdentity,
+                Some(()) = withdrawals.recv() => LinkEnd::Withdrawn,
+                () = shutdown.cancelled() => LinkEnd::Shutdown,
             }
         });
         let mut was_up = false;
@@ -401,26 +400,26 @@ impl Task {
                     }
                     None
                 }
-                Ok(Event::Outgoing(Outgoing::Disconnect)) => return (End::Disconnected, was_up),
+                Ok(Event::Outgoing(Outgoing::Disconnect)) => return (LinkEnd::Disconnected, was_up),
                 Ok(_) => None,
-                Err(error) => return (End::Broken(explain(&error)), was_up),
+                Err(error) => return (LinkEnd::Broken(explain(&error)), was_up),
             };
             if let Some(event) = event {
                 tokio::select! {
                     // There is room, but for a loop that does not keep up.
                     biased;
-                    sent = events.send(event) => if sent.is_err() { return (End::Shutdown, was_up) },
-                    () = shutdown.cancelled() => return (End::Shutdown, was_up),
+                    sent = events.send(event) => if sent.is_err() { return (LinkEnd::Shutdown, was_up) },
+                    () = shutdown.cancelled() => return (LinkEnd::Shutdown, was_up),
                 }
             }
         }
     }
 
-    fn options(&self, identity: &Identity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
+    fn options(&self, identity: &MemberIdentity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
         let membership = &identity.membership;
         let url = &membership.broker_url;
-        let address =
-            Address::parse(url).ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
+        let address = BrokerAddress::parse(url)
+            .ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
         let transport = match address.tls {
             true => {
                 let tls = identity.tls().map_err(|error| error.to_string())?;
@@ -431,7 +430,7 @@ impl Task {
         let will = self.me.presence(session, PresenceState::Offline, since_ms);
         let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
         let topic = self.me.topic(HostTopic::Presence);
-        let will = LastWill::new(membership.prefix.topic(&topic), will, bus::qos(&topic), true);
+        let will = LastWill::new(membership.prefix.topic(&topic), will, address::qos(&topic), true);
         let mut options =
             MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
         options
@@ -464,7 +463,7 @@ async fn news(mut groups: watch::Receiver<Vec<Name>>, retry: bool) -> watch::Rec
 
 /// Subscribes to the topics of groups that the host has come to be in, and no longer to those of others. False if the queue has no
 /// room; to do it twice does no harm.
-fn regroup(connection: &Connection, joined: &[Name], wanted: &[Name]) -> bool {
+fn regroup(connection: &ConnectionHandle, joined: &[Name], wanted: &[Name]) -> bool {
     let filter = |group: &Name| connection.prefix.filter(&Filter::Topic(Topic::CommandGroup(group.clone())));
     let (come, gone) = difference(joined, wanted);
     let come: Vec<_> = come.into_iter().map(|group| SubscribeFilter::new(filter(group), QoS::AtLeastOnce)).collect();
@@ -479,7 +478,7 @@ fn difference<'a>(before: &'a [Name], after: &'a [Name]) -> (Vec<&'a Name>, Vec<
 }
 
 /// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.
-fn greet(me: &Me, groups: &[Name], connection: &Connection) {
+fn greet(me: &ClientIdentity, groups: &[Name], connection: &ConnectionHandle) {
     let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
     let presence = me.presence(connection.session, PresenceState::Online, connection.since_ms);
     let filters = Filter::of_agent(me.host, groups).into_iter().map(filter);
@@ -490,9 +489,9 @@ fn greet(me: &Me, groups: &[Name], connection: &Connection) {
     debug_assert!(subscribed.is_ok() && shown);
 }
 
-fn message(connection: &Connection, publish: Publish) -> Option<LinkEvent> {
+fn message(connection: &ConnectionHandle, publish: Publish) -> Option<LinkEvent> {
     match connection.prefix.parse(&publish.topic) {
-        Ok(topic) => Some(LinkEvent::Message(Message::new(topic, publish))),
+        Ok(topic) => Some(LinkEvent::Message(InboundMessage::new(topic, publish))),
         Err(error) => {
             tracing::debug!(%error, "a message on a topic that was not asked for");
             let _ = connection.client.try_ack(&publish);
@@ -502,10 +501,10 @@ fn message(connection: &Connection, publish: Publish) -> Option<LinkEvent> {
 }
 
 /// Ends a connection, in order if there will be another one; a broker that does not answer has a second.
-async fn close(connection: &Connection, mut eventloop: EventLoop, end: End) -> End {
+async fn close(connection: &ConnectionHandle, mut eventloop: EventLoop, end: LinkEnd) -> LinkEnd {
     let goodbye =
         async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };
-    if !matches!(end, End::Shutdown) && connection.disconnect() {
+    if !matches!(end, LinkEnd::Shutdown) && connection.disconnect() {
         let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
     end

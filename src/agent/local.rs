@@ -1,16 +1,16 @@
-//! The agent's local HTTP interface: what somebody on the host, or a program there, may ask without broker and console.
-//! It is on a Unix socket that only the agent's user and root can open, and by choice on loopback.
+//! The agent's local HTTP interface, for people and programs on the host, without broker and console.
+//! It is on a Unix socket that only the agent's user and root can open, and optionally on loopback.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /ping` | that the agent's loop goes on, and how it stands: [`Standing`] |
-//! | `GET /heartbeat` | the host's state, as a whole heartbeat tells it: a `HostState` |
-//! | `POST /heartbeat` | a whole heartbeat goes out as soon as heartbeats may follow each other (202) |
-//! | `POST /trigger` | all units are looked at now, and what waits for the console is said again (202) |
+//! | `GET /ping` | the agent's status, answered by its loop: [`AgentStatus`] |
+//! | `GET /heartbeat` | the host's state, as a full heartbeat has it: a `HostState` |
+//! | `POST /heartbeat` | publishes a full heartbeat as soon as the shortest period allows it (202) |
+//! | `POST /trigger` | looks at all units now, and repeats what the console has not acknowledged (202) |
 //!
-//! **Invariant: nothing here changes what is desired, and whatever is asked, however often, costs the fleet no more than
-//! its own limits allow.** So the port on loopback needs no secret. What a browser could be made to do is refused
-//! all the same: a POST that comes from a web page, and a name that only pretends to be loopback's.
+//! **Invariant: no request changes desired state, and requests, however many, cost the fleet no more than
+//! its own limits allow.** So the port on loopback needs no secret. Requests that a browser could be tricked into are refused
+//! all the same: a POST from a web page, and a host name that is not loopback's.
 
 use std::{
     convert::Infallible,
@@ -30,6 +30,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_base::files;
 use muster_topics::{Millis, V1, heartbeat::HostState, name::HostId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -40,8 +41,6 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
-
-use crate::files;
 
 /// The most connections at a time: a person, a monitoring program, and some that hang.
 const CONNECTIONS_MAX: usize = 16;
@@ -57,9 +56,9 @@ pub const SOCKET: &str = "agent.sock";
 
 /// Something that is asked of the agent's loop, which answers at once.
 #[derive(Debug)]
-pub(super) enum Question {
+pub(super) enum LoopQuestion {
     /// Whether it goes on, and how the agent stands.
-    Standing(oneshot::Sender<Standing>),
+    Standing(oneshot::Sender<AgentStatus>),
     /// The host's state.
     State(oneshot::Sender<Box<HostState>>),
     /// To have a whole heartbeat told. The answer is whether anybody is there to hear it.
@@ -70,7 +69,7 @@ pub(super) enum Question {
 
 /// How the agent stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct AgentStatus {
     /// Version of this answer.
     pub v: V1,
     /// The host.
@@ -91,17 +90,17 @@ pub struct Standing {
 
 /// Asks the loop.
 #[derive(Clone, Debug)]
-pub(super) struct Asker(mpsc::Sender<Question>);
+pub(super) struct LoopHandle(mpsc::Sender<LoopQuestion>);
 
-impl Asker {
+impl LoopHandle {
     /// With where the loop hears it. One asks, and waits for its answer, before the next does.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Question>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<LoopQuestion>) {
         let (sender, questions) = mpsc::channel(1);
         (Self(sender), questions)
     }
 
     /// Nothing if the loop has ended.
-    pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+    pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> LoopQuestion) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         self.0.send(question(answer)).await.ok()?;
         answered.await.ok()
@@ -110,26 +109,26 @@ impl Asker {
 
 /// Where it listens.
 #[derive(Debug)]
-pub(super) struct Local {
-    unix: Option<Socket>,
+pub(super) struct LocalServer {
+    unix: Option<SocketFile>,
     tcp: Option<TcpListener>,
 }
 
 /// A socket in the file system, which is removed with this.
 #[derive(Debug)]
-struct Socket {
+struct SocketFile {
     path: PathBuf,
     listener: UnixListener,
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // One that is left over is replaced by the agent's next life.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-impl Local {
+impl LocalServer {
     /// Listens on the socket in the agent's folder, which no other agent has, and on `address` if there is one.
     ///
     /// # Errors
@@ -153,7 +152,7 @@ impl Local {
     }
 
     /// Serves until it is dropped or told to stop.
-    pub(super) async fn serve(self, asker: Asker, shutdown: CancellationToken) {
+    pub(super) async fn serve(self, asker: LoopHandle, shutdown: CancellationToken) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             let accepted = tokio::select! {
@@ -161,10 +160,10 @@ impl Local {
                 accepted = self.accept(&places) => accepted,
             };
             match accepted {
-                Ok((Stream::Unix(stream), place)) => {
+                Ok((LocalStream::Unix(stream), place)) => {
                     tokio::spawn(connection(stream, false, asker.clone(), place, shutdown.clone()));
                 }
-                Ok((Stream::Tcp(stream), place)) => {
+                Ok((LocalStream::Tcp(stream), place)) => {
                     tokio::spawn(connection(stream, true, asker.clone(), place, shutdown.clone()));
                 }
                 Err(error) => {
@@ -176,7 +175,7 @@ impl Local {
     }
 
     /// Waits for a place, and then for a connection, of which none is lost if this is dropped.
-    async fn accept(&self, places: &Arc<Semaphore>) -> io::Result<(Stream, OwnedSemaphorePermit)> {
+    async fn accept(&self, places: &Arc<Semaphore>) -> io::Result<(LocalStream, OwnedSemaphorePermit)> {
         let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
         let unix = async {
             match &self.unix {
@@ -191,25 +190,25 @@ impl Local {
             }
         };
         let stream = tokio::select! {
-            accepted = unix => Stream::Unix(accepted?.0),
-            accepted = tcp => Stream::Tcp(accepted?.0),
+            accepted = unix => LocalStream::Unix(accepted?.0),
+            accepted = tcp => LocalStream::Tcp(accepted?.0),
         };
         Ok((stream, place))
     }
 }
 
-enum Stream {
+enum LocalStream {
     Unix(tokio::net::UnixStream),
     Tcp(tokio::net::TcpStream),
 }
 
 /// Only who holds the folder's lock comes here: what lies there is of an earlier life.
-fn bind(path: &Path) -> io::Result<Socket> {
+fn bind(path: &Path) -> io::Result<SocketFile> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let socket = Socket { path: path.to_owned(), listener: UnixListener::bind(path)? };
+    let socket = SocketFile { path: path.to_owned(), listener: UnixListener::bind(path)? };
     // Until here the process's mask counts. Whoever came in that moment can ask what everybody may on loopback.
     fs::set_permissions(path, fs::Permissions::from_mode(files::SECRET_MODE))?;
     Ok(socket)
@@ -218,7 +217,7 @@ fn bind(path: &Path) -> io::Result<Socket> {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     guarded: bool,
-    asker: Asker,
+    asker: LoopHandle,
     place: OwnedSemaphorePermit,
     shutdown: CancellationToken,
 ) {
@@ -241,7 +240,7 @@ async fn connection(
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum LocalRequest {
     Ping,
     State,
     Beat,
@@ -249,9 +248,9 @@ enum Wanted {
 }
 
 /// Why a request is not answered, and what there would be.
-type Refused = (StatusCode, String);
+type LocalRefusal = (StatusCode, String);
 
-async fn respond<B>(request: &Request<B>, guarded: bool, asker: &Asker) -> Response<String> {
+async fn respond<B>(request: &Request<B>, guarded: bool, asker: &LoopHandle) -> Response<String> {
     let wanted = match wanted(request.method(), request.uri().path(), request.headers(), guarded) {
         Ok(wanted) => wanted,
         Err((status, problem)) => return refusal(status, &problem, request.uri().path()),
@@ -259,10 +258,12 @@ async fn respond<B>(request: &Request<B>, guarded: bool, asker: &Asker) -> Respo
     let answered = timeout(ANSWER, async {
         let told = |heard: bool| (StatusCode::ACCEPTED, json!({ "v": 1, "connected": heard }));
         Some(match wanted {
-            Wanted::Ping => (StatusCode::OK, serde_json::to_value(asker.ask(Question::Standing).await?).ok()?),
-            Wanted::State => (StatusCode::OK, serde_json::to_value(asker.ask(Question::State).await?).ok()?),
-            Wanted::Beat => told(asker.ask(Question::Beat).await?),
-            Wanted::Trigger => told(asker.ask(Question::Trigger).await?),
+            LocalRequest::Ping => {
+                (StatusCode::OK, serde_json::to_value(asker.ask(LoopQuestion::Standing).await?).ok()?)
+            }
+            LocalRequest::State => (StatusCode::OK, serde_json::to_value(asker.ask(LoopQuestion::State).await?).ok()?),
+            LocalRequest::Beat => told(asker.ask(LoopQuestion::Beat).await?),
+            LocalRequest::Trigger => told(asker.ask(LoopQuestion::Trigger).await?),
         })
     });
     match answered.await {
@@ -275,7 +276,7 @@ async fn respond<B>(request: &Request<B>, guarded: bool, asker: &Asker) -> Respo
 }
 
 /// Which of the answers a request wants. `guarded`: anybody on the host may have sent it, a browser too.
-fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Result<Wanted, Refused> {
+fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Result<LocalRequest, LocalRefusal> {
     if guarded && !headers.get(HOST).is_some_and(is_loopback) {
         return Err((StatusCode::FORBIDDEN, "the host of the request is not this one's loopback".to_owned()));
     }
@@ -283,10 +284,10 @@ fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Re
         return Err((StatusCode::FORBIDDEN, "web pages have no business here".to_owned()));
     }
     match (path, method) {
-        ("/ping", &Method::GET) => Ok(Wanted::Ping),
-        ("/heartbeat", &Method::GET) => Ok(Wanted::State),
-        ("/heartbeat", &Method::POST) => Ok(Wanted::Beat),
-        ("/trigger", &Method::POST) => Ok(Wanted::Trigger),
+        ("/ping", &Method::GET) => Ok(LocalRequest::Ping),
+        ("/heartbeat", &Method::GET) => Ok(LocalRequest::State),
+        ("/heartbeat", &Method::POST) => Ok(LocalRequest::Beat),
+        ("/trigger", &Method::POST) => Ok(LocalRequest::Trigger),
         _ => match allowed(path) {
             Some(methods) => Err((StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes {methods}, not {method}"))),
             None => Err((
@@ -344,13 +345,13 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_and_what_not() {
+    fn known_and_unknown_routes_are_answered() {
         let none = HeaderMap::new();
         for (method, path, wants) in [
-            (Method::GET, "/ping", Wanted::Ping),
-            (Method::GET, "/heartbeat", Wanted::State),
-            (Method::POST, "/heartbeat", Wanted::Beat),
-            (Method::POST, "/trigger", Wanted::Trigger),
+            (Method::GET, "/ping", LocalRequest::Ping),
+            (Method::GET, "/heartbeat", LocalRequest::State),
+            (Method::POST, "/heartbeat", LocalRequest::Beat),
+            (Method::POST, "/trigger", LocalRequest::Trigger),
         ] {
             assert_eq!(wanted(&method, path, &none, false), Ok(wants), "{method} {path}");
         }
@@ -367,10 +368,10 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_gets_nowhere() {
+    fn requests_from_browsers_are_refused() {
         for host in ["127.0.0.1", "127.0.0.1:7070", "localhost:1", "LOCALHOST", "[::1]:7070", "[::1]"] {
             let sent = headers(&[(HOST, host)]);
-            assert_eq!(wanted(&Method::POST, "/trigger", &sent, true), Ok(Wanted::Trigger), "{host}");
+            assert_eq!(wanted(&Method::POST, "/trigger", &sent, true), Ok(LocalRequest::Trigger), "{host}");
         }
         for host in
             ["", "evil.example", "evil.example:7070", "127.0.0.1.evil.example", "192.0.2.1:7070", "[::2]:1", ":1"]
@@ -385,8 +386,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_that_is_gone_is_told_as_such() {
-        let (asker, questions) = Asker::new();
+    async fn stopped_loop_is_reported() {
+        let (asker, questions) = LoopHandle::new();
         drop(questions);
         let request = Request::builder().uri("/ping").body(()).unwrap();
         let response = respond(&request, false, &asker).await;
@@ -395,16 +396,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_its_owners_and_replaces_one_that_was_left() {
+    async fn socket_is_private_and_replaces_a_stale_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SOCKET);
-        let first = Local::listen(folder.path(), true, None).await.unwrap();
+        let first = LocalServer::listen(folder.path(), true, None).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::mem::forget(first);
-        let second = Local::listen(folder.path(), true, Some("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        let second = LocalServer::listen(folder.path(), true, Some("127.0.0.1:0".parse().unwrap())).await.unwrap();
         drop(second);
         assert!(!path.exists());
-        let (place, _) = Local::listen(&folder.path().join("none"), true, None).await.unwrap_err();
+        let (place, _) = LocalServer::listen(&folder.path().join("none"), true, None).await.unwrap_err();
         assert!(place.ends_with(SOCKET), "{place}");
     }
 }

@@ -1,7 +1,6 @@
-//! What the service manager is told, by systemd's notify protocol: that the agent is up, what it does, that it
-//! is alive, and that it ends.
+//! Notifies the service manager by systemd's notify protocol: ready, status, watchdog, stopping.
 //!
-//! Nothing of it is needed for anything: an agent that nobody has asked to tell tells nothing.
+//! It is optional: without `NOTIFY_SOCKET` the agent sends nothing.
 
 use std::{
     ffi::OsString,
@@ -19,19 +18,19 @@ use std::{
 use muster_topics::unit::Phase;
 use tokio_util::sync::CancellationToken;
 
-use super::{RunningAgent, unit::UnitStates};
+use super::{running::RunningAgent, unit::state::UnitStates};
 
 /// How long changes are gathered before they are told: people do not read faster.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whoever has started this process and wants to hear of it, if anybody does.
 #[derive(Debug, Default)]
-pub struct Manager {
+pub struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
 }
 
-impl Manager {
+impl ServiceManager {
     /// From what the manager has put into the environment of the process `pid`.
     ///
     /// # Errors
@@ -149,9 +148,9 @@ mod tests {
 
     use super::*;
 
-    fn manager(variables: &[(&str, &str)]) -> io::Result<Manager> {
+    fn manager(variables: &[(&str, &str)]) -> io::Result<ServiceManager> {
         let variables: BTreeMap<_, _> = variables.iter().copied().collect();
-        Manager::from_environment(|name| variables.get(name).map(OsString::from), 7)
+        ServiceManager::from_environment(|name| variables.get(name).map(OsString::from), 7)
     }
 
     fn heard(listener: &Listener) -> String {
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_heard_through_a_path_and_an_abstract_name() {
+    fn notifications_arrive_at_path_and_abstract_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let name = format!("muster-test-{}", uuid::Uuid::new_v4());
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_need_listen() {
+    fn missing_listener_is_ignored() {
         for variables in [&[][..], &[("NOTIFY_SOCKET", "")], &[("NOTIFY_SOCKET", "/no/such/socket")]] {
             manager(variables).unwrap().ready("up");
         }
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_for_the_process_that_it_names() {
+    fn watchdog_of_other_process_is_ignored() {
         for (variables, wanted) in [
             (&[("WATCHDOG_USEC", "3000000")][..], Some(Duration::from_secs(3))),
             (&[("WATCHDOG_USEC", "3000000"), ("WATCHDOG_PID", "7")], Some(Duration::from_secs(3))),
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_is_one_line() {
+    fn status_is_one_line() {
         assert_eq!(describe(false, &UnitStates::default()), "not connected to the broker; no units");
         assert_eq!(describe(true, &UnitStates::default()), "connected; no units");
     }

@@ -1,13 +1,14 @@
-//! Trust in a console that this host has never met: its certificate has to come from the one
+//! Trusts a console that this host has never met: its certificate must be issued by the
 //! authority whose fingerprint the join token carries.
 //!
-//! **Invariant: no byte of a request is written before the authority's fingerprint was compared.**
+//! **Invariant: no byte of a request is written before the fingerprint was compared.**
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
+use muster_net::pki;
 use muster_topics::name::Digest;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
@@ -16,17 +17,15 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-use crate::pki;
-
 /// Accepts a server whose chain ends in the authority with this fingerprint, and nothing else.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedVerifier {
     authority: Digest,
     provider: Arc<CryptoProvider>,
     strange: AtomicBool,
 }
 
-impl Pinned {
+impl PinnedVerifier {
     pub(super) fn new(authority: Digest) -> Arc<Self> {
         Arc::new(Self { authority, provider: pki::provider(), strange: AtomicBool::new(false) })
     }
@@ -46,7 +45,7 @@ impl Pinned {
     }
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -1,28 +1,37 @@
-//! Keeps the certificate fresh: a new one at two thirds of its life, with jitter, and again and again
-//! until there is one. The new identity goes out on the watch that the link and the units follow.
+//! Renews the certificate after two thirds of its life, with jitter, and retries until it
+//! succeeds. The link and the units follow a watch with the new identity.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use muster_base::{chance, clock};
+use muster_rules::backoff::{ExponentialGrowth, jittered};
 use muster_topics::Millis;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::join::{self, Identity, JoinError};
-use crate::{
-    chance, clock,
-    rules::backoff::{Growth, jittered},
-};
+use super::join::{self, JoinError, MemberIdentity};
 
 /// Between attempts that fail. A third of a life is left when they begin, so an hour is often enough.
-const RETRY: Growth = Growth { first_ms: 60_000, max_ms: 3_600_000 };
+const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3_600_000 };
 
 /// The longest sleep: the wall clock may be set while this waits, or the host be suspended.
 const NAP_MS: Millis = 3_600_000;
 
+/// How soon a host asks for what it lacks: a fleet whose agents were all upgraded at once does not ask all at once.
+const SOON_MS: Millis = 3_600_000;
+
 /// Runs until `shutdown`.
-pub(super) async fn keep_fresh(identity: watch::Sender<Arc<Identity>>, folder: PathBuf, shutdown: CancellationToken) {
+pub(super) async fn keep_fresh(
+    identity: watch::Sender<Arc<MemberIdentity>>,
+    folder: PathBuf,
+    shutdown: CancellationToken,
+) {
     let mut attempts = 0;
-    let mut due_ms = plan(&identity.borrow());
+    let mut due_ms = {
+        let present = identity.borrow();
+        let has_key = present.membership.revision_key.is_some();
+        first_ms(plan(&present), has_key, clock::now_ms(), chance::random())
+    };
     loop {
         let wait_ms = (due_ms - clock::now_ms()).clamp(0, NAP_MS);
         tokio::select! {
@@ -54,8 +63,14 @@ pub(super) async fn keep_fresh(identity: watch::Sender<Arc<Identity>>, folder: P
     }
 }
 
+/// When to renew first: soon, of a host that has no key for its revisions, as agents of an earlier release did not keep one. An older console
+/// has none to give, and is not asked again before the certificate is due.
+fn first_ms(due_ms: Millis, has_key: bool, now_ms: Millis, random: f64) -> Millis {
+    if has_key { due_ms } else { due_ms.min(now_ms.saturating_add(jittered(SOON_MS, random))) }
+}
+
 /// When to renew: two thirds into the certificate's life, give or take a twelfth of it.
-fn plan(identity: &Identity) -> Millis {
+fn plan(identity: &MemberIdentity) -> Millis {
     renewal_ms(identity.validity_ms().unwrap_or_default(), chance::random())
 }
 
@@ -64,7 +79,7 @@ fn renewal_ms((begins_ms, ends_ms): (Millis, Millis), random: f64) -> Millis {
     begins_ms + life_ms / 2 + jittered(life_ms / 6, random)
 }
 
-fn complain(identity: &Identity, error: &JoinError, retry_ms: Millis) {
+fn complain(identity: &MemberIdentity, error: &JoinError, retry_ms: Millis) {
     let left_ms = identity.validity_ms().map_or(0, |(_, ends_ms)| ends_ms - clock::now_ms());
     if left_ms <= 0 {
         tracing::error!(
@@ -83,7 +98,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renewal_comes_at_two_thirds_of_a_life_and_not_for_all_at_once() {
+    fn host_without_revision_key_renews_early() {
+        let day = 24 * 3_600_000;
+        assert_eq!(first_ms(5 * day, true, day, 0.5), 5 * day);
+        assert_eq!(first_ms(5 * day, false, day, 0.5), day + SOON_MS);
+        assert_eq!(first_ms(day + 1, false, day, 0.5), day + 1);
+    }
+
+    #[test]
+    fn renewal_is_due_at_two_thirds_with_jitter() {
         let day = 24 * 3_600_000;
         assert_eq!(renewal_ms((day, 4 * day), 0.5), 3 * day);
         let (early, late) = (renewal_ms((0, day), 0.0), renewal_ms((0, day), 1.0));

@@ -1,8 +1,8 @@
-//! What lies in a root file system that is somebody else's: a container's, or an image's. It is as good as anything that comes
-//! from outside.
+//! Reads files of a foreign root file system: a container's, or an image's. Its content is untrusted, like any input from
+//! outside.
 //!
-//! **Invariant: no path leads out of it**, whatever links are in it; nothing is read that is no plain file, and not more than
-//! so much of that.
+//! **Invariant: no path leads out of it**, whatever links it contains; only plain files are read, and only up to
+//! a limit.
 
 use std::{
     fs::File,
@@ -17,14 +17,14 @@ pub(super) const LIST_MAX_BYTES: u64 = 1024 * 1024;
 
 /// A user there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Account {
+pub(super) struct ContainerUser {
     pub(super) name: String,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) home: String,
 }
 
-impl Account {
+impl ContainerUser {
     /// `NAME:PASSWORD:UID:GID:WORDS:HOME:SHELL`
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(':');
@@ -108,8 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_who() {
-        let account = |line: &str| Account::parse(line).map(|Account { name, uid, gid, home }| (name, uid, gid, home));
+    fn users_of_passwd_are_parsed() {
+        let account = |line: &str| {
+            ContainerUser::parse(line).map(|ContainerUser { name, uid, gid, home }| (name, uid, gid, home))
+        };
         let found = |name: &str, uid, gid, home: &str| Some((name.to_owned(), uid, gid, home.to_owned()));
         for (line, wanted) in [
             ("root:x:0:0:root:/root:/bin/sh", found("root", 0, 0, "/root")),
@@ -124,7 +126,7 @@ mod tests {
         ] {
             assert_eq!(account(line), wanted, "{line}");
         }
-        let shop = Account::parse("shop:x:700:701::/:").unwrap();
+        let shop = ContainerUser::parse("shop:x:700:701::/:").unwrap();
         let text = "root:x:0:\nwheel:x:10:root,shop\nshop:x:701:shop\nbad:x:y:shop\nshopping:x:11:shopper\nmany:x:12:a,shop,b\n";
         assert_eq!(shop.groups(text), [701, 10, 12]);
         for (name, wanted) in [("wheel", Some(10)), ("12", Some(12)), ("99", Some(99)), ("bad", None), ("none", None)] {

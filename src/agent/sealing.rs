@@ -1,22 +1,24 @@
-//! The host's key for what only it may read: a file beside its identity, made at the first start, and handed over to the console with the
-//! host's certificate, at each start until the console has taken it.
+//! The host's sealing key, to which secrets for it are encrypted: a file beside its identity, created at the first start. The agent hands the
+//! public part to the console with the host's certificate, at each start until the console has confirmed it.
 //!
-//! **Invariant: the key stays** while certificates are renewed: what is sealed in a command that waits in the journal is opened with it. Only
-//! a host whose certificate was revoked joins with another.
+//! **Invariant: the key stays the same** across renewals, because commands that wait in the journal are sealed to it. Only
+//! a host whose certificate was revoked joins with a new key.
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
+use muster_base::{chance, files};
+use muster_bus::sealing::HostKey;
+use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::sealed::SealingKey;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::join::{self, Identity, JoinError};
-use crate::{chance, files, rules::backoff::Growth, sealing::HostKey};
+use super::join::{self, JoinError, MemberIdentity};
 
 const FILE: &str = "sealing.key";
 
 /// Between attempts to hand it over. An older console has no place for it until it is a newer one.
-const RETRY: Growth = Growth { first_ms: 2_000, max_ms: 3_600_000 };
+const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 3_600_000 };
 
 /// The host's key, which is made if there is none.
 ///
@@ -55,7 +57,11 @@ pub(super) fn make(folder: &Path) -> Result<HostKey, JoinError> {
 }
 
 /// Hands the key over until the console has taken it, or `shutdown`.
-pub(super) async fn hand_over(identity: watch::Receiver<Arc<Identity>>, key: SealingKey, shutdown: CancellationToken) {
+pub(super) async fn hand_over(
+    identity: watch::Receiver<Arc<MemberIdentity>>,
+    key: SealingKey,
+    shutdown: CancellationToken,
+) {
     let mut attempts = 0;
     loop {
         let present = identity.borrow().clone();
@@ -81,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_made_once_and_private() {
+    fn key_is_generated_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let made = load_or_make(folder.path()).unwrap();
         assert_eq!(load_or_make(folder.path()).unwrap().public(), made.public());

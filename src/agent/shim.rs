@@ -1,11 +1,11 @@
-//! The agent's end of the shim: launching one, finding it again, and speaking with it.
+//! The agent's end of the shim: launches one, finds it again, and talks to it.
 //!
 //! **Invariant: there is never a second copy of a program.** A launch holds the lock of its folder from
 //! before the shim is started until the shim ends, and is refused while a program of an earlier launch
-//! is alive; a shim that was killed is replaced by one that adopts what runs.
+//! is alive; a shim that was killed is replaced by one that adopts the running program.
 //!
-//! The agent is the shim's parent for an instant only: what it starts forks at once and ends, and is
-//! waited for. So there is nothing to reap later, and no signal to listen to.
+//! The agent is the shim's parent only for a moment: its child forks at once and exits, and is
+//! waited for. So there is nothing to reap later, and no signal to handle.
 
 use std::{
     collections::VecDeque,
@@ -21,11 +21,16 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{
+    clock::now_ms,
+    files::{PRIVATE_FOLDER, RoleFile, clear_places, make_folder, write_atomically},
+};
 use muster_shim::{
-    Ended, Event, Exit, LINE_MAX_BYTES, Launch, Report, Request, State, Step,
-    files::{self, Found},
+    LINE_MAX_BYTES, Launch, ProcessExit, ProgramEnd, ProgramState, ShimEvent, ShimRequest, StartReport, StartStep,
+    files::{self, StateFile},
     proc, sealed,
 };
+use muster_sqlite::room::{self, Reserve};
 use muster_topics::{
     capability::Capability,
     name::Digest,
@@ -38,12 +43,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{
-    agent::crash,
-    clock::now_ms,
-    files::{PRIVATE_FOLDER, Place, clear_places, make_folder, write_atomically},
-    room::{self, Reserve},
-};
+use crate::crash;
 
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
@@ -70,7 +70,7 @@ pub enum ShimError {
         /// The program that was asked for.
         program: String,
         /// What was being done.
-        step: Step,
+        step: StartStep,
         /// The file or folder that this was about: the program, or where it works.
         path: PathBuf,
         /// Why not.
@@ -103,25 +103,25 @@ pub struct Shims {
 
 /// What became of a shim that was started in a folder.
 #[derive(Debug)]
-pub enum Adopted {
+pub enum AdoptedShim {
     /// None ever was.
     Nothing,
     /// It is alive, and so is or will be its program.
-    Alive(Shim),
+    Alive(ShimHandle),
     /// Its program ended, as it recorded before it ended too. (`Exit::Unknown` if it was killed and could not.)
-    Ended(Ended),
+    Ended(ProgramEnd),
 }
 
 /// A live shim. Dropping this leaves it alone.
 #[derive(Debug)]
-pub struct Shim {
+pub struct ShimHandle {
     folder: PathBuf,
     stream: UnixStream,
     received: Vec<u8>,
     /// What the shim has not taken yet.
     unsent: Vec<u8>,
     /// What was read while the shim was looked for.
-    events: VecDeque<Event>,
+    events: VecDeque<ShimEvent>,
 }
 
 impl Shims {
@@ -137,7 +137,7 @@ impl Shims {
             && fs::metadata(&path)?.permissions().mode() & 0o7777 == PROGRAM_MODE;
         if !installed {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            clear_places(&data_dir, Place::File, &[&name])?;
+            clear_places(&data_dir, RoleFile::File, &[&name])?;
             write_atomically(&path, PROGRAM, PROGRAM_MODE)?;
         }
         Ok(Self { program: path.into(), reserve: None })
@@ -163,12 +163,12 @@ impl Shims {
     /// # Errors
     /// If the shim or its program cannot be started; nothing is left of either then. After
     /// [`ShimError::Io`] ask [`Shims::adopt`] if that is certain, for the shim may have been killed.
-    pub async fn launch(&self, folder: &Path, launch: &Launch) -> Result<Shim, ShimError> {
+    pub async fn launch(&self, folder: &Path, launch: &Launch) -> Result<ShimHandle, ShimError> {
         let (program, at, wanted) = (self.program.clone(), folder.to_owned(), launch.clone());
         let prepare_and_spawn = move || {
             make_folder(&at, PRIVATE_FOLDER)?;
             let lock = wait_for_lock(&at)?.ok_or_else(|| taken("another shim is there"))?;
-            if let Found::State(state) = files::read_state(&at)?
+            if let StateFile::State(state) = files::read_state(&at)?
                 && is_alive(&state)
             {
                 return Err(taken("what was launched there before still runs"));
@@ -186,14 +186,16 @@ impl Shims {
         let failed = |source| io_error(folder, source);
         self.make_room().await;
         let stream = blocking(prepare_and_spawn).await.map_err(failed)?;
-        let mut shim = Shim::new(folder, stream).map_err(failed)?;
+        let mut shim = ShimHandle::new(folder, stream).map_err(failed)?;
         match shim.report().await.map_err(failed)? {
-            Report::Started | Report::Over => {
+            StartReport::Started | StartReport::Over => {
                 crash::point("launch", "before it is told");
                 Ok(shim)
             }
-            Report::Failed { step: Step::Prepare, errno, .. } => Err(failed(io::Error::from_raw_os_error(errno))),
-            Report::Failed { step, which, errno } => Err(start_error(launch, step, which, errno)),
+            StartReport::Failed { step: StartStep::Prepare, errno, .. } => {
+                Err(failed(io::Error::from_raw_os_error(errno)))
+            }
+            StartReport::Failed { step, which, errno } => Err(start_error(launch, step, which, errno)),
         }
     }
 
@@ -201,14 +203,14 @@ impl Shims {
     ///
     /// # Errors
     /// If its files cannot be read, or a shim that should be there does not answer.
-    pub async fn adopt(&self, folder: &Path) -> Result<Adopted, ShimError> {
+    pub async fn adopt(&self, folder: &Path) -> Result<AdoptedShim, ShimError> {
         let failed = |source| io_error(folder, source);
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
-            if let Some((shim, state)) = Shim::connect(folder).await.map_err(failed)? {
+            if let Some((shim, state)) = ShimHandle::connect(folder).await.map_err(failed)? {
                 return Ok(match state {
-                    State { over: true, last: Some(last), .. } => Adopted::Ended(last),
-                    _ => Adopted::Alive(shim),
+                    ProgramState { over: true, last: Some(last), .. } => AdoptedShim::Ended(last),
+                    _ => AdoptedShim::Alive(shim),
                 });
             }
             // Nobody listens: not yet, not any more, or never. Who holds the lock is about to tell.
@@ -220,45 +222,47 @@ impl Shims {
                 sleep(LOOK_AGAIN).await;
                 continue;
             };
-            let Some(lock) = lock else { return Ok(Adopted::Nothing) };
+            let Some(lock) = lock else { return Ok(AdoptedShim::Nothing) };
             return self.adopt_recorded(folder, lock).await.map_err(failed);
         }
     }
 
     /// Finds out what became of a program whose shim is not there.
-    async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<Adopted> {
+    async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<AdoptedShim> {
         let state = match files::read_state(folder) {
-            Ok(Found::Nothing) => return Ok(Adopted::Nothing),
-            Ok(Found::Damaged) => return Ok(Adopted::Ended(unknown(None))),
-            Ok(Found::State(state)) => state,
+            Ok(StateFile::Nothing) => return Ok(AdoptedShim::Nothing),
+            Ok(StateFile::Damaged) => return Ok(AdoptedShim::Ended(unknown(None))),
+            Ok(StateFile::State(state)) => state,
             Err(error) if error.kind() == io::ErrorKind::InvalidData && has_left_nothing(folder) => {
                 tracing::error!(
                     folder = %folder.display(), %error,
                     "what a shim has recorded is damaged; nothing is left of its program, and how that ended is not known. hint: \
                      check this host's disk"
                 );
-                return Ok(Adopted::Ended(unknown(None)));
+                return Ok(AdoptedShim::Ended(unknown(None)));
             }
             Err(error) => return Err(error),
         };
         if !is_alive(&state) && !has_left_something(folder, &state) {
-            return Ok(Adopted::Ended(last_of(state)));
+            return Ok(AdoptedShim::Ended(last_of(state)));
         }
         let (program, at) = (self.program.clone(), folder.to_owned());
         self.make_room().await;
         crash::point("adopt", "before spawn");
         let stream = blocking(move || spawn(&program, &at, true, lock)).await?;
         crash::point("adopt", "after spawn");
-        let mut shim = Shim::new(folder, stream)?;
+        let mut shim = ShimHandle::new(folder, stream)?;
         match shim.report().await? {
-            Report::Started => Ok(Adopted::Alive(shim)),
-            Report::Over => Ok(Adopted::Ended(shim.first_state().await?.last.unwrap_or_else(|| unknown(None)))),
-            Report::Failed { errno, .. } => Err(io::Error::from_raw_os_error(errno)),
+            StartReport::Started => Ok(AdoptedShim::Alive(shim)),
+            StartReport::Over => {
+                Ok(AdoptedShim::Ended(shim.first_state().await?.last.unwrap_or_else(|| unknown(None))))
+            }
+            StartReport::Failed { errno, .. } => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 }
 
-impl Shim {
+impl ShimHandle {
     fn new(folder: &Path, stream: StdUnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
@@ -272,7 +276,7 @@ impl Shim {
     }
 
     /// Connects to the shim in `folder`, and knows that it is one; nothing if nobody is there.
-    async fn connect(folder: &Path) -> io::Result<Option<(Self, State)>> {
+    async fn connect(folder: &Path) -> io::Result<Option<(Self, ProgramState)>> {
         let gone = |error: &io::Error| {
             matches!(
                 error.kind(),
@@ -291,7 +295,7 @@ impl Shim {
             let (received, unsent, events) = Default::default();
             let mut shim = Self { folder: folder.to_owned(), stream, received, unsent, events };
             let state = shim.first_state().await?;
-            shim.events.push_back(Event::State(state.clone()));
+            shim.events.push_back(ShimEvent::State(state.clone()));
             Ok((shim, state))
         };
         match connected.await {
@@ -304,7 +308,7 @@ impl Shim {
     /// The next thing that the shim tells; nothing once it is gone. The first is its whole state. Cancel-safe.
     ///
     /// If nothing comes before a state that is `over`, ask [`Shims::adopt`] what happened.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<ShimEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
@@ -318,12 +322,12 @@ impl Shim {
         }
     }
 
-    /// Asks the shim for something; the answer is an [`Event`]. Cancel-safe: what was not sent by then goes out with
-    /// [`Shim::next`].
+    /// Asks the shim for something; the answer is an [`ShimEvent`]. Cancel-safe: what was not sent by then goes out with
+    /// [`ShimHandle::next`].
     ///
     /// # Errors
     /// If the shim is gone, or takes nothing.
-    pub async fn send(&mut self, request: &Request) -> Result<(), ShimError> {
+    pub async fn send(&mut self, request: &ShimRequest) -> Result<(), ShimError> {
         self.queue(request)?;
         while !self.unsent.is_empty() {
             let sent = match self.stream.writable().await {
@@ -339,7 +343,7 @@ impl Shim {
     ///
     /// # Errors
     /// As above.
-    pub fn queue(&mut self, request: &Request) -> Result<(), ShimError> {
+    pub fn queue(&mut self, request: &ShimRequest) -> Result<(), ShimError> {
         let failed = |source| io_error(&self.folder, source);
         if self.unsent.len() > UNSENT_MAX_BYTES {
             return Err(failed(io::Error::new(io::ErrorKind::WouldBlock, "it takes nothing")));
@@ -365,17 +369,20 @@ impl Shim {
 
     /// How its start went: the first line from a shim that was just started. How long that takes is
     /// the file system's business, in which the program lies.
-    async fn report(&mut self) -> io::Result<Report> {
+    async fn report(&mut self) -> io::Result<StartReport> {
         let line = self.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(serde_json::from_slice(&line)?)
     }
 
-    async fn first_state(&mut self) -> io::Result<State> {
+    async fn first_state(&mut self) -> io::Result<ProgramState> {
         match timeout(ANSWER_MAX, self.next()).await? {
-            Some(Event::State(state)) => Ok(state),
-            Some(Event::Output { .. } | Event::Signalled { .. } | Event::Said { .. } | Event::Unreachable { .. }) => {
-                Err(io::ErrorKind::InvalidData.into())
-            }
+            Some(ShimEvent::State(state)) => Ok(state),
+            Some(
+                ShimEvent::Output { .. }
+                | ShimEvent::Signalled { .. }
+                | ShimEvent::Said { .. }
+                | ShimEvent::Unreachable { .. },
+            ) => Err(io::ErrorKind::InvalidData.into()),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
@@ -469,13 +476,13 @@ fn take_lock_if_there(folder: &Path) -> io::Result<Option<Option<File>>> {
 }
 
 /// Whether the program that a state tells of runs now.
-fn is_alive(state: &State) -> bool {
+fn is_alive(state: &ProgramState) -> bool {
     let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && state.main.as_ref().is_some_and(proc::is_alive)
 }
 
 /// Whether something is left in the cgroup of a program whose main process is gone. It takes a shim to clear that.
-fn has_left_something(folder: &Path, state: &State) -> bool {
+fn has_left_something(folder: &Path, state: &ProgramState) -> bool {
     let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_empty())
 }
@@ -486,7 +493,7 @@ fn has_left_nothing(folder: &Path) -> bool {
 }
 
 /// How a program ended that does not run any more and whose shim is gone.
-fn last_of(state: State) -> Ended {
+fn last_of(state: ProgramState) -> ProgramEnd {
     match (state.main, state.last) {
         (None, Some(last)) => last,
         (main, _) => unknown(main.map(|main| main.started_ms)),
@@ -495,17 +502,17 @@ fn last_of(state: State) -> Ended {
 
 /// How a process ended, in the words of the bus.
 #[must_use]
-pub fn process_end(ended: &Ended) -> ProcessEnd {
+pub fn process_end(ended: &ProgramEnd) -> ProcessEnd {
     let exit = match ended.exit {
-        Exit::Code(code) => unit::Exit::Code(code),
-        Exit::Signal(signal) => unit::Exit::Signal(signal),
-        Exit::Unknown => unit::Exit::Unknown,
+        ProcessExit::Code(code) => unit::Exit::Code(code),
+        ProcessExit::Signal(signal) => unit::Exit::Signal(signal),
+        ProcessExit::Unknown => unit::Exit::Unknown,
     };
     ProcessEnd { exit, oom_killed: ended.oom_killed, core_dumped: ended.core_dumped }
 }
 
-fn unknown(started_ms: Option<i64>) -> Ended {
-    Ended::new(Exit::Unknown, started_ms, now_ms())
+fn unknown(started_ms: Option<i64>) -> ProgramEnd {
+    ProgramEnd::new(ProcessExit::Unknown, started_ms, now_ms())
 }
 
 /// Work that may wait for the disk, or for a process to be started.
@@ -521,32 +528,32 @@ fn io_error(folder: &Path, source: io::Error) -> ShimError {
     ShimError::Io { folder: folder.display().to_string(), source }
 }
 
-fn start_error(launch: &Launch, step: Step, which: Option<u8>, errno: i32) -> ShimError {
+fn start_error(launch: &Launch, step: StartStep, which: Option<u8>, errno: i32) -> ShimError {
     let source = io::Error::from_raw_os_error(errno);
     let program = launch.argv.first().cloned().unwrap_or_default();
     let what = match step {
-        Step::Cgroup => return ShimError::Cgroup { program, source },
-        Step::Prepare | Step::Exec => None,
-        Step::Enter => Some("going into its container".to_owned()),
-        Step::Nice => Some(format!("nice value {}", launch.attributes.nice.unwrap_or_default())),
-        Step::Rlimit => {
+        StartStep::Cgroup => return ShimError::Cgroup { program, source },
+        StartStep::Prepare | StartStep::Exec => None,
+        StartStep::Enter => Some("going into its container".to_owned()),
+        StartStep::Nice => Some(format!("nice value {}", launch.attributes.nice.unwrap_or_default())),
+        StartStep::Rlimit => {
             let limit = which.and_then(|place| launch.attributes.rlimits.get(usize::from(place)));
             let name = limit.map(|limit| format!("{:?}", limit.resource).to_lowercase());
             Some(format!("limit {}", name.unwrap_or_default()))
         }
-        Step::Capabilities => Some(match which {
+        StartStep::Capabilities => Some(match which {
             Some(number) => format!("capability {}", Capability::name_of(number)),
             None => "capabilities".to_owned(),
         }),
-        Step::User => Some("becoming its user".to_owned()),
-        Step::NoNewPrivs => Some("no_new_privs".to_owned()),
-        Step::Cwd => Some(format!("working directory {}", launch.cwd)),
+        StartStep::User => Some("becoming its user".to_owned()),
+        StartStep::NoNewPrivs => Some("no_new_privs".to_owned()),
+        StartStep::Cwd => Some(format!("working directory {}", launch.cwd)),
     };
     let source = match what {
         Some(what) => io::Error::new(source.kind(), format!("{what}: {source}")),
         None => source,
     };
-    let path = PathBuf::from(if matches!(step, Step::Cwd) { &launch.cwd } else { &program });
+    let path = PathBuf::from(if matches!(step, StartStep::Cwd) { &launch.cwd } else { &program });
     ShimError::Start { program, step, path, source }
 }
 

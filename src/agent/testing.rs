@@ -1,5 +1,4 @@
-//! A fleet for this part's tests: an authority, Mosquitto with mutual TLS as the broker (a control
-//! that none of us wrote), and a console's hand on the bus.
+//! Fixtures: an authority, Mosquitto with mutual TLS as the broker, and a client that plays the console.
 
 use std::{
     collections::BTreeSet,
@@ -10,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+use muster_base::clock;
+use muster_bus::address;
+use muster_net::pki;
 use muster_topics::{
     Millis, V1,
     ack::{Ack, Numbered, ReportAck},
@@ -34,9 +36,8 @@ use tokio::sync::mpsc;
 use super::{
     RunningAgent,
     config::Config,
-    join::{self, Identity},
+    join::{self, MemberIdentity},
 };
-use crate::{bus, clock, pki};
 
 /// The longest wait for anything: far beyond what is needed, for machines that are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,8 +149,9 @@ impl Fleet {
                 broker_url: format!("mqtts://127.0.0.1:{}", self.port),
                 console_url: "https://127.0.0.1:1".to_owned(),
                 prefix: Prefix::default(),
+                revision_key: None,
             };
-            join::save(&data_dir, &Identity { membership, key }).unwrap();
+            join::save(&data_dir, &MemberIdentity { membership, key }).unwrap();
         }
         let mut config = Config { data_dir, keep_alive_s: 2, ..Config::default() };
         config.heartbeat.period_ms = 500;
@@ -277,12 +279,12 @@ pub(super) struct Console {
 impl Console {
     pub(super) async fn publish(&self, topic: HostTopic, retain: bool, payload: Vec<u8>) {
         let topic = Topic::Host(self.host, topic);
-        self.client.publish(Prefix::default().topic(&topic), bus::qos(&topic), retain, payload).await.unwrap();
+        self.client.publish(Prefix::default().topic(&topic), address::qos(&topic), retain, payload).await.unwrap();
     }
 
     pub(super) async fn broadcast(&self, payload: Vec<u8>) {
         let topic = Topic::CommandAll;
-        self.client.publish(Prefix::default().topic(&topic), bus::qos(&topic), false, payload).await.unwrap();
+        self.client.publish(Prefix::default().topic(&topic), address::qos(&topic), false, payload).await.unwrap();
     }
 
     /// The next message on a topic that is as wanted; what comes before it is passed over.

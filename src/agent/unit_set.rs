@@ -1,29 +1,31 @@
-//! Sets of units: all of them become what they should be, or none.
+//! Applies sets of units: all of them, or none.
 //!
-//! As with the estate ([`super::estate`]), a set is one transaction with its journal row, its answer and its outbox row, and
-//! what is refused leaves nothing of itself but the refusal. A check is the same, taken back.
+//! As in [`super::realm_commands`], a set is one transaction with its journal row, its outcome and its outbox row, and
+//! a refused set leaves nothing but the refusal. A check does the same and rolls back.
 
+use muster_base::clock;
+use muster_rules::CommandRefusal;
 use muster_topics::{
     command::{Command, UnitSet},
     outcome::{AppliedUnit, RefusalCode, Status},
+    revision::RevisionKey,
 };
 use sqlx::SqliteConnection;
 
 use super::{
-    core::Agent,
-    store::{self, StoreError, journal, realm, unit::Asker, unit_set},
+    core::AgentLoop,
+    store::{self, StoreError, journal, realm, unit::ChangeContext, unit_set},
 };
-use crate::{clock, rules::Refusal};
 
 /// What a part of a set has come to.
-enum Done {
+enum SetResult {
     /// Others are yet to come.
     Kept,
     /// It was the last, and the whole of it was done.
     All(Vec<AppliedUnit>),
 }
 
-impl Agent {
+impl AgentLoop {
     /// Makes the units of a set what they should be, or finds out whether they could be, and answers.
     pub(super) async fn apply_set(&mut self, command: &Command, set: &UnitSet) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
@@ -32,11 +34,12 @@ impl Agent {
             tx.rollback().await?;
             return self.repeated(command.id).await;
         }
-        let done = take(&mut tx, command, set).await?;
+        let identity = self.identity.borrow().clone();
+        let done = take(&mut tx, command, set, identity.membership.revision_key.as_ref()).await?;
         let (status, is_taken_back) = match done {
-            Ok(Done::Kept) => (Status::Completed, false),
-            Ok(Done::All(_)) if set.check => (Status::Completed, true),
-            Ok(Done::All(units)) => (Status::AppliedSet { units }, false),
+            Ok(SetResult::Kept) => (Status::Completed, false),
+            Ok(SetResult::All(_)) if set.check => (Status::Completed, true),
+            Ok(SetResult::All(units)) => (Status::AppliedSet { units }, false),
             Err(refusal) => (refusal.into(), true),
         };
         if is_taken_back {
@@ -53,7 +56,7 @@ impl Agent {
                 self.carry_realms().await;
             }
             self.units.desired_changed();
-            self.voice.beats.hasten();
+            self.publisher.beats.hasten();
         }
         self.queue(key);
         Ok(())
@@ -64,22 +67,23 @@ async fn take(
     tx: &mut SqliteConnection,
     command: &Command,
     set: &UnitSet,
-) -> Result<Result<Done, Refusal>, StoreError> {
+    key: Option<&RevisionKey>,
+) -> Result<Result<SetResult, CommandRefusal>, StoreError> {
     let gathered = match set.part {
         Some(part) => unit_set::gather(tx, part, &set.units, command.expires_ms).await?,
         None => Ok(Some(set.units.clone())),
     };
     let units = match gathered {
         Ok(Some(units)) => units,
-        Ok(None) => return Ok(Ok(Done::Kept)),
+        Ok(None) => return Ok(Ok(SetResult::Kept)),
         Err(refusal) => return Ok(Err(refusal)),
     };
     if units.is_empty() {
-        return Ok(Err(Refusal::new(RefusalCode::Invalid, "the set has no units")));
+        return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, "the set has no units")));
     }
     if let Err(refusal) = realm::take_in(tx, &command.realms).await? {
         return Ok(Err(refusal));
     }
-    let asker = Asker { operator: &command.operator, now_ms: clock::now_ms() };
-    Ok(unit_set::apply(tx, &units, asker).await?.map(Done::All))
+    let asker = ChangeContext { operator: &command.operator, now_ms: clock::now_ms(), key };
+    Ok(unit_set::apply(tx, &units, asker).await?.map(SetResult::All))
 }

@@ -1,4 +1,4 @@
-//! The retained topics of units: which of them no longer say what is.
+//! Tracks the retained topics of units: which of them are out of date.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use muster_topics::{
     unit::{Desired, UnitReport},
 };
 
-use super::unit::UnitStates;
+use super::unit::state::UnitStates;
 
 /// Units that are gone are cleared again on each connect, for nobody acknowledges a retained topic.
 /// A host that has lost this many units has better things to do.
@@ -20,7 +20,7 @@ const GONE_MAX: usize = 1_000;
 
 /// What is to be said of units.
 #[derive(Debug)]
-pub(crate) struct UnitTopics {
+pub struct UnitTopics {
     epoch: u64,
     seq: u64,
     states: UnitStates,
@@ -38,7 +38,7 @@ impl UnitTopics {
     }
 
     /// This is how units are now: what differs is due.
-    pub(crate) fn observe(&mut self, states: &UnitStates) {
+    pub fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
                 let told = (&told.desired, &told.observed, &told.hold, &told.pins);
@@ -118,7 +118,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::agent::unit::UnitState;
+    use crate::unit::UnitState;
 
     fn state(phase: Phase) -> UnitState {
         let spec = format!(
@@ -131,7 +131,7 @@ mod tests {
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
             pins: muster_topics::snapshot::Pins::default(),
-            slot: crate::rules::plan::Slot::First,
+            slot: muster_rules::plan::Slot::First,
             process: None,
             spec: None,
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_due_and_all_of_it_on_connect() {
+    fn changed_units_are_due_and_all_on_connect() {
         let mut topics = UnitTopics::new(1);
         topics.observe(&states(&[("d/a", Phase::Absent), ("d/b", Phase::Running)]));
         let (a, b) = ("d/a".to_owned(), "d/b".to_owned());

@@ -1,5 +1,6 @@
 //! Alerts, rules and silences.
 
+use muster_rules::time;
 use muster_topics::{
     Millis,
     alert::Rule,
@@ -7,8 +8,6 @@ use muster_topics::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::rules::time;
 
 /// One occurrence of an alert: an item of `GET /api/v1/alerts` (those that hold) and of `GET /api/v1/alerts/history`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,11 +1,13 @@
-//! Types of `POST /api/v1/apply`.
+//! Types of `POST /api/v1/apply`, and of what compares one unit.
 
-use muster_topics::name::{CommandId, HostId, UnitName};
+use muster_rules::{compare::FieldDifference, cost::ChangeCost};
+use muster_topics::{
+    name::{CommandId, HostId, UnitName},
+    unit::{Run, Spec},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::rules::{compare::FieldDifference, cost::Cost};
 
 /// `POST /api/v1/apply`: units are to be what documents say. Nothing is changed if there is anything wrong with any of
 /// the documents.
@@ -37,6 +39,18 @@ pub struct ApplyDocument {
     pub content: Value,
 }
 
+/// `POST /api/v1/hosts/{host}/units/{realm}/{name}/differences`: how a unit that is there differs from what it would be. The
+/// console alone can tell whether values of its environment do, for a report does not have them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompareUnit {
+    /// What it would be.
+    pub spec: Box<Spec>,
+    /// Whether it would run; as it does if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+}
+
 /// The answer to [`Apply`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
@@ -60,7 +74,7 @@ pub struct AppliedUnit {
     /// What becomes of it.
     pub action: ApplyAction,
     /// What that costs its process.
-    pub cost: Cost,
+    pub cost: ChangeCost,
     /// What changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<FieldDifference>,

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_an_order() {
+    fn every_sort_key_is_valid() {
         fn check<T: DeserializeOwned + Serialize>(words: &[&str]) {
             for word in words {
                 let order: T = serde_json::from_value((*word).into()).unwrap();

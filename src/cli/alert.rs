@@ -1,6 +1,12 @@
-//! `muster alert`: what somebody should look at on hosts, and when.
+//! `muster alert`: alerts of hosts, their history, rules, and silences.
 
 use clap::{Args, Subcommand, ValueEnum};
+use muster_api::{Alert, AlertRule, AlertSilence, AlertSort, AlertStanding, Host, NewAlertRule, NewAlertSilence};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
+use muster_rules::alert::{defaults, words};
 use muster_topics::{
     Millis,
     alert::{Metric, Rule, Severity},
@@ -9,23 +15,18 @@ use muster_topics::{
 };
 use reqwest::Method;
 
-use super::{Session, hostname::HostNames, print};
-use crate::{
-    api::{Alert, AlertRule, AlertSilence, AlertSort, AlertStanding, Host, NewAlertRule, NewAlertSilence},
-    clock,
-    failure::{Failure, Kind},
-    rules::alert::{defaults, words},
-};
+use super::{print, session::CliSession};
+use muster_api::host_names::HostNames;
 
 /// Verbs on alerts.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum AlertVerb {
     /// List alerts that hold
     #[command(alias = "list")]
     Ls {
         /// Which ones
         #[command(flatten)]
-        which: Which,
+        which: AlertFilterOptions,
         /// How many at most; 1,000 if it is not said
         #[arg(short = 'n', long, value_name = "N")]
         limit: Option<u32>,
@@ -34,7 +35,7 @@ pub enum Verb {
     History {
         /// Which ones
         #[command(flatten)]
-        which: Which,
+        which: AlertFilterOptions,
         /// How many at most
         #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
         limit: u32,
@@ -49,7 +50,7 @@ pub enum Verb {
                             muster alert set till-memory --metric unit_memory --of shop/till --above 512MiB\n  \
                             muster alert set cpu --host shop-7 --off"
     )]
-    Set(Set),
+    Set(RuleOptions),
     /// Remove a rule: what agents bring along under this name holds again
     Rm {
         /// Its name
@@ -84,7 +85,7 @@ pub enum Verb {
 
 /// Which alerts.
 #[derive(Args, Clone, Debug)]
-pub struct Which {
+pub struct AlertFilterOptions {
     /// Those of this host
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
@@ -101,7 +102,7 @@ pub struct Which {
 
 /// A rule, or what is to change of one.
 #[derive(Args, Clone, Debug)]
-pub struct Set {
+pub struct RuleOptions {
     /// Its name
     rule: Name,
     /// The one host that it is for; all, if left out
@@ -164,13 +165,13 @@ fn metric(text: &str) -> Result<Metric, String> {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: AlertVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Ls { which, limit } => list(session, "alerts", which, limit).await,
-        Verb::History { which, limit } => list(session, "alerts/history", which, Some(limit)).await,
-        Verb::Rules => rules(session).await,
-        Verb::Set(wanted) => set(session, wanted).await,
-        Verb::Rm { rule, host } => {
+        AlertVerb::Ls { which, limit } => list(session, "alerts", which, limit).await,
+        AlertVerb::History { which, limit } => list(session, "alerts/history", which, Some(limit)).await,
+        AlertVerb::Rules => rules(session).await,
+        AlertVerb::Set(wanted) => set(session, wanted).await,
+        AlertVerb::Rm { rule, host } => {
             let query = match host {
                 Some(host) => {
                     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
@@ -182,15 +183,15 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             print::say(format_args!("rule {rule} is removed"));
             Ok(())
         }
-        Verb::Silence { host, rule, time, reason } => {
+        AlertVerb::Silence { host, rule, time, reason } => {
             let wanted = NewAlertSilence { host, rule, reason, for_s: time.as_secs() };
             let silence: AlertSilence = session.client.post("alert-silences", &wanted).await?;
             let ends = print::age(silence.until_ms, clock::now_ms());
             print::say(format_args!("silence {} ends {ends}; `muster alert unsilence {0}` ends it now", silence.id));
             session.printer.data(&[silence])
         }
-        Verb::Silences => silences(session).await,
-        Verb::Unsilence { id } => {
+        AlertVerb::Silences => silences(session).await,
+        AlertVerb::Unsilence { id } => {
             session.client.order(Method::DELETE, &format!("alert-silences/{id}")).await?;
             print::say(format_args!("silence {id} is ended"));
             Ok(())
@@ -201,7 +202,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 /// The most alerts that the console lists at once.
 const ALERTS_MAX: usize = 1_000;
 
-async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -> Result<(), Failure> {
+async fn list(session: &CliSession, path: &str, which: AlertFilterOptions, limit: Option<u32>) -> Result<(), Failure> {
     let query: Vec<(&str, String)> = [
         which.host.map(|host| ("host", host)),
         which.select.map(|select| ("select", select.to_string())),
@@ -247,7 +248,7 @@ fn standing(one: &Alert, now_ms: Millis) -> String {
     }
 }
 
-async fn rules(session: &Session) -> Result<(), Failure> {
+async fn rules(session: &CliSession) -> Result<(), Failure> {
     let set: Vec<AlertRule> = session.client.get("alert-rules", &[]).await?;
     let hosts = hosts_of(session, set.iter().map(|one| one.host)).await?;
     let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
@@ -263,7 +264,7 @@ async fn rules(session: &Session) -> Result<(), Failure> {
     session.printer.table(&set, &["RULE", "HOSTS", "FROM", "SEVERITY", "RAISED"], rows)
 }
 
-async fn set(session: &Session, wanted: Set) -> Result<(), Failure> {
+async fn set(session: &CliSession, wanted: RuleOptions) -> Result<(), Failure> {
     let (name, host) = (wanted.rule.clone(), wanted.host.clone());
     let of_host: Option<Host> = match &host {
         Some(host) => Some(session.client.get(&format!("hosts/{host}"), &[]).await?),
@@ -280,11 +281,11 @@ async fn set(session: &Session, wanted: Set) -> Result<(), Failure> {
     session.printer.data(&[rule])
 }
 
-impl Set {
+impl RuleOptions {
     /// The rule that it comes to.
     fn of(self, before: Option<Rule>) -> Result<Rule, Failure> {
         let missing = |what: &str| {
-            Failure::new(Kind::Usage, format!("there is no rule {} yet, so it needs {what}", self.rule))
+            Failure::new(FailureKind::Usage, format!("there is no rule {} yet, so it needs {what}", self.rule))
                 .hint(format!("muster alert set {} --metric disk_used --above 80%", self.rule))
         };
         let metric = self.metric.or(before.as_ref().map(|rule| rule.metric)).ok_or_else(|| missing("--metric"))?;
@@ -314,7 +315,7 @@ impl Set {
 }
 
 /// All hosts, if any of what is listed is of one alone.
-async fn hosts_of(session: &Session, mut of: impl Iterator<Item = Option<HostId>>) -> Result<Vec<Host>, Failure> {
+async fn hosts_of(session: &CliSession, mut of: impl Iterator<Item = Option<HostId>>) -> Result<Vec<Host>, Failure> {
     if of.any(|host| host.is_some()) { session.client.get("hosts", &[]).await } else { Ok(Vec::new()) }
 }
 
@@ -324,7 +325,7 @@ fn whom(hosts: &[Host], names: &HostNames<'_>, host: Option<HostId>) -> String {
     hosts.iter().find(|host| host.id == id).map_or_else(|| id.to_string(), |host| names.show(id, &host.hostname))
 }
 
-async fn silences(session: &Session) -> Result<(), Failure> {
+async fn silences(session: &CliSession) -> Result<(), Failure> {
     let silences: Vec<AlertSilence> = session.client.get("alert-silences", &[]).await?;
     let hosts = hosts_of(session, silences.iter().map(|one| one.host)).await?;
     let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels() {
+    fn alert_levels_parse() {
         for (text, wanted) in [
             ("90%", Some(0.9)),
             ("80 %", Some(0.8)),
@@ -366,18 +367,18 @@ mod tests {
         }
     }
 
-    fn set(arguments: &str) -> Set {
+    fn set(arguments: &str) -> RuleOptions {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
-            set: Set,
+            set: RuleOptions,
         }
         let arguments = ["set"].into_iter().chain(arguments.split(' '));
         <Line as clap::Parser>::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).set
     }
 
     #[test]
-    fn what_is_not_said_stays_as_it_was() {
+    fn unset_options_keep_the_rule() {
         let disk = defaults::rules().remove(&"disk".parse::<Name>().unwrap()).unwrap();
         let of = |line: &str, before: Option<&Rule>| set(line).of(before.cloned());
         let rule = of("disk --above 95%", Some(&disk)).unwrap();

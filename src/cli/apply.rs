@@ -1,5 +1,5 @@
-//! `muster unit apply`: units become what documents say. What that means is decided by the console; here files are
-//! read, what would change is shown, and what does is followed to its end.
+//! `muster unit apply`: applies documents to units. The console decides what that means; this module
+//! reads files, shows the changes, and follows them to their end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +14,13 @@ use futures_util::{
     StreamExt as _,
     stream::{self, FuturesUnordered},
 };
+use muster_api::{
+    Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, ChangeCost, Command, CommandEvent, CommandHost,
+};
+use muster_base::{
+    failure::{Failure, FailureKind},
+    files,
+};
 use muster_topics::{
     name::{CommandId, UnitName},
     outcome::Status,
@@ -24,17 +31,14 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
-    Session,
-    change::{Done, Waiting, applied, no_answer, report},
-    exec,
-    hostname::HostNames,
-    print, target,
+    change::{ReachedUnit, WaitOptions, applied},
+    command_follower,
+    command_report::{no_answer, report},
+    print,
+    session::CliSession,
+    target,
 };
-use crate::{
-    api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost},
-    failure::{Failure, Kind},
-    files,
-};
+use muster_api::host_names::HostNames;
 
 /// The largest file: what the console takes of all of them together.
 const FILE_MAX_BYTES: u64 = 2 * 1024 * 1024;
@@ -55,7 +59,7 @@ const FOLLOWED: usize = 16;
                         each does all of it or nothing. Exit codes: 0 all is \
                         as it was said, 1 something could not be done, 2 a document is wrong."
 )]
-pub struct Apply {
+pub struct ApplyArgs {
     /// Files of documents; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -72,12 +76,12 @@ pub struct Apply {
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
 }
 
 /// What became of a unit.
 #[derive(Debug, Serialize)]
-struct Conclusion<'a> {
+struct UnitResult<'a> {
     #[serde(flatten)]
     unit: &'a AppliedUnit,
     done: bool,
@@ -92,7 +96,7 @@ struct Conclusion<'a> {
 ///
 /// # Errors
 /// If a document is wrong, nobody says yes, or something cannot be done.
-pub async fn run(apply: Apply, session: &Session) -> Result<(), Failure> {
+pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> {
     let hosts = match &apply.select {
         Some(select) => target::picked(session, select).await?,
         None if apply.hosts.is_empty() => session.context.host.iter().map(ToString::to_string).collect(),
@@ -136,12 +140,11 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<ApplyDocument>, Failure> {
         }
     }
     if !wrong.is_empty() {
-        return Err(Failure::new(Kind::Usage, wrong.join("\n")));
+        return Err(Failure::new(FailureKind::Usage, wrong.join("\n")));
     }
     if documents.is_empty() {
-        return Err(
-            Failure::new(Kind::Usage, "there is no document").hint("`muster unit apply --help` says what one is")
-        );
+        return Err(Failure::new(FailureKind::Usage, "there is no document")
+            .hint("`muster unit apply --help` says what one is"));
     }
     Ok(documents)
 }
@@ -215,14 +218,14 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-fn show(session: &Session, units: &[AppliedUnit]) -> Result<(), Failure> {
+fn show(session: &CliSession, units: &[AppliedUnit]) -> Result<(), Failure> {
     session.printer.table(&units, &HEADER, rows(units))
 }
 
 /// What interrupts more than one process needs a yes.
 fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     let interrupted: Vec<&AppliedUnit> =
-        units.iter().filter(|unit| matches!(unit.cost, Cost::Restart | Cost::Stop)).collect();
+        units.iter().filter(|unit| matches!(unit.cost, ChangeCost::Restart | ChangeCost::Stop)).collect();
     if yes || interrupted.len() < 2 {
         return Ok(());
     }
@@ -234,14 +237,14 @@ fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }
-    Err(Failure::new(Kind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
 }
 
 /// Which unit of the answer, and why it failed.
-type Failures = BTreeMap<usize, Failure>;
+type FailedUnit = BTreeMap<usize, Failure>;
 
 /// A host has answered a command.
-struct Answer {
+struct HostResult {
     command: Arc<Command>,
     line: CommandHost,
 }
@@ -251,10 +254,10 @@ const ANSWERS: usize = 64;
 
 /// The units whose hosts are away, if those are not to be waited for: it is said which, and what becomes of them.
 async fn tell_away(
-    session: &Session,
+    session: &CliSession,
     units: &[AppliedUnit],
     left: &BTreeSet<usize>,
-    waiting: Waiting,
+    waiting: WaitOptions,
 ) -> Result<BTreeSet<usize>, Failure> {
     let mut away = BTreeSet::new();
     let places = || units.iter().enumerate().filter(|(place, _)| left.contains(place));
@@ -268,7 +271,7 @@ async fn tell_away(
         let before = away.len();
         away.extend(places().filter(|(_, unit)| is_away(unit)).map(|(place, _)| place));
         if away.len() > before {
-            print::say(format_args!("{}; {}", exec::waits(&command), exec::look(&command)));
+            print::say(format_args!("{}; {}", command_follower::waits(&command), command_follower::look(&command)));
         }
     }
     Ok(away)
@@ -277,10 +280,10 @@ async fn tell_away(
 /// Follows every command until each of its units is what it should be: on each host by itself, so that one that is away keeps no
 /// other waiting. Gives what failed, and what waits for hosts that are away.
 async fn follow_all(
-    session: &Session,
+    session: &CliSession,
     units: &[AppliedUnit],
-    waiting: Waiting,
-) -> Result<(Failures, BTreeSet<usize>), Failure> {
+    waiting: WaitOptions,
+) -> Result<(FailedUnit, BTreeSet<usize>), Failure> {
     let mut left: BTreeSet<usize> = BTreeSet::new();
     for (place, unit) in units.iter().enumerate() {
         match unit.command {
@@ -293,7 +296,7 @@ async fn follow_all(
     let mut away = tell_away(session, units, &left, waiting).await?;
     left.retain(|place| !away.contains(place));
     if waiting.no_wait {
-        return Ok((Failures::new(), away));
+        return Ok((FailedUnit::new(), away));
     }
     let limit: Duration = waiting.timeout.into();
     let commands: BTreeSet<CommandId> =
@@ -301,7 +304,7 @@ async fn follow_all(
     let (tell, mut told) = mpsc::channel(ANSWERS);
     let listen = |command| listen(session, command, limit, tell.clone());
     let mut listeners = stream::iter(commands.into_iter().map(listen).collect::<Vec<_>>()).buffer_unordered(FOLLOWED);
-    let (mut waits, mut failures, mut is_over) = (FuturesUnordered::new(), Failures::new(), false);
+    let (mut waits, mut failures, mut is_over) = (FuturesUnordered::new(), FailedUnit::new(), false);
     // Those who are left are there: nobody listens on for the others.
     while !(left.is_empty() && waits.is_empty()) {
         tokio::select! {
@@ -322,7 +325,7 @@ async fn follow_all(
                 failures.extend(result.err().map(|failure: Failure| (place, failure)));
             }
             // One whose connection has just broken may be back in a moment, or away after all.
-            () = tokio::time::sleep(exec::SILENCE), if !(left.is_empty() || is_over) => {
+            () = tokio::time::sleep(command_follower::SILENCE), if !(left.is_empty() || is_over) => {
                 let gone = tell_away(session, units, &left, waiting).await?;
                 left.retain(|place| !gone.contains(place));
                 away.extend(gone);
@@ -342,20 +345,20 @@ async fn follow_all(
 fn settled(
     units: &[AppliedUnit],
     left: &mut BTreeSet<usize>,
-    Answer { command, line }: &Answer,
-) -> Vec<(usize, Option<Done>)> {
+    HostResult { command, line }: &HostResult,
+) -> Vec<(usize, Option<ReachedUnit>)> {
     let Some(status) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else { return Vec::new() };
     let is_there = |place: usize| units.get(place).filter(|unit| unit.host == line.host);
-    let found: Vec<(usize, Option<Done>)> = match status {
+    let found: Vec<(usize, Option<ReachedUnit>)> = match status {
         Status::AppliedSet { units: done } => {
-            let done_as = |name: &UnitName| done.iter().find(|one| one.unit == *name).map(Done::of);
+            let done_as = |name: &UnitName| done.iter().find(|one| one.unit == *name).map(ReachedUnit::of);
             let of = |place: &usize| Some((*place, Some(done_as(&is_there(*place)?.unit)?)));
             left.iter().filter_map(of).collect()
         }
         Status::Completed => Vec::new(),
         _ => {
             let is_of = |place: &&usize| is_there(**place).is_some_and(|unit| unit.command == Some(command.id));
-            left.iter().filter(is_of).map(|place| (*place, Done::applied(command, status))).collect()
+            left.iter().filter(is_of).map(|place| (*place, ReachedUnit::applied(command, status))).collect()
         }
     };
     left.retain(|place| found.iter().all(|(settled, _)| settled != place));
@@ -364,10 +367,10 @@ fn settled(
 
 /// Tells of each answer to a command as it comes.
 async fn listen(
-    session: &Session,
+    session: &CliSession,
     command: CommandId,
     limit: Duration,
-    tell: mpsc::Sender<Answer>,
+    tell: mpsc::Sender<HostResult>,
 ) -> Result<(), Failure> {
     let command: Arc<Command> = Arc::new(session.client.get(&format!("commands/{command}"), &[]).await?);
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
@@ -376,7 +379,7 @@ async fn listen(
             match events.next().await? {
                 Some(CommandEvent::Host(line)) if line.outcome.is_some() => {
                     // Who listens is there as long as this is.
-                    let _ = tell.send(Answer { command: command.clone(), line }).await;
+                    let _ = tell.send(HostResult { command: command.clone(), line }).await;
                 }
                 Some(CommandEvent::Host(_) | CommandEvent::Output { .. }) => {}
                 Some(CommandEvent::End) | None => return Ok(()),
@@ -388,12 +391,12 @@ async fn listen(
 }
 
 async fn finish(
-    session: &Session,
+    session: &CliSession,
     command: Arc<Command>,
     line: CommandHost,
     place: usize,
-    done: Option<Done>,
-    waiting: Waiting,
+    done: Option<ReachedUnit>,
+    waiting: WaitOptions,
 ) -> (usize, Result<(), Failure>) {
     let result = async {
         report(&command, std::slice::from_ref(&line))?;
@@ -406,9 +409,9 @@ async fn finish(
 }
 
 fn conclude(
-    session: &Session,
+    session: &CliSession,
     units: &[AppliedUnit],
-    (failures, away): (Failures, &BTreeSet<usize>),
+    (failures, away): (FailedUnit, &BTreeSet<usize>),
     no_wait: bool,
 ) -> Result<(), Failure> {
     let error = |place: &usize| failures.get(place).map(|failure| failure.message.clone().unwrap_or_default());
@@ -416,7 +419,7 @@ fn conclude(
         let error = error(&place);
         let waits = away.contains(&place);
         let done = error.is_none() && !waits && !(no_wait && unit.command.is_some());
-        Conclusion { unit, done, waits, error }
+        UnitResult { unit, done, waits, error }
     });
     session.printer.data(&done.collect::<Vec<_>>())?;
     let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
@@ -441,9 +444,9 @@ fn conclude(
     }
     match first {
         None if away.is_empty() || no_wait => Ok(()),
-        None => Err(Failure::silent(Kind::Failed)),
+        None => Err(Failure::silent(FailureKind::Failed)),
         Some(kind) if kinds.len() == 1 => Err(Failure::silent(kind)),
-        Some(_) => Err(Failure::silent(Kind::Failed)),
+        Some(_) => Err(Failure::silent(FailureKind::Failed)),
     }
 }
 

@@ -11,6 +11,13 @@ use std::{
 
 use clap::{Args, Subcommand};
 use futures_util::StreamExt;
+use muster_api::{Artifact, Collect, Collected, StoredManifest};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureContext, FailureKind},
+    files, terminal,
+};
+use muster_rules::id;
 use muster_topics::{
     manifest::Manifest,
     name::{Digest, Name, Version},
@@ -20,15 +27,7 @@ use serde::Serialize;
 use tokio::fs::File;
 use tokio_util::io::ReaderStream;
 
-use super::{Session, print};
-use crate::{
-    api::{Artifact, Collect, Collected, StoredManifest},
-    clock,
-    failure::{Context, Failure, Kind},
-    files,
-    rules::id,
-    terminal,
-};
+use super::{print, session::CliSession};
 
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -38,9 +37,9 @@ const MANIFEST_SUFFIX: &str = ".manifest.json";
 
 /// Verbs on artifacts.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum ArtifactVerb {
     /// Add a file under a role and a version; adding the same one again changes nothing
-    Add(Add),
+    Add(AddArgs),
     /// List artifacts, newest first
     #[command(alias = "list")]
     Ls,
@@ -85,7 +84,7 @@ config_schema wants is refused.
 Examples:
   muster artifact add ./till                                 (with ./till.manifest.json beside it)
   muster artifact add ./server --role server --version 1.0.0")]
-pub struct Add {
+pub struct AddArgs {
     /// The file: a program, or a script with `#!`
     file: PathBuf,
     /// What it is for; the manifest may say so instead
@@ -103,21 +102,21 @@ pub struct Add {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: ArtifactVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Add(wanted) => {
+        ArtifactVerb::Add(wanted) => {
             let artifact = add(session, &wanted).await?;
             show(session, artifact).await
         }
-        Verb::Ls => {
+        ArtifactVerb::Ls => {
             let artifacts: Vec<Artifact> = session.client.get("artifacts", &[]).await?;
             let empty = "no artifacts; `muster artifact add FILE --role R --version V` adds one";
             list(session, &artifacts, empty)
         }
-        Verb::Show { artifact } => show(session, find(session, &artifact).await?).await,
-        Verb::Rm { artifact } => {
+        ArtifactVerb::Show { artifact } => show(session, find(session, &artifact).await?).await,
+        ArtifactVerb::Rm { artifact } => {
             let (role, version) = artifact.split_once('@').ok_or_else(|| {
-                Failure::new(Kind::Usage, format!("{artifact:?} is no ROLE@VERSION"))
+                Failure::new(FailureKind::Usage, format!("{artifact:?} is no ROLE@VERSION"))
                     .hint("`muster artifact ls` lists them")
             })?;
             let (role, version): (Name, Version) = (role.parse().map_err(usage)?, version.parse().map_err(usage)?);
@@ -125,21 +124,21 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             print::say(format_args!("{artifact} is removed"));
             Ok(())
         }
-        Verb::Gc { dry_run, yes } => collect(session, dry_run, yes).await,
+        ArtifactVerb::Gc { dry_run, yes } => collect(session, dry_run, yes).await,
     }
 }
 
 fn usage(error: muster_topics::name::NameError) -> Failure {
-    Failure::new(Kind::Usage, error)
+    Failure::new(FailureKind::Usage, error)
 }
 
-fn list(session: &Session, artifacts: &[Artifact], empty: &str) -> Result<(), Failure> {
+fn list(session: &CliSession, artifacts: &[Artifact], empty: &str) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     let row = |artifact: &Artifact| {
         vec![
             artifact.role.to_string(),
             artifact.version.to_string(),
-            crate::size::print(artifact.size_bytes),
+            muster_topics::size::print(artifact.size_bytes),
             artifact.sha256.short().to_owned(),
             artifact.manifest.as_ref().map(|_| "yes".to_owned()).unwrap_or_default(),
             print::age(artifact.added_ms, now_ms),
@@ -148,41 +147,41 @@ fn list(session: &Session, artifacts: &[Artifact], empty: &str) -> Result<(), Fa
     session.printer.list(artifacts, &["ROLE", "VERSION", "SIZE", "SHA-256", "MANIFEST", "ADDED"], row, empty)
 }
 
-async fn collect(session: &Session, dry_run: bool, yes: bool) -> Result<(), Failure> {
+async fn collect(session: &CliSession, dry_run: bool, yes: bool) -> Result<(), Failure> {
     let ask = |dry_run| async move { session.client.post::<_, Collected>("artifacts/gc", &Collect { dry_run }).await };
     let mut found = ask(true).await?;
     let count = found.artifacts.len();
     if !dry_run && found.freed_bytes > 0 {
         let names: String = found.artifacts.iter().map(|one| format!("\n  {}@{}", one.role, one.version)).collect();
         if count > 1 && !yes && !print::confirm(&format!("remove {count} artifacts?{names}\n")) {
-            return Err(Failure::new(Kind::Usage, format!("to remove {count} artifacts needs a yes:{names}"))
+            return Err(Failure::new(FailureKind::Usage, format!("to remove {count} artifacts needs a yes:{names}"))
                 .hint("say --yes, or --dry-run to only see which"));
         }
         found = ask(false).await?;
     }
     list(session, &found.artifacts, "every artifact is needed")?;
-    let freed = crate::size::print(found.freed_bytes);
+    let freed = muster_topics::size::print(found.freed_bytes);
     print::say(if dry_run { format!("{freed} would be free") } else { format!("{freed} are free") });
     Ok(())
 }
 
 /// An artifact with what its author says of it.
 #[derive(Serialize)]
-struct Described<'a> {
+struct DescribedArtifact<'a> {
     #[serde(flatten)]
     artifact: &'a Artifact,
     #[serde(skip_serializing_if = "Option::is_none")]
     says: Option<&'a Manifest>,
 }
 
-async fn show(session: &Session, artifact: Artifact) -> Result<(), Failure> {
+async fn show(session: &CliSession, artifact: Artifact) -> Result<(), Failure> {
     let says = manifest(session, &artifact).await?;
-    session.printer.one(&Described { artifact: &artifact, says: says.as_ref() }, || {
+    session.printer.one(&DescribedArtifact { artifact: &artifact, says: says.as_ref() }, || {
         let mut lines = vec![
             ("role", artifact.role.to_string()),
             ("version", artifact.version.to_string()),
             ("sha-256", artifact.sha256.to_string()),
-            ("size", crate::size::print(artifact.size_bytes)),
+            ("size", muster_topics::size::print(artifact.size_bytes)),
             ("added", print::age(artifact.added_ms, clock::now_ms())),
         ];
         lines.extend(says.as_ref().map(described).unwrap_or_default());
@@ -215,7 +214,7 @@ fn described(says: &Manifest) -> Vec<(&'static str, String)> {
 ///
 /// # Errors
 /// If the console cannot be asked.
-pub async fn manifest(session: &Session, artifact: &Artifact) -> Result<Option<Manifest>, Failure> {
+pub async fn manifest(session: &CliSession, artifact: &Artifact) -> Result<Option<Manifest>, Failure> {
     match &artifact.manifest {
         Some(sha256) => session.client.get(&format!("manifests/{sha256}"), &[]).await.map(Some),
         None => Ok(None),
@@ -223,7 +222,7 @@ pub async fn manifest(session: &Session, artifact: &Artifact) -> Result<Option<M
 }
 
 /// The manifest for a file: the one that is named, or the one that lies beside it.
-async fn read_manifest(wanted: &Add) -> Result<Option<Manifest>, Failure> {
+async fn read_manifest(wanted: &AddArgs) -> Result<Option<Manifest>, Failure> {
     let path = match &wanted.manifest {
         Some(path) => path.clone(),
         None => {
@@ -238,7 +237,7 @@ async fn read_manifest(wanted: &Add) -> Result<Option<Manifest>, Failure> {
     };
     let text = files::read_text(&path).trying(format_args!("the manifest {}", path.display()))?;
     let manifest = serde_json::from_str(&text).map_err(|error| {
-        Failure::new(Kind::Usage, format!("the manifest {}: {error}", path.display()))
+        Failure::new(FailureKind::Usage, format!("the manifest {}: {error}", path.display()))
             .hint("`muster artifact add --help` shows one")
     })?;
     Ok(Some(manifest))
@@ -252,22 +251,22 @@ fn label<T: PartialEq + std::fmt::Display + Clone>(
 ) -> Result<T, Failure> {
     match (flag, says) {
         (Some(flag), Some(says)) if flag != says => {
-            Err(Failure::new(Kind::Usage, format!("--{what} is {flag}, and the manifest says {says}"))
+            Err(Failure::new(FailureKind::Usage, format!("--{what} is {flag}, and the manifest says {says}"))
                 .hint(format!("leave --{what} out")))
         }
         (Some(label), _) | (None, Some(label)) => Ok(label.clone()),
-        (None, None) => Err(Failure::new(Kind::Usage, format!("--{what} is missing, and no manifest says it"))
+        (None, None) => Err(Failure::new(FailureKind::Usage, format!("--{what} is missing, and no manifest says it"))
             .hint("`muster artifact add --help` tells what a manifest is")),
     }
 }
 
-async fn add(session: &Session, wanted: &Add) -> Result<Artifact, Failure> {
+async fn add(session: &CliSession, wanted: &AddArgs) -> Result<Artifact, Failure> {
     let path: &Path = &wanted.file;
     let what = format!("the file {}", path.display());
     let file = File::open(path).await.trying(&what)?;
     let metadata = file.metadata().await.trying(&what)?;
     if !metadata.is_file() {
-        return Err(Failure::new(Kind::Usage, format!("{what} is not a plain file")));
+        return Err(Failure::new(FailureKind::Usage, format!("{what} is not a plain file")));
     }
     let manifest = read_manifest(wanted).await?;
     let says = manifest.as_ref();
@@ -281,7 +280,7 @@ async fn add(session: &Session, wanted: &Add) -> Result<Artifact, Failure> {
     upload(session, file, metadata.len(), &query).await
 }
 
-async fn upload(session: &Session, file: File, size: u64, query: &[(&str, String)]) -> Result<Artifact, Failure> {
+async fn upload(session: &CliSession, file: File, size: u64, query: &[(&str, String)]) -> Result<Artifact, Failure> {
     let sent = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sent);
     let pieces = ReaderStream::with_capacity(file, PIECE_BYTES).inspect(move |piece| {
@@ -302,7 +301,7 @@ const PROGRESS_FROM_BYTES: u64 = 8 * 1024 * 1024;
 fn show_progress(sent: u64, size: u64) {
     if size > PROGRESS_FROM_BYTES {
         let (sent_words, size_words, percent) =
-            (crate::size::print(sent), crate::size::print(size), sent * 100 / size.max(1));
+            (muster_topics::size::print(sent), muster_topics::size::print(size), sent * 100 / size.max(1));
         terminal::progress(&format!("{sent_words} of {size_words} ({percent} %)  "));
     }
 }
@@ -312,7 +311,7 @@ fn show_progress(sent: u64, size: u64) {
 ///
 /// # Errors
 /// If there is none.
-pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
+pub async fn find(session: &CliSession, text: &str) -> Result<Artifact, Failure> {
     if let Ok(sha256) = text.parse::<Digest>() {
         return session.client.get(&format!("artifacts/{sha256}"), &[]).await;
     }
@@ -326,7 +325,7 @@ pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
         return session.client.get(&format!("artifacts/{text}"), &[]).await;
     }
     newer::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
-        Failure::new(Kind::Failed, format!("there is no artifact {text}"))
+        Failure::new(FailureKind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact add` adds one")
     })
 }
@@ -336,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_said_once() {
+    fn repeated_label_is_refused() {
         let (one, two) = ("a".to_owned(), "b".to_owned());
         let check = |flag, says| label("role", flag, says).map_err(|failure| failure.message.unwrap_or_default());
         assert_eq!(check(Some(&one), None), Ok(one.clone()));

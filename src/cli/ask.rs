@@ -1,5 +1,5 @@
-//! `muster yuno command` and `muster yuno stats`: asking yunos something on their channels, one or many, with one
-//! answer for all.
+//! `muster yuno command` and `muster yuno stats`: ask one or many yunos on their channels, with one
+//! result for all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,6 +8,8 @@ use std::{
 
 use clap::Args;
 use futures_util::future::join_all;
+use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget, Unit};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     channel::Complaint,
     command::{Forward, Verb},
@@ -17,14 +19,11 @@ use muster_topics::{
 use serde_json::{Map, Value};
 
 use super::{
-    Session, exec,
-    hostname::HostNames,
+    command_verdict, exec,
+    session::CliSession,
     target::{self, UnitRef},
 };
-use crate::{
-    api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget, Unit},
-    failure::{Failure, Kind},
-};
+use muster_api::host_names::HostNames;
 
 /// How much longer than the yunos may take an answer may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
@@ -34,7 +33,7 @@ const EXPIRES_MIN_MS: u64 = 1_000;
 
 /// Where to ask, and for how long.
 #[derive(Args, Clone, Debug)]
-pub struct Whom {
+pub struct AskOptions {
     /// The host, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
@@ -53,7 +52,7 @@ pub struct Whom {
                         muster yuno command --all default/till load --json '{\"items\": [1, 2]}'\n\n\
                         A word with a / before the command's name is a unit. Values of K=V are texts; --json gives any \
                         others. Exit codes: 0 every yuno did it, 1 one did not.")]
-pub struct Ask {
+pub struct AskArgs {
     /// Units (REALM/NAME or HOST:REALM/NAME), the command's name, and its arguments
     #[arg(required = true, num_args = 2.., value_names = ["UNIT", "NAME", "K=V"])]
     pub words: Vec<String>,
@@ -62,30 +61,31 @@ pub struct Ask {
     pub json: Option<String>,
     /// Where, and for how long
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: AskOptions,
 }
 
 /// Ask a yuno, or several, for numbers about itself.
 #[derive(Args, Clone, Debug)]
-pub struct Stats {
+pub struct StatsArgs {
     /// REALM/NAME or HOST:REALM/NAME
     #[arg(required = true)]
     pub units: Vec<UnitRef>,
     /// Where, and for how long
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: AskOptions,
 }
 
 /// What is asked: the words of a command line, taken apart.
 #[derive(Debug, PartialEq)]
-struct Asked {
+struct Question {
     units: Vec<UnitRef>,
     name: String,
     args: Map<String, Value>,
 }
 
-fn take_apart(words: &[String], json: Option<&str>) -> Result<Asked, Failure> {
-    let wrong = |message: String| Failure::new(Kind::Usage, message).hint("`muster yuno command --help` has examples");
+fn take_apart(words: &[String], json: Option<&str>) -> Result<Question, Failure> {
+    let wrong =
+        |message: String| Failure::new(FailureKind::Usage, message).hint("`muster yuno command --help` has examples");
     let split = words.iter().position(|word| !word.contains('/'));
     let Some((units, [name, variables @ ..])) = split.map(|at| words.split_at(at)) else {
         return Err(wrong("there is no name of a command after the units".to_owned()));
@@ -106,15 +106,15 @@ fn take_apart(words: &[String], json: Option<&str>) -> Result<Asked, Failure> {
         let (name, value) = exec::parse_variable(word).map_err(|why| wrong(format!("{word:?}: {why}")))?;
         args.insert(name, value.into());
     }
-    Ok(Asked { units: units.collect::<Result<_, _>>()?, name: name.clone(), args })
+    Ok(Question { units: units.collect::<Result<_, _>>()?, name: name.clone(), args })
 }
 
 /// Passes a command on.
 ///
 /// # Errors
 /// If it cannot be passed on, or a yuno has not done it.
-pub async fn command(session: &Session, ask: Ask) -> Result<(), Failure> {
-    let Asked { units, name, args } = take_apart(&ask.words, ask.json.as_deref())?;
+pub async fn command(session: &CliSession, ask: AskArgs) -> Result<(), Failure> {
+    let Question { units, name, args } = take_apart(&ask.words, ask.json.as_deref())?;
     let verb =
         |units, timeout_ms| Verb::UnitCommand(Forward { units, name: name.clone(), args: args.clone(), timeout_ms });
     forward(session, &units, &ask.whom, verb).await
@@ -124,17 +124,17 @@ pub async fn command(session: &Session, ask: Ask) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If that is not possible, or a yuno has not answered.
-pub async fn stats(session: &Session, stats: Stats) -> Result<(), Failure> {
+pub async fn stats(session: &CliSession, stats: StatsArgs) -> Result<(), Failure> {
     forward(session, &stats.units, &stats.whom, |units, timeout_ms| Verb::UnitStats { units, timeout_ms }).await
 }
 
 /// What one host has answered, unit by unit.
-type Answers = BTreeMap<UnitName, UnitAnswer>;
+type HostAnswers = BTreeMap<UnitName, UnitAnswer>;
 
 async fn forward(
-    session: &Session,
+    session: &CliSession,
     wanted: &[UnitRef],
-    whom: &Whom,
+    whom: &AskOptions,
     verb: impl Fn(Vec<UnitName>, u64) -> Verb,
 ) -> Result<(), Failure> {
     let all: Vec<Unit> = session.client.get("units", &[]).await?;
@@ -166,7 +166,7 @@ async fn forward(
         answers.iter().map(|(name, answer)| vec![name.clone(), words(answer)]),
     )?;
     let is_good = |answer: &UnitAnswer| matches!(answer, UnitAnswer::Ok(_));
-    if answers.values().all(is_good) { Ok(()) } else { Err(Failure::silent(Kind::Failed)) }
+    if answers.values().all(is_good) { Ok(()) } else { Err(Failure::silent(FailureKind::Failed)) }
 }
 
 fn words(answer: &UnitAnswer) -> String {
@@ -180,12 +180,12 @@ fn words(answer: &UnitAnswer) -> String {
 
 /// Asks the units of one host. What cannot be had of the host is each of its units' answer.
 async fn ask_host(
-    session: &Session,
+    session: &CliSession,
     host: HostId,
     units: &BTreeSet<UnitName>,
     verb: Verb,
     timeout_ms: u64,
-) -> Result<Answers, Failure> {
+) -> Result<HostAnswers, Failure> {
     let target = NewTarget::Hosts(vec![host.to_string()]);
     let wanted = NewCommand { target, expires_in_ms: Some(timeout_ms.max(EXPIRES_MIN_MS)), verb };
     let command: Command = session.client.post("commands", &wanted).await?;
@@ -208,13 +208,13 @@ async fn ask_host(
             let code = serde_json::to_value(code).ok().and_then(|code| Some(code.as_str()?.to_owned()));
             nobody(code.as_deref().unwrap_or("refused"), message)
         }
-        Some(status) => nobody("lost", exec::status(&status)),
+        Some(status) => nobody("lost", command_verdict::status(&status)),
     }
 }
 
 /// Waits for the one host's outcome, and puts its output together.
-async fn gather(session: &Session, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
-    let gone = || Failure::new(Kind::Unreachable, "the console ended the connection");
+async fn gather(session: &CliSession, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
+    let gone = || Failure::new(FailureKind::Unreachable, "the console ended the connection");
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
     let mut pieces: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut line = command.hosts.first().cloned().ok_or_else(gone)?;
@@ -246,7 +246,7 @@ mod tests {
     fn check(words: &[&str], json: Option<&str>, wanted: Option<(&[&str], &str, Value)>) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let found = take_apart(&words, json).ok();
-        let wanted = wanted.map(|(units, name, args)| Asked {
+        let wanted = wanted.map(|(units, name, args)| Question {
             units: units.iter().map(|unit| unit.parse().unwrap()).collect(),
             name: name.to_owned(),
             args: args.as_object().unwrap().clone(),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines() {
+    fn question_lines_parse() {
         check(&["a/b", "level"], None, Some((&["a/b"], "level", json!({}))));
         check(&["a/b", "h:a/c", "set", "to=a/b=c"], None, Some((&["a/b", "h:a/c"], "set", json!({"to": "a/b=c"}))));
         check(&["a/b", "set", "x=1"], Some(r#"{"y":[2]}"#), Some((&["a/b"], "set", json!({"x": "1", "y": [2]}))));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_words() {
+    fn answers_are_formatted() {
         let error = UnitAnswer::Error(Complaint { code: "deadline".into(), message: "late".into() });
         assert_eq!(words(&error), "deadline: late");
         assert_eq!(words(&UnitAnswer::Ok(Value::Null)), "done");

@@ -1,9 +1,12 @@
-//! Verbs that change units: asking first where there is much to lose, then one result for each unit.
+//! Verbs that change units: confirmation where much is at stake, then one result for each unit.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use futures_util::{StreamExt, stream};
+use muster_api::{Command, CommandHost, CompareUnit, FieldDifference, NewCommand, NewTarget, Unit};
+use muster_base::failure::{Failure, FailureKind};
+use muster_rules::order;
 use muster_topics::{
     command::{UnitSet, UnitWish, Verb as Asked},
     name::{CommandId, HostId, LabelValue, Name, UnitName},
@@ -16,25 +19,23 @@ use muster_topics::{
 use serde::Serialize;
 
 use super::{
-    Session,
-    command::asked,
-    exec,
-    hostname::HostNames,
+    command_follower,
+    command_text::asked,
     print,
     rollback::millis,
+    session::CliSession,
     target::{self, Noun, UnitRef},
-    unit::units,
+    unit_lookup::units,
     wait,
 };
-use crate::{
-    api::{Command, CommandHost, FieldDifference, NewCommand, NewTarget, Unit},
-    failure::{Failure, Kind},
-    rules::{compare::compare, order},
-};
+use muster_api::host_names::HostNames;
+
+pub(super) use super::command_report::no_answer;
+pub use super::command_report::report;
 
 /// Which units a verb changes, and how long to wait for it.
 #[derive(Args, Clone, Debug)]
-pub struct Change {
+pub struct UnitChange {
     /// REALM/NAME or HOST:REALM/NAME; with --all alone, every one of the kind that is named before the verb
     #[arg(required_unless_present_any = ["all", "select"])]
     pub units: Vec<UnitRef>,
@@ -52,12 +53,12 @@ pub struct Change {
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
-    pub(super) wait: Waiting,
+    pub(super) wait: WaitOptions,
 }
 
 /// How long to wait, and how long the command waits.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Waiting {
+pub struct WaitOptions {
     /// Do not wait until it is done, nor for an answer: end as soon as the console has stored it
     #[arg(long, conflicts_with = "wait_offline")]
     pub no_wait: bool,
@@ -73,7 +74,7 @@ pub struct Waiting {
     pub expires: Option<humantime::Duration>,
 }
 
-impl Waiting {
+impl WaitOptions {
     /// The time that a command may wait for its hosts, if that was said.
     #[must_use]
     pub(super) fn expires_in_ms(&self) -> Option<u64> {
@@ -83,7 +84,7 @@ impl Waiting {
 
 /// What a verb came to for whom it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ChangeProgress {
     /// It is as it was asked to be.
     Done,
     /// The console has stored it, and nobody waited for more.
@@ -92,7 +93,7 @@ pub enum Progress {
     Waits(CommandId),
 }
 
-impl Progress {
+impl ChangeProgress {
     /// The failure of a verb that had one thing to do.
     ///
     /// # Errors
@@ -100,7 +101,7 @@ impl Progress {
     pub(super) fn verdict(self) -> Result<(), Failure> {
         match self {
             Self::Done | Self::Stored(_) => Ok(()),
-            Self::Waits(_) => Err(Failure::silent(Kind::Failed)),
+            Self::Waits(_) => Err(Failure::silent(FailureKind::Failed)),
         }
     }
 
@@ -114,7 +115,7 @@ impl Progress {
 
 /// What a verb does to units.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum UnitAction {
     /// Start it.
     Run,
     /// Start it, and have it play.
@@ -142,14 +143,14 @@ pub enum Action {
     /// Send its process a signal.
     Signal(Signal),
     /// Change what it may use.
-    Quota(Quota),
+    Quota(LimitOptions),
     /// Forget it.
     Remove,
 }
 
 /// Limits to change: those that are not named stay, and one that is named with nothing goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quota {
+pub struct LimitOptions {
     /// Memory, in bytes.
     pub memory_bytes: Option<Option<u64>>,
     /// Time of processors.
@@ -160,7 +161,7 @@ pub struct Quota {
     pub disk_bytes: Option<Option<u64>>,
 }
 
-impl Quota {
+impl LimitOptions {
     /// What comes of limits.
     fn of(self, limits: Limits) -> Limits {
         Limits {
@@ -171,7 +172,7 @@ impl Quota {
     }
 }
 
-impl Action {
+impl UnitAction {
     /// What it is called where somebody is asked about it.
     fn word(&self) -> String {
         match self {
@@ -232,7 +233,7 @@ impl Action {
 
 /// What a verb came to for one unit.
 #[derive(Debug, Serialize)]
-struct Conclusion<'a> {
+struct ChangeResult<'a> {
     host: HostId,
     hostname: &'a str,
     unit: &'a UnitName,
@@ -249,14 +250,17 @@ struct Conclusion<'a> {
     error: Option<&'a str>,
 }
 
-impl<'a> Conclusion<'a> {
-    fn new((host, hostname, unit): (HostId, &'a str, &'a UnitName), result: &'a Result<Progress, Failure>) -> Self {
+impl<'a> ChangeResult<'a> {
+    fn new(
+        (host, hostname, unit): (HostId, &'a str, &'a UnitName),
+        result: &'a Result<ChangeProgress, Failure>,
+    ) -> Self {
         Self {
             host,
             hostname,
             unit,
-            done: matches!(result, Ok(Progress::Done)),
-            waits: matches!(result, Ok(Progress::Waits(_))),
+            done: matches!(result, Ok(ChangeProgress::Done)),
+            waits: matches!(result, Ok(ChangeProgress::Waits(_))),
             command: result.as_ref().ok().and_then(|progress| progress.command()),
             error: result.as_ref().err().and_then(|failure| failure.message.as_deref()),
         }
@@ -267,7 +271,7 @@ impl<'a> Conclusion<'a> {
 ///
 /// # Errors
 /// If there are none, nobody says yes, or it cannot be done with one of them.
-pub async fn change(session: &Session, noun: Noun, which: Change, action: Action) -> Result<(), Failure> {
+pub async fn change(session: &CliSession, noun: Noun, which: UnitChange, action: UnitAction) -> Result<(), Failure> {
     let all = units(session, None).await?;
     let picked = pick(session, &all, &which, noun)?;
     if picked.len() > 1 && action.asks_first() && !which.yes {
@@ -287,19 +291,19 @@ const HOSTS: usize = 64;
 /// Does something to units of one host, wave after wave. One that is away gets all of it at once, and does it in that
 /// order.
 async fn change_host<'a>(
-    session: &Session,
+    session: &CliSession,
     waves: Vec<Vec<&'a Unit>>,
-    action: &Action,
-    waiting: Waiting,
-) -> Vec<(&'a Unit, Result<Progress, Failure>)> {
+    action: &UnitAction,
+    waiting: WaitOptions,
+) -> Vec<(&'a Unit, Result<ChangeProgress, Failure>)> {
     let mut results = Vec::new();
     for wave in waves {
         let wanted = wave.into_iter().map(|unit| (unit, action.asks(unit))).collect();
-        let beside = if let Action::Stop(signal) = action { *signal } else { None };
+        let beside = if let UnitAction::Stop(signal) = action { *signal } else { None };
         results.extend(each(session, wanted, beside, waiting).await);
     }
-    if let Action::Quota(_) = action {
-        for (unit, _) in results.iter().filter(|(_, result)| matches!(result, Ok(Progress::Done))) {
+    if let UnitAction::Quota(_) = action {
+        for (unit, _) in results.iter().filter(|(_, result)| matches!(result, Ok(ChangeProgress::Done))) {
             tell_how(session, unit).await;
         }
     }
@@ -307,7 +311,7 @@ async fn change_host<'a>(
 }
 
 /// Tells whether what ran before goes on, for a limit that cannot be changed otherwise has it started anew.
-async fn tell_how(session: &Session, before: &Unit) {
+async fn tell_how(session: &CliSession, before: &Unit) {
     let Unit { host, unit, hostname, .. } = before;
     // It was reached a moment ago; if it cannot be shown now there is nothing to tell.
     let Ok(now) = session.client.get::<Unit>(&format!("hosts/{host}/units/{unit}"), &[]).await else { return };
@@ -320,13 +324,13 @@ async fn tell_how(session: &Session, before: &Unit) {
 
 /// In which order it is done on each host: where much is stopped, what needs others before these, and higher numbers
 /// before lower. (What starts has its order on its host.)
-fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> {
+fn waves<'a>(action: &UnitAction, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> {
     let mut hosts: BTreeMap<HostId, Vec<&'a Unit>> = BTreeMap::new();
     for unit in picked {
         hosts.entry(unit.host).or_default().push(unit);
     }
     let in_order = |units: Vec<&'a Unit>| {
-        if !matches!(action, Action::Stop(_) | Action::Retire(_)) {
+        if !matches!(action, UnitAction::Stop(_) | UnitAction::Retire(_)) {
             return vec![units];
         }
         let specs = units.iter().map(|unit| (&unit.unit, &unit.desired.spec)).collect();
@@ -340,18 +344,22 @@ fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> 
 ///
 /// # Errors
 /// If it cannot be done with one of them.
-pub async fn change_each(session: &Session, wanted: Vec<(&Unit, Asked)>, waiting: Waiting) -> Result<(), Failure> {
+pub async fn change_each(
+    session: &CliSession,
+    wanted: Vec<(&Unit, Asked)>,
+    waiting: WaitOptions,
+) -> Result<(), Failure> {
     let results = each(session, wanted, None, waiting).await;
     conclude(session, results)
 }
 
 /// The same; each unit whose host is there is sent a signal beside that, if there is one.
 async fn each<'a>(
-    session: &Session,
+    session: &CliSession,
     wanted: Vec<(&'a Unit, Asked)>,
     beside: Option<Signal>,
-    waiting: Waiting,
-) -> Vec<(&'a Unit, Result<Progress, Failure>)> {
+    waiting: WaitOptions,
+) -> Vec<(&'a Unit, Result<ChangeProgress, Failure>)> {
     // All are asked before any is waited for, and none waits for another.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
@@ -380,7 +388,12 @@ async fn each<'a>(
 ///
 /// # Errors
 /// If there are none, it is not clear which, or one that is named is of another kind.
-pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change, noun: Noun) -> Result<Vec<&'a Unit>, Failure> {
+pub fn pick<'a>(
+    session: &CliSession,
+    all: &'a [Unit],
+    which: &UnitChange,
+    noun: Noun,
+) -> Result<Vec<&'a Unit>, Failure> {
     let mut picked: Vec<&Unit> = Vec::new();
     for wanted in &which.units {
         let found = target::pick(all, wanted, &which.hosts, which.all, session.context.host)?;
@@ -400,11 +413,11 @@ pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change, noun: Noun) 
         picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
     }
     if let (true, Some(select)) = (picked.is_empty(), &which.select) {
-        return Err(Failure::new(Kind::Failed, format!("no {} is picked by {select}", noun.word()))
+        return Err(Failure::new(FailureKind::Failed, format!("no {} is picked by {select}", noun.word()))
             .hint("`muster unit ls --select …` shows what an expression picks"));
     }
     if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::new(Kind::Failed, format!("there is no {} on {host}", noun.word()))
+        return Err(Failure::new(FailureKind::Failed, format!("there is no {} on {host}", noun.word()))
             .hint("`muster unit ls` lists what there is"));
     }
     Ok(picked)
@@ -422,27 +435,28 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
     if print::confirm(&format!("{what}?{names}\n")) {
         return Ok(());
     }
-    Err(Failure::new(Kind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
 }
 
 /// Tells what became of each unit, and of all.
-fn conclude(session: &Session, results: Vec<(&Unit, Result<Progress, Failure>)>) -> Result<(), Failure> {
-    let done = results.iter().map(|(unit, result)| Conclusion::new((unit.host, &unit.hostname, &unit.unit), result));
+fn conclude(session: &CliSession, results: Vec<(&Unit, Result<ChangeProgress, Failure>)>) -> Result<(), Failure> {
+    let done = results.iter().map(|(unit, result)| ChangeResult::new((unit.host, &unit.hostname, &unit.unit), result));
     session.printer.data(&done.collect::<Vec<_>>())?;
     let total = results.len();
-    let count =
-        |wanted: fn(&Progress) -> bool| results.iter().filter(|(_, result)| result.as_ref().is_ok_and(wanted)).count();
+    let count = |wanted: fn(&ChangeProgress) -> bool| {
+        results.iter().filter(|(_, result)| result.as_ref().is_ok_and(wanted)).count()
+    };
     let (waiting, stored) =
-        (count(|one| matches!(one, Progress::Waits(_))), count(|one| matches!(one, Progress::Stored(_))));
+        (count(|one| matches!(one, ChangeProgress::Waits(_))), count(|one| matches!(one, ChangeProgress::Stored(_))));
     let failures: Vec<Failure> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
-    let waits = || if waiting == 0 { Ok(()) } else { Err(Failure::silent(Kind::Failed)) };
+    let waits = || if waiting == 0 { Ok(()) } else { Err(Failure::silent(FailureKind::Failed)) };
     if total <= 1 {
         return failures.into_iter().next().map_or_else(waits, Err);
     }
     let failed = failures.len();
     let kind = match failures.first() {
         Some(first) if failed == total && failures.iter().all(|failure| failure.kind == first.kind) => first.kind,
-        _ => Kind::Failed,
+        _ => FailureKind::Failed,
     };
     for failure in failures {
         if let Some(message) = failure.message {
@@ -464,7 +478,7 @@ fn conclude(session: &Session, results: Vec<(&Unit, Result<Progress, Failure>)>)
 /// # Errors
 /// If the console does not take it.
 pub async fn submit(
-    session: &Session,
+    session: &CliSession,
     hosts: Vec<String>,
     verb: Asked,
     expires_in_ms: Option<u64>,
@@ -478,14 +492,17 @@ pub async fn submit(
 /// # Errors
 /// If there is one, or it does not come about.
 pub async fn make(
-    session: &Session,
+    session: &CliSession,
     (host, unit): (String, UnitName),
     (spec, run): (Spec, Option<Run>),
     overwrite: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
 ) -> Result<(), Failure> {
     let there = units(session, Some(host.clone())).await?.into_iter().find(|there| there.unit == unit);
-    let differences = there.as_ref().map(|there| compare(&there.desired, &spec, run));
+    let differences = match &there {
+        Some(there) => Some(differences(session, there, &spec, run).await?),
+        None => None,
+    };
     let name = unit.clone();
     let verb = match (&there, differences) {
         (Some(there), Some(differences)) if !overwrite && !differences.is_empty() => {
@@ -502,26 +519,30 @@ pub async fn make(
     };
     let command = submit(session, vec![host], verb, waiting.expires_in_ms()).await?;
     let result = settle(session, &command, waiting).await;
-    let done = command.hosts.iter().map(|host| Conclusion::new((host.host, &host.hostname, &name), &result));
+    let done = command.hosts.iter().map(|host| ChangeResult::new((host.host, &host.hostname, &name), &result));
     session.printer.data(&done.collect::<Vec<_>>())?;
     result?.verdict()
+}
+
+/// How a unit differs from what it would be. Whether values of its environment do, its console alone can tell.
+async fn differences(
+    session: &CliSession,
+    there: &Unit,
+    spec: &Spec,
+    run: Option<Run>,
+) -> Result<Vec<FieldDifference>, Failure> {
+    let Unit { host, unit, .. } = there;
+    let wanted = CompareUnit { spec: Box::new(spec.clone()), run };
+    session.client.post(&format!("hosts/{host}/units/{unit}/differences"), &wanted).await
 }
 
 fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
     let lines: String = differences.iter().map(|one| format!("\n  {one}")).collect();
     let Unit { unit, hostname, .. } = there;
-    Failure::new(Kind::Failed, format!("there is {unit} on {hostname} already, and it would become another:{lines}")).hint(
+    Failure::new(FailureKind::Failed, format!("there is {unit} on {hostname} already, and it would become another:{lines}")).hint(
         "--overwrite makes it that, with the defaults of all that is not said; `muster unit apply` does so with a document, \
          `muster unit label`, `muster yuno upgrade` and `muster container quota` change one thing and leave the rest",
     )
-}
-
-/// A host is silent.
-pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
-    let away = format!("there is no answer after {}", humantime::format_duration(limit));
-    Failure::new(Kind::Failed, away).hint(format!(
-        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {command}` tells what became of it"
-    ))
 }
 
 /// Waits for a command's outcomes and then until each unit is as desired; for one whose hosts are away only if that is
@@ -529,26 +550,26 @@ pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
 ///
 /// # Errors
 /// If it was refused, or does not come about in time.
-pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<Progress, Failure> {
+pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOptions) -> Result<ChangeProgress, Failure> {
     let limit: Duration = waiting.timeout.into();
     let away = command.hosts.iter().all(|host| host.away_since_ms.is_some());
     if away && !waiting.wait_offline {
-        print::say(exec::waits(command));
+        print::say(command_follower::waits(command));
     }
     if waiting.no_wait {
         if !away {
-            print::say(format_args!("{}: ordered; {}", asked(&command.verb), exec::look(command)));
+            print::say(format_args!("{}: ordered; {}", asked(&command.verb), command_follower::look(command)));
         }
-        return Ok(Progress::Stored(command.id));
+        return Ok(ChangeProgress::Stored(command.id));
     }
     if away && !waiting.wait_offline {
-        return Ok(Progress::Waits(command.id));
+        return Ok(ChangeProgress::Waits(command.id));
     }
     // The command itself lives longer: for a host that is away it waits until it expires.
     let followed = async {
         match waiting.wait_offline {
-            true => exec::follow(session, command).await,
-            false => exec::follow_there(session, command).await,
+            true => command_follower::follow(session, command).await,
+            false => command_follower::follow_there(session, command).await,
         }
     };
     let Ok(hosts) = tokio::time::timeout(limit, followed).await else {
@@ -557,7 +578,7 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
     let hosts = hosts?;
     // They went away when the command was given, and have not come back.
     if !waiting.wait_offline && hosts.iter().all(|host| host.away_since_ms.is_some()) {
-        return Ok(Progress::Waits(command.id));
+        return Ok(ChangeProgress::Waits(command.id));
     }
     report(command, &hosts)?;
     for host in &hosts {
@@ -571,25 +592,25 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
                 print::say(format_args!("{unit} on {}: it got {signal}", host.hostname));
             }
             (verb, Some(status @ (Status::Applied { .. } | Status::AppliedSet { .. }))) => {
-                for done in Done::all(command, status) {
+                for done in ReachedUnit::all(command, status) {
                     applied(session, host, verb, &done, waiting).await?;
                 }
             }
             _ => {}
         }
     }
-    Ok(Progress::Done)
+    Ok(ChangeProgress::Done)
 }
 
 /// What is desired of a unit since a command was done.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Done {
+pub(super) struct ReachedUnit {
     unit: UnitName,
     generation: u64,
     hold: Option<Hold>,
 }
 
-impl Done {
+impl ReachedUnit {
     pub(super) fn of(one: &AppliedUnit) -> Self {
         Self { unit: one.unit.clone(), generation: one.generation, hold: one.hold.as_deref().cloned() }
     }
@@ -614,11 +635,11 @@ impl Done {
 /// # Errors
 /// If it does not come about in time.
 pub(super) async fn applied(
-    session: &Session,
+    session: &CliSession,
     host: &CommandHost,
     verb: &Asked,
-    Done { unit, generation, hold }: &Done,
-    waiting: Waiting,
+    ReachedUnit { unit, generation, hold }: &ReachedUnit,
+    waiting: WaitOptions,
 ) -> Result<(), Failure> {
     let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
     if let Some(hold) = hold.as_ref().filter(|_| !holds) {
@@ -627,29 +648,9 @@ pub(super) async fn applied(
     let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
     let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitsApply(_) | Asked::UnitUpgrade { .. });
     let goal = match (leaves_it, changes_it) {
-        (true, _) => wait::Goal::Seen,
-        (false, true) => wait::Goal::Proven,
-        (false, false) => wait::Goal::Reached,
+        (true, _) => wait::WaitGoal::Seen,
+        (false, true) => wait::WaitGoal::Proven,
+        (false, false) => wait::WaitGoal::Reached,
     };
     wait::until_reached(session, host.host, unit, (*generation, goal), waiting.timeout.into()).await
-}
-
-/// Fails with the first host's complaint, if there is one.
-///
-/// # Errors
-/// As it says.
-pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
-    let verdict = exec::verdict(hosts, false);
-    let complaint = hosts.iter().find_map(|host| Some((host, exec::complaint(host)?)));
-    match (verdict, complaint) {
-        (Err(failure), Some((host, words))) => {
-            let (message, hint) = match words.split_once("hint:") {
-                Some((message, hint)) => (message.trim_end_matches([' ', ';', '.', '(']), hint.trim()),
-                None => (words.as_str(), "`muster command show` tells more"),
-            };
-            let hint = hint.replace("command show`", &format!("command show {}`", command.id));
-            Err(Failure::new(failure.kind, format!("{}: {message}", host.hostname)).hint(hint))
-        }
-        (verdict, _) => verdict,
-    }
 }

@@ -1,4 +1,4 @@
-//! The command line's end of the console's REST API.
+//! The client of the console's REST API.
 
 use std::{
     pin::Pin,
@@ -10,16 +10,16 @@ use std::{
 };
 
 use futures_util::{Stream, StreamExt};
-use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use super::{context::Context, print};
-use crate::{
-    api::{CommandEvent, NOTICE_HEADER, Problem},
-    failure::{Failure, Kind, with_causes},
+use muster_api::{CommandEvent, NOTICE_HEADER, Problem};
+use muster_base::failure::{Failure, FailureKind, with_causes};
+use muster_net::{
     http::{self, Proxy},
     pki,
 };
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{context::ConsoleContext, print};
 
 /// How long a connection may take: a console that is there answers at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const EVENT_MAX_BYTES: usize = 1024 * 1024;
 
 /// A console, and who speaks with it.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ConsoleClient {
     http: reqwest::Client,
     base: String,
     token: String,
@@ -37,14 +37,14 @@ pub struct Client {
     noticed: Arc<AtomicBool>,
 }
 
-impl Client {
+impl ConsoleClient {
     /// A client of the context's console.
     ///
     /// # Errors
     /// If the context's authority cannot be used.
-    pub fn new(context: &Context) -> Result<Self, Failure> {
+    pub fn new(context: &ConsoleContext) -> Result<Self, Failure> {
         let unusable = |error: &dyn std::error::Error| {
-            Failure::new(Kind::Failed, format!("the context's authority: {}", with_causes(error)))
+            Failure::new(FailureKind::Failed, format!("the context's authority: {}", with_causes(error)))
         };
         let roots = match &context.authority {
             Some(authority) => pki::roots(authority).map_err(|error| unusable(&error))?,
@@ -56,13 +56,14 @@ impl Client {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let base = context.url.trim_end_matches('/').to_owned();
-        let usage = |error: &dyn std::fmt::Display, hint: &str| Failure::new(Kind::Usage, error.to_string()).hint(hint);
+        let usage =
+            |error: &dyn std::fmt::Display, hint: &str| Failure::new(FailureKind::Usage, error.to_string()).hint(hint);
         let target: Url = base.parse().map_err(|error| {
             let message = format!("the context's address {base:?} is no URL: {error}");
             usage(&message, "sign in again with `muster login LINK`")
         })?;
         let proxy =
-            Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::new(Kind::Usage, error.to_string()))?;
+            Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::new(FailureKind::Usage, error.to_string()))?;
         let http = http::client(tls, &target, proxy.as_ref())
             .and_then(|client| client.connect_timeout(CONNECT_TIMEOUT).build())
             .map_err(|error| unusable(&error))?;
@@ -91,7 +92,7 @@ impl Client {
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
         Failure::new(
-            Kind::Unreachable,
+            FailureKind::Unreachable,
             format!("the console at {} cannot be reached: {}", self.base, pki::with_clock(with_causes(error))),
         )
         .hint("is `muster up` running? `--context NAME` chooses another console")
@@ -99,8 +100,11 @@ impl Client {
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
         response.json().await.map_err(|error| {
-            Failure::new(Kind::Failed, format!("the console's answer is not understood: {}", with_causes(&error)))
-                .hint("command line and console may be of different versions")
+            Failure::new(
+                FailureKind::Failed,
+                format!("the console's answer is not understood: {}", with_causes(&error)),
+            )
+            .hint("command line and console may be of different versions")
         })
     }
 
@@ -116,17 +120,17 @@ impl Client {
     /// Asks Prometheus's API of the console; gives the data of its answer. What lists takes no form.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`ConsoleClient::get`].
     pub async fn prometheus<T: DeserializeOwned>(&self, path: &str, form: &[(&str, String)]) -> Result<T, Failure> {
         #[derive(Deserialize)]
-        struct Answer<T> {
+        struct PrometheusAnswer<T> {
             data: T,
         }
         let url = format!("{}/prometheus/api/v1/{path}", self.base);
         let request = if form.is_empty() { self.http.get(url) } else { self.http.post(url).form(form) };
         let response = request.bearer_auth(&self.token).send().await.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
-            Ok(self.read::<Answer<T>>(response).await?.data)
+            Ok(self.read::<PrometheusAnswer<T>>(response).await?.data)
         } else {
             Err(unanswered(response).await)
         }
@@ -135,7 +139,7 @@ impl Client {
     /// Makes something.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`ConsoleClient::get`].
     pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
         let response = self.send(self.request(Method::POST, path).json(body)).await?;
         self.read(response).await
@@ -144,7 +148,7 @@ impl Client {
     /// Asks for something to be done that has no answer.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`ConsoleClient::get`].
     pub async fn order(&self, method: Method, path: &str) -> Result<(), Failure> {
         self.send(self.request(method, path)).await.map(drop)
     }
@@ -152,7 +156,7 @@ impl Client {
     /// Has something removed.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`ConsoleClient::get`].
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let response = self.send(self.request(Method::DELETE, path)).await?;
         self.read(response).await
@@ -161,7 +165,7 @@ impl Client {
     /// Sends a file as it is.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// As [`ConsoleClient::get`].
     pub async fn upload<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -177,7 +181,7 @@ impl Client {
     /// Reads something that may be very long: each piece is handed on as it comes.
     ///
     /// # Errors
-    /// As [`Client::get`]; if the console ends before the end; and as `take` does.
+    /// As [`ConsoleClient::get`]; if the console ends before the end; and as `take` does.
     pub async fn stream(
         &self,
         path: &str,
@@ -188,7 +192,7 @@ impl Client {
         let mut pieces = response.bytes_stream();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|error| {
-                Failure::new(Kind::Failed, format!("the console's answer broke off: {}", with_causes(&error)))
+                Failure::new(FailureKind::Failed, format!("the console's answer broke off: {}", with_causes(&error)))
                     .hint("the console's log says why, if it was the console's fault")
             })?;
             take(&piece)?;
@@ -199,29 +203,32 @@ impl Client {
     /// What happens to a command, from the beginning to its end.
     ///
     /// # Errors
-    /// As [`Client::get`].
-    pub async fn events(&self, path: &str) -> Result<Events, Failure> {
+    /// As [`ConsoleClient::get`].
+    pub async fn events(&self, path: &str) -> Result<CommandEvents, Failure> {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let response = self.send(request).await?;
-        Ok(Events { bytes: Box::pin(response.bytes_stream().map(|piece| piece.map(Vec::from))), buffer: Vec::new() })
+        Ok(CommandEvents {
+            bytes: Box::pin(response.bytes_stream().map(|piece| piece.map(Vec::from))),
+            buffer: Vec::new(),
+        })
     }
 }
 
 /// Why Prometheus's API gave no answer. Its errors say their hints themselves.
 async fn unanswered(response: Response) -> Failure {
     #[derive(Deserialize)]
-    struct Refusal {
+    struct ConsoleErrorBody {
         error: String,
     }
     let status = response.status();
-    let said = match response.json::<Refusal>().await {
+    let said = match response.json::<ConsoleErrorBody>().await {
         Ok(refusal) => refusal.error,
         Err(_) => format!("the console answered {status}"),
     };
     let kind = match status {
-        StatusCode::BAD_REQUEST => Kind::Usage,
-        StatusCode::UNAUTHORIZED => Kind::Refused,
-        _ => Kind::Failed,
+        StatusCode::BAD_REQUEST => FailureKind::Usage,
+        StatusCode::UNAUTHORIZED => FailureKind::Refused,
+        _ => FailureKind::Failed,
     };
     match said.split_once(". hint: ") {
         Some((message, hint)) => Failure::new(kind, message).hint(hint),
@@ -234,7 +241,7 @@ async fn refusal(response: Response) -> Failure {
     if status.is_redirection() {
         let message = format!("the console answered {status}, and its token goes nowhere else");
         let to = response.headers().get("location").and_then(|to| to.to_str().ok()).unwrap_or("another address");
-        return Failure::new(Kind::Failed, message)
+        return Failure::new(FailureKind::Failed, message)
             .hint(format!("it wants to be asked at {to}; sign in there with `muster login LINK`"));
     }
     let problem = response.json::<Problem>().await.unwrap_or_else(|_| Problem {
@@ -243,13 +250,13 @@ async fn refusal(response: Response) -> Failure {
         hint: None,
     });
     let (kind, hint) = match status {
-        _ if is_usage(&problem.code) => (Kind::Usage, None),
-        StatusCode::UNAUTHORIZED => (Kind::Refused, Some("sign in with `muster login LINK`".to_owned())),
-        StatusCode::FORBIDDEN => (Kind::Refused, None),
+        _ if is_usage(&problem.code) => (FailureKind::Usage, None),
+        StatusCode::UNAUTHORIZED => (FailureKind::Refused, Some("sign in with `muster login LINK`".to_owned())),
+        StatusCode::FORBIDDEN => (FailureKind::Refused, None),
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-            (Kind::Unreachable, None)
+            (FailureKind::Unreachable, None)
         }
-        _ => (Kind::Failed, None),
+        _ => (FailureKind::Failed, None),
     };
     Failure { kind, message: Some(problem.message), hint: problem.hint.or(hint) }
 }
@@ -275,12 +282,12 @@ fn is_usage(code: &str) -> bool {
 }
 
 /// Server-sent events of a command.
-pub struct Events {
+pub struct CommandEvents {
     bytes: Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
     buffer: Vec<u8>,
 }
 
-impl Events {
+impl CommandEvents {
     /// The next event; nothing once the stream is over.
     ///
     /// # Errors
@@ -298,10 +305,10 @@ impl Events {
                 Some(Ok(bytes)) if self.buffer.len() + bytes.len() <= EVENT_MAX_BYTES => {
                     self.buffer.extend_from_slice(&bytes);
                 }
-                Some(Ok(_)) => return Err(Failure::new(Kind::Failed, "an event from the console is too long")),
+                Some(Ok(_)) => return Err(Failure::new(FailureKind::Failed, "an event from the console is too long")),
                 Some(Err(error)) => {
                     let message = format!("the connection to the console broke: {}", with_causes(&error));
-                    return Err(Failure::new(Kind::Unreachable, message));
+                    return Err(Failure::new(FailureKind::Unreachable, message));
                 }
             }
         }
@@ -311,7 +318,7 @@ impl Events {
 /// The event in a `data:` line; other lines (comments, event names, blank ones) carry nothing that is needed.
 fn event(line: &[u8]) -> Result<Option<CommandEvent>, Failure> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
-    serde_json::from_slice(data.trim_ascii())
-        .map(Some)
-        .map_err(|error| Failure::new(Kind::Failed, format!("an event from the console is not understood: {error}")))
+    serde_json::from_slice(data.trim_ascii()).map(Some).map_err(|error| {
+        Failure::new(FailureKind::Failed, format!("an event from the console is not understood: {error}"))
+    })
 }

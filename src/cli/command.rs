@@ -1,24 +1,24 @@
 //! `muster command`: the ledger of commands.
 
-use std::time::{Duration, Instant};
-
 use clap::Subcommand;
-use muster_topics::{
-    Millis,
-    command::{TARGET_HOSTS_MAX, Target, Verb as Asked},
-    name::UnitName,
-};
-
-use super::{Session, change::report, exec, hostname::tell_apart, print};
-use crate::{
-    api::{Command, CommandHost, CommandState, NewCommand, NewTarget},
+use muster_api::{Command, CommandHost, CommandState};
+use muster_base::{
     clock,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
 };
+use muster_topics::{Millis, command::Target};
+
+use super::{command_follower, command_report::report, command_verdict, print, session::CliSession};
+use muster_api::host_names::tell_apart;
+
+pub use super::command_text::asked;
+
+pub use super::command_cancel::cancel;
+use super::command_cancel::not_gone_out;
 
 /// Verbs on commands.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum CommandVerb {
     /// List commands, newest first
     #[command(alias = "list")]
     Ls {
@@ -46,9 +46,9 @@ pub enum Verb {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Ls { limit, host } => {
+        CommandVerb::Ls { limit, host } => {
             let mut query = vec![("limit", limit.to_string())];
             query.extend(host.map(|host| ("host", host)));
             let commands: Vec<Command> = session.client.get("commands", &query).await?;
@@ -67,19 +67,19 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             print::say_if_limited(commands.len(), limit);
             Ok(())
         }
-        Verb::Cancel { id } => {
+        CommandVerb::Cancel { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
             let cancel = cancel(session, &command).await?;
             let cancel = not_gone_out(session, cancel).await?;
-            let hosts = exec::follow_there(session, &cancel).await?;
+            let hosts = command_follower::follow_there(session, &cancel).await?;
             let (away, done): (Vec<_>, Vec<_>) =
                 hosts.into_iter().partition(|host| host.state == CommandState::Waiting);
             if !done.is_empty() {
                 report(&cancel, &done)?;
             }
-            if away.is_empty() { Ok(()) } else { Err(Failure::silent(Kind::Failed)) }
+            if away.is_empty() { Ok(()) } else { Err(Failure::silent(FailureKind::Failed)) }
         }
-        Verb::Show { id } => {
+        CommandVerb::Show { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
             let now_ms = clock::now_ms();
             session.printer.one(&command, || {
@@ -112,93 +112,6 @@ fn meant(command: &Command) -> String {
     }
 }
 
-/// What was asked for, in words.
-#[must_use]
-pub fn asked(verb: &Asked) -> String {
-    match verb {
-        Asked::Exec(exec) => {
-            let inside = exec.container.as_ref().map(|unit| format!("--container {unit} ")).unwrap_or_default();
-            match &exec.shell {
-                Some(line) => format!("exec {inside}--shell {}", crate::argv::join(std::slice::from_ref(line))),
-                None => format!("exec {inside}{}", exec.argv.join(" ")),
-            }
-        }
-        Asked::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
-        Asked::UnitApply { unit, .. } => format!("apply {unit}"),
-        Asked::UnitsApply(set) => {
-            let units = set.units.iter().map(|wish| wish.unit.clone()).collect::<Vec<_>>();
-            format!("{} {}", if set.check { "check" } else { "apply" }, several(&units))
-        }
-        Asked::UnitRun { unit } => format!("run {unit}"),
-        Asked::UnitStop { unit } => format!("stop {unit}"),
-        Asked::UnitRestart { unit } => format!("restart {unit}"),
-        Asked::UnitHold { unit, .. } => format!("hold {unit}"),
-        Asked::UnitUnhold { unit } => format!("unhold {unit}"),
-        Asked::UnitRetire { unit, .. } => format!("retire {unit}"),
-        Asked::UnitLabel { unit, .. } => format!("label {unit}"),
-        Asked::UnitUpgrade { unit, .. } => format!("upgrade {unit}"),
-        Asked::UnitFreeze { unit } => format!("freeze {unit}"),
-        Asked::UnitThaw { unit } => format!("thaw {unit}"),
-        Asked::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
-        Asked::UnitRm { unit } => format!("remove {unit}"),
-        Asked::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
-        Asked::Cancel { command } => format!("cancel {command}"),
-        Asked::UnitLogs { unit, lines, .. } => format!("last {lines} log lines of {unit}"),
-        Asked::RealmSet { realm } => format!("set realm {realm}"),
-        Asked::RealmRm { realm } => format!("forget realm {realm}"),
-        Asked::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
-        Asked::SnapshotLs => "list snapshots".to_owned(),
-        Asked::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
-        Asked::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
-        Asked::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
-        Asked::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
-        Asked::UnitConfig { unit } => format!("effective config of {unit}"),
-        Asked::UnitPlay { unit, run } => format!("{}play {unit}", if *run { "run and " } else { "" }),
-        Asked::UnitPause { unit } => format!("pause {unit}"),
-        Asked::UnitCommand(forward) => format!("{:?} to {}", forward.name, several(&forward.units)),
-        Asked::UnitStats { units, .. } => format!("stats of {}", several(units)),
-    }
-}
-
-fn several(units: &[UnitName]) -> String {
-    match units {
-        [unit] => unit.to_string(),
-        units => format!("{} units", units.len()),
-    }
-}
-
-/// Asks every host of a command to bring it to its end.
-///
-/// # Errors
-/// If the console does not take it.
-pub async fn cancel(session: &Session, command: &Command) -> Result<Command, Failure> {
-    let ids =
-        |hosts: &mut dyn Iterator<Item = &CommandHost>| hosts.map(|host| host.host.to_string()).collect::<Vec<_>>();
-    // A host that was revoked has its outcome, and is given no commands.
-    let open = ids(&mut command.hosts.iter().filter(|host| host.state != CommandState::Done));
-    let hosts = if open.is_empty() { ids(&mut command.hosts.iter()) } else { open };
-    let target = match hosts.len() {
-        ..=TARGET_HOSTS_MAX => NewTarget::Hosts(hosts),
-        _ => NewTarget::All,
-    };
-    let wanted = NewCommand { target, expires_in_ms: None, verb: Asked::Cancel { command: command.id } };
-    session.client.post("commands", &wanted).await
-}
-
-/// How long the console may take to end what has not gone out.
-const WITHDRAWN: Duration = Duration::from_secs(2);
-
-/// A cancellation, once the console has done what it can do of it by itself: what has not gone out to a host that is away
-/// ends at once, and the rest is that host's.
-async fn not_gone_out(session: &Session, mut cancel: Command) -> Result<Command, Failure> {
-    let until = Instant::now() + WITHDRAWN;
-    while cancel.hosts.iter().any(|host| host.away_since_ms.is_some()) && Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        cancel = session.client.get(&format!("commands/{}", cancel.id), &[]).await?;
-    }
-    Ok(cancel)
-}
-
 fn states(command: &Command, now_ms: Millis) -> String {
     let away = command.hosts.iter().filter(|host| host.away_since_ms.is_some()).count();
     let until = format!("expires {}", print::age(command.expires_ms, now_ms));
@@ -215,7 +128,7 @@ fn states(command: &Command, now_ms: Millis) -> String {
 
 fn state(host: &CommandHost, now_ms: Millis) -> String {
     match (&host.outcome, host.state) {
-        (Some(outcome), _) => exec::status(&outcome.value.status),
+        (Some(outcome), _) => command_verdict::status(&outcome.value.status),
         (None, CommandState::Waiting) => match (host.away_since_ms, &host.reason) {
             (Some(since_ms), _) => format!("waiting for the host, away since {}", print::age(since_ms, now_ms)),
             (None, Some(reason)) => format!("waiting for the host, which tells: {reason}"),

@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use muster_api::{Config, ConfigDifference, NewConfig};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureContext, FailureKind},
+};
 use muster_topics::{
     name::{ConfigId, Version},
     newer,
 };
 
-use super::{Session, print};
-use crate::{
-    api::{Config, ConfigDifference, NewConfig},
-    clock,
-    failure::{Context, Failure, Kind},
-};
+use super::{print, session::CliSession};
 
 /// Verbs on configs.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum ConfigVerb {
     /// Add a JSON document; adding the same one again changes nothing
     #[command(after_help = "What stands under ID@VERSION never changes: other content needs another version.\n\n\
         A value that is secret is written as {\"$secret\": VALUE}, such as\n\n  \
@@ -57,14 +57,14 @@ pub enum Verb {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Add { id, version, file } => {
-            let content = crate::files::read_text(&file).trying(format_args!("the file {}", file.display()))?;
+        ConfigVerb::Add { id, version, file } => {
+            let content = muster_base::files::read_text(&file).trying(format_args!("the file {}", file.display()))?;
             let config: Config = session.client.post("configs", &NewConfig { id, version, content }).await?;
             show(session, &config)
         }
-        Verb::Ls => {
+        ConfigVerb::Ls => {
             let configs: Vec<Config> = session.client.get("configs", &[]).await?;
             let now_ms = clock::now_ms();
             let row = |config: &Config| {
@@ -78,12 +78,12 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let empty = "no configs; `muster config add ID VERSION FILE` adds one";
             session.printer.list(&configs, &["ID", "VERSION", "SHA-256", "ADDED"], row, empty)
         }
-        Verb::Show { config } => {
+        ConfigVerb::Show { config } => {
             let found = find(session, &config).await?;
             let whole: Config = session.client.get(&format!("configs/{}/{}", found.id, found.version), &[]).await?;
             show(session, &whole)
         }
-        Verb::Diff { from, to } => {
+        ConfigVerb::Diff { from, to } => {
             let (from, to) = (find(session, &from).await?, find(session, &to).await?);
             let query = [("to", format!("{}@{}", to.id, to.version))];
             let path = format!("configs/{}/{}/diff", from.id, from.version);
@@ -93,9 +93,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let header = [format!("{}@{}", from.id, from.version), format!("{}@{}", to.id, to.version)];
             session.printer.list(&differences, &["WHERE", &header[0], &header[1]], row, "they are the same")
         }
-        Verb::Rm { config } => {
+        ConfigVerb::Rm { config } => {
             if !config.contains('@') {
-                return Err(Failure::new(Kind::Usage, format!("{config:?} is no ID@VERSION"))
+                return Err(Failure::new(FailureKind::Usage, format!("{config:?} is no ID@VERSION"))
                     .hint("to remove something, say which version"));
             }
             let found = find(session, &config).await?;
@@ -107,7 +107,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn show(session: &Session, config: &Config) -> Result<(), Failure> {
+fn show(session: &CliSession, config: &Config) -> Result<(), Failure> {
     session.printer.one(config, || {
         let content = config.content.as_ref().and_then(|content| serde_json::to_string_pretty(content).ok());
         vec![
@@ -124,8 +124,8 @@ fn show(session: &Session, config: &Config) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If there is none.
-pub async fn find(session: &Session, text: &str) -> Result<Config, Failure> {
-    let usage = |error: muster_topics::name::NameError| Failure::new(Kind::Usage, error);
+pub async fn find(session: &CliSession, text: &str) -> Result<Config, Failure> {
+    let usage = |error: muster_topics::name::NameError| Failure::new(FailureKind::Usage, error);
     let (id, version) = text.split_once('@').map_or((text, None), |(id, version)| (id, Some(version)));
     let id: ConfigId = id.parse().map_err(usage)?;
     let version: Option<Version> = version.map(str::parse).transpose().map_err(usage)?;
@@ -134,7 +134,7 @@ pub async fn find(session: &Session, text: &str) -> Result<Config, Failure> {
         |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
     let found = configs.iter().filter(|config| matches(config));
     newer::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
-        Failure::new(Kind::Failed, format!("there is no config {text}"))
+        Failure::new(FailureKind::Failed, format!("there is no config {text}"))
             .hint("`muster config ls` lists them; `muster config add` adds one")
     })
 }

@@ -1,5 +1,5 @@
-//! The context file: which console to speak with, and as whom. Written by `muster up` and `muster
-//! login`, readable by its owner alone, for it holds a token.
+//! The context file: the console to connect to, and the operator's token. Written by `muster up` and `muster
+//! login`, readable by its owner alone.
 
 use std::{
     collections::BTreeMap,
@@ -7,14 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_topics::name::{HostId, Name};
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    failure::{Context as _, Failure, Kind},
+use muster_base::{
+    failure::{Failure, FailureContext as _, FailureKind},
     files,
     folders::UserFolders,
 };
+use muster_topics::name::{HostId, Name};
+use serde::{Deserialize, Serialize};
 
 /// Every console that is known here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,13 +23,13 @@ pub struct Contexts {
     pub current: Option<String>,
     /// All of them, by name.
     #[serde(default)]
-    pub contexts: BTreeMap<String, Context>,
+    pub contexts: BTreeMap<String, ConsoleContext>,
 }
 
 /// One console, and who speaks with it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Context {
+pub struct ConsoleContext {
     /// Base of its web address.
     pub url: String,
     /// Who speaks.
@@ -48,7 +47,7 @@ pub struct Context {
     pub host: Option<HostId>,
 }
 
-impl std::fmt::Debug for Context {
+impl std::fmt::Debug for ConsoleContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("url", &self.url).field("operator", &self.operator).finish_non_exhaustive()
     }
@@ -60,8 +59,11 @@ impl std::fmt::Debug for Context {
 /// If neither variable says.
 pub fn path() -> Result<PathBuf, Failure> {
     let folder = UserFolders::from_environment().config().ok_or_else(|| {
-        Failure::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME says by an absolute path where the context file is")
-            .hint("set HOME")
+        Failure::new(
+            FailureKind::Usage,
+            "neither HOME nor XDG_CONFIG_HOME says by an absolute path where the context file is",
+        )
+        .hint("set HOME")
     })?;
     Ok(folder.join("muster/context.toml"))
 }
@@ -75,7 +77,9 @@ impl Contexts {
         match files::read_text(path) {
             Ok(text) => toml::from_str(&text).trying(format_args!("the context file {}", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(Failure::new(Kind::Failed, format!("the context file {}: {error}", path.display()))),
+            Err(error) => {
+                Err(Failure::new(FailureKind::Failed, format!("the context file {}: {error}", path.display())))
+            }
         }
     }
 
@@ -96,9 +100,9 @@ impl Contexts {
     ///
     /// # Errors
     /// If there is none.
-    pub fn pick(&self, name: Option<&str>) -> Result<Context, Failure> {
+    pub fn pick(&self, name: Option<&str>) -> Result<ConsoleContext, Failure> {
         let missing = |message: String| {
-            Failure::new(Kind::Usage, message)
+            Failure::new(FailureKind::Usage, message)
                 .hint("start `muster up`, or sign in to a console with `muster login LINK`; then try again")
         };
         let name = name.or(self.current.as_deref()).ok_or_else(|| missing("no console is known here".to_owned()))?;
@@ -109,7 +113,7 @@ impl Contexts {
     }
 
     /// Adds a context, or replaces the one of this name. Another one that is the current one stays it; its name is given.
-    pub fn add(&mut self, name: &str, context: Context) -> Option<String> {
+    pub fn add(&mut self, name: &str, context: ConsoleContext) -> Option<String> {
         self.contexts.insert(name.to_owned(), context);
         let current = self.current.take().filter(|current| self.contexts.contains_key(current));
         self.current = Some(current.unwrap_or_else(|| name.to_owned()));
@@ -117,7 +121,7 @@ impl Contexts {
     }
 
     /// Adds a context, or replaces the one of this name, and makes it the current one.
-    pub fn put(&mut self, name: &str, context: Context) {
+    pub fn put(&mut self, name: &str, context: ConsoleContext) {
         self.contexts.insert(name.to_owned(), context);
         self.current = Some(name.to_owned());
     }
@@ -129,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    fn context(url: &str) -> Context {
-        Context {
+    fn context(url: &str) -> ConsoleContext {
+        ConsoleContext {
             url: url.to_owned(),
             operator: "admin".parse().unwrap(),
             token: "secret".to_owned(),
@@ -146,7 +150,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/context.toml");
         let mut contexts = Contexts::load(&path).unwrap();
-        assert_eq!(contexts.pick(None).unwrap_err().kind, Kind::Usage);
+        assert_eq!(contexts.pick(None).unwrap_err().kind, FailureKind::Usage);
         contexts.put("one", context("http://1"));
         contexts.put("two", context("http://2"));
         contexts.save(&path).unwrap();
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_becomes_current_only_where_nothing_is() {
+    fn added_context_is_current_only_if_first() {
         let mut contexts = Contexts::default();
         assert_eq!(contexts.add("local", context("http://1")), None);
         assert_eq!(contexts.add("local", context("http://2")), None);
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named() {
+    fn damaged_context_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("context.toml");
         fs::write(&path, "current = 7").unwrap();

@@ -6,20 +6,23 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueEnum};
-use muster_dashboards::files::{self, File, Reader};
+use muster_base::{
+    failure::{Failure, FailureContext as _},
+    files as disk,
+};
+use muster_dashboards::files::{self, DashboardFile, FileReader};
 use serde::Serialize;
 
-use super::{Options, print, print::Printer};
-use crate::{
-    failure::{Context as _, Failure},
-    files as disk,
+use super::{
+    print::{self, Printer},
+    session::GlobalOptions,
 };
 
 /// Verbs on dashboards.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum DashboardsVerb {
     /// Write out dashboards for Grafana, with what it needs to find them, and rules for Prometheus
-    Export(Export),
+    Export(ExportDashboards),
 }
 
 /// Arguments of `muster dashboards export`.
@@ -37,20 +40,20 @@ pub enum Verb {
                   cp -r /var/lib/grafana/muster/provisioning /etc/grafana/\n  \
                   MUSTER_DASHBOARDS=/var/lib/grafana/muster MUSTER_URL=http://127.0.0.1:7080 MUSTER_TOKEN=… in its environment\n\n\
                   Dashboards can be imported by hand as well: each asks for its data source.")]
-pub struct Export {
+pub struct ExportDashboards {
     /// The folder to write into; it is made if there is none, and files of the same names are replaced
     folder: PathBuf,
     /// What is for this program alone
     #[arg(long = "for", value_enum, value_name = "PROGRAM")]
-    program: Option<Program>,
+    program: Option<ReaderProgram>,
     /// Dashboards that ask in this language alone
     #[arg(long, value_enum, value_name = "LANGUAGE")]
-    flavour: Option<Flavour>,
+    flavour: Option<LanguageArg>,
 }
 
 /// Who is to use what is written.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Program {
+enum ReaderProgram {
     /// Dashboards and their provisioning
     Grafana,
     /// Rules
@@ -59,31 +62,31 @@ enum Program {
 
 /// The language that dashboards ask in.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Flavour {
+enum LanguageArg {
     /// For muster's own store, VictoriaMetrics and Prometheus
     Promql,
     /// For InfluxDB 1, 2 and 3
     Influxql,
 }
 
-impl Export {
+impl ExportDashboards {
     /// Whether a file is asked for.
-    fn wants(&self, file: &File) -> bool {
+    fn wants(&self, file: &DashboardFile) -> bool {
         let flavour = self.flavour.map(|flavour| match flavour {
-            Flavour::Promql => muster_dashboards::Flavour::Promql,
-            Flavour::Influxql => muster_dashboards::Flavour::Influxql,
+            LanguageArg::Promql => muster_dashboards::QueryLanguage::Promql,
+            LanguageArg::Influxql => muster_dashboards::QueryLanguage::Influxql,
         });
         match file.reader {
-            Reader::Grafana(of) => {
-                self.program != Some(Program::Prometheus) && (of.is_none() || flavour.is_none() || of == flavour)
+            FileReader::Grafana(of) => {
+                self.program != Some(ReaderProgram::Prometheus) && (of.is_none() || flavour.is_none() || of == flavour)
             }
-            Reader::Prometheus => self.program != Some(Program::Grafana),
+            FileReader::Prometheus => self.program != Some(ReaderProgram::Grafana),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Written {
+struct WrittenFile {
     file: String,
 }
 
@@ -91,13 +94,13 @@ struct Written {
 ///
 /// # Errors
 /// If a file cannot be written; those before it are there then.
-pub fn run(verb: &Verb, options: &Options) -> Result<(), Failure> {
-    let Verb::Export(export) = verb;
+pub fn run(verb: &DashboardsVerb, options: &GlobalOptions) -> Result<(), Failure> {
+    let DashboardsVerb::Export(export) = verb;
     let mut written = Vec::new();
     for file in files::all().iter().filter(|file| export.wants(file)) {
         let path = export.folder.join(&file.path);
         write(&path, &file.text)?;
-        written.push(Written { file: path.display().to_string() });
+        written.push(WrittenFile { file: path.display().to_string() });
     }
     print::say(format_args!(
         "{} files are in {}; README.md there says what to do with them",
@@ -123,7 +126,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        export: Export,
+        export: ExportDashboards,
     }
 
     /// The first folders, or files, of what some arguments ask for.
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_written() {
+    fn selected_dashboards_are_written() {
         for (arguments, wanted) in [
             (&[][..], &["promql", "influxql", "README.md", "provisioning", "rules"][..]),
             (&["--for", "grafana"], &["promql", "influxql", "README.md", "provisioning"]),

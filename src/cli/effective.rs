@@ -1,20 +1,13 @@
-//! `muster yuno config`: what a yuno reads as its configuration.
+//! `muster yuno config`: shows a yuno's effective configuration.
 
 use clap::Args;
+use muster_api::{CommandHost, Unit};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{command::Verb, effective::Effective};
 use serde_json::Value;
 
 use super::{
-    Session,
-    change::{report, submit},
-    exec, print,
-    target::UnitRef,
-    unit,
-};
-use crate::{
-    api::{self, CommandHost, Unit},
-    failure::{Failure, Kind},
-    rules,
+    change::submit, command_follower, command_report::report, print, session::CliSession, target::UnitRef, unit_lookup,
 };
 
 /// Show what a yuno reads as its configuration.
@@ -39,22 +32,22 @@ pub struct Config {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(wanted: Config, session: &Session) -> Result<(), Failure> {
-    let unit = unit::one(session, &wanted.unit, wanted.host).await?;
+pub async fn run(wanted: Config, session: &CliSession) -> Result<(), Failure> {
+    let unit = unit_lookup::one(session, &wanted.unit, wanted.host).await?;
     if !wanted.effective {
         return desired(session, &unit).await;
     }
     let asked = Verb::UnitConfig { unit: unit.unit.clone() };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let (hosts, output) = exec::collect(session, &command).await?;
+    let (hosts, output) = command_follower::collect(session, &command).await?;
     report(&command, &hosts)?;
     show(session, &hosts, &output)
 }
 
-fn show(session: &Session, hosts: &[CommandHost], output: &[u8]) -> Result<(), Failure> {
+fn show(session: &CliSession, hosts: &[CommandHost], output: &[u8]) -> Result<(), Failure> {
     let effective: Effective = serde_json::from_slice(output).map_err(|error| {
         let host = hosts.first().map(|host| host.hostname.as_str()).unwrap_or_default();
-        Failure::new(Kind::Failed, format!("what {host} answers is not understood: {error}"))
+        Failure::new(FailureKind::Failed, format!("what {host} answers is not understood: {error}"))
     })?;
     for file in &effective.changed {
         print::say(format_args!("{file} is not as the agent wrote it: somebody has changed it since"));
@@ -75,19 +68,19 @@ fn pretty(document: &Value) -> String {
     serde_json::to_string_pretty(document).unwrap_or_default()
 }
 
-async fn desired(session: &Session, unit: &Unit) -> Result<(), Failure> {
+async fn desired(session: &CliSession, unit: &Unit) -> Result<(), Failure> {
     let configs = unit.desired.spec.configs();
     if configs.is_empty() {
-        return Err(Failure::new(Kind::Failed, format!("{} has no configs", unit.unit)));
+        return Err(Failure::new(FailureKind::Failed, format!("{} has no configs", unit.unit)));
     }
     let mut documents = Vec::new();
     for config in configs {
         let path = format!("configs/{}/{}", config.id, config.version);
-        let whole: api::Config = session.client.get(&path, &[]).await?;
+        let whole: muster_api::Config = session.client.get(&path, &[]).await?;
         documents.push(whole.content.unwrap_or_default());
     }
     // Masked ones merge as bare ones do.
-    let merged = rules::config::merge(documents);
+    let merged = muster_rules::config::merge(documents);
     session.printer.one(&merged, || {
         let configs = configs.iter().map(|config| format!("{}@{}", config.id, config.version));
         vec![

@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for endpoints, and how they are shown.
+//! Options of `muster yuno create` for endpoints, and how endpoints are shown.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use muster_topics::{
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Endpoints")]
 #[group(id = "endpoints")]
-pub struct Options {
+pub struct EndpointOptions {
     /// An endpoint that it provides, with a port that its host leases it: NAME, and behind it as wanted =PORT for a
     /// port of your own, /udp, and /global for other hosts to reach; may be given several times. The port is in
     /// MUSTER_PORT_NAME, for {port:NAME} in an argument, and under `endpoints` in the configuration
@@ -25,7 +25,7 @@ pub struct Options {
     needs: Vec<Needed>,
 }
 
-impl Options {
+impl EndpointOptions {
     /// As a spec has it.
     #[must_use]
     pub fn into_fields(self) -> (Vec<Provided>, Vec<Needed>) {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed() {
+    fn endpoint_options_parse() {
         for (text, json) in [
             ("http", json!({"name": "http"})),
             ("http=80", json!({"name": "http", "port": 80})),

@@ -1,7 +1,6 @@
-//! `muster exec`: run a program on hosts, and see what it prints.
+//! `muster exec`: runs a program on hosts, and prints its output.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -9,32 +8,31 @@ use std::{
 };
 
 use clap::Args;
+use muster_api::{Command, CommandState, NewCommand, NewTarget};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     command::{Batch, Exec as ExecVerb, Keep, STDIN_MAX_BYTES, Verb},
-    name::{HostId, Name, UnitName},
+    name::{Name, UnitName},
     outcome::Data,
     process::{Cores, Limits},
     select::HostSelect,
 };
 
-use self::printed::{Form, LogOf, Printed, is_over};
-use super::{Session, host, hostname::tell_apart, print, target};
-use crate::{
-    api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget, Unit},
-    failure::{Failure, Kind},
-};
+use super::{host_lookup, print, session::CliSession, target};
+use muster_api::host_names::tell_apart;
 
 mod batch;
-mod printed;
-mod verdict;
 
-pub use self::verdict::{complaint, status, verdict};
-use self::verdict::{is_success, summarise};
+use super::command_verdict::{is_success, summarise};
+use super::{command_output::StreamPrinter, command_verdict::verdict};
+
+use super::command_follower::follow_into;
+pub use super::command_follower::{collect, follow, follow_log, follow_there, look, waits};
 
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Exec {
+pub struct ExecArgs {
     /// A host, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
@@ -81,13 +79,13 @@ pub struct Exec {
     #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
     pub stderr: KeepArg,
     /// How much of each stream is kept, such as 64K; the rest is dropped, and counted
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = muster_topics::size::parse)]
     pub output_max: u64,
     /// How much of standard error is kept, if not as much
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     pub stderr_max: Option<u64>,
     /// The most memory, with everything that it forks, such as 64M; what takes more is killed
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     pub memory: Option<u64>,
     /// The most time of processors, such as 0.5
     #[arg(long, value_name = "CORES")]
@@ -207,11 +205,11 @@ pub fn parse_variable(text: &str) -> Result<(String, String), String> {
 ///
 /// # Errors
 /// If it cannot be done, or a program did not succeed.
-pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
+pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
     let verb = match &exec.batch {
         // The parser does not see it: a batch is in conflict with what is given.
         None if exec.keep_going => {
-            return Err(Failure::new(Kind::Usage, "--keep-going is about the steps of a --batch"));
+            return Err(Failure::new(FailureKind::Usage, "--keep-going is about the steps of a --batch"));
         }
         None => Verb::Exec(wanted(&exec)?),
         Some(file) => {
@@ -221,11 +219,11 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     };
     let target = aim(&exec, &verb, session).await?;
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
-        return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
+        return Err(Failure::new(FailureKind::Usage, "--passthrough needs exactly one host"));
     }
     let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb };
     let command: Command = session.client.post("commands", &wanted).await?;
-    let mut output = Printed::of(&command, session.printer)?;
+    let mut output = StreamPrinter::of(&command, session.printer)?;
     if exec.no_wait {
         return if session.printer.is_for_programs() { Ok(()) } else { print::write_out(&format!("{}\n", command.id)) };
     }
@@ -234,7 +232,7 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
         hosts = follow_into(session, &command, &mut output, leaves) => hosts?,
         _ = tokio::signal::ctrl_c() => {
             output.end()?;
-            return Err(Failure::new(Kind::Failed, "interrupted; the command goes on").hint(look(&command)));
+            return Err(Failure::new(FailureKind::Failed, "interrupted; the command goes on").hint(look(&command)));
         }
     };
     let hosts = tell_apart(hosts);
@@ -252,7 +250,7 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
 }
 
 /// Whom it is for.
-async fn aim(exec: &Exec, verb: &Verb, session: &Session) -> Result<NewTarget, Failure> {
+async fn aim(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTarget, Failure> {
     let group = |label: &Name| format!("label.{label}").parse::<HostSelect>();
     // What every host would read must not have what may be secret; and one exit code is of one host.
     let by_name = exec.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());
@@ -260,24 +258,24 @@ async fn aim(exec: &Exec, verb: &Verb, session: &Session) -> Result<NewTarget, F
         (Some(select), _) if by_name => NewTarget::Hosts(target::picked(session, select).await?),
         (Some(select), _) => NewTarget::Select(select.clone()),
         (None, Some(label)) if by_name => {
-            let select = group(label).map_err(|error| Failure::new(Kind::Usage, error.to_string()))?;
+            let select = group(label).map_err(|error| Failure::new(FailureKind::Usage, error.to_string()))?;
             NewTarget::Hosts(target::picked(session, &select).await?)
         }
         (None, Some(label)) => NewTarget::Group(label.clone()),
         (None, None) if exec.all => NewTarget::All,
-        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host::only(session).await?]),
+        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host_lookup::only(session).await?]),
         (None, None) => NewTarget::Hosts(exec.hosts.clone()),
     })
 }
 
 /// What is to be run.
-fn wanted(exec: &Exec) -> Result<ExecVerb, Failure> {
+fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
     let (argv, shell) = match (exec.shell, &exec.argv[..]) {
         (false, argv) => (argv.to_vec(), None),
         (true, [line]) => (Vec::new(), Some(line.clone())),
         (true, _) => {
             let message = "--shell takes one line, and there are several words";
-            return Err(Failure::new(Kind::Usage, message).hint("put the whole line into quotes: -- 'a | b'"));
+            return Err(Failure::new(FailureKind::Usage, message).hint("put the whole line into quotes: -- 'a | b'"));
         }
     };
     Ok(ExecVerb {
@@ -299,7 +297,8 @@ fn wanted(exec: &Exec) -> Result<ExecVerb, Failure> {
 
 /// What a program is to read. No more is read here than a command can bring, however long the file is.
 fn stdin(path: &Path) -> Result<Data, Failure> {
-    let failed = |error: io::Error| Failure::new(Kind::Usage, format!("{} cannot be read: {error}", path.display()));
+    let failed =
+        |error: io::Error| Failure::new(FailureKind::Usage, format!("{} cannot be read: {error}", path.display()));
     let source: Box<dyn Read> = match path.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => Box::new(File::open(path).map_err(failed)?),
@@ -307,196 +306,17 @@ fn stdin(path: &Path) -> Result<Data, Failure> {
     let mut bytes = Vec::new();
     source.take(STDIN_MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > STDIN_MAX_BYTES {
-        let limit = crate::size::print(STDIN_MAX_BYTES as u64);
+        let limit = muster_topics::size::print(STDIN_MAX_BYTES as u64);
         let message = format!("{} has more than the {limit} that a command can bring", path.display());
-        return Err(Failure::new(Kind::Usage, message).hint("put what is large into an artifact, or onto the host"));
+        return Err(
+            Failure::new(FailureKind::Usage, message).hint("put what is large into an artifact, or onto the host")
+        );
     }
     Ok(Data::signed(&bytes))
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Prints a command's output as it comes, until every host has its outcome or is missing.
-///
-/// # Errors
-/// If the console cannot be reached.
-pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
-    follow_into(session, command, &mut Printed::new(&command.hosts), false).await
-}
-
-/// The same, without waiting for hosts that are away: when the command was given, or for longer than a moment since.
-///
-/// # Errors
-/// As [`follow`].
-pub async fn follow_there(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
-    follow_into(session, command, &mut Printed::new(&command.hosts), true).await
-}
-
-/// The same as [`follow`] of a command whose output is the log of a unit; `name`: with that before each line, where there
-/// are several.
-///
-/// # Errors
-/// As [`follow`].
-pub async fn follow_log(
-    session: &Session,
-    command: &Command,
-    unit: &Unit,
-    name: Option<&str>,
-) -> Result<Vec<CommandHost>, Failure> {
-    let mut output = Printed::new(&command.hosts);
-    if let Some(name) = name {
-        output.names = command.hosts.iter().map(|host| (host.host, format!("{name} | "))).collect();
-    }
-    if session.printer.is_for_programs() {
-        let of = LogOf { host: unit.host, hostname: unit.hostname.clone(), unit: unit.unit.clone() };
-        output.form = Form::Log(session.printer, of);
-    }
-    follow_into(session, command, &mut output, false).await
-}
-
-/// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.
-///
-/// # Errors
-/// As [`follow`].
-pub async fn collect(session: &Session, command: &Command) -> Result<(Vec<CommandHost>, Vec<u8>), Failure> {
-    let mut output = Printed { form: Form::Kept(Vec::new()), ..Printed::new(&command.hosts) };
-    let hosts = follow_into(session, command, &mut output, false).await?;
-    let Form::Kept(kept) = output.form else { return Ok((hosts, Vec::new())) };
-    Ok((hosts, kept))
-}
-
-/// `leaves`: those that are away are not waited for.
-async fn follow_into(
-    session: &Session,
-    command: &Command,
-    output: &mut Printed,
-    leaves: bool,
-) -> Result<Vec<CommandHost>, Failure> {
-    let goes_on = |failure: Failure| match failure.kind {
-        Kind::Unreachable => {
-            failure.hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id))
-        }
-        _ => failure,
-    };
-    let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
-    let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
-    let away = |host: &CommandHost| host.away_since_ms.is_some();
-    let mut awaited: BTreeSet<HostId> =
-        command.hosts.iter().filter(|host| !(leaves && away(host))).map(|host| host.host).collect();
-    let mut told = command.hosts.iter().any(away);
-    if told {
-        print::say(waits(command));
-    }
-    loop {
-        if leaves && awaited.is_empty() {
-            output.end()?;
-            // Whoever is not waited for is named as well.
-            hosts.values().filter(|host| !is_over(host)).try_for_each(|host| output.conclude(host))?;
-            return Ok(hosts.into_values().collect());
-        }
-        let next = tokio::time::timeout(SILENCE, events.next()).await;
-        let event = match next {
-            Ok(event) => event.map_err(goes_on)?,
-            // Nothing is lost with the time limit: what has come stays with the stream.
-            Err(_) => {
-                let waits_for = |host: &HostId| {
-                    hosts.get(host).is_some_and(|host| host.state == CommandState::Waiting && !away(host))
-                };
-                if leaves && awaited.iter().any(waits_for) {
-                    let now: Command =
-                        session.client.get(&format!("commands/{}", command.id), &[]).await.map_err(goes_on)?;
-                    let gone: Vec<CommandHost> =
-                        now.hosts.iter().filter(|host| away(host) && awaited.contains(&host.host)).cloned().collect();
-                    if !gone.is_empty() {
-                        told = true;
-                        for host in &gone {
-                            awaited.remove(&host.host);
-                            hosts.insert(host.host, host.clone());
-                        }
-                        print::say(waits(&Command { hosts: gone, ..now }));
-                        continue;
-                    }
-                }
-                if !std::mem::replace(&mut told, true) {
-                    // Why, the console knows as of now.
-                    let now = session.client.get::<Command>(&format!("commands/{}", command.id), &[]).await;
-                    tell_waiting(command, now.map_or_else(|_| hosts.values().cloned().collect(), |now| now.hosts));
-                }
-                continue;
-            }
-        };
-        let Some(event) = event else { break };
-        match event {
-            CommandEvent::Output { host, stream, offset_bytes, data } => {
-                output.take(host, stream, offset_bytes, data.to_bytes().unwrap_or_default())?;
-            }
-            CommandEvent::Host(host) => {
-                output.meet(&host);
-                if let Some(received) = &host.outcome {
-                    output.rest(host.host, &received.value)?;
-                }
-                if is_over(&host) {
-                    output.conclude(&host)?;
-                    awaited.remove(&host.host);
-                }
-                hosts.insert(host.host, host);
-            }
-            CommandEvent::End => {
-                output.end()?;
-                return Ok(hosts.into_values().collect());
-            }
-        }
-    }
-    Err(goes_on(Failure::new(Kind::Unreachable, "the console ended the connection")))
-}
-
-/// After this much silence people are told whom the command waits for.
-pub(super) const SILENCE: Duration = Duration::from_secs(3);
-
-/// Names of hosts that one line may hold.
-const NAMED_MAX: usize = 5;
-
-/// Which hosts of a command are away, and what that means.
-#[must_use]
-pub fn waits(command: &Command) -> String {
-    let now_ms = crate::clock::now_ms();
-    let away: Vec<String> = tell_apart(command.hosts.clone())
-        .iter()
-        .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms?, now_ms))))
-        .collect();
-    let (what, is) = (super::command::asked(&command.verb), if away.len() == 1 { "is" } else { "are" });
-    let until = print::age(command.expires_ms, now_ms);
-    format!("{} {is} away: {what} waits for that host to be back, and expires {until}", named(&away))
-}
-
-/// How to look at a command later.
-#[must_use]
-pub fn look(command: &Command) -> String {
-    format!("`muster command show {}` tells what became of it", command.id)
-}
-
-/// The first few of some names.
-fn named(names: &[String]) -> String {
-    let more = if names.len() > NAMED_MAX { format!(" and {} more", names.len() - NAMED_MAX) } else { String::new() };
-    format!("{}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
-}
-
-fn tell_waiting(command: &Command, mut hosts: Vec<CommandHost>) {
-    hosts.retain(|host| host.state == CommandState::Waiting);
-    let hosts = tell_apart(hosts);
-    if hosts.is_empty() {
-        return;
-    }
-    let waiting: Vec<String> = hosts.iter().map(|host| host.hostname.clone()).collect();
-    let named = named(&waiting);
-    let until = print::age(command.expires_ms, crate::clock::now_ms());
-    print::say(format_args!("waiting for {named}; the command expires {until} (Ctrl-C leaves it to wait)"));
-    let reasons = hosts.iter().filter_map(|host| Some((&host.hostname, host.reason.as_ref()?)));
-    for (hostname, reason) in reasons.take(NAMED_MAX) {
-        print::say(format_args!("{hostname} tells: {reason}"));
-    }
 }
 
 #[cfg(test)]
@@ -506,7 +326,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        exec: Exec,
+        exec: ExecArgs,
     }
 
     fn parsed(words: &[&str]) -> Result<ExecVerb, Failure> {
@@ -514,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_what_the_host_is_asked_for() {
+    fn options_make_the_request() {
         let plain = parsed(&["--", "a", "b c"]).unwrap();
         assert_eq!(plain, ExecVerb::new(vec!["a".to_owned(), "b c".to_owned()], 60_000));
         let shell = parsed(&["--shell", "--stdout", "capture", "--stderr", "drop", "--", "a | b"]).unwrap();
@@ -529,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_bounded() {
+    fn standard_input_is_limited() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         std::fs::write(path, vec![b'\n'; STDIN_MAX_BYTES]).unwrap();
@@ -538,12 +358,15 @@ mod tests {
         std::fs::write(path, vec![b'\n'; STDIN_MAX_BYTES + 1]).unwrap();
         for path in [path, "/dev/zero", "/no/such/file"] {
             let failure = parsed(&["--stdin", path, "--", "cat"]).unwrap_err();
-            assert!(failure.kind == Kind::Usage && failure.message.as_ref().unwrap().contains(path), "{failure:?}");
+            assert!(
+                failure.kind == FailureKind::Usage && failure.message.as_ref().unwrap().contains(path),
+                "{failure:?}"
+            );
         }
     }
 
     #[test]
-    fn variables() {
+    fn variable_options_parse() {
         assert_eq!(parse_variable("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
         assert!(parse_variable("A").is_err() && parse_variable("=b").is_err());
     }

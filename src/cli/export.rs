@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use clap::Args;
+use muster_base::failure::Failure;
 use muster_topics::select::Select;
 use serde_json::{Value, json};
 use serde_norway::Mapping;
 
 use super::{
-    Session,
-    change::{Change, Waiting, pick},
-    print::{self, Format},
+    change::{UnitChange, WaitOptions, pick},
+    print::{self, PrintFormat},
+    session::CliSession,
     target::{Noun, UnitRef},
-    unit::units,
+    unit_lookup::units,
     yaml,
 };
-use crate::failure::Failure;
 
 /// Print units as documents, which applied again change nothing.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +25,7 @@ use crate::failure::Failure;
                         says so.\n\n\
                         Values of environments are never shown: *** in a document stands for the value that is there."
 )]
-pub struct Export {
+pub struct ExportUnits {
     /// REALM/NAME or HOST:REALM/NAME; without any, every unit there is
     pub units: Vec<UnitRef>,
     /// Those that this picks, such as 'realm=prod and role=web'
@@ -43,11 +43,12 @@ pub struct Export {
 ///
 /// # Errors
 /// If it is not clear which units are meant, or there are none.
-pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
+pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failure> {
     let all = units(session, None).await?;
-    let wait = Waiting { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
+    let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
     let every = export.all || export.units.is_empty() && export.select.is_none();
-    let which = Change { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
+    let which =
+        UnitChange { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
     let (mut documents, mut deviations) = (Vec::<Value>::new(), Vec::new());
     for unit in pick(session, &all, &which, Noun::Unit)? {
         let deviation = unit.deviation().map(|what| format!("{} on {}: it {what}", unit.unit, unit.hostname));
@@ -59,8 +60,8 @@ pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
         documents.push(session.client.get(&path, &[]).await?);
     }
     match session.printer.format {
-        Format::Json => session.printer.one(&json!({ "units": documents }), Vec::new),
-        Format::Table | Format::Yaml => {
+        PrintFormat::Json => session.printer.one(&json!({ "units": documents }), Vec::new),
+        PrintFormat::Table | PrintFormat::Yaml => {
             let texts = documents.iter().zip(&deviations).map(|(document, deviation)| {
                 let comment = deviation.as_ref().map(|what| format!("# {what}\n")).unwrap_or_default();
                 comment + &yaml::write(&ordered(document).into())

@@ -1,22 +1,24 @@
 //! `muster host`: the hosts of the fleet.
 
 use clap::{Args, Subcommand};
+use muster_api::{Host, HostSort};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::select::HostSelect;
 use reqwest::Method;
 
-use super::{Session, container, label, print};
-use crate::{
-    api::{Host, HostSort},
-    clock,
-    failure::{Failure, Kind},
-};
+use super::{container_text, label, print, session::CliSession};
+
+pub use super::host_lookup::{one, only};
 
 /// Verbs on hosts.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum HostVerb {
     /// List all hosts, with the age of what is known of each
     #[command(alias = "list")]
-    Ls(Listing),
+    Ls(HostListArgs),
     /// Show one host
     Show {
         /// Its id or hostname; the only host if there is but one
@@ -28,7 +30,7 @@ pub enum Verb {
         host: Option<String>,
     },
     /// List labels of hosts, or change them, for --group and --select
-    Label(label::Label),
+    Label(label::LabelArgs),
     /// Lock a host out: its certificates are revoked, and it must join anew with a new token
     Revoke {
         /// Its id or hostname
@@ -50,7 +52,7 @@ pub enum Verb {
 
 /// Hosts that are listed.
 #[derive(Args, Clone, Debug)]
-pub struct Listing {
+pub struct HostListArgs {
     /// Only those that this picks, such as 'label.site=north and fact.cpus>=4'; `muster exec --help` has the fields
     #[arg(long, value_name = "EXPRESSION")]
     select: Option<HostSelect>,
@@ -66,18 +68,18 @@ pub struct Listing {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Ls(wanted) => list(session, wanted).await,
-        Verb::Show { host } => show(session, &one(session, host).await?).await,
-        Verb::Refresh { host } => {
+        HostVerb::Ls(wanted) => list(session, wanted).await,
+        HostVerb::Show { host } => show(session, &one(session, host).await?).await,
+        HostVerb::Refresh { host } => {
             let host = one(session, host).await?;
             session.client.order(Method::POST, &format!("hosts/{host}/refresh")).await?;
             print::say(format_args!("asked {host} to say everything anew"));
             Ok(())
         }
-        Verb::Label(wanted) => label::run(wanted, session).await,
-        Verb::Revoke { host, yes } => {
+        HostVerb::Label(wanted) => label::run(wanted, session).await,
+        HostVerb::Revoke { host, yes } => {
             let host = sure(session, "lock out", &host, yes).await?;
             session.client.order(Method::POST, &format!("hosts/{}/revoke", host.id)).await?;
             print::say(format_args!(
@@ -86,7 +88,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             ));
             Ok(())
         }
-        Verb::Rm { host, yes } => {
+        HostVerb::Rm { host, yes } => {
             let host = sure(session, "remove", &host, yes).await?;
             session.client.order(Method::DELETE, &format!("hosts/{}", host.id)).await?;
             print::say(format_args!(
@@ -99,7 +101,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 }
 
 /// The host that is meant, once somebody has said yes to what cannot be undone.
-async fn sure(session: &Session, what: &str, host: &str, yes: bool) -> Result<Host, Failure> {
+async fn sure(session: &CliSession, what: &str, host: &str, yes: bool) -> Result<Host, Failure> {
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let (name, id) = (&host.hostname, host.id);
     let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
@@ -107,44 +109,10 @@ async fn sure(session: &Session, what: &str, host: &str, yes: bool) -> Result<Ho
     if yes || print::confirm(&format!("{what} {told}?\n")) {
         return Ok(host);
     }
-    Err(Failure::new(Kind::Usage, format!("to {what} a host needs a yes: {told}")).hint("say --yes"))
+    Err(Failure::new(FailureKind::Usage, format!("to {what} a host needs a yes: {told}")).hint("say --yes"))
 }
 
-/// The host that is meant: the one named, the context's default, or the only one.
-///
-/// # Errors
-/// If none is named and there is no telling.
-pub async fn one(session: &Session, named: Option<String>) -> Result<String, Failure> {
-    if let Some(host) = named.or_else(|| session.context.host.map(|host| host.to_string())) {
-        return Ok(host);
-    }
-    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
-    match hosts.as_slice() {
-        [host] => Ok(host.id.to_string()),
-        [] => Err(Failure::new(Kind::Failed, "no host has joined yet")
-            .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")),
-        several => {
-            let list: String = several.iter().map(|host| format!("\n  {}  {}", host.id, host.hostname)).collect();
-            Err(Failure::new(Kind::Usage, format!("there are {} hosts:{list}", several.len()))
-                .hint("name one with --host"))
-        }
-    }
-}
-
-/// The only host that there is: where more would do as well, none is taken for meant.
-///
-/// # Errors
-/// If there are several, or none.
-pub async fn only(session: &Session) -> Result<String, Failure> {
-    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
-    match hosts.as_slice() {
-        [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
-        several => Err(Failure::new(Kind::Usage, format!("there are {} hosts, and none is named", several.len()))
-            .hint("say which: --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them")),
-    }
-}
-
-async fn list(session: &Session, wanted: Listing) -> Result<(), Failure> {
+async fn list(session: &CliSession, wanted: HostListArgs) -> Result<(), Failure> {
     let is_all = wanted.select.is_none();
     let mut query = vec![("sort", wanted.sort)];
     query.extend(wanted.select.map(|select| ("select", select.to_string())));
@@ -188,7 +156,7 @@ fn certificate(expires_ms: i64) -> String {
     if expires_ms == 0 { "revoked".to_owned() } else { format!("until {}", print::time(expires_ms)) }
 }
 
-async fn show(session: &Session, host: &str) -> Result<(), Failure> {
+async fn show(session: &CliSession, host: &str) -> Result<(), Failure> {
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let now_ms = clock::now_ms();
     session.printer.one(&host, || {
@@ -213,7 +181,7 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
                 ("heard", print::age(received.at_ms, now_ms)),
                 ("system", format!("{}, {} {}", facts.os, facts.kernel, facts.arch)),
                 ("processor", format!("{} × {}", facts.cpus, facts.cpu_model)),
-                ("memory", crate::size::print(facts.memory_bytes)),
+                ("memory", muster_topics::size::print(facts.memory_bytes)),
                 ("booted", print::age(facts.boot_ms, now_ms)),
                 ("realms", realms.join(", ")),
             ]);
@@ -223,8 +191,9 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
                     .iter()
                     .map(|(name, interface)| ("interface", format!("{name} {}", interface.addresses.join(", ")))),
             );
-            lines
-                .extend(state.containers.iter().map(|(name, summary)| ("container", container::listed(name, summary))));
+            lines.extend(
+                state.containers.iter().map(|(name, summary)| ("container", container_text::listed(name, summary))),
+            );
             lines.extend(
                 state.units.iter().map(|(name, unit)| ("unit", format!("{name} {}", super::wait::phase(unit.phase)))),
             );

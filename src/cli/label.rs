@@ -1,4 +1,4 @@
-//! `muster host label`: what operators call hosts, for `--group` and `--select`.
+//! `muster host label`: labels that operators give hosts, for `--group` and `--select`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,18 +6,19 @@ use std::{
 };
 
 use clap::Args;
+use muster_api::{HostLabel, LabelHosts, LabelOrigin, LabelledHost, NewTarget};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{
     command::TARGET_HOSTS_MAX,
     name::{LabelValue, Name},
     select::HostSelect,
 };
 
-use super::{Session, host, hostname::HostNames, policy::parse_label, print};
-use crate::{
-    api::{HostLabel, LabelHosts, LabelOrigin, LabelledHost, NewTarget},
-    clock,
-    failure::{Failure, Kind},
-};
+use super::{host_lookup, policy::parse_label, print, session::CliSession};
+use muster_api::host_names::HostNames;
 
 /// Which labels of which hosts.
 #[derive(Args, Clone, Debug)]
@@ -31,7 +32,7 @@ use crate::{
                         muster host label till-7 canary-\n  \
                         muster host label --select 'fact.arch=aarch64' board=pi"
 )]
-pub struct Label {
+pub struct LabelArgs {
     /// Hosts, by id or hostname, and what is to be changed: NAME=VALUE sets a label, NAME- removes one; without a change the labels
     /// are listed
     #[arg(value_name = "HOST|NAME=VALUE|NAME-")]
@@ -55,13 +56,13 @@ pub struct Label {
 
 /// What was typed, apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Words {
+struct LabelChanges {
     hosts: Vec<String>,
     set: BTreeMap<Name, LabelValue>,
     remove: BTreeSet<Name>,
 }
 
-impl Words {
+impl LabelChanges {
     fn parse(words: &[String]) -> Result<Self, String> {
         let mut parsed = Self::default();
         for word in words {
@@ -87,9 +88,9 @@ impl Words {
 ///
 /// # Errors
 /// If there are no such hosts, nobody says yes, or a label has another value already.
-pub async fn run(label: Label, session: &Session) -> Result<(), Failure> {
-    let Words { hosts, set, remove } =
-        Words::parse(&label.words).map_err(|message| Failure::new(Kind::Usage, message))?;
+pub async fn run(label: LabelArgs, session: &CliSession) -> Result<(), Failure> {
+    let LabelChanges { hosts, set, remove } =
+        LabelChanges::parse(&label.words).map_err(|message| Failure::new(FailureKind::Usage, message))?;
     let named = !hosts.is_empty();
     let target = match &label.select {
         Some(_) if named => return Err(twice("--select")),
@@ -97,7 +98,7 @@ pub async fn run(label: Label, session: &Session) -> Result<(), Failure> {
         Some(select) => NewTarget::Select(select.clone()),
         None if label.all => NewTarget::All,
         None if named => NewTarget::Hosts(hosts),
-        None => NewTarget::Hosts(vec![host::one(session, None).await?]),
+        None => NewTarget::Hosts(vec![host_lookup::one(session, None).await?]),
     };
     let look = LabelHosts { target, set: BTreeMap::new(), remove: BTreeSet::new(), overwrite: false };
     if set.is_empty() && remove.is_empty() {
@@ -107,7 +108,7 @@ pub async fn run(label: Label, session: &Session) -> Result<(), Failure> {
         let hosts = ask(session, &look).await?.len();
         let what = format!("change labels of all {hosts} hosts");
         if hosts > 1 && !print::confirm(&format!("{what}?")) {
-            return Err(Failure::new(Kind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
+            return Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes")).hint("say --yes"));
         }
     }
     let wanted = LabelHosts { set, remove, overwrite: label.overwrite, ..look };
@@ -118,16 +119,17 @@ pub async fn run(label: Label, session: &Session) -> Result<(), Failure> {
 }
 
 fn twice(option: &str) -> Failure {
-    Failure::new(Kind::Usage, format!("hosts are named, and {option} says which as well")).hint("say one of both")
+    Failure::new(FailureKind::Usage, format!("hosts are named, and {option} says which as well"))
+        .hint("say one of both")
 }
 
-async fn ask(session: &Session, wanted: &LabelHosts) -> Result<Vec<LabelledHost>, Failure> {
+async fn ask(session: &CliSession, wanted: &LabelHosts) -> Result<Vec<LabelledHost>, Failure> {
     session.client.post("host-labels", wanted).await
 }
 
 /// Waits until the hosts that are there carry their labels: only then is a broadcast to a group one to them.
 async fn confirmed(
-    session: &Session,
+    session: &CliSession,
     mut hosts: Vec<LabelledHost>,
     limit: Duration,
 ) -> Result<Vec<LabelledHost>, Failure> {
@@ -201,7 +203,7 @@ fn standing(host: &LabelledHost) -> &'static str {
     }
 }
 
-fn list(session: &Session, hosts: &[LabelledHost]) -> Result<(), Failure> {
+fn list(session: &CliSession, hosts: &[LabelledHost]) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
     let rows = hosts.iter().flat_map(|host| {
@@ -211,7 +213,7 @@ fn list(session: &Session, hosts: &[LabelledHost]) -> Result<(), Failure> {
             vec![name.clone(), label.name.to_string(), label.value.clone(), from(label, now_ms), hides]
         })
     });
-    if hosts.iter().all(|host| host.labels.is_empty()) && session.printer.format == print::Format::Table {
+    if hosts.iter().all(|host| host.labels.is_empty()) && session.printer.format == print::PrintFormat::Table {
         print::say("no labels; `muster host label HOST NAME=VALUE` sets one");
         return Ok(());
     }
@@ -232,12 +234,12 @@ fn from(label: &HostLabel, now_ms: i64) -> String {
 mod tests {
     use super::*;
 
-    fn words(typed: &str) -> Result<Words, String> {
-        Words::parse(&typed.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn words(typed: &str) -> Result<LabelChanges, String> {
+        LabelChanges::parse(&typed.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn words_are_hosts_or_changes() {
+    fn arguments_are_hosts_or_changes() {
         let parsed = words("till-7 canary=yes 10.0.0.1 tier- site=north").unwrap();
         assert_eq!(parsed.hosts, ["till-7", "10.0.0.1"]);
         let set: Vec<String> = parsed.set.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -1,22 +1,21 @@
-//! `muster login`: a one-time sign-in link becomes a context.
+//! `muster login`: turns a one-time sign-in link into a context.
 
-#[cfg(feature = "console")]
-use std::path::Path;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use futures_util::future::BoxFuture;
+use muster_api::{LoggedIn, Login as Request, SignIn, SignInKind};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureContext as _, FailureKind},
+};
 use reqwest::Method;
 
 use super::{
-    Options, Session,
-    client::Client,
-    context::{self, Context, Contexts},
+    client::ConsoleClient,
+    context::{self, ConsoleContext, Contexts},
     print::{self, Printer},
-};
-use crate::{
-    api::{LoggedIn, Login as Request, SignIn, SignInKind},
-    clock,
-    failure::{Context as _, Failure, Kind},
+    session::{CliSession, GlobalOptions},
 };
 
 /// Sign the command line in to a console, and see who is signed in.
@@ -28,7 +27,7 @@ use crate::{
                         muster login LINK                       a command line elsewhere\n  \
                         muster login ls                         who is signed in, until when\n  muster login end 0a1b2c3d4e"
 )]
-pub struct Login {
+pub struct LoginArgs {
     /// The one-time sign-in link that the console printed
     #[arg(required_unless_present = "new_link")]
     pub link: Option<String>,
@@ -39,21 +38,19 @@ pub struct Login {
     #[arg(long, value_name = "FILE")]
     pub authority: Option<PathBuf>,
     /// Print a new one-time sign-in link: on the console's own machine, as the user that it runs as
-    #[cfg(feature = "console")]
     #[arg(long, conflicts_with = "link")]
     pub new_link: bool,
     /// The folder of `muster up`, or of the console [default: that of your `muster up`, else /var/lib/muster/console]
-    #[cfg(feature = "console")]
     #[arg(long, value_name = "DIR", requires = "new_link")]
     pub data_dir: Option<PathBuf>,
     /// Something else than to sign in
     #[command(subcommand)]
-    pub verb: Option<Verb>,
+    pub verb: Option<LoginVerb>,
 }
 
 /// Verbs on sign-ins.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum LoginVerb {
     /// List browsers and programs that are signed in
     #[command(alias = "list")]
     Ls,
@@ -69,10 +66,10 @@ pub enum Verb {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn manage(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
-        Verb::Ls => {
+        LoginVerb::Ls => {
             let sign_ins: Vec<SignIn> = session.client.get("sign-ins", &[]).await?;
             let row = |one: &SignIn| {
                 let kind = match one.kind {
@@ -90,7 +87,7 @@ pub async fn manage(verb: Verb, session: &Session) -> Result<(), Failure> {
                 "nobody is signed in",
             )
         }
-        Verb::End { id } => {
+        LoginVerb::End { id } => {
             session.client.order(Method::DELETE, &format!("sign-ins/{id}")).await?;
             print::say(format_args!("sign-in {id} is ended"));
             Ok(())
@@ -98,20 +95,21 @@ pub async fn manage(verb: Verb, session: &Session) -> Result<(), Failure> {
     }
 }
 
+/// How a new sign-in link is made of a console on this machine; in the folder that was named, if one was. The program has it from whoever
+/// put its parts together, for the command line does not know the console's code.
+pub type NewSignInLink = fn(Option<PathBuf>) -> BoxFuture<'static, Result<String, Failure>>;
+
 /// Prints a new sign-in link of a console on this machine.
-#[cfg(feature = "console")]
-async fn print_link(data_dir: Option<&Path>, printer: Printer) -> Result<(), Failure> {
-    let folders = match data_dir {
-        Some(folder) => vec![folder.join("console"), folder.to_owned()],
-        None => {
-            let mut folders = Vec::new();
-            #[cfg(all(feature = "agent", feature = "broker"))]
-            folders.extend(crate::up::default_data().ok().map(|folder| folder.join("console")));
-            folders.push(crate::console::config::Config::default().data_dir);
-            folders
-        }
-    };
-    let link = crate::issue::new_sign_in_link(&folders).await?;
+async fn print_link(
+    data_dir: Option<PathBuf>,
+    new_link: Option<NewSignInLink>,
+    printer: Printer,
+) -> Result<(), Failure> {
+    let new_link = new_link.ok_or_else(|| {
+        Failure::new(FailureKind::Usage, "this program has no console in it, so it makes no sign-in links")
+            .hint("do this on the console's machine, with the program that runs there")
+    })?;
+    let link = new_link(data_dir).await?;
     printer.line(&serde_json::json!({ "link": link }), &link)?;
     print::say("good once, and for 15 minutes: open it in a browser, or give it to `muster login`");
     Ok(())
@@ -121,26 +119,26 @@ async fn print_link(data_dir: Option<&Path>, printer: Printer) -> Result<(), Fai
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
-    #[cfg(feature = "console")]
+pub async fn run(login: &LoginArgs, options: &GlobalOptions, new_link: Option<NewSignInLink>) -> Result<(), Failure> {
     if login.new_link {
-        return print_link(login.data_dir.as_deref(), Printer::new(options.output)).await;
+        return print_link(login.data_dir.clone(), new_link, Printer::new(options.output)).await;
     }
     let link = login.link.as_deref().unwrap_or_default();
     let (url, code) = link.split_once("/sign-in?code=").ok_or_else(|| {
-        Failure::new(Kind::Usage, "this is not a sign-in link")
+        Failure::new(FailureKind::Usage, "this is not a sign-in link")
             .hint("it looks like http://127.0.0.1:7080/sign-in?code=…; `muster login --new-link`, on the console's machine, prints one")
     })?;
     let authority = match &login.authority {
-        Some(path) => Some(crate::files::read_text(path).trying(format_args!("the file {}", path.display()))?),
+        Some(path) => Some(muster_base::files::read_text(path).trying(format_args!("the file {}", path.display()))?),
         None if url.starts_with("https:") => {
-            return Err(Failure::new(Kind::Usage, "this link needs its console's authority")
+            return Err(Failure::new(FailureKind::Usage, "this link needs its console's authority")
                 .hint("copy authority.pem from the console's data folder, and say --authority FILE"));
         }
         None => None,
     };
-    let operator = "admin".parse().map_err(|error: muster_topics::name::NameError| Failure::new(Kind::Usage, error))?;
-    let mut context = Context {
+    let operator =
+        "admin".parse().map_err(|error: muster_topics::name::NameError| Failure::new(FailureKind::Usage, error))?;
+    let mut context = ConsoleContext {
         url: url.to_owned(),
         operator,
         token: String::new(),
@@ -148,7 +146,7 @@ pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
         proxy: options.proxy.clone(),
         host: None,
     };
-    let signed_in: LoggedIn = Client::new(&context)?.post("login", &Request { code: code.to_owned() }).await?;
+    let signed_in: LoggedIn = ConsoleClient::new(&context)?.post("login", &Request { code: code.to_owned() }).await?;
     context.operator = signed_in.operator;
     context.token = signed_in.token;
     let path = context::path()?;

@@ -1,29 +1,30 @@
-//! `muster yuno logs`: the last lines of logs, and what comes after them.
+//! `muster yuno logs`: prints the last lines of logs, and follows them.
 
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::future::join_all;
+use muster_api::Unit;
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{
     command::{LOG_LINES_MAX, LogView, Verb as Asked},
     select::Select,
 };
 
 use super::{
-    Session,
-    change::{report, submit},
-    command, exec,
-    hostname::HostNames,
+    change::submit,
+    command_cancel, command_follower,
+    command_report::report,
     moment::{self, Moment},
     print,
+    session::CliSession,
     target::{self, Noun, UnitRef},
-    unit::{one, units},
+    unit_lookup::{one, units},
 };
-use crate::{
-    api::Unit,
-    clock,
-    failure::{Failure, Kind},
-};
+use muster_api::host_names::HostNames;
 
 /// The most logs that are read at once, each over a connection of its own.
 const LOGS_MAX: usize = 64;
@@ -86,7 +87,7 @@ impl Logs {
 ///
 /// # Errors
 /// If it is not clear whose log is meant, or one cannot be had.
-pub async fn run(wanted: Logs, noun: Noun, session: &Session) -> Result<(), Failure> {
+pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
     let picked = match &wanted.unit {
         Some(unit) => vec![one(session, unit, wanted.host.clone()).await?],
         None => pick(session, &wanted, noun).await?,
@@ -113,19 +114,19 @@ pub async fn run(wanted: Logs, noun: Noun, session: &Session) -> Result<(), Fail
     for message in failures.iter().filter_map(|failure| failure.message.as_ref()) {
         print::say(format_args!("error: {message}"));
     }
-    Err(Failure::silent(Kind::Failed))
+    Err(Failure::silent(FailureKind::Failed))
 }
 
-async fn pick(session: &Session, wanted: &Logs, noun: Noun) -> Result<Vec<Unit>, Failure> {
+async fn pick(session: &CliSession, wanted: &Logs, noun: Noun) -> Result<Vec<Unit>, Failure> {
     let all = noun.among(units(session, wanted.host.clone()).await?);
     let picked: Vec<Unit> = target::select(&all, wanted.select.as_ref()).cloned().collect();
     let words = wanted.select.as_ref().map(ToString::to_string).unwrap_or_default();
     match picked.len() {
-        0 => Err(Failure::new(Kind::Failed, format!("no {} is picked by {words}", noun.word()))
+        0 => Err(Failure::new(FailureKind::Failed, format!("no {} is picked by {words}", noun.word()))
             .hint("`muster unit ls --select …` shows what an expression picks")),
         1..=LOGS_MAX => Ok(picked),
         count => Err(Failure::new(
-            Kind::Usage,
+            FailureKind::Usage,
             format!("{words} picks {count} {}s, and {LOGS_MAX} logs can be read at once", noun.word()),
         )),
     }
@@ -137,20 +138,20 @@ fn name(unit: &Unit, names: Option<&HostNames<'_>>) -> Option<String> {
 }
 
 async fn last(
-    session: &Session,
+    session: &CliSession,
     unit: &Unit,
     name: Option<String>,
     (lines, view): (u32, LogView),
 ) -> Result<(), Failure> {
     let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines, view };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
-    let hosts = exec::follow_log(session, &command, unit, name.as_deref()).await?;
+    let hosts = command_follower::follow_log(session, &command, unit, name.as_deref()).await?;
     report(&command, &hosts)
 }
 
 /// Prints a log as it grows, until its time is over or somebody has seen enough.
 async fn follow(
-    session: &Session,
+    session: &CliSession,
     unit: &Unit,
     name: Option<String>,
     (lines, view): (u32, LogView),
@@ -160,15 +161,15 @@ async fn follow(
     let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, view, for_ms };
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let hosts = tokio::select! {
-        hosts = exec::follow_log(session, &command, unit, name.as_deref()) => hosts,
+        hosts = command_follower::follow_log(session, &command, unit, name.as_deref()) => hosts,
         // A host that goes on would tell nobody any more.
-        () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
+        () = session.interrupt.cancelled() => return command_cancel::cancel(session, &command).await.map(drop),
     };
     match hosts {
         Ok(hosts) => report(&command, &hosts),
         Err(failure) => {
             // Nobody reads on, or the console is gone, and with it the way to tell.
-            let _ = command::cancel(session, &command).await;
+            let _ = command_cancel::cancel(session, &command).await;
             Err(failure)
         }
     }

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use clap::{Subcommand, ValueEnum};
+use muster_api::{MetricStore, Series, SeriesAnswer};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{Millis, name::HostId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Session,
-    hostname::HostNames,
     moment::{self, Moment},
     print,
+    session::CliSession,
 };
-use crate::{
-    api::{MetricStore, Series, SeriesAnswer},
-    clock,
-    failure::{Failure, Kind},
-};
+use muster_api::host_names::HostNames;
 
 /// Verbs on measurements.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum MetricVerb {
     /// Show the value of an expression (PromQL): now, or over a range
     #[command(after_help = "Examples:\n  muster metric query muster_host_cpu_busy_ratio\n  \
                             muster metric query 'topk(3, muster_unit_memory_resident_bytes)'\n  \
@@ -61,8 +61,8 @@ pub enum Verb {
         #[arg(long, value_name = "TIME", value_parser = moment::parse)]
         to: Option<Moment>,
         /// How it is written
-        #[arg(long, value_enum, default_value_t = Text::Lines)]
-        format: Text,
+        #[arg(long, value_enum, default_value_t = SampleText::Lines)]
+        format: SampleText,
     },
     /// Show the time-series stores elsewhere that the console feeds, and how that goes
     #[command(
@@ -75,14 +75,14 @@ pub enum Verb {
 
 /// How measurements are written out.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Text {
+pub enum SampleText {
     /// Line protocol
     Lines,
     /// series,time_ms,value
     Csv,
 }
 
-impl Text {
+impl SampleText {
     /// As the API calls it.
     fn word(self) -> &'static str {
         match self {
@@ -100,21 +100,21 @@ const STEP_MIN_MS: Millis = 10_000;
 /// The data of an answer, as Prometheus's API has it.
 #[derive(Deserialize)]
 #[serde(tag = "resultType", content = "result", rename_all = "lowercase")]
-enum Data {
+enum PrometheusData {
     Scalar((f64, String)),
     String((f64, String)),
-    Vector(Vec<One>),
-    Matrix(Vec<Many>),
+    Vector(Vec<InstantSeries>),
+    Matrix(Vec<RangeSeries>),
 }
 
 #[derive(Deserialize)]
-struct One {
+struct InstantSeries {
     metric: BTreeMap<String, String>,
     value: (f64, String),
 }
 
 #[derive(Deserialize)]
-struct Many {
+struct RangeSeries {
     metric: BTreeMap<String, String>,
     values: Vec<(f64, String)>,
 }
@@ -123,16 +123,16 @@ struct Many {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     let (expression, range, step, csv) = match verb {
-        Verb::Query { expression, range, step, csv } => (expression, range, step, csv),
-        Verb::Export { selector, from, to, format } => {
+        MetricVerb::Query { expression, range, step, csv } => (expression, range, step, csv),
+        MetricVerb::Export { selector, from, to, format } => {
             let range = (from.map_or(0, |from| from.ms(now_ms)), to.map_or(now_ms, |to| to.ms(now_ms)));
             return export(session, selector, range, format).await;
         }
-        Verb::Ls { part } => return list(session, part.as_deref()).await,
-        Verb::Stores => return stores(session).await,
+        MetricVerb::Ls { part } => return list(session, part.as_deref()).await,
+        MetricVerb::Stores => return stores(session).await,
     };
     if csv {
         text_alone(session, "--csv")?;
@@ -152,8 +152,8 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             "query_range"
         }
     };
-    let data: Data = session.client.prometheus(path, &form).await?;
-    if let Data::String((_, text)) = data {
+    let data: PrometheusData = session.client.prometheus(path, &form).await?;
+    if let PrometheusData::String((_, text)) = data {
         return session.printer.line(&text, &text);
     }
     let answer = SeriesAnswer { series: series(data)? };
@@ -185,42 +185,42 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If the console cannot be asked, or does not understand it.
-pub(super) async fn instant(session: &Session, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
+pub(super) async fn instant(session: &CliSession, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
     let form = [("query", expression.to_owned()), ("time", seconds(at_ms))];
     series(session.client.prometheus("query", &form).await?)
 }
 
 /// A metric, as a list shows it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Metric {
+struct MetricLine {
     name: String,
     kind: String,
     unit: String,
 }
 
 /// Lists the metrics that there are.
-async fn list(session: &Session, part: Option<&str>) -> Result<(), Failure> {
+async fn list(session: &CliSession, part: Option<&str>) -> Result<(), Failure> {
     #[derive(Deserialize)]
-    struct About {
+    struct MetricMetadata {
         #[serde(rename = "type")]
         kind: String,
         unit: String,
     }
-    let all: BTreeMap<String, Vec<About>> = session.client.prometheus("metadata", &[]).await?;
-    let metrics: Vec<Metric> = all
+    let all: BTreeMap<String, Vec<MetricMetadata>> = session.client.prometheus("metadata", &[]).await?;
+    let metrics: Vec<MetricLine> = all
         .into_iter()
         .filter(|(name, _)| part.is_none_or(|part| name.contains(part)))
         .filter_map(|(name, about)| {
-            let About { kind, unit } = about.into_iter().next()?;
-            Some(Metric { name, kind, unit })
+            let MetricMetadata { kind, unit } = about.into_iter().next()?;
+            Some(MetricLine { name, kind, unit })
         })
         .collect();
-    let row = |metric: &Metric| vec![metric.name.clone(), metric.kind.clone(), metric.unit.clone()];
+    let row = |metric: &MetricLine| vec![metric.name.clone(), metric.kind.clone(), metric.unit.clone()];
     session.printer.list(&metrics, &["NAME", "KIND", "UNIT"], row, "no metric has such a name")
 }
 
 /// Shows the stores elsewhere.
-async fn stores(session: &Session) -> Result<(), Failure> {
+async fn stores(session: &CliSession) -> Result<(), Failure> {
     const HEADERS: [&str; 8] = ["STORE", "KIND", "STATE", "WAITING", "SENT", "RETRIED", "SET ASIDE", "LAST ERROR"];
     let stores: Vec<MetricStore> = session.client.get("metric-stores", &[]).await?;
     let now_ms = clock::now_ms();
@@ -234,8 +234,10 @@ fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
         (false, None) => "not fed yet".to_owned(),
     };
     let waiting = match store.dropped_lines {
-        0 => format!("{} ({})", store.waiting_lines, crate::size::print(store.waiting_bytes)),
-        dropped => format!("{} ({}), {dropped} dropped", store.waiting_lines, crate::size::print(store.waiting_bytes)),
+        0 => format!("{} ({})", store.waiting_lines, muster_topics::size::print(store.waiting_bytes)),
+        dropped => {
+            format!("{} ({}), {dropped} dropped", store.waiting_lines, muster_topics::size::print(store.waiting_bytes))
+        }
     };
     let error = store.last_error.as_ref();
     vec![
@@ -251,16 +253,21 @@ fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
 }
 
 /// Refuses a form of data beside one that is asked for by an option of its own.
-fn text_alone(session: &Session, option: &str) -> Result<(), Failure> {
+fn text_alone(session: &CliSession, option: &str) -> Result<(), Failure> {
     if !session.printer.is_for_programs() {
         return Ok(());
     }
-    Err(Failure::new(Kind::Usage, format!("{option} is a form of its own, and --output asks for another"))
+    Err(Failure::new(FailureKind::Usage, format!("{option} is a form of its own, and --output asks for another"))
         .hint("say one of them"))
 }
 
 /// Copies what the console writes out to standard output.
-async fn export(session: &Session, selector: String, range: (Millis, Millis), format: Text) -> Result<(), Failure> {
+async fn export(
+    session: &CliSession,
+    selector: String,
+    range: (Millis, Millis),
+    format: SampleText,
+) -> Result<(), Failure> {
     text_alone(session, "what `muster metric export` writes")?;
     let query = [
         ("selector", selector),
@@ -281,13 +288,15 @@ fn seconds(ms: Millis) -> String {
 }
 
 /// What was answered, whatever its kind, as series with points.
-fn series(data: Data) -> Result<Vec<Series>, Failure> {
+fn series(data: PrometheusData) -> Result<Vec<Series>, Failure> {
     let many = match data {
-        Data::Scalar(value) | Data::String(value) => vec![Many { metric: BTreeMap::new(), values: vec![value] }],
-        Data::Vector(ones) => {
-            ones.into_iter().map(|one| Many { metric: one.metric, values: vec![one.value] }).collect()
+        PrometheusData::Scalar(value) | PrometheusData::String(value) => {
+            vec![RangeSeries { metric: BTreeMap::new(), values: vec![value] }]
         }
-        Data::Matrix(many) => many,
+        PrometheusData::Vector(ones) => {
+            ones.into_iter().map(|one| RangeSeries { metric: one.metric, values: vec![one.value] }).collect()
+        }
+        PrometheusData::Matrix(many) => many,
     };
     many.into_iter()
         .map(|mut one| {
@@ -300,7 +309,7 @@ fn series(data: Data) -> Result<Vec<Series>, Failure> {
 
 fn point((at, value): &(f64, String)) -> Result<(Millis, f64), Failure> {
     let value = value.parse().map_err(|_| {
-        Failure::new(Kind::Failed, format!("the console's answer is not understood: {value:?} is no number"))
+        Failure::new(FailureKind::Failed, format!("the console's answer is not understood: {value:?} is no number"))
     })?;
     let at_ms = (at * 1000.0).round() as Millis;
     Ok((at_ms, value))
@@ -337,7 +346,7 @@ mod tests {
 
     #[test]
     fn answers_become_series() {
-        let read = |json: &str| series(serde_json::from_str::<Data>(json).unwrap());
+        let read = |json: &str| series(serde_json::from_str::<PrometheusData>(json).unwrap());
         let vector = r#"{"resultType":"vector","result":[{"metric":{"__name__":"m","a":"1"},"value":[1.5,"2.5"]}]}"#;
         let found = read(vector).unwrap();
         assert_eq!((found[0].name.as_str(), &found[0].points), ("m", &vec![(1_500, 2.5)]));
@@ -364,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_elsewhere_is_one_row() {
+    fn external_store_is_one_row() {
         let mut store: MetricStore = serde_json::from_value(serde_json::json!({
             "name": "far", "kind": "influxdb1", "url": "http://h", "failing": false, "waiting_lines": 7, "waiting_bytes": 1_500,
             "queue_max_bytes": 1 << 30, "sent_lines": 90, "retries": 2, "refused_lines": 5, "dropped_lines": 0,
@@ -378,7 +387,7 @@ mod tests {
         (store.sent_ms, store.dropped_lines) = (Some(0), 3);
         assert_eq!(row(&store, 2_000)[2..4], ["fed 2 s ago", "7 (1.5 KiB), 3 dropped"]);
         store.failing = true;
-        store.last_error = Some(crate::api::MetricStoreError { at_ms: 0, message: "no".to_owned() });
+        store.last_error = Some(muster_api::MetricStoreError { at_ms: 0, message: "no".to_owned() });
         assert_eq!((row(&store, 60_000)[2].as_str(), row(&store, 60_000)[7].as_str()), ("failing", "1 min ago: no"));
     }
 }

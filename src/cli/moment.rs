@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_write_them() {
+    fn typed_times_parse() {
         let noon = 1_769_860_800_000;
         for (text, wanted) in [
             ("2026-01-31", Moment::At(noon - 12 * 3_600_000)),

@@ -1,4 +1,4 @@
-//! Options of `create` that units of every kind have: what one is known by, and when it is started and how it ends.
+//! Options of `create` common to all kinds: labels, priority, start, stop, and restart.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Order and policy")]
 #[group(id = "policy")]
-pub struct Options {
+pub struct PolicyOptions {
     /// A unit of the host that it waits for while that is on its way; may be given several times
     #[arg(long, value_name = "UNIT")]
     pub after: Vec<UnitName>,
@@ -39,7 +39,7 @@ pub struct Options {
     grace: humantime::Duration,
 }
 
-impl Options {
+impl PolicyOptions {
     /// How long it may take to end, in milliseconds.
     #[must_use]
     pub fn grace_ms(&self) -> u64 {

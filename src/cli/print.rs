@@ -1,4 +1,4 @@
-//! What verbs print. Data goes to standard output, as a table, JSON or YAML; words for people go to
+//! Prints results. Data goes to standard output, as a table, JSON or YAML; messages go to
 //! standard error.
 
 use std::{
@@ -8,18 +8,18 @@ use std::{
 
 use clap::ValueEnum;
 use comfy_table::{Table, TableStyle};
+use muster_base::{
+    failure::{Failure, FailureContext},
+    terminal,
+};
+use muster_topics::size;
 use muster_topics::{Millis, unit::Progress};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{
-    failure::{Context, Failure},
-    size, terminal,
-};
-
 /// The forms of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum PrintFormat {
     /// For people.
     #[default]
     Table,
@@ -33,7 +33,7 @@ pub enum Format {
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
     /// The form.
-    pub format: Format,
+    pub format: PrintFormat,
     /// More documents follow, each of them a line of JSON.
     in_lines: bool,
 }
@@ -41,7 +41,7 @@ pub struct Printer {
 impl Printer {
     /// Prints one document in all.
     #[must_use]
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: PrintFormat) -> Self {
         Self { format, in_lines: false }
     }
 
@@ -54,7 +54,7 @@ impl Printer {
     /// Whether programs read what is printed, so that nothing else may stand on standard output.
     #[must_use]
     pub fn is_for_programs(self) -> bool {
-        self.format != Format::Table
+        self.format != PrintFormat::Table
     }
 
     /// Prints one of many documents, which programs read one after the other: a line of JSON, or a document of YAML. A
@@ -64,9 +64,9 @@ impl Printer {
     /// If standard output does not take it.
     pub fn item<T: Serialize>(self, item: &T) -> Result<(), Failure> {
         match self.format {
-            Format::Table => Ok(()),
-            Format::Json => write_out(&(serde_json::to_string(item).trying("writing JSON")? + "\n")),
-            Format::Yaml => write_out(&format!("---\n{}", super::yaml::document(item)?)),
+            PrintFormat::Table => Ok(()),
+            PrintFormat::Json => write_out(&(serde_json::to_string(item).trying("writing JSON")? + "\n")),
+            PrintFormat::Yaml => write_out(&format!("---\n{}", super::yaml::document(item)?)),
         }
     }
 
@@ -82,12 +82,12 @@ impl Printer {
         empty: &str,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table if items.is_empty() => {
+            PrintFormat::Table if items.is_empty() => {
                 say(empty);
                 Ok(())
             }
-            Format::Table => write_out(&table(header, items.iter().map(row))),
-            Format::Json | Format::Yaml => self.document(&items),
+            PrintFormat::Table => write_out(&table(header, items.iter().map(row))),
+            PrintFormat::Json | PrintFormat::Yaml => self.document(&items),
         }
     }
 
@@ -97,8 +97,8 @@ impl Printer {
     /// If standard output does not take it.
     pub fn data<T: Serialize>(self, items: &[T]) -> Result<(), Failure> {
         match self.format {
-            Format::Table => Ok(()),
-            Format::Json | Format::Yaml => self.document(&items),
+            PrintFormat::Table => Ok(()),
+            PrintFormat::Json | PrintFormat::Yaml => self.document(&items),
         }
     }
 
@@ -112,11 +112,11 @@ impl Printer {
         lines: impl FnOnce() -> Vec<(&'static str, String)>,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table => {
+            PrintFormat::Table => {
                 let rows = lines().into_iter().filter(|(_, value)| !value.is_empty());
                 write_out(&table(&[], rows.map(|(name, value)| vec![name.to_owned(), value])))
             }
-            Format::Json | Format::Yaml => self.document(item),
+            PrintFormat::Json | PrintFormat::Yaml => self.document(item),
         }
     }
 
@@ -131,8 +131,8 @@ impl Printer {
         rows: impl Iterator<Item = Vec<String>>,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table => write_out(&table(header, rows)),
-            Format::Json | Format::Yaml => self.document(item),
+            PrintFormat::Table => write_out(&table(header, rows)),
+            PrintFormat::Json | PrintFormat::Yaml => self.document(item),
         }
     }
 
@@ -142,8 +142,8 @@ impl Printer {
     /// If standard output does not take it.
     pub fn line<T: Serialize>(self, item: &T, text: &str) -> Result<(), Failure> {
         match self.format {
-            Format::Table => write_out(&format!("{text}\n")),
-            Format::Json | Format::Yaml => self.document(item),
+            PrintFormat::Table => write_out(&format!("{text}\n")),
+            PrintFormat::Json | PrintFormat::Yaml => self.document(item),
         }
     }
 
@@ -152,8 +152,8 @@ impl Printer {
             return self.item(item);
         }
         let text = match self.format {
-            Format::Yaml => super::yaml::document(item)?,
-            Format::Json | Format::Table => serde_json::to_string_pretty(item).trying("writing JSON")? + "\n",
+            PrintFormat::Yaml => super::yaml::document(item)?,
+            PrintFormat::Json | PrintFormat::Table => serde_json::to_string_pretty(item).trying("writing JSON")? + "\n",
         };
         write_out(&text)
     }
@@ -183,7 +183,7 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
 
-/// Writes bytes to standard output, at once: as they are, unless that is a terminal ([`crate::terminal`]).
+/// Writes bytes to standard output, at once: as they are, unless that is a terminal ([`muster_base::terminal`]).
 ///
 /// # Errors
 /// As [`terminal::out`].
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages() {
+    fn ages_are_formatted() {
         for (seconds, text) in [
             (0, "0 s ago"),
             (59, "59 s ago"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn times_are_formatted() {
         assert_eq!(time(1_700_000_000_123), "2023-11-14T22:13:20Z");
         assert_eq!(time(Millis::MAX), Millis::MAX.to_string());
     }

@@ -1,17 +1,16 @@
-//! Options of `create` for probes, and how these are shown.
+//! Options of `create` for probes, and how probes are shown.
 
 use std::{net::IpAddr, time::Duration};
 
 use clap::Args;
+use muster_base::argv;
 use muster_topics::probe::{Check, Http, Port, Probe, Probes, Tcp, Which};
-
-use crate::argv;
 
 /// How it is found out whether a unit is well.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Probes")]
 #[group(id = "probes")]
-pub struct Options {
+pub struct ProbeOptions {
     /// How it is found out whether it has come up; until then nothing else is tried, and it is not running. It is ended
     /// if it takes longer than --start-timeout. Forms: tcp:PORT, a connection; http:PORT/PATH, a request that is
     /// answered with a status from 200 to 399; exec:'PROGRAM ARG…', a command (no shell) that ends with exit code 0, run
@@ -30,7 +29,7 @@ pub struct Options {
     live: Option<Probe>,
 }
 
-impl Options {
+impl ProbeOptions {
     /// As a spec has it.
     #[must_use]
     pub fn into_field(self) -> Probes {
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn probes() {
+    fn probe_options_parse() {
         check("tcp:80", Some("tcp:80 every 10s, within 5s, fails after 3"));
         check("tcp:[::1]:80", Some("tcp:[::1]:80 every 10s, within 5s, fails after 3"));
         check("http:web", Some("http:web/ every 10s, within 5s, fails after 3"));
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_words_and_may_have_commas_and_colons() {
+    fn probe_command_may_contain_commas_and_colons() {
         let probe = parse("every=1m,exec:sh -c 'test -e a:b,c=d'").unwrap();
         assert_eq!(probe.check, Check::Exec(["sh", "-c", "test -e a:b,c=d"].map(str::to_owned).to_vec()));
         assert_eq!(probe.interval_ms, 60_000);

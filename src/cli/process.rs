@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for what a process may use and what it is given.
+//! Options of `muster yuno create` for limits and attributes of the process.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use muster_topics::{
 /// What a unit may use.
 #[derive(Args, Clone, Debug)]
 #[group(id = "limited")]
-pub struct Limited {
+pub struct LimitFields {
     /// The most memory, with everything that it forks, such as 64M; what takes more is killed
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     memory: Option<u64>,
     /// The most time of processors, such as 0.5
     #[arg(long, value_name = "CORES")]
@@ -27,7 +27,7 @@ pub struct Limited {
     rlimits: Vec<(Resource, Rlimit)>,
 }
 
-impl Limited {
+impl LimitFields {
     /// What it may use with everything that it forks.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -44,12 +44,12 @@ impl Limited {
 /// What a process may use and what it is given.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Process")]
-pub struct Options {
+pub struct ProcessOptions {
     /// Where it works, an absolute path; a folder of its own if not given
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<String>,
     #[command(flatten)]
-    limited: Limited,
+    limited: LimitFields,
     /// A group that it is in, in place of all that its user is in; may be given several times
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", requires = "channel")]
     watchdog: Option<humantime::Duration>,
     /// The size at which a new file of its log is begun
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     log_size: Option<u64>,
     /// How many old files of its log are kept
     #[arg(long, value_name = "COUNT")]
@@ -100,7 +100,7 @@ pub struct Options {
 }
 
 /// The same as a spec has it.
-pub struct Fields {
+pub struct ProcessFields {
     /// Where it works.
     pub cwd: Option<String>,
     /// What it may use.
@@ -117,13 +117,13 @@ pub struct Fields {
     pub watchdog_ms: Option<u64>,
 }
 
-impl Options {
+impl ProcessOptions {
     /// As a spec has it.
     #[must_use]
-    pub fn into_fields(self) -> Fields {
+    pub fn into_fields(self) -> ProcessFields {
         let usual = Log::default();
         let millis = |age: humantime::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        Fields {
+        ProcessFields {
             cwd: self.cwd,
             channel: match (self.notify, self.lines) {
                 (true, _) => Channel::Notify,

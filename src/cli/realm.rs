@@ -6,6 +6,8 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
+use muster_api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved, Unit};
+use muster_base::failure::Failure;
 use muster_topics::{
     endpoint::Endpoint,
     name::{CommandId, HostId, Name, UnitName},
@@ -13,15 +15,11 @@ use muster_topics::{
 };
 use serde::Serialize;
 
-use super::{Session, change::report, endpoint::socket, exec, print};
-use crate::{
-    api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved, Unit},
-    failure::Failure,
-};
+use super::{command_follower, command_report::report, endpoint::socket, print, session::CliSession};
 
 /// Verbs on realms.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum RealmVerb {
     /// Make a realm, and tell all hosts
     #[command(after_help = "A realm is a namespace of units: the part before the slash in REALM/NAME. The ports that \
                             its units' endpoints are leased come from its range, and global ones listen at its bind \
@@ -33,10 +31,10 @@ pub enum Verb {
         realm: Name,
         /// What it is
         #[command(flatten)]
-        fields: Fields,
+        fields: RealmOptions,
         /// How long to wait
         #[command(flatten)]
-        wait: Waiting,
+        wait: RealmWaitOptions,
     },
     /// List realms, and what each comes to with its parents
     #[command(alias = "list")]
@@ -62,10 +60,10 @@ pub enum Verb {
         realm: Name,
         /// What it becomes
         #[command(flatten)]
-        fields: Changes,
+        fields: RealmChanges,
         /// How long to wait
         #[command(flatten)]
-        wait: Waiting,
+        wait: RealmWaitOptions,
     },
     /// Forget a realm that has no units
     Rm {
@@ -73,13 +71,13 @@ pub enum Verb {
         realm: Name,
         /// How long to wait
         #[command(flatten)]
-        wait: Waiting,
+        wait: RealmWaitOptions,
     },
 }
 
 /// What a realm is.
 #[derive(Args, Clone, Debug)]
-pub struct Fields {
+pub struct RealmOptions {
     /// The realm that it has from what it leaves open
     #[arg(long, value_name = "REALM")]
     parent: Option<Name>,
@@ -97,16 +95,16 @@ pub struct Fields {
 /// What a realm becomes.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = true)]
-pub struct Changes {
+pub struct RealmChanges {
     /// The realm that it has from what it leaves open, or `none`
     #[arg(long, value_name = "REALM", value_parser = or::<Name>("none"))]
-    parent: Option<Or<Name>>,
+    parent: Option<ValueOr<Name>>,
     /// Where its global endpoints listen, or `inherit`
     #[arg(long, value_name = "ADDRESS", value_parser = or::<IpAddr>("inherit"))]
-    bind: Option<Or<IpAddr>>,
+    bind: Option<ValueOr<IpAddr>>,
     /// The ports of its endpoints, or `inherit`
     #[arg(long, value_name = "FIRST-LAST", value_parser = or::<PortRange>("inherit"))]
-    ports: Option<Or<PortRange>>,
+    ports: Option<ValueOr<PortRange>>,
     /// Keep its units from being started
     #[arg(long, conflicts_with = "enable")]
     disable: bool,
@@ -117,23 +115,23 @@ pub struct Changes {
 
 /// A value, or a word for none.
 #[derive(Clone, Debug)]
-pub struct Or<T>(Option<T>);
+pub struct ValueOr<T>(Option<T>);
 
 fn or<T: std::str::FromStr<Err: std::fmt::Display>>(
     none: &'static str,
-) -> impl Fn(&str) -> Result<Or<T>, String> + Clone {
+) -> impl Fn(&str) -> Result<ValueOr<T>, String> + Clone {
     move |text| {
         if text == none {
-            Ok(Or(None))
+            Ok(ValueOr(None))
         } else {
-            text.parse().map(|value| Or(Some(value))).map_err(|error: T::Err| error.to_string())
+            text.parse().map(|value| ValueOr(Some(value))).map_err(|error: T::Err| error.to_string())
         }
     }
 }
 
 /// How long to wait for the hosts.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Waiting {
+pub struct RealmWaitOptions {
     /// Do not wait until the hosts have heard of it
     #[arg(long)]
     no_wait: bool,
@@ -146,29 +144,29 @@ pub struct Waiting {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: RealmVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Create { realm, fields: Fields { parent, bind, ports, disable }, wait } => {
+        RealmVerb::Create { realm, fields: RealmOptions { parent, bind, ports, disable }, wait } => {
             let wanted = NewRealm { name: realm.clone(), parent, bind, ports, disabled: disable };
             let changed: RealmChanged = session.client.post("realms", &wanted).await?;
             told(session, &format!("realm {realm} is there"), changed.command, wait).await
         }
-        Verb::Ls => list(session).await,
-        Verb::Endpoints { realm } => endpoints(session, realm.as_ref()).await,
-        Verb::Show { realm } => show(session, &find(session, &realm).await?),
-        Verb::Update { realm, fields, wait } => {
+        RealmVerb::Ls => list(session).await,
+        RealmVerb::Endpoints { realm } => endpoints(session, realm.as_ref()).await,
+        RealmVerb::Show { realm } => show(session, &find(session, &realm).await?),
+        RealmVerb::Update { realm, fields, wait } => {
             let wanted = fields.of(find(session, &realm).await?);
             let changed: RealmChanged = session.client.post(&format!("realms/{realm}"), &wanted).await?;
             told(session, &format!("realm {realm} is changed"), changed.command, wait).await
         }
-        Verb::Rm { realm, wait } => {
+        RealmVerb::Rm { realm, wait } => {
             let removed: RealmRemoved = session.client.delete(&format!("realms/{realm}")).await?;
             told(session, &format!("realm {realm} is forgotten"), removed.command, wait).await
         }
     }
 }
 
-impl Changes {
+impl RealmChanges {
     fn of(self, before: Realm) -> RealmFields {
         let before = before.realm;
         RealmFields {
@@ -181,11 +179,11 @@ impl Changes {
     }
 }
 
-async fn find(session: &Session, realm: &Name) -> Result<Realm, Failure> {
+async fn find(session: &CliSession, realm: &Name) -> Result<Realm, Failure> {
     session.client.get(&format!("realms/{realm}"), &[]).await
 }
 
-async fn list(session: &Session) -> Result<(), Failure> {
+async fn list(session: &CliSession) -> Result<(), Failure> {
     let realms: Vec<Realm> = session.client.get("realms", &[]).await?;
     let row = |realm: &Realm| {
         let said = &realm.realm;
@@ -204,7 +202,7 @@ async fn list(session: &Session) -> Result<(), Failure> {
 
 /// An endpoint, and the unit that provides it.
 #[derive(Debug, Serialize)]
-struct Provided<'a> {
+struct ProvidedEndpoint<'a> {
     host: HostId,
     hostname: &'a str,
     unit: &'a UnitName,
@@ -212,20 +210,20 @@ struct Provided<'a> {
     endpoint: &'a Endpoint,
 }
 
-fn provided_by(unit: &Unit) -> impl Iterator<Item = Provided<'_>> {
+fn provided_by(unit: &Unit) -> impl Iterator<Item = ProvidedEndpoint<'_>> {
     let Unit { host, hostname, unit, observed, .. } = unit;
-    observed.endpoints.iter().map(move |endpoint| Provided { host: *host, hostname, unit, endpoint })
+    observed.endpoints.iter().map(move |endpoint| ProvidedEndpoint { host: *host, hostname, unit, endpoint })
 }
 
-async fn endpoints(session: &Session, realm: Option<&Name>) -> Result<(), Failure> {
+async fn endpoints(session: &CliSession, realm: Option<&Name>) -> Result<(), Failure> {
     if let Some(realm) = realm {
         find(session, realm).await?;
     }
     let units: Vec<Unit> = session.client.get("units", &[]).await?;
     let of = |unit: &&Unit| realm.is_none_or(|realm| unit.unit.realm() == *realm);
-    let all: Vec<Provided<'_>> = units.iter().filter(of).flat_map(provided_by).collect();
-    let row = |provided: &Provided<'_>| {
-        let Provided { hostname, unit, endpoint, .. } = provided;
+    let all: Vec<ProvidedEndpoint<'_>> = units.iter().filter(of).flat_map(provided_by).collect();
+    let row = |provided: &ProvidedEndpoint<'_>| {
+        let ProvidedEndpoint { hostname, unit, endpoint, .. } = provided;
         let place = SocketAddr::new(endpoint.address, endpoint.port);
         vec![(*hostname).to_owned(), unit.to_string(), endpoint.name.to_string(), socket(place, endpoint.protocol)]
     };
@@ -245,7 +243,7 @@ fn state(realm: &Realm) -> String {
     }
 }
 
-fn show(session: &Session, realm: &Realm) -> Result<(), Failure> {
+fn show(session: &CliSession, realm: &Realm) -> Result<(), Failure> {
     session.printer.one(realm, || {
         vec![
             ("realm", realm.realm.name.to_string()),
@@ -259,7 +257,12 @@ fn show(session: &Session, realm: &Realm) -> Result<(), Failure> {
 }
 
 /// Waits a little until the hosts have heard of it: those that are there take no longer.
-async fn told(session: &Session, what: &str, command: Option<CommandId>, wait: Waiting) -> Result<(), Failure> {
+async fn told(
+    session: &CliSession,
+    what: &str,
+    command: Option<CommandId>,
+    wait: RealmWaitOptions,
+) -> Result<(), Failure> {
     let Some(id) = command else {
         print::say(what);
         return Ok(());
@@ -267,7 +270,7 @@ async fn told(session: &Session, what: &str, command: Option<CommandId>, wait: W
     if !wait.no_wait {
         let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
         let limit: Duration = wait.timeout.into();
-        if let Ok(hosts) = tokio::time::timeout(limit, exec::follow_there(session, &command)).await {
+        if let Ok(hosts) = tokio::time::timeout(limit, command_follower::follow_there(session, &command)).await {
             let (away, heard): (Vec<_>, Vec<_>) =
                 hosts?.into_iter().partition(|host| host.state == CommandState::Waiting);
             if !heard.is_empty() {

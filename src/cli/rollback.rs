@@ -1,32 +1,32 @@
-//! Options of `muster yuno create` for a change of revision: how it takes place, and what becomes of one that does not
-//! work, and how that is told of.
+//! Options of `muster yuno create` for a change of revision: how it is done, when it counts as failed, and how
+//! that is shown.
 
 use clap::Args;
+use muster_api::Unit;
 use muster_topics::{
     Millis,
     unit::{Replace, Rollback, YunoSpec},
 };
 
 use super::print;
-use crate::api::Unit;
 
 /// How a change of revision of a yuno takes place, and what becomes of one that does not work.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Replacement and rollback")]
 #[group(id = "replacement")]
-pub struct Options {
+pub struct RollbackOptions {
     /// How another revision takes the place of what runs: stop-first, or start-first, with which both run until the other is
     /// up, and with the same endpoints
     #[arg(long, value_name = "HOW", default_value = "stop-first", value_parser = parse_replace)]
     replace: Replace,
     #[command(flatten)]
-    trial: Trial,
+    trial: OnFailure,
 }
 
 /// What becomes of a change of revision that does not work.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(id = "trial")]
-pub struct Trial {
+pub struct OnFailure {
     /// Stay in a revision that does not work, rather than go back to the last verified one
     #[arg(long)]
     no_rollback: bool,
@@ -39,7 +39,7 @@ pub struct Trial {
     healthy_within: Option<humantime::Duration>,
 }
 
-impl Options {
+impl RollbackOptions {
     /// Puts them into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
         spec.replace = self.replace;
@@ -49,7 +49,7 @@ impl Options {
     }
 }
 
-impl Trial {
+impl OnFailure {
     /// Whether it goes back.
     #[must_use]
     pub fn rollback(&self) -> Rollback {
@@ -142,12 +142,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::cli::upgrade::tests::unit;
+    use crate::upgrade::tests::unit;
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        rollback: Options,
+        rollback: RollbackOptions,
     }
 
     #[track_caller]
@@ -167,38 +167,38 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_of_a_spec() {
+    fn rollback_options_make_a_spec() {
         check("", Rollback::Auto, muster_topics::unit::verify_after_ms(), None);
         check("--no-rollback", Rollback::Never, 10_000, None);
         check("--verify-after 2s --healthy-within 1m", Rollback::Auto, 2_000, Some(60_000));
     }
 
     #[test]
-    fn a_change_is_waited_for_until_it_is_proven_or_went_back() {
-        use crate::cli::wait::{Goal, Progress, progress};
+    fn change_waits_until_verified_or_rolled_back() {
+        use crate::wait::{WaitGoal, WaitProgress, progress};
         let mut unit = unit("1.0.0");
         unit.observed.revision = Some(unit.desired.revision.clone());
         (unit.observed.phase, unit.observed.generation, unit.observed.on_trial) = (Phase::Running, 1, true);
-        assert_eq!(progress(&unit, 1, Goal::Reached), Progress::Reached);
-        assert_eq!(progress(&unit, 1, Goal::Proven), Progress::Going);
+        assert_eq!(progress(&unit, 1, WaitGoal::Reached), WaitProgress::Reached);
+        assert_eq!(progress(&unit, 1, WaitGoal::Proven), WaitProgress::Going);
         unit.observed.on_trial = false;
-        assert_eq!(progress(&unit, 1, Goal::Proven), Progress::Reached);
+        assert_eq!(progress(&unit, 1, WaitGoal::Proven), WaitProgress::Reached);
         unit.observed.rolled_back = Some(rolled_back());
         unit.observed.revision = Some(rolled_back().to);
-        for goal in [Goal::Reached, Goal::Proven] {
-            let Progress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
+        for goal in [WaitGoal::Reached, WaitGoal::Proven] {
+            let WaitProgress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
             assert!(why.contains("it went back to revision") && why.contains("exit code 1"), "{why}");
         }
-        assert_eq!(progress(&unit, 2, Goal::Proven), Progress::Going, "that was another generation");
+        assert_eq!(progress(&unit, 2, WaitGoal::Proven), WaitProgress::Going, "that was another generation");
         // What it should be from now on cannot be had for now; what runs goes on.
         unit.desired.generation = 2;
         unit.observed.rolled_back = None;
         unit.observed.error = Some("nobody answers".to_owned());
-        let Progress::Stuck { why, .. } = progress(&unit, 2, Goal::Reached) else { panic!("nobody hears why") };
+        let WaitProgress::Stuck { why, .. } = progress(&unit, 2, WaitGoal::Reached) else { panic!("nobody hears why") };
         assert_eq!(why, "it is not there yet: nobody answers");
-        assert_eq!(progress(&unit, 2, Goal::Seen), Progress::Going);
+        assert_eq!(progress(&unit, 2, WaitGoal::Seen), WaitProgress::Going);
         unit.observed.error = None;
-        assert_eq!(progress(&unit, 2, Goal::Reached), Progress::Going);
+        assert_eq!(progress(&unit, 2, WaitGoal::Reached), WaitProgress::Going);
     }
 
     fn rolled_back() -> RolledBack {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_back_says_why_and_what_helps() {
+    fn rollback_is_reported_with_reason_and_hint() {
         let mut unit = unit("1.0.0");
         assert_eq!(mark(&unit), "");
         unit.observed.on_trial = true;

@@ -1,8 +1,13 @@
-//! `muster snapshot`: what the units of a host should be, under a name, to be compared with and gone back to.
+//! `muster snapshot`: saves the desired state of a host's units under a name, compares it, and goes back to it.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::{Args, Subcommand};
+use muster_api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{
     command::Verb as Asked,
     name::Name,
@@ -12,12 +17,10 @@ use muster_topics::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Session, change, command::asked, exec, host, hostname::HostNames, print, wait};
-use crate::{
-    api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget},
-    clock,
-    failure::{Failure, Kind},
+use super::{
+    change, command_follower, command_report, command_text::asked, host_lookup, print, session::CliSession, wait,
 };
+use muster_api::host_names::HostNames;
 
 /// Verbs on snapshots.
 #[derive(Subcommand, Clone, Debug)]
@@ -26,57 +29,57 @@ use crate::{
                         revision differs are replaced. Deactivating undoes that.\n\nExample:\n  muster snapshot take \
                         before-upgrade\n  muster snapshot diff before-upgrade\n  muster snapshot activate \
                         before-upgrade --dry-run")]
-pub enum Verb {
+pub enum SnapshotVerb {
     /// Keep what every unit of a host should be, under a name
     Take {
         /// Which one
         #[command(flatten)]
-        named: Named,
+        named: NamedSnapshot,
         /// How long to wait
         #[command(flatten)]
-        wait: change::Waiting,
+        wait: change::WaitOptions,
     },
     /// List the snapshots of hosts
     #[command(alias = "list")]
-    Ls(Where),
+    Ls(HostChoice),
     /// Tell how the units differ from a snapshot
-    Diff(Named),
+    Diff(NamedSnapshot),
     /// Make the units again what they were in a snapshot
     Activate {
         /// Which one
         #[command(flatten)]
-        named: Named,
+        named: NamedSnapshot,
         /// Only tell what it would do
         #[arg(long)]
         dry_run: bool,
         /// How long to wait
         #[command(flatten)]
-        wait: change::Waiting,
+        wait: change::WaitOptions,
     },
     /// Make the units again what they were before a snapshot was activated, but for those of which something else
     /// was desired since
     Deactivate {
         /// Which one
         #[command(flatten)]
-        named: Named,
+        named: NamedSnapshot,
         /// How long to wait
         #[command(flatten)]
-        wait: change::Waiting,
+        wait: change::WaitOptions,
     },
     /// Forget a snapshot that is not active
     Rm {
         /// Which one
         #[command(flatten)]
-        named: Named,
+        named: NamedSnapshot,
         /// How long to wait
         #[command(flatten)]
-        wait: change::Waiting,
+        wait: change::WaitOptions,
     },
 }
 
 /// Which hosts.
 #[derive(Args, Clone, Debug)]
-pub struct Where {
+pub struct HostChoice {
     /// A host, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
@@ -87,16 +90,16 @@ pub struct Where {
 
 /// Which snapshot, on which hosts.
 #[derive(Args, Clone, Debug)]
-pub struct Named {
+pub struct NamedSnapshot {
     /// The snapshot's name
     snapshot: Name,
     #[command(flatten)]
-    at: Where,
+    at: HostChoice,
 }
 
 /// What one host answers.
 #[derive(Clone, Debug, Serialize)]
-struct Answer<T: Serialize> {
+struct HostAnswer<T: Serialize> {
     host: muster_topics::name::HostId,
     hostname: String,
     #[serde(flatten)]
@@ -107,34 +110,34 @@ struct Answer<T: Serialize> {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: SnapshotVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Take { named: Named { snapshot, at }, wait } => {
+        SnapshotVerb::Take { named: NamedSnapshot { snapshot, at }, wait } => {
             let asked = Asked::SnapshotTake { snapshot: snapshot.clone() };
             order(session, &at, (asked, wait), &format!("snapshot {snapshot} is taken")).await
         }
-        Verb::Ls(at) => list(session, &at).await,
-        Verb::Diff(Named { snapshot, at }) => {
+        SnapshotVerb::Ls(at) => list(session, &at).await,
+        SnapshotVerb::Diff(NamedSnapshot { snapshot, at }) => {
             let (diffs, verdict) = each(session, &at, Asked::SnapshotDiff { snapshot }, None).await?;
             print_diffs(session, &diffs)?;
             verdict
         }
-        Verb::Activate { named: Named { snapshot, at }, dry_run: true, .. } => {
-            let (diffs, verdict): (Vec<Answer<SnapshotDiff>>, _) =
+        SnapshotVerb::Activate { named: NamedSnapshot { snapshot, at }, dry_run: true, .. } => {
+            let (diffs, verdict): (Vec<HostAnswer<SnapshotDiff>>, _) =
                 each(session, &at, Asked::SnapshotDiff { snapshot }, None).await?;
             print_diffs(session, &diffs)?;
-            for Answer { hostname, answer, .. } in &diffs {
+            for HostAnswer { hostname, answer, .. } in &diffs {
                 print::say(format_args!("{hostname}: {}", forecast(answer)));
             }
             verdict
         }
-        Verb::Activate { named: Named { snapshot, at }, wait, .. } => {
+        SnapshotVerb::Activate { named: NamedSnapshot { snapshot, at }, wait, .. } => {
             switch(session, &at, Asked::SnapshotActivate { snapshot }, wait).await
         }
-        Verb::Deactivate { named: Named { snapshot, at }, wait } => {
+        SnapshotVerb::Deactivate { named: NamedSnapshot { snapshot, at }, wait } => {
             switch(session, &at, Asked::SnapshotDeactivate { snapshot }, wait).await
         }
-        Verb::Rm { named: Named { snapshot, at }, wait } => {
+        SnapshotVerb::Rm { named: NamedSnapshot { snapshot, at }, wait } => {
             let asked = Asked::SnapshotRm { snapshot: snapshot.clone() };
             order(session, &at, (asked, wait), &format!("snapshot {snapshot} is forgotten")).await
         }
@@ -150,25 +153,25 @@ fn forecast(diff: &SnapshotDiff) -> String {
 }
 
 /// The hosts that are meant, by id.
-async fn hosts(session: &Session, at: &Where) -> Result<Vec<String>, Failure> {
+async fn hosts(session: &CliSession, at: &HostChoice) -> Result<Vec<String>, Failure> {
     if at.all {
         let all: Vec<Host> = session.client.get("hosts", &[]).await?;
         return Ok(all.iter().map(|host| host.id.to_string()).collect());
     }
-    if at.hosts.is_empty() { Ok(vec![host::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
+    if at.hosts.is_empty() { Ok(vec![host_lookup::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
 }
 
 /// Answers of hosts, and the failure that those amount to that are away and were not waited for.
-type Answered<T> = (Vec<T>, Result<(), Failure>);
+type SnapshotAnswers<T> = (Vec<T>, Result<(), Failure>);
 
 /// Asks each host, one command for each: their answers are documents of their own. `wait` is about what changes
 /// something; a question is asked of those that are there.
 async fn ask(
-    session: &Session,
-    at: &Where,
+    session: &CliSession,
+    at: &HostChoice,
     verb: &Asked,
-    wait: Option<change::Waiting>,
-) -> Result<Answered<(CommandHost, Vec<u8>)>, Failure> {
+    wait: Option<change::WaitOptions>,
+) -> Result<SnapshotAnswers<(CommandHost, Vec<u8>)>, Failure> {
     let mut commands = Vec::new();
     for host in hosts(session, at).await? {
         let target = NewTarget::Hosts(vec![host]);
@@ -182,33 +185,33 @@ async fn ask(
     for command in commands {
         let is_away = command.hosts.iter().any(|host| host.away_since_ms.is_some());
         if is_away && !wait_offline {
-            print::say(format_args!("{}; {}", exec::waits(&command), exec::look(&command)));
-            verdict = Err(Failure::silent(Kind::Failed));
+            print::say(format_args!("{}; {}", command_follower::waits(&command), command_follower::look(&command)));
+            verdict = Err(Failure::silent(FailureKind::Failed));
             continue;
         }
         if no_wait {
-            print::say(format_args!("{}: ordered; {}", asked(verb), exec::look(&command)));
+            print::say(format_args!("{}: ordered; {}", asked(verb), command_follower::look(&command)));
             continue;
         }
         let answer = gather(session, &command, !wait_offline).await?;
-        change::report(&command, std::slice::from_ref(&answer.0))?;
+        command_report::report(&command, std::slice::from_ref(&answer.0))?;
         answers.push(answer);
     }
     Ok((answers, if no_wait { Ok(()) } else { verdict }))
 }
 
 async fn each<T: Serialize + DeserializeOwned>(
-    session: &Session,
-    at: &Where,
+    session: &CliSession,
+    at: &HostChoice,
     verb: Asked,
-    wait: Option<change::Waiting>,
-) -> Result<Answered<Answer<T>>, Failure> {
+    wait: Option<change::WaitOptions>,
+) -> Result<SnapshotAnswers<HostAnswer<T>>, Failure> {
     let (answers, verdict) = ask(session, at, &verb, wait).await?;
     let answer = |(host, output): (CommandHost, Vec<u8>)| {
         let answer = serde_json::from_slice(&output).map_err(|error| {
-            Failure::new(Kind::Failed, format!("what {} answers is not understood: {error}", host.hostname))
+            Failure::new(FailureKind::Failed, format!("what {} answers is not understood: {error}", host.hostname))
         })?;
-        Ok(Answer { host: host.host, hostname: host.hostname, answer })
+        Ok(HostAnswer { host: host.host, hostname: host.hostname, answer })
     };
     let answers = answers.into_iter().map(answer).collect::<Result<_, Failure>>()?;
     Ok((answers, verdict))
@@ -216,14 +219,14 @@ async fn each<T: Serialize + DeserializeOwned>(
 
 /// A command to one host, and all that it prints, once it is over.
 /// `leaves`: a host that turns out to be away is not waited for.
-async fn gather(session: &Session, command: &Command, leaves: bool) -> Result<(CommandHost, Vec<u8>), Failure> {
+async fn gather(session: &CliSession, command: &Command, leaves: bool) -> Result<(CommandHost, Vec<u8>), Failure> {
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
     let (mut pieces, mut last) = (BTreeMap::new(), command.hosts.first().cloned());
     loop {
-        let Ok(event) = tokio::time::timeout(exec::SILENCE, events.next()).await else {
+        let Ok(event) = tokio::time::timeout(command_follower::SILENCE, events.next()).await else {
             let now: Command = session.client.get(&format!("commands/{}", command.id), &[]).await?;
             if leaves && now.hosts.iter().all(|host| host.away_since_ms.is_some()) {
-                print::say(format_args!("{}; {}", exec::waits(&now), exec::look(&now)));
+                print::say(format_args!("{}; {}", command_follower::waits(&now), command_follower::look(&now)));
                 last = now.hosts.into_iter().next();
                 break;
             }
@@ -239,7 +242,7 @@ async fn gather(session: &Session, command: &Command, leaves: bool) -> Result<(C
             CommandEvent::End => break,
         }
     }
-    let host = last.ok_or_else(|| Failure::new(Kind::Failed, "the command is for no host"))?;
+    let host = last.ok_or_else(|| Failure::new(FailureKind::Failed, "the command is for no host"))?;
     let mut output: Vec<u8> = pieces.into_values().flatten().collect();
     let rest = host.outcome.as_ref().and_then(|outcome| outcome.value.stdout.rest.as_ref());
     output.extend(rest.and_then(|rest: &Data| rest.to_bytes().ok()).unwrap_or_default());
@@ -247,9 +250,9 @@ async fn gather(session: &Session, command: &Command, leaves: bool) -> Result<(C
 }
 
 async fn order(
-    session: &Session,
-    at: &Where,
-    (verb, wait): (Asked, change::Waiting),
+    session: &CliSession,
+    at: &HostChoice,
+    (verb, wait): (Asked, change::WaitOptions),
     done: &str,
 ) -> Result<(), Failure> {
     let (answers, verdict) = ask(session, at, &verb, Some(wait)).await?;
@@ -263,11 +266,15 @@ async fn order(
 ///
 /// # Errors
 /// If it cannot be found out.
-pub(super) async fn active(session: &Session, host: Option<&str>, all: bool) -> Result<Vec<(String, String)>, Failure> {
-    let at = Where { hosts: host.map(str::to_owned).into_iter().collect(), all };
-    let (answers, verdict): (Vec<Answer<Snapshots>>, _) = each(session, &at, Asked::SnapshotLs, None).await?;
+pub(super) async fn active(
+    session: &CliSession,
+    host: Option<&str>,
+    all: bool,
+) -> Result<Vec<(String, String)>, Failure> {
+    let at = HostChoice { hosts: host.map(str::to_owned).into_iter().collect(), all };
+    let (answers, verdict): (Vec<HostAnswer<Snapshots>>, _) = each(session, &at, Asked::SnapshotLs, None).await?;
     verdict?;
-    let of_host = |Answer { host, answer, .. }: &Answer<Snapshots>| {
+    let of_host = |HostAnswer { host, answer, .. }: &HostAnswer<Snapshots>| {
         let is_active = |snapshot: &&Snapshot| snapshot.active_ms.is_some();
         let named = |snapshot: &Snapshot| (host.to_string(), snapshot.name.to_string());
         answer.snapshots.iter().filter(is_active).map(named).collect::<Vec<_>>()
@@ -275,16 +282,16 @@ pub(super) async fn active(session: &Session, host: Option<&str>, all: bool) -> 
     Ok(answers.iter().flat_map(of_host).collect())
 }
 
-async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
-    let (answers, verdict): (Vec<Answer<Snapshots>>, _) = each(session, at, Asked::SnapshotLs, None).await?;
-    let flat = |answer: Answer<Snapshots>| {
-        let Answer { host, hostname, answer } = answer;
-        answer.snapshots.into_iter().map(move |answer| Answer { host, hostname: hostname.clone(), answer })
+async fn list(session: &CliSession, at: &HostChoice) -> Result<(), Failure> {
+    let (answers, verdict): (Vec<HostAnswer<Snapshots>>, _) = each(session, at, Asked::SnapshotLs, None).await?;
+    let flat = |answer: HostAnswer<Snapshots>| {
+        let HostAnswer { host, hostname, answer } = answer;
+        answer.snapshots.into_iter().map(move |answer| HostAnswer { host, hostname: hostname.clone(), answer })
     };
-    let snapshots: Vec<Answer<Snapshot>> = answers.into_iter().flat_map(flat).collect();
+    let snapshots: Vec<HostAnswer<Snapshot>> = answers.into_iter().flat_map(flat).collect();
     let now_ms = clock::now_ms();
     let names = HostNames::new(snapshots.iter().map(|one| (one.host, one.hostname.as_str())));
-    let row = |snapshot: &Answer<Snapshot>| {
+    let row = |snapshot: &HostAnswer<Snapshot>| {
         let Snapshot { name, by, taken_ms, active_ms, units } = &snapshot.answer;
         let active = active_ms.map(|at_ms| format!("active, {}", print::age(at_ms, now_ms)));
         vec![
@@ -300,15 +307,15 @@ async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
     verdict
 }
 
-fn print_diffs(session: &Session, diffs: &[Answer<SnapshotDiff>]) -> Result<(), Failure> {
-    let flat = |diff: &Answer<SnapshotDiff>| {
+fn print_diffs(session: &CliSession, diffs: &[HostAnswer<SnapshotDiff>]) -> Result<(), Failure> {
+    let flat = |diff: &HostAnswer<SnapshotDiff>| {
         let (host, hostname) = (diff.host, diff.hostname.clone());
-        let of = move |unit: &UnitDiff| Answer { host, hostname: hostname.clone(), answer: unit.clone() };
+        let of = move |unit: &UnitDiff| HostAnswer { host, hostname: hostname.clone(), answer: unit.clone() };
         diff.answer.units.iter().map(of).collect::<Vec<_>>()
     };
-    let units: Vec<Answer<UnitDiff>> = diffs.iter().flat_map(flat).collect();
+    let units: Vec<HostAnswer<UnitDiff>> = diffs.iter().flat_map(flat).collect();
     let names = HostNames::new(units.iter().map(|one| (one.host, one.hostname.as_str())));
-    let row = |unit: &Answer<UnitDiff>| {
+    let row = |unit: &HostAnswer<UnitDiff>| {
         let (word, more) = words(&unit.answer.difference);
         vec![names.show(unit.host, &unit.hostname), unit.answer.unit.to_string(), word.to_owned(), more]
     };
@@ -331,10 +338,15 @@ fn words(difference: &Difference) -> (&'static str, String) {
 }
 
 /// Activates or deactivates, and waits until each unit is there.
-async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Waiting) -> Result<(), Failure> {
+async fn switch(
+    session: &CliSession,
+    at: &HostChoice,
+    verb: Asked,
+    waiting: change::WaitOptions,
+) -> Result<(), Failure> {
     let limit: Duration = waiting.timeout.into();
-    let (done, verdict): (Vec<Answer<SnapshotDiff>>, _) = each(session, at, verb, Some(waiting)).await?;
-    for Answer { host, hostname, answer } in &done {
+    let (done, verdict): (Vec<HostAnswer<SnapshotDiff>>, _) = each(session, at, verb, Some(waiting)).await?;
+    for HostAnswer { host, hostname, answer } in &done {
         let changed: Vec<(&UnitDiff, u64)> =
             answer.units.iter().filter_map(|unit| Some((unit, unit.generation?))).collect();
         print::say(format_args!("{hostname}: {} units were changed", changed.len()));
@@ -342,7 +354,7 @@ async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Wai
             print::say(format_args!("{hostname}: {} stays, for something else was desired of it since", later.unit));
         }
         for (unit, generation) in changed {
-            wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Proven), limit).await?;
+            wait::until_reached(session, *host, &unit.unit, (generation, wait::WaitGoal::Proven), limit).await?;
         }
     }
     if session.printer.is_for_programs() {

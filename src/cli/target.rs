@@ -1,18 +1,16 @@
-//! Which hosts and units are meant, by what was typed and what there is.
+//! Resolves typed names and selectors to hosts and units.
 
 use std::{collections::BTreeMap, str::FromStr};
 
+use muster_api::{Host, Unit};
+use muster_base::failure::{Failure, FailureKind};
+use muster_rules::id;
 use muster_topics::{
     name::{HostId, UnitName},
     select::{self, HostSelect, Select},
 };
 
-use super::Session;
-use crate::{
-    api::{Host, Unit},
-    failure::{Failure, Kind},
-    rules::id,
-};
+use super::session::CliSession;
 
 /// A unit as it is typed: `REALM/NAME`, or `HOST:REALM/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +78,9 @@ impl Noun {
     pub fn check<'a>(self, units: impl IntoIterator<Item = &'a Unit>) -> Result<(), Failure> {
         let Some(other) = units.into_iter().find(|unit| !self.covers(unit)) else { return Ok(()) };
         let kind = other.desired.spec.kind();
-        Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word())).hint(format!(
-            "`muster {kind} --help` lists what can be done with it, `muster unit --help` what with any unit"
-        )))
+        Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word())).hint(
+            format!("`muster {kind} --help` lists what can be done with it, `muster unit --help` what with any unit"),
+        ))
     }
 }
 
@@ -100,7 +98,7 @@ pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
                 format!("\n  {id}  {hostname}")
             };
             let list: String = several.iter().map(named).collect();
-            Err(Failure::new(Kind::Usage, format!("{name} could be {} hosts:{list}", several.len()))
+            Err(Failure::new(FailureKind::Usage, format!("{name} could be {} hosts:{list}", several.len()))
                 .hint("name one by its id, or by as much of it as no other one has"))
         }
     }
@@ -116,7 +114,7 @@ pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<I
 ///
 /// # Errors
 /// If it picks none.
-pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String>, Failure> {
+pub async fn picked(session: &CliSession, wanted: &HostSelect) -> Result<Vec<String>, Failure> {
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     let units: Vec<Unit> = if wanted.asks_units() { session.client.get("units", &[]).await? } else { Vec::new() };
     // Who was revoked is given no commands.
@@ -124,7 +122,7 @@ pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String
     let picked: Vec<String> =
         members.filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
     if picked.is_empty() {
-        return Err(Failure::new(Kind::Failed, format!("no host is picked by {wanted}"))
+        return Err(Failure::new(FailureKind::Failed, format!("no host is picked by {wanted}"))
             .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
     }
     Ok(picked)
@@ -186,7 +184,7 @@ pub fn pick<'a>(
 
 fn missing(wanted: &UnitRef, host: Option<&String>, elsewhere: &[&Unit]) -> Failure {
     let at = host.map(|host| format!(" on {host}")).unwrap_or_default();
-    let failure = Failure::new(Kind::Failed, format!("there is no unit {}{at}", wanted.unit));
+    let failure = Failure::new(FailureKind::Failed, format!("there is no unit {}{at}", wanted.unit));
     match elsewhere.first() {
         Some(unit) => failure.hint(format!("there is one on {} ({})", unit.hostname, unit.host)),
         None => failure.hint("`muster unit ls` lists what there is"),
@@ -196,7 +194,7 @@ fn missing(wanted: &UnitRef, host: Option<&String>, elsewhere: &[&Unit]) -> Fail
 fn ambiguous(wanted: &UnitRef, several: &[&Unit]) -> Failure {
     let list: String =
         several.iter().map(|unit| format!("\n  {}:{}  ({})", unit.host, unit.unit, unit.hostname)).collect();
-    Failure::new(Kind::Usage, format!("{} hosts have a unit {}:{list}", several.len(), wanted.unit))
+    Failure::new(FailureKind::Usage, format!("{} hosts have a unit {}:{list}", several.len(), wanted.unit))
         .hint("name one as HOST:REALM/NAME, or say --host HOST or --all")
 }
 
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(typed: &str, hosts: &[&str], all: bool, default_host: Option<u128>, wanted: Result<&[u128], Kind>) {
+    fn check(typed: &str, hosts: &[&str], all: bool, default_host: Option<u128>, wanted: Result<&[u128], FailureKind>) {
         let units = [unit(1, "anna", "a/x"), unit(2, "bert", "a/x"), unit(2, "bert", "a/y")];
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let default_host = default_host.map(|id| HostId(uuid::Uuid::from_u128(id)));
@@ -240,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant() {
+    fn typed_names_resolve_to_units() {
         check("a/y", &[], false, None, Ok(&[2]));
-        check("a/x", &[], false, None, Err(Kind::Usage));
+        check("a/x", &[], false, None, Err(FailureKind::Usage));
         check("a/x", &[], false, Some(1), Ok(&[1]));
         check("a/x", &[], true, None, Ok(&[1, 2]));
         check("a/x", &["bert"], false, Some(1), Ok(&[2]));
@@ -250,10 +248,10 @@ mod tests {
         check("anna:a/x", &[], false, None, Ok(&[1]));
         check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
         // Both begin so.
-        check("00000000:a/x", &[], false, None, Err(Kind::Usage));
-        check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(Kind::Usage));
-        check("anna:a/y", &[], false, None, Err(Kind::Failed));
-        check("a/z", &[], true, None, Err(Kind::Failed));
+        check("00000000:a/x", &[], false, None, Err(FailureKind::Usage));
+        check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(FailureKind::Usage));
+        check("anna:a/y", &[], false, None, Err(FailureKind::Failed));
+        check("a/z", &[], true, None, Err(FailureKind::Failed));
     }
 
     #[test]
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed() {
+    fn target_arguments_parse() {
         for bad in ["", "x", ":a/x", "anna:", "anna:x", "a/x/y"] {
             assert!(bad.parse::<UnitRef>().is_err(), "{bad}");
         }

@@ -1,19 +1,17 @@
-//! `muster token`: one-time tokens, with which hosts join.
+//! `muster token`: one-time tokens for joining.
 
 use clap::Subcommand;
+use muster_api::{CreatedToken, Host, NewToken, NewTokens, TOKENS_MAX, Token};
+use muster_base::{clock, failure::Failure};
 use muster_topics::name::HostId;
 use reqwest::Method;
 
-use super::{Session, client::Client, hostname::HostNames, print};
-use crate::{
-    api::{CreatedToken, Host, NewToken, NewTokens, TOKENS_MAX, Token},
-    clock,
-    failure::Failure,
-};
+use super::{client::ConsoleClient, print, session::CliSession};
+use muster_api::host_names::HostNames;
 
 /// Verbs on tokens.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum TokenVerb {
     /// Make a token; on the new host, `muster agent --join TOKEN` uses it up
     Create {
         /// How long it may be used
@@ -40,17 +38,17 @@ pub enum Verb {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
-        Verb::Create { ttl, count, replaces } => {
+        TokenVerb::Create { ttl, count, replaces } => {
             let ttl_s = Some(ttl.as_secs().max(1));
             if count != 1 {
                 return many(session, count, ttl_s).await;
             }
             let created: CreatedToken = session.client.post("tokens", &NewToken { ttl_s, replaces }).await?;
             match session.printer.format {
-                print::Format::Table => {
+                print::PrintFormat::Table => {
                     print::write_out(&format!("{}\n", created.token))?;
                     print::say(format_args!("good for one host, and gone {}", print::age(created.expires_ms, now_ms)));
                     print::say(format_args!("on the other machine: {}", created.command));
@@ -60,7 +58,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 _ => session.printer.one(&created, Vec::new),
             }
         }
-        Verb::Ls => {
+        TokenVerb::Ls => {
             let tokens: Vec<Token> = session.client.get("tokens", &[]).await?;
             let names_any = tokens.iter().any(|token| token.used.is_some() || token.replaces.is_some());
             let hosts: Vec<Host> = if names_any { session.client.get("hosts", &[]).await? } else { Vec::new() };
@@ -89,7 +87,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 "no tokens; `muster token create` makes one",
             )
         }
-        Verb::Revoke { id } => {
+        TokenVerb::Revoke { id } => {
             session.client.order(Method::DELETE, &format!("tokens/{id}")).await?;
             print::say(format_args!("token {id} is of no use any more"));
             Ok(())
@@ -105,12 +103,12 @@ fn warn(created: &CreatedToken) {
 }
 
 /// Prints tokens, a line for each.
-async fn many(session: &Session, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
+async fn many(session: &CliSession, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
     let made = make(&session.client, count, ttl_s).await?;
     let lines: String = made.iter().map(|created| format!("{}\n", created.token)).collect();
     made.first().into_iter().for_each(warn);
     match session.printer.format {
-        print::Format::Table => print::write_out(&lines),
+        print::PrintFormat::Table => print::write_out(&lines),
         _ => session.printer.data(&made),
     }
 }
@@ -119,7 +117,7 @@ async fn many(session: &Session, count: u32, ttl_s: Option<u64>) -> Result<(), F
 ///
 /// # Errors
 /// If the console cannot be reached, or refuses.
-pub async fn make(client: &Client, count: u32, ttl_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
+pub async fn make(client: &ConsoleClient, count: u32, ttl_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
     let mut made: Vec<CreatedToken> = Vec::new();
     // One request at least: the console says what is wrong with none.
     loop {

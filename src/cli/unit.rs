@@ -1,6 +1,11 @@
-//! `muster unit` and `muster yuno`: what agents keep.
+//! `muster unit` and `muster yuno`: the units that agents keep.
 
 use clap::{Args, Subcommand};
+use muster_api::{Config, Unit, UnitSort};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{
     channel::ToldStats,
     name::{LabelValue, Name, UnitName},
@@ -13,52 +18,49 @@ use muster_topics::{
 };
 
 use super::{
-    Session, apply, artifact, ask,
-    change::{Action, Change, Quota, Waiting, change, make},
-    config, container,
-    container::{Given, or_none},
-    effective, endpoint, exec, export, host,
-    hostname::HostNames,
-    logs, policy,
-    policy::{parse_label, parse_word},
+    apply, artifact, ask,
+    change::{LimitOptions, UnitAction, UnitChange, WaitOptions, change, make},
+    config, container_text, effective, endpoint, exec, export, host_lookup,
+    limit_value::{LimitValue, or_none},
+    logs,
+    policy::{self, parse_label, parse_word},
     print, probe, process, rollback,
-    target::{self, Noun, UnitRef},
+    session::CliSession,
+    target::{Noun, UnitRef},
     upgrade, wait,
 };
-use crate::{
-    api::{Config, Unit, UnitSort},
-    clock,
-    failure::{Failure, Kind},
-};
+use muster_api::host_names::HostNames;
+
+pub(super) use super::unit_lookup::one;
 
 /// Verbs on units of any kind.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Verb {
+pub enum UnitVerb {
     /// List units
     #[command(alias = "list")]
-    Ls(Listing),
+    Ls(UnitListArgs),
     /// Show what a unit should be and what it is
-    Show(Shown),
+    Show(ShowUnit),
     /// Make units what documents say: create what is missing, change what differs, leave the rest alone
-    Apply(Box<apply::Apply>),
+    Apply(Box<apply::ApplyArgs>),
     /// Print units as documents, which applied again change nothing
-    Export(export::Export),
+    Export(export::ExportUnits),
     /// Leave units as they are: what runs goes on, what does not is not started, until they are unheld
     Hold {
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
         /// What for, in a line for whoever wonders
         #[arg(long)]
         note: Option<String>,
     },
     /// End a hold, an operator's or that of a unit that is broken; what should run is tried anew
-    Unhold(Change),
+    Unhold(UnitChange),
     /// Stop units and hold them, as they have to be before they can be removed
     Retire {
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
         /// What for, in a line for whoever wonders
         #[arg(long)]
         note: Option<String>,
@@ -69,7 +71,7 @@ pub enum Verb {
     Label {
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
         /// A label and its value; may be given several times
         #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label, required_unless_present = "unset")]
         set: Vec<(Name, LabelValue)>,
@@ -78,38 +80,38 @@ pub enum Verb {
         unset: Vec<Name>,
     },
     /// Make a host forget units that are retired: stopped, and held
-    Rm(Change),
+    Rm(UnitChange),
 }
 
 /// Verbs on yunos.
 #[derive(Subcommand, Clone, Debug)]
 pub enum YunoVerb {
     /// Make a yuno; with --overwrite, have the one of this name be another
-    Create(Box<Create>),
+    Create(Box<CreateYuno>),
     /// Start a yuno
     Run {
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
         /// Have it play as well
         #[arg(long)]
         play: bool,
     },
     /// Have a yuno that runs play, which it confirms
-    Play(Change),
+    Play(UnitChange),
     /// Have a yuno that plays run on without playing
-    Pause(Change),
+    Pause(UnitChange),
     /// Pass a command of its own on to a yuno, or to several
-    Command(ask::Ask),
+    Command(ask::AskArgs),
     /// Ask a yuno, or several, for numbers about itself
-    Stats(ask::Stats),
+    Stats(ask::StatsArgs),
     /// Stop a yuno: its stop signal, its grace, then SIGKILL for all that it started
     #[command(visible_alias = "kill")]
-    Stop(Stopping),
+    Stop(StopUnits),
     /// End a yuno's process and start it anew
-    Restart(Change),
+    Restart(UnitChange),
     /// Bring yunos to newer artifacts and configs; --plan only shows which
-    Upgrade(Box<upgrade::Wanted>),
+    Upgrade(Box<upgrade::UpgradeArgs>),
     /// Send a signal to a yuno's main process; nothing that is desired changes by that
     #[command(after_help = "Examples:\n  muster yuno signal HUP default/server\n  \
                             muster yuno signal usr1 --all --yes\n\n\
@@ -119,48 +121,48 @@ pub enum YunoVerb {
         signal: Signal,
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
     },
     /// Change what a yuno may use, while it runs where the cgroups of its host can; elsewhere, or if it uses more than it
     /// shall have, it is started anew
     #[command(after_help = "Example:\n  muster yuno quota default/server --memory 128M --cpu 1.5 --pids none")]
     Quota {
         /// The most memory, with everything that it forks, such as 64M, or `none`
-        #[arg(long, value_name = "BYTES", value_parser = or_none(crate::size::parse))]
-        memory: Option<Given<u64>>,
+        #[arg(long, value_name = "BYTES", value_parser = or_none(muster_topics::size::parse))]
+        memory: Option<LimitValue<u64>>,
         /// The most time of processors, such as 0.5, or `none`
         #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
-        cpu: Option<Given<Cores>>,
+        cpu: Option<LimitValue<Cores>>,
         /// The most processes and threads, or `none`
         #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
-        pids: Option<Given<u32>>,
+        pids: Option<LimitValue<u32>>,
         /// Which
         #[command(flatten)]
-        which: Change,
+        which: UnitChange,
     },
     /// Suspend a yuno with all that it started; it keeps its memory, can be stopped, and is thawed by a restart
-    Freeze(Change),
+    Freeze(UnitChange),
     /// Let a yuno go on that was frozen
-    Thaw(Change),
+    Thaw(UnitChange),
     /// List yunos
     #[command(alias = "list")]
-    Ls(Listing),
+    Ls(UnitListArgs),
     /// Show what a yuno should be and what it is
-    Show(Shown),
+    Show(ShowUnit),
     /// Print the last lines of a yuno's log, or of several
     Logs(logs::Logs),
     /// Show what a yuno reads as its configuration; secrets are shown as ***
     Config(effective::Config),
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
-    Rm(Change),
+    Rm(UnitChange),
 }
 
 /// Units that are stopped.
 #[derive(Args, Clone, Debug)]
-pub struct Stopping {
+pub struct StopUnits {
     /// Which
     #[command(flatten)]
-    pub which: Change,
+    pub which: UnitChange,
     /// Send its process this signal as well, as soon as it is asked to end: KILL for one that hangs
     #[arg(long)]
     pub signal: Option<Signal>,
@@ -168,7 +170,7 @@ pub struct Stopping {
 
 /// Units that are listed.
 #[derive(Args, Clone, Debug)]
-pub struct Listing {
+pub struct UnitListArgs {
     /// Only those of one host, by id or hostname
     #[arg(long)]
     host: Option<String>,
@@ -183,7 +185,7 @@ pub struct Listing {
     limit: Option<u32>,
 }
 
-impl Listing {
+impl UnitListArgs {
     /// What the console is asked for.
     fn query(self, noun: Noun) -> Vec<(&'static str, String)> {
         let kind = (noun != Noun::Unit).then(|| ("kind", noun.word().to_owned()));
@@ -202,7 +204,7 @@ impl Listing {
 
 /// The unit that is shown.
 #[derive(Args, Clone, Debug)]
-pub struct Shown {
+pub struct ShowUnit {
     /// REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
     /// The host, by id or hostname
@@ -216,7 +218,7 @@ pub struct Shown {
                         muster config add server.main 1 server.json\n  \
                         muster yuno create default/server --artifact server@1.0.0 --config server.main@1 \
                             --ready http:8080/ready --live every=5s,tcp:8080 --run")]
-pub struct Create {
+pub struct CreateYuno {
     /// REALM/NAME or HOST:REALM/NAME
     pub unit: UnitRef,
     /// The host, by id or hostname
@@ -252,19 +254,19 @@ pub struct Create {
     pub user: Option<String>,
     /// When it is started, and how it ends
     #[command(flatten)]
-    pub policy: policy::Options,
+    pub policy: policy::PolicyOptions,
     /// What it may use and what it is given
     #[command(flatten)]
-    pub process: process::Options,
+    pub process: process::ProcessOptions,
     /// Where it listens, and what it connects to
     #[command(flatten)]
-    pub endpoints: endpoint::Options,
+    pub endpoints: endpoint::EndpointOptions,
     /// How it is found out whether it is well
     #[command(flatten)]
-    pub probes: probe::Options,
+    pub probes: probe::ProbeOptions,
     /// What becomes of a change that does not work
     #[command(flatten)]
-    pub rollback: rollback::Options,
+    pub rollback: rollback::RollbackOptions,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -272,7 +274,7 @@ pub struct Create {
     #[arg(long)]
     pub overwrite: bool,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
 }
 
 fn parse_on_change(text: &str) -> Result<OnChange, String> {
@@ -284,21 +286,21 @@ fn parse_on_change(text: &str) -> Result<OnChange, String> {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+pub async fn run(verb: UnitVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
-        Verb::Ls(wanted) => list(session, wanted, Noun::Unit).await,
-        Verb::Show(wanted) => show(session, wanted, Noun::Unit).await,
-        Verb::Apply(wanted) => apply::run(*wanted, session).await,
-        Verb::Export(wanted) => export::run(wanted, session).await,
-        Verb::Hold { which, note } => change(session, Noun::Unit, which, Action::Hold(note)).await,
-        Verb::Unhold(which) => change(session, Noun::Unit, which, Action::Unhold).await,
-        Verb::Retire { which, note } => change(session, Noun::Unit, which, Action::Retire(note)).await,
-        Verb::Label { which, set, unset } => {
+        UnitVerb::Ls(wanted) => list(session, wanted, Noun::Unit).await,
+        UnitVerb::Show(wanted) => show(session, wanted, Noun::Unit).await,
+        UnitVerb::Apply(wanted) => apply::run(*wanted, session).await,
+        UnitVerb::Export(wanted) => export::run(wanted, session).await,
+        UnitVerb::Hold { which, note } => change(session, Noun::Unit, which, UnitAction::Hold(note)).await,
+        UnitVerb::Unhold(which) => change(session, Noun::Unit, which, UnitAction::Unhold).await,
+        UnitVerb::Retire { which, note } => change(session, Noun::Unit, which, UnitAction::Retire(note)).await,
+        UnitVerb::Label { which, set, unset } => {
             let unset = unset.into_iter().map(|name| (name, None));
             let labels = unset.chain(set.into_iter().map(|(name, value)| (name, Some(value)))).collect();
-            change(session, Noun::Unit, which, Action::Label(labels)).await
+            change(session, Noun::Unit, which, UnitAction::Label(labels)).await
         }
-        Verb::Rm(which) => change(session, Noun::Unit, which, Action::Remove).await,
+        UnitVerb::Rm(which) => change(session, Noun::Unit, which, UnitAction::Remove).await,
     }
 }
 
@@ -306,50 +308,47 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If it cannot be done.
-pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> {
+pub async fn run_yuno(verb: YunoVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         YunoVerb::Create(create) => self::create(session, *create).await,
         YunoVerb::Run { which, play } => {
-            change(session, Noun::Yuno, which, if play { Action::RunAndPlay } else { Action::Run }).await
+            change(session, Noun::Yuno, which, if play { UnitAction::RunAndPlay } else { UnitAction::Run }).await
         }
-        YunoVerb::Play(which) => change(session, Noun::Yuno, which, Action::Play).await,
-        YunoVerb::Pause(which) => change(session, Noun::Yuno, which, Action::Pause).await,
+        YunoVerb::Play(which) => change(session, Noun::Yuno, which, UnitAction::Play).await,
+        YunoVerb::Pause(which) => change(session, Noun::Yuno, which, UnitAction::Pause).await,
         YunoVerb::Command(ask) => ask::command(session, ask).await,
         YunoVerb::Stats(stats) => ask::stats(session, stats).await,
-        YunoVerb::Stop(Stopping { which, signal }) => change(session, Noun::Yuno, which, Action::Stop(signal)).await,
-        YunoVerb::Restart(which) => change(session, Noun::Yuno, which, Action::Restart).await,
+        YunoVerb::Stop(StopUnits { which, signal }) => {
+            change(session, Noun::Yuno, which, UnitAction::Stop(signal)).await
+        }
+        YunoVerb::Restart(which) => change(session, Noun::Yuno, which, UnitAction::Restart).await,
         YunoVerb::Upgrade(upgrade) => upgrade::run(*upgrade, session).await,
-        YunoVerb::Signal { signal, which } => change(session, Noun::Yuno, which, Action::Signal(signal)).await,
+        YunoVerb::Signal { signal, which } => change(session, Noun::Yuno, which, UnitAction::Signal(signal)).await,
         YunoVerb::Quota { memory: None, cpu: None, pids: None, .. } => {
-            let nothing = Failure::new(Kind::Usage, "there is no limit to change");
+            let nothing = Failure::new(FailureKind::Usage, "there is no limit to change");
             Err(nothing.hint("name one: --memory, --cpu or --pids"))
         }
         YunoVerb::Quota { memory, cpu, pids, which } => {
-            let quota = Quota {
+            let quota = LimitOptions {
                 memory_bytes: memory.map(|given| given.0),
                 cpu: cpu.map(|given| given.0),
                 pids: pids.map(|given| given.0),
                 disk_bytes: None,
             };
-            change(session, Noun::Yuno, which, Action::Quota(quota)).await
+            change(session, Noun::Yuno, which, UnitAction::Quota(quota)).await
         }
-        YunoVerb::Freeze(which) => change(session, Noun::Yuno, which, Action::Freeze).await,
-        YunoVerb::Thaw(which) => change(session, Noun::Yuno, which, Action::Thaw).await,
+        YunoVerb::Freeze(which) => change(session, Noun::Yuno, which, UnitAction::Freeze).await,
+        YunoVerb::Thaw(which) => change(session, Noun::Yuno, which, UnitAction::Thaw).await,
         YunoVerb::Ls(wanted) => list(session, wanted, Noun::Yuno).await,
         YunoVerb::Show(wanted) => show(session, wanted, Noun::Yuno).await,
         YunoVerb::Logs(wanted) => logs::run(wanted, Noun::Yuno, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
-        YunoVerb::Rm(which) => change(session, Noun::Yuno, which, Action::Remove).await,
+        YunoVerb::Rm(which) => change(session, Noun::Yuno, which, UnitAction::Remove).await,
     }
 }
 
-pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec<Unit>, Failure> {
-    let query: Vec<_> = host.into_iter().map(|host| ("host", host)).collect();
-    session.client.get("units", &query).await
-}
-
 /// Lists units: all, or those of one kind.
-pub(super) async fn list(session: &Session, wanted: Listing, noun: Noun) -> Result<(), Failure> {
+pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun) -> Result<(), Failure> {
     let limit = wanted.limit;
     let units: Vec<Unit> = session.client.get("units", &wanted.query(noun)).await?;
     let names = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
@@ -414,17 +413,7 @@ fn is_unready(unit: &Unit) -> bool {
     matches!(phase, Phase::Running | Phase::Playing) && unready.is_some()
 }
 
-pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
-    let all = units(session, None).await?;
-    let hosts: Vec<String> = host.into_iter().collect();
-    let picked = target::pick(&all, wanted, &hosts, false, session.context.host)?;
-    picked
-        .first()
-        .map(|unit| (*unit).clone())
-        .ok_or_else(|| Failure::new(Kind::Failed, format!("there is no unit {}", wanted.unit)))
-}
-
-pub(super) async fn show(session: &Session, wanted: Shown, noun: Noun) -> Result<(), Failure> {
+pub(super) async fn show(session: &CliSession, wanted: ShowUnit, noun: Noun) -> Result<(), Failure> {
     let unit = one(session, &wanted.unit, wanted.host).await?;
     noun.check([&unit])?;
     let now_ms = clock::now_ms();
@@ -434,7 +423,7 @@ pub(super) async fn show(session: &Session, wanted: Shown, noun: Noun) -> Result
         let (desired, observed) = (&unit.desired, &unit.observed);
         let spec = &desired.spec;
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
-        let [image, inside, mounts, network, may_use] = container::facts(spec);
+        let [image, inside, mounts, network, may_use] = container_text::facts(spec);
         let artifact =
             |artifact: &ArtifactRef| format!("{}@{} ({})", artifact.role, artifact.version, artifact.sha256.short());
         let configs = spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version));
@@ -540,9 +529,9 @@ fn run_word(run: Run) -> &'static str {
     }
 }
 
-async fn create(session: &Session, create: Create) -> Result<(), Failure> {
+async fn create(session: &CliSession, create: CreateYuno) -> Result<(), Failure> {
     let named = create.unit.host.clone().or(create.host.clone());
-    let host = host::one(session, named).await?;
+    let host = host_lookup::one(session, named).await?;
     let artifact = artifact::find(session, &create.artifact).await?;
     let mut configs = Vec::new();
     for wanted in &create.configs {
@@ -551,7 +540,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     }
     let says = artifact::manifest(session, &artifact).await?.unwrap_or_default();
     let policy = create.policy;
-    let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
+    let process::ProcessFields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let (provides, needs) = create.endpoints.into_fields();
     let mut spec = YunoSpec {

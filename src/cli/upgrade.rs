@@ -1,7 +1,12 @@
-//! `muster yuno upgrade`: newer artifacts and configs for yunos that there are, planned and shown before anything
-//! is done.
+//! `muster yuno upgrade`: upgrades yunos to newer artifacts and configs, with a plan that is shown before anything
+//! is changed.
 
 use clap::Args;
+use muster_api::{
+    Artifact, ChangeCost, Config, Unit,
+    upgrade::{self, Offer, Step, Upgrade},
+};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     command::Verb as Asked,
     name::{HostId, UnitName},
@@ -10,19 +15,14 @@ use muster_topics::{
 use serde::Serialize;
 
 use super::{
-    Session, artifact,
-    change::{Change, Waiting, ask_first, change_each, pick},
-    config,
-    hostname::HostNames,
-    print,
+    artifact,
+    change::{UnitChange, WaitOptions, ask_first, change_each, pick},
+    config, print,
+    session::CliSession,
     target::{Noun, UnitRef},
-    unit::units,
+    unit_lookup::units,
 };
-use crate::{
-    api::{Artifact, Config, Cost, Unit},
-    failure::{Failure, Kind},
-    rules::upgrade::{self, Offer, Step, Upgrade},
-};
+use muster_api::host_names::HostNames;
 
 /// Bring yunos to the newest artifact of their role and the newest version of their configs.
 #[derive(Args, Clone, Debug)]
@@ -32,7 +32,7 @@ use crate::{
                         no number, such as a hash, it is the one that was added last. What comes before a release \
                         (1.3.0-rc.1) is only taken if it is named, or there is no release. What is older than what a \
                         yuno has is only taken with --force.")]
-pub struct Wanted {
+pub struct UpgradeArgs {
     /// REALM/NAME or HOST:REALM/NAME; without any, every yuno there is
     pub units: Vec<UnitRef>,
     /// Those that this picks, such as 'realm=prod and role=web'
@@ -60,12 +60,12 @@ pub struct Wanted {
     #[arg(short, long)]
     pub yes: bool,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
 }
 
 /// What changes of one yuno.
 #[derive(Clone, Debug, Serialize)]
-struct Plan {
+struct UnitUpgrade {
     host: HostId,
     hostname: String,
     unit: UnitName,
@@ -74,7 +74,7 @@ struct Plan {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<Step>,
     /// What that costs its process.
-    cost: Cost,
+    cost: ChangeCost,
     #[serde(skip)]
     asks: Option<Asked>,
 }
@@ -83,10 +83,10 @@ struct Plan {
 ///
 /// # Errors
 /// If it cannot be planned, nobody says yes, or it cannot be done with one of them.
-pub async fn run(wanted: Wanted, session: &Session) -> Result<(), Failure> {
+pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failure> {
     let all = units(session, None).await?;
     let everything = wanted.units.is_empty() && wanted.select.is_none();
-    let which = Change {
+    let which = UnitChange {
         units: wanted.units,
         select: wanted.select,
         hosts: wanted.hosts,
@@ -96,8 +96,9 @@ pub async fn run(wanted: Wanted, session: &Session) -> Result<(), Failure> {
     };
     let picked = pick(session, &all, &which, Noun::Yuno)?;
     let offer = offer(session, wanted.artifact.as_deref(), &wanted.configs, wanted.force).await?;
-    let plans: Vec<(&Unit, Plan)> = picked.into_iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
-    let shown: Vec<Plan> = plans.iter().map(|(_, plan)| plan.clone()).collect();
+    let plans: Vec<(&Unit, UnitUpgrade)> =
+        picked.into_iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
+    let shown: Vec<UnitUpgrade> = plans.iter().map(|(_, plan)| plan.clone()).collect();
     if wanted.plan || shown.is_empty() {
         return show(session, &shown);
     }
@@ -111,7 +112,7 @@ pub async fn run(wanted: Wanted, session: &Session) -> Result<(), Failure> {
 
 const HEADER: [&str; 5] = ["HOST", "UNIT", "ARTIFACT", "CONFIG", "COST"];
 
-fn row(plan: &Plan, names: &HostNames<'_>) -> Vec<String> {
+fn row(plan: &UnitUpgrade, names: &HostNames<'_>) -> Vec<String> {
     let configs: Vec<String> = plan.configs.iter().map(Step::to_string).collect();
     let artifact = plan.artifact.as_ref().map(Step::to_string).unwrap_or_default();
     vec![
@@ -123,21 +124,21 @@ fn row(plan: &Plan, names: &HostNames<'_>) -> Vec<String> {
     ]
 }
 
-fn show(session: &Session, plans: &[Plan]) -> Result<(), Failure> {
+fn show(session: &CliSession, plans: &[UnitUpgrade]) -> Result<(), Failure> {
     let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
     session.printer.list(plans, &HEADER, |plan| row(plan, &names), "there is nothing newer than what is there")
 }
 
 /// For people who see it done: what is done then is the data.
-fn show_table(plans: &[Plan]) {
+fn show_table(plans: &[UnitUpgrade]) {
     let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
     print::say(print::table(&HEADER, plans.iter().map(|plan| row(plan, &names))).trim_end());
 }
 
 /// The newest of all, or what was named.
-async fn offer(session: &Session, named: Option<&str>, configs: &[String], force: bool) -> Result<Offer, Failure> {
+async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], force: bool) -> Result<Offer, Failure> {
     if named.is_none() && configs.is_empty() && force {
-        let nothing = Failure::new(Kind::Usage, "--force takes what is named, and nothing is named");
+        let nothing = Failure::new(FailureKind::Usage, "--force takes what is named, and nothing is named");
         return Err(nothing.hint("say --artifact ROLE@VERSION or --config ID@VERSION"));
     }
     let all: (Vec<Artifact>, Vec<Config>) =
@@ -157,10 +158,10 @@ async fn offer(session: &Session, named: Option<&str>, configs: &[String], force
 }
 
 /// What changes of a yuno, if anything does.
-fn plan(unit: &Unit, offer: &Offer) -> Option<Plan> {
+fn plan(unit: &Unit, offer: &Offer) -> Option<UnitUpgrade> {
     let Upgrade { artifact, configs, cost, verb } = upgrade::upgrade(&unit.unit, &unit.desired, offer)?;
     let (host, hostname, unit) = (unit.host, unit.hostname.clone(), unit.unit.clone());
-    Some(Plan { host, hostname, unit, artifact, configs, cost, asks: Some(verb) })
+    Some(UnitUpgrade { host, hostname, unit, artifact, configs, cost, asks: Some(verb) })
 }
 
 #[cfg(test)]
@@ -174,7 +175,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A unit that has this version of an artifact.
-    pub(in crate::cli) fn unit(version: &str) -> Unit {
+    pub(crate) fn unit(version: &str) -> Unit {
         let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
             sha256: Digest::of(version.as_bytes()),
             size_bytes: 1,

@@ -1,25 +1,25 @@
-//! Waiting until a unit is what it should be.
+//! Waits until a unit has reached its desired state.
 
 use std::time::{Duration, Instant};
 
+use muster_api::Unit;
+use muster_base::{
+    clock,
+    failure::{Failure, FailureKind},
+};
 use muster_topics::{
     name::{HostId, UnitName},
     unit::{self, Exit, HoldReason, Phase, Restart, Run, Spec},
 };
 
-use super::{Session, print, rollback};
-use crate::{
-    api::Unit,
-    clock,
-    failure::{Failure, Kind},
-};
+use super::{print, rollback, session::CliSession};
 
 /// How often the console is asked. It answers from memory, and a person is waiting.
 const POLL: Duration = Duration::from_millis(150);
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum WaitGoal {
     /// The unit is what the generation wants it to be.
     Reached,
     /// That, and whatever it is in is not on trial any more: it has been up for long enough, or went back.
@@ -30,7 +30,7 @@ pub enum Goal {
 
 /// What a unit's state says of a wait for a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum WaitProgress {
     /// It is what it should be.
     Reached,
     /// It is on its way.
@@ -57,22 +57,26 @@ fn logs(unit: &Unit) -> &'static str {
 
 /// How far a unit is on its way to a generation.
 #[must_use]
-pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
+pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     let observed = &unit.observed;
     if observed.generation < generation {
         // It is tried again and again; but what runs goes on as it was, and whoever waits hears why.
         let goes_on = matches!(observed.phase, Phase::Running | Phase::Playing | Phase::Stopping);
-        let why =
-            observed.error.as_ref().filter(|_| goes_on && goal != Goal::Seen && unit.desired.generation >= generation);
-        return why
-            .map_or(Progress::Going, |why| Progress::Stuck { why: format!("it is not there yet: {why}"), verb: SHOW });
+        let why = observed
+            .error
+            .as_ref()
+            .filter(|_| goes_on && goal != WaitGoal::Seen && unit.desired.generation >= generation);
+        return why.map_or(WaitProgress::Going, |why| WaitProgress::Stuck {
+            why: format!("it is not there yet: {why}"),
+            verb: SHOW,
+        });
     }
-    if goal == Goal::Seen {
-        return Progress::Reached;
+    if goal == WaitGoal::Seen {
+        return WaitProgress::Reached;
     }
     if let Some(back) = &observed.rolled_back {
         let also = observed.error.as_ref().map(|error| format!("; and that one: {error}")).unwrap_or_default();
-        return Progress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
+        return WaitProgress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
     }
     // Somebody has asked for something newer; that is then the goal.
     let runs = |phase| {
@@ -86,30 +90,30 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
     };
     if reached {
         // What is suspended proves nothing.
-        let waits = goal == Goal::Proven && observed.on_trial && !observed.frozen;
-        return if waits { Progress::Going } else { Progress::Reached };
+        let waits = goal == WaitGoal::Proven && observed.on_trial && !observed.frozen;
+        return if waits { WaitProgress::Going } else { WaitProgress::Reached };
     }
     if let Some(hold) = &unit.hold {
         let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { logs(unit) };
-        return Progress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
+        return WaitProgress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
     }
     if has_finished(unit) {
-        return Progress::Reached;
+        return WaitProgress::Reached;
     }
     let verb = logs(unit);
     match observed.phase {
         // Its generation is reached, and this is not what was asked for.
         Phase::Running if unit.desired.run == Run::Playing => {
-            Progress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
+            WaitProgress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
         }
         Phase::Playing if unit.desired.run == Run::Running => {
-            Progress::Stuck { why: format!("it still plays{}", because(unit)), verb }
+            WaitProgress::Stuck { why: format!("it still plays{}", because(unit)), verb }
         }
-        Phase::Failed => Progress::Stuck { why: format!("it failed{}", because(unit)), verb },
+        Phase::Failed => WaitProgress::Stuck { why: format!("it failed{}", because(unit)), verb },
         Phase::Backoff => {
-            Progress::Stuck { why: format!("it ended and waits to be started again{}", because(unit)), verb }
+            WaitProgress::Stuck { why: format!("it ended and waits to be started again{}", because(unit)), verb }
         }
-        _ => Progress::Going,
+        _ => WaitProgress::Going,
     }
 }
 
@@ -141,10 +145,10 @@ fn because(unit: &Unit) -> String {
 /// # Errors
 /// If it is stuck, or takes longer than `limit`.
 pub async fn until_reached(
-    session: &Session,
+    session: &CliSession,
     host: HostId,
     unit: &UnitName,
-    (generation, goal): (u64, Goal),
+    (generation, goal): (u64, WaitGoal),
     limit: Duration,
 ) -> Result<(), Failure> {
     let path = format!("hosts/{host}/units/{unit}");
@@ -153,7 +157,7 @@ pub async fn until_reached(
         let shown: Result<Unit, Failure> = session.client.get(&path, &[]).await;
         let going = match shown {
             Ok(shown) => match progress(&shown, generation, goal) {
-                Progress::Reached => {
+                WaitProgress::Reached => {
                     let since = print::age(shown.observed.since_ms, clock::now_ms());
                     let frozen = if shown.observed.frozen { ", frozen" } else { "" };
                     let held = shown.hold.as_ref().map(|hold| format!(", held: {hold}")).unwrap_or_default();
@@ -161,18 +165,18 @@ pub async fn until_reached(
                     print::say(format_args!("{unit} on {}: {doing}{frozen}{held} ({since})", shown.hostname));
                     return Ok(());
                 }
-                Progress::Stuck { why, verb } => {
-                    let failure = Failure::told(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname));
+                WaitProgress::Stuck { why, verb } => {
+                    let failure = Failure::told(FailureKind::Failed, format!("{unit} on {}: {why}", shown.hostname));
                     // What the host says of it is nearer to what helps.
                     return Err(if failure.hint.is_some() { failure } else { failure.hint(hint(verb, host, unit)) });
                 }
-                Progress::Going => {
+                WaitProgress::Going => {
                     tell_far(unit, shown.observed.progress, &mut far);
                     Some((shown.observed.phase, rollback::mark(&shown)))
                 }
             },
             // Its first report may still be on its way.
-            Err(failure) if failure.kind == Kind::Failed => None,
+            Err(failure) if failure.kind == FailureKind::Failed => None,
             Err(failure) => return Err(failure),
         };
         if going.is_some() && going != told {
@@ -182,7 +186,7 @@ pub async fn until_reached(
         }
         if started.elapsed() > limit {
             return Err(Failure::new(
-                Kind::Failed,
+                FailureKind::Failed,
                 format!("{unit} is not there yet after {}", humantime::format_duration(limit)),
             )
             .hint(format!("it goes on; `muster unit show {host}:{unit}` tells how far it is")));
@@ -205,7 +209,7 @@ fn tell_far(unit: &UnitName, progress: Option<unit::Progress>, told_tenths: &mut
 ///
 /// # Errors
 /// If it takes longer than `limit`.
-pub async fn until_gone(session: &Session, host: HostId, unit: &UnitName, limit: Duration) -> Result<(), Failure> {
+pub async fn until_gone(session: &CliSession, host: HostId, unit: &UnitName, limit: Duration) -> Result<(), Failure> {
     let started = Instant::now();
     loop {
         let units: Vec<Unit> = session.client.get("units", &[("host", host.to_string())]).await?;
@@ -214,7 +218,7 @@ pub async fn until_gone(session: &Session, host: HostId, unit: &UnitName, limit:
             let (limit, why) = (humantime::format_duration(limit), there.observed.error);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             let late = format!("{unit} on {} is not removed yet after {limit}{why}", there.hostname);
-            return Err(Failure::new(Kind::Failed, late).hint(
+            return Err(Failure::new(FailureKind::Failed, late).hint(
                 "it is wanted no more, and its host tries again and again: it is listed until nothing is left of it",
             ));
         }
@@ -243,14 +247,14 @@ mod tests {
     use muster_topics::container::{ContainerSpec, Image};
 
     use super::*;
-    use crate::cli::upgrade::tests::unit;
+    use crate::upgrade::tests::unit;
 
     #[test]
     fn hint_of_a_failed_unit_names_the_verb_of_its_kind() {
         let mut failed = unit("1.0.0");
         (failed.observed.phase, failed.observed.generation) = (Phase::Failed, 1);
-        let verb = |unit: &Unit| match progress(unit, 1, Goal::Reached) {
-            Progress::Stuck { verb, .. } => verb,
+        let verb = |unit: &Unit| match progress(unit, 1, WaitGoal::Reached) {
+            WaitProgress::Stuck { verb, .. } => verb,
             other => panic!("{other:?}"),
         };
         assert_eq!(verb(&failed), "yuno logs");
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_done_what_it_had_to_is_waited_for_no_longer() {
+    fn finished_task_ends_the_wait() {
         let mut job = unit("1.0.0");
         (job.observed.phase, job.observed.exit) = (Phase::Stopped, Some(Exit::Code(0)));
         let again = |job: &mut Unit, restart| {
@@ -269,18 +273,18 @@ mod tests {
         };
         for restart in [Restart::Never, Restart::OnFailure] {
             again(&mut job, restart);
-            assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "this was the last generation's");
+            assert_eq!(progress(&job, 1, WaitGoal::Reached), WaitProgress::Going, "this was the last generation's");
             job.observed.generation = 1;
-            for goal in [Goal::Reached, Goal::Proven] {
-                assert_eq!(progress(&job, 1, goal), Progress::Reached);
+            for goal in [WaitGoal::Reached, WaitGoal::Proven] {
+                assert_eq!(progress(&job, 1, goal), WaitProgress::Reached);
             }
             job.observed.generation = 0;
         }
         job.observed.generation = 1;
         again(&mut job, Restart::Always);
-        assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "it is about to be started again");
+        assert_eq!(progress(&job, 1, WaitGoal::Reached), WaitProgress::Going, "it is about to be started again");
         again(&mut job, Restart::Never);
         job.observed.exit = Some(Exit::Code(1));
-        assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "it is yet to be told as failed");
+        assert_eq!(progress(&job, 1, WaitGoal::Reached), WaitProgress::Going, "it is yet to be told as failed");
     }
 }

@@ -1,12 +1,11 @@
-//! YAML as everybody reads it.
+//! Writes YAML that every reader understands alike.
 //!
-//! Readers of YAML 1.1 (PyYAML, Ruby, Ansible) and of 1.2 take different words for something else than text: `yes`, `12:30:45`,
-//! `1_000`, `2026-01-01`, `=`, `0o7`. So a text is written plain only if no reader of either could take it for anything else, and
-//! in double quotes otherwise, which are read alike by all.
+//! Readers of YAML 1.1 (PyYAML, Ruby, Ansible) and of 1.2 take different words for other types than text: `yes`, `12:30:45`,
+//! `1_000`, `2026-01-01`, `=`, `0o7`. So a text is written plain only if both read it as text, and
+//! in double quotes otherwise.
 
+use muster_base::failure::{Failure, FailureContext as _};
 use serde_norway::{Mapping, Value};
-
-use crate::failure::{Context as _, Failure};
 
 /// Words that some reader takes for something else than text, in lower case. None takes a mixture of cases, but people read them so.
 const WORDS: [&str; 14] =
@@ -241,7 +240,7 @@ mod tests {
     ];
 
     #[test]
-    fn texts_that_some_reader_takes_for_something_else_are_quoted() {
+    fn ambiguous_texts_are_quoted() {
         for words in TAKEN_FOR_ELSE {
             let text = write(&json!({"k": words, words: [words]}));
             let mut quoted = String::new();
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn document_reads_as_people_write_it() {
+    fn document_is_written_in_block_style() {
         let document = json!({
             "unit": "default/web",
             "args": ["-c", "set -e\necho 'hi: there'\n\n  exec x\n", {"a": [], "b": {}}, [1, [2.5, null]]],
@@ -311,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(value in any_value()) {
+        fn written_yaml_parses_to_the_same(value in any_value()) {
             let text = write(&value);
             let read = serde_norway::from_str::<Value>(&text);
             prop_assert!(read.is_ok(), "{:?}\n{text}", read);

@@ -1,15 +1,16 @@
-//! Alerts: those that hosts tell, what they are to look at, and silences.
+//! Alerts: those that hosts report, the rules that hosts evaluate, and silences.
 //!
-//! Rules reach a host as one signed document with all of them. It has no outcome: a host says in its heartbeats which
-//! generation it goes by, and whenever that is another than it should be, it is told again ([`super::telling`]). So it does not
-//! matter what is lost on the way, how long a host was away, or whether it has joined only now.
+//! Rules reach a host as one signed document with all of them. It has no outcome: a host reports in its heartbeats which
+//! generation it has, and is sent the document again whenever that is not the current one ([`super::document_sync`]). So it does not
+//! matter what is lost on the way, how long a host was away, or whether it has only just joined.
 //!
-//! **Invariant: rules are stored before any host hears of them**, and what a host hears is always newer than all that it heard before.
+//! **Invariant: rules are stored before they are sent to any host**, and a host never receives an older generation than it had.
 
 pub mod outlet;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
     alert::{Alert, AlertRules, AlertState, Metric, RULES_MAX, Rule, Severity},
@@ -18,15 +19,17 @@ use muster_topics::{
 };
 
 use super::{
-    Change, Console, Error, Shared, operator,
+    error::Error,
+    operator,
+    page_change::PageChange,
+    state::{Console, ConsoleState},
     store::{
         StoreError,
         alert::{self, Which},
         host,
-        ids::Ids,
+        ids::IdKind,
     },
 };
-use crate::{api, clock::now_ms};
 
 /// The most rules for all hosts, and for each: together what a host may have.
 const SCOPE_MAX: usize = RULES_MAX / 2;
@@ -72,7 +75,7 @@ pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, Nam
 
 /// Raises an alert that the console has found out itself, about a host.
 pub(super) async fn raise_own(
-    shared: &Shared,
+    shared: &ConsoleState,
     host: HostId,
     rule: &str,
     message: String,
@@ -82,13 +85,13 @@ pub(super) async fn raise_own(
     let mut transaction = shared.store.begin().await?;
     alert::put_own(&mut transaction, host, alert, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
-    shared.changed(Change::Alert(Some(host)));
+    shared.changed(PageChange::Alert(Some(host)));
     Ok(())
 }
 
 impl Console {
     /// Alerts that hold, or all that are remembered; of one host or of all; those that began last first.
-    pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<api::Alert>, Error> {
+    pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<muster_api::Alert>, Error> {
         let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
         // What is wrong with the console itself is of no host, and stands first.
         let own = if which.host.is_none() && which.hosts.is_none() && which.rule.is_none() {
@@ -101,7 +104,7 @@ impl Console {
     }
 
     /// What is wrong with the console itself.
-    pub(super) fn own_alerts(&self) -> Vec<api::Alert> {
+    pub(super) fn own_alerts(&self) -> Vec<muster_api::Alert> {
         self.shared.notices.alerts(now_ms())
     }
 
@@ -118,14 +121,18 @@ impl Console {
     }
 
     /// All rules of the console.
-    pub async fn alert_rules(&self) -> Result<Vec<api::AlertRule>, Error> {
+    pub async fn alert_rules(&self) -> Result<Vec<muster_api::AlertRule>, Error> {
         Ok(alert::rules(self.shared.store.read()).await?)
     }
 
     /// Sets a rule, and tells the hosts that it is for.
-    pub async fn set_alert_rule(&self, operator: &Name, new: api::NewAlertRule) -> Result<api::AlertRule, Error> {
+    pub async fn set_alert_rule(
+        &self,
+        operator: &Name,
+        new: muster_api::NewAlertRule,
+    ) -> Result<muster_api::AlertRule, Error> {
         self.shared.check_operator(operator).await?;
-        let api::NewAlertRule { name, host, rule } = new;
+        let muster_api::NewAlertRule { name, host, rule } = new;
         if let Err(problem) = rule.check() {
             return Err(Error::invalid("bad_rule", format!("rule {name}: {problem}")));
         }
@@ -134,7 +141,7 @@ impl Console {
         let mut of_scope = alert::rules(&mut *transaction).await?;
         of_scope.retain(|one| one.host == host);
         match of_scope.iter().find(|one| one.name == name) {
-            Some(before) if before.rule == rule => return Ok(api::AlertRule { name, host, rule }),
+            Some(before) if before.rule == rule => return Ok(muster_api::AlertRule { name, host, rule }),
             None if of_scope.len() >= SCOPE_MAX => {
                 return Err(Error::conflict("too_many_rules", format!("there are {SCOPE_MAX} rules already")));
             }
@@ -143,7 +150,7 @@ impl Console {
         alert::set_rule(&mut transaction, host, &name, &rule).await?;
         self.changed_rules(transaction, host).await?;
         tracing::info!(rule = %name, %operator, "a rule for alerts is set");
-        Ok(api::AlertRule { name, host, rule })
+        Ok(muster_api::AlertRule { name, host, rule })
     }
 
     /// Removes a rule: what hosts have of their own under this name holds again.
@@ -192,14 +199,18 @@ impl Console {
     }
 
     /// Silences that are not over.
-    pub async fn alert_silences(&self) -> Result<Vec<api::AlertSilence>, Error> {
+    pub async fn alert_silences(&self) -> Result<Vec<muster_api::AlertSilence>, Error> {
         Ok(alert::silences(self.shared.store.read(), now_ms()).await?)
     }
 
     /// Keeps alerts quiet for a while.
-    pub async fn silence_alerts(&self, operator: &Name, new: api::NewAlertSilence) -> Result<api::AlertSilence, Error> {
+    pub async fn silence_alerts(
+        &self,
+        operator: &Name,
+        new: muster_api::NewAlertSilence,
+    ) -> Result<muster_api::AlertSilence, Error> {
         self.shared.check_operator(operator).await?;
-        let api::NewAlertSilence { host, rule, reason, for_s } = new;
+        let muster_api::NewAlertSilence { host, rule, reason, for_s } = new;
         let reason = reason.trim();
         if reason.is_empty() || reason.len() > REASON_MAX_BYTES {
             return Err(Error::invalid("bad_reason", format!("a reason has 1 to {REASON_MAX_BYTES} bytes"))
@@ -209,7 +220,7 @@ impl Console {
             return Err(Error::invalid("bad_time", format!("a silence lasts from 1 s to {SILENCE_MAX_S} s")));
         }
         let now = now_ms();
-        let silence = api::AlertSilence {
+        let silence = muster_api::AlertSilence {
             id: operator::new_id()?,
             host: self.scope(host.as_deref()).await?,
             rule,
@@ -220,27 +231,27 @@ impl Console {
         };
         alert::add_silence(self.shared.store.write(), &silence).await?;
         tracing::info!(silence.id = %silence.id, %operator, reason, "alerts are silenced");
-        self.shared.changed(Change::Alert(silence.host));
+        self.shared.changed(PageChange::Alert(silence.host));
         Ok(silence)
     }
 
     /// Ends a silence.
     pub async fn end_alert_silence(&self, operator: &Name, id: &str) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
-        let id: Name = self.whole_id(Ids::Silences, id).await?;
+        let id: Name = self.whole_id(IdKind::Silences, id).await?;
         if !alert::end_silence(self.shared.store.write(), &id, now_ms()).await? {
             return Err(Error::not_found("unknown_silence", format!("there is no silence {id}, or it is over"))
                 .hint("`muster alert silences`, or GET /api/v1/alert-silences, lists those that there are"));
         }
         tracing::info!(silence.id = %id, %operator, "a silence is ended");
-        self.shared.changed(Change::Alert(None));
+        self.shared.changed(PageChange::Alert(None));
         Ok(())
     }
 }
 
 /// Tells one host its rules. One that has newer ones than there are heard them from a store that was lost since: it gets still
 /// newer ones. Gives the generation that went out, if there is a connection.
-pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     if ahead >= shared.tellings.of(host) {
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);

@@ -1,14 +1,14 @@
-//! Units become what documents say: everything is checked, and compared with what is there, before anything is ordered.
+//! Applies documents to units: validates everything, and compares it with the present state, before any command is issued.
 //!
-//! What a unit is now is known from its host's last report, which has the values of environments masked. Whether those
-//! differ is told by the revision, for that is made over them.
+//! The present state comes from the hosts' last reports, in which values of environments are masked. The revision tells whether those
+//! differ, because it is computed over them with a key that host and console share ([`RevisionKey`]).
 //!
-//! **Invariant: nothing is changed if anything is wrong** with any of the documents, and all that is wrong is told. What only a
-//! host can know each host that is there is asked before any is told to change anything, for all of its units together; and
-//! each does all of them in one transaction, or none ([`set`]).
+//! **Invariant: if any document has a fault, nothing is changed**, and all faults are reported. What only a
+//! host can validate, each online host is asked before any host is told to change anything, for all of its units together; and
+//! each host applies all of them in one transaction, or none ([`set`]).
 //!
-//! **Invariant: what is so already is not ordered**, unless a command is under way that may have changed it: then its
-//! host decides, which keeps what is so.
+//! **Invariant: a unit that already matches is not changed**, unless a command under way may have changed it: then its
+//! host decides, and keeps what matches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,26 +20,31 @@ use muster_topics::{
     command::{UnitWish, Verb},
     endpoint::Protocol,
     name::{ConfigId, Digest, HostId, Name, UnitName, Version},
+    revision::RevisionKey,
     unit::{ArtifactRef, ConfigRef, Run, Spec, UNITS_MAX},
 };
 use serde_json::Value;
 
 mod set;
 
-use super::{
-    Console, Error, content, dispatch,
-    store::{command, host},
+use muster_api::{
+    Applied, AppliedUnit, Apply, ApplyAction, Artifact, CompareUnit, Config, FieldDifference, Host, NewCommand,
+    NewTarget, Unit, upgrade,
 };
-use crate::{
-    api::{Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, Host, NewCommand, NewTarget, Unit},
-    rules::{
-        compare,
-        cost::{Cost, cost_there},
-        document::{self, Fault, Wanted},
-        edit::{self, Current, Edit},
-        keys::nearest,
-        order, upgrade,
-    },
+use muster_rules::{
+    compare,
+    cost::{ChangeCost, cost_there},
+    document::{self, DocumentFault, WantedUnit},
+    edit::{self, CurrentUnit, UnitEdit},
+    keys::nearest,
+    order,
+};
+
+use super::{
+    content, dispatch,
+    error::Error,
+    state::Console,
+    store::{command, host},
 };
 
 /// The most units on hosts that one request may be about: as many commands may wait at a time.
@@ -53,7 +58,7 @@ const CHECK_WAIT: Duration = Duration::from_secs(10);
 const FAULTS_MAX: usize = 100;
 
 /// What there is.
-struct Known {
+struct FleetState {
     hosts: Vec<(HostId, String)>,
     /// Realms that each host carries, as it says itself.
     carried: BTreeMap<HostId, Vec<Name>>,
@@ -66,18 +71,18 @@ struct Known {
 }
 
 /// A unit as it is to be, wherever that is.
-struct Goal {
+struct UnitGoal {
     source: String,
-    wanted: Wanted,
+    wanted: WantedUnit,
     spec: Spec,
     hosts: Vec<HostId>,
 }
 
 /// Everything that is wrong, line by line.
 #[derive(Default)]
-struct Faults(Vec<String>);
+struct DocumentFaults(Vec<String>);
 
-impl Faults {
+impl DocumentFaults {
     fn add(&mut self, source: &str, at: &str, message: &str) {
         let place: Vec<&str> = [source, at].into_iter().filter(|part| !part.is_empty()).collect();
         let message = message.replace('\n', "\n  ");
@@ -118,11 +123,11 @@ impl Console {
     pub async fn apply(&self, operator: &Name, apply: Apply) -> Result<Applied, Error> {
         self.shared.check_operator(operator).await?;
         let known = self.known().await?;
-        let mut faults = Faults::default();
+        let mut faults = DocumentFaults::default();
         let mut goals = Vec::new();
         for given in &apply.documents {
             let (wanted, wrong) = document::read(&given.content);
-            wrong.iter().for_each(|Fault { at, message }| faults.add(&given.source, at, message));
+            wrong.iter().for_each(|DocumentFault { at, message }| faults.add(&given.source, at, message));
             for wanted in wanted {
                 goals.extend(self.goal(&known, (&given.source, wanted), &apply.hosts, &mut faults).await?);
             }
@@ -138,7 +143,7 @@ impl Console {
         let mut units = Vec::new();
         for (index, goal) in goals.iter().enumerate() {
             for host in &goal.hosts {
-                match known.compare(goal, *host) {
+                match known.compare(goal, *host, &self.shared.authority.revision_key(*host)) {
                     Ok(unit) => units.push((index, unit)),
                     Err(message) => faults.add(&goal.source, goal.wanted.unit.as_str(), &message),
                 }
@@ -168,7 +173,19 @@ impl Console {
         Ok(document::write(&unit.unit, &name, &unit.desired.spec, unit.desired.run))
     }
 
-    async fn known(&self) -> Result<Known, Error> {
+    /// How a unit differs from what it would be.
+    pub async fn unit_differences(
+        &self,
+        host: HostId,
+        unit: &UnitName,
+        wanted: &CompareUnit,
+    ) -> Result<Vec<FieldDifference>, Error> {
+        let there = self.unit(host, unit).await?;
+        let key = self.shared.authority.revision_key(host);
+        Ok(compare::compare((&there.unit, &there.desired), &wanted.spec, wanted.run, &key))
+    }
+
+    async fn known(&self) -> Result<FleetState, Error> {
         let db = self.shared.store.read();
         let units = self.units(None).await?.into_iter().map(|unit| ((unit.host, unit.unit.clone()), unit));
         let busy = command::open_verbs(db)
@@ -177,7 +194,7 @@ impl Console {
             .flat_map(|(_, verb)| verb.units().into_iter().cloned().collect::<Vec<_>>());
         let hosts = self.hosts().await?;
         let carried = |host: &Host| Some((host.id, host.state.as_ref()?.value.realms.clone()));
-        Ok(Known {
+        Ok(FleetState {
             carried: hosts.iter().filter_map(carried).collect(),
             hosts: hosts.into_iter().map(|host| (host.id, host.hostname)).collect(),
             realms: self.realms().await?.into_iter().map(|realm| realm.realm.name).collect(),
@@ -191,11 +208,11 @@ impl Console {
     /// What a document wants, with all that it names; nothing if something of that is wrong.
     async fn goal(
         &self,
-        known: &Known,
-        (source, wanted): (&str, Wanted),
+        known: &FleetState,
+        (source, wanted): (&str, WantedUnit),
         hosts: &[String],
-        faults: &mut Faults,
-    ) -> Result<Option<Goal>, Error> {
+        faults: &mut DocumentFaults,
+    ) -> Result<Option<UnitGoal>, Error> {
         let before = faults.0.len();
         let at = |field: &str| format!("{}: {field}", wanted.unit);
         let named = if wanted.hosts.is_empty() { hosts } else { &wanted.hosts };
@@ -221,18 +238,24 @@ impl Console {
         };
         let spec = match wanted.spec(artifact, configs, &says) {
             Ok(spec) => spec,
-            Err(Fault { at, message }) => {
+            Err(DocumentFault { at, message }) => {
                 faults.add(source, &at, &message);
                 return Ok(None);
             }
         };
         self.check(source, &wanted, &spec, faults).await?;
-        let goal = Goal { source: source.to_owned(), wanted, spec, hosts: found };
+        let goal = UnitGoal { source: source.to_owned(), wanted, spec, hosts: found };
         Ok(Some(goal).filter(|_| faults.0.len() == before))
     }
 
     /// What is wrong with a spec, as far as can be known before a host is asked.
-    async fn check(&self, source: &str, wanted: &Wanted, spec: &Spec, faults: &mut Faults) -> Result<(), Error> {
+    async fn check(
+        &self,
+        source: &str,
+        wanted: &WantedUnit,
+        spec: &Spec,
+        faults: &mut DocumentFaults,
+    ) -> Result<(), Error> {
         let unit = wanted.unit.as_str();
         let wrong = edit::faults(spec);
         wrong.iter().for_each(|message| faults.add(source, unit, message));
@@ -252,12 +275,12 @@ impl Console {
     async fn ask_hosts(
         &self,
         operator: &Name,
-        (known, goals): (&Known, &[Goal]),
-        shares: &[Share],
-        faults: &mut Faults,
+        (known, goals): (&FleetState, &[UnitGoal]),
+        shares: &[HostGroup],
+        faults: &mut DocumentFaults,
     ) -> Result<Vec<String>, Error> {
         let online: BTreeSet<HostId> = host::online(self.shared.store.read()).await?.into_iter().collect();
-        let mut silent: BTreeSet<HostId> = shares.iter().flat_map(Share::hosts).collect();
+        let mut silent: BTreeSet<HostId> = shares.iter().flat_map(HostGroup::hosts).collect();
         let mut commands = Vec::new();
         for share in shares {
             let hosts: Vec<HostId> = share.hosts().filter(|host| online.contains(host)).collect();
@@ -283,8 +306,8 @@ impl Console {
     async fn order(
         &self,
         operator: &Name,
-        goals: &[Goal],
-        shares: &[Share],
+        goals: &[UnitGoal],
+        shares: &[HostGroup],
         units: &mut [(usize, AppliedUnit)],
         expires_in_ms: Option<u64>,
     ) -> Result<(), Error> {
@@ -324,20 +347,20 @@ impl Console {
 }
 
 /// Hosts of which the same units are to become the same.
-struct Share {
+struct HostGroup {
     /// The places of those units in the answer, host by host.
     places: BTreeMap<HostId, Vec<usize>>,
     /// Which goals.
     goals: Vec<usize>,
 }
 
-impl Share {
+impl HostGroup {
     fn hosts(&self) -> impl Iterator<Item = HostId> {
         self.places.keys().copied()
     }
 
-    fn wishes(&self, goals: &[Goal]) -> Vec<UnitWish> {
-        let wish = |goal: &Goal| UnitWish {
+    fn wishes(&self, goals: &[UnitGoal]) -> Vec<UnitWish> {
+        let wish = |goal: &UnitGoal| UnitWish {
             unit: goal.wanted.unit.clone(),
             spec: Box::new(goal.spec.clone()),
             run: goal.wanted.run,
@@ -353,7 +376,7 @@ impl Share {
 }
 
 /// What is to be done, by hosts that have the same to do.
-fn shares(known: &Known, units: &[(usize, AppliedUnit)]) -> Vec<Share> {
+fn shares(known: &FleetState, units: &[(usize, AppliedUnit)]) -> Vec<HostGroup> {
     let mut hosts: BTreeMap<HostId, Vec<usize>> = BTreeMap::new();
     for (place, (_, unit)) in units.iter().enumerate() {
         if unit.action != ApplyAction::Unchanged || known.busy.contains(&unit.unit) {
@@ -365,11 +388,11 @@ fn shares(known: &Known, units: &[(usize, AppliedUnit)]) -> Vec<Share> {
         let goals = places.iter().filter_map(|place| units.get(*place)).map(|(goal, _)| *goal).collect();
         shares.entry(goals).or_default().insert(host, places);
     }
-    shares.into_iter().map(|(goals, places)| Share { places, goals }).collect()
+    shares.into_iter().map(|(goals, places)| HostGroup { places, goals }).collect()
 }
 
 /// What a host cannot have, as far as can be known without it: more units than one may have, and a port twice.
-fn crowds(known: &Known, goals: &[Goal], faults: &mut Faults) {
+fn crowds(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let hosts: BTreeSet<HostId> = goals.iter().flat_map(|goal| goal.hosts.iter().copied()).collect();
     for host in hosts {
         let there = known.units.iter().filter(|((of, _), _)| *of == host);
@@ -401,12 +424,12 @@ fn crowds(known: &Known, goals: &[Goal], faults: &mut Faults) {
     }
 }
 
-fn verb(wanted: &Wanted, spec: &Spec) -> Verb {
+fn verb(wanted: &WantedUnit, spec: &Spec) -> Verb {
     Verb::UnitApply { unit: wanted.unit.clone(), spec: Box::new(spec.clone()), run: wanted.run }
 }
 
 /// A unit that is wanted twice on one host.
-fn twice(goals: &[Goal], faults: &mut Faults) {
+fn twice(goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let mut seen: BTreeMap<(HostId, &UnitName), &str> = BTreeMap::new();
     for goal in goals {
         for host in &goal.hosts {
@@ -420,7 +443,7 @@ fn twice(goals: &[Goal], faults: &mut Faults) {
 }
 
 /// Units that would wait for each other in a circle, once all is as it is wanted.
-fn circles(known: &Known, goals: &[Goal], faults: &mut Faults) {
+fn circles(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let mut hosts: BTreeMap<HostId, BTreeMap<&UnitName, &Spec>> = BTreeMap::new();
     for host in goals.iter().flat_map(|goal| &goal.hosts) {
         hosts.entry(*host).or_default();
@@ -445,7 +468,7 @@ fn circles(known: &Known, goals: &[Goal], faults: &mut Faults) {
     }
 }
 
-impl Known {
+impl FleetState {
     fn name(&self, host: HostId) -> String {
         let found = self.hosts.iter().find(|(id, _)| *id == host);
         found.map_or_else(|| host.to_string(), |(_, name)| name.clone())
@@ -501,7 +524,7 @@ impl Known {
     }
 
     /// Who names no version means the newest, and that is not to be older than what a unit has.
-    fn goes_forward(&self, wanted: &Wanted, after: &Spec, before: &Spec) -> Result<(), String> {
+    fn goes_forward(&self, wanted: &WantedUnit, after: &Spec, before: &Spec) -> Result<(), String> {
         let back = |what: &str, has: &Version, gets: &Version| {
             Err(format!(
                 "{what} alone is {gets}, and it has {has}, which is newer; say {what}@{gets} if it shall go back"
@@ -536,9 +559,9 @@ impl Known {
         Ok(())
     }
 
-    /// What becomes of a unit on a host.
-    fn compare(&self, goal: &Goal, host: HostId) -> Result<AppliedUnit, String> {
-        let Goal { wanted, spec, .. } = goal;
+    /// What becomes of a unit on a host, whose revisions have this key.
+    fn compare(&self, goal: &UnitGoal, host: HostId, key: &RevisionKey) -> Result<AppliedUnit, String> {
+        let UnitGoal { wanted, spec, .. } = goal;
         let hostname = self.name(host);
         let made = |action, cost, differences| {
             let (hostname, unit) = (hostname.clone(), wanted.unit.clone());
@@ -548,20 +571,20 @@ impl Known {
         let Some(there) = self.units.get(&(host, wanted.unit.clone())) else {
             edit::edit(&wanted.unit, None, &verb).map_err(|refusal| refusal.message)?;
             let run = wanted.run.unwrap_or(Run::Stopped);
-            let costs = if run.is_running() { Cost::Start } else { Cost::InPlace };
+            let costs = if run.is_running() { ChangeCost::Start } else { ChangeCost::InPlace };
             return made(ApplyAction::Create, costs, compare::fields(None, Some((spec, run))));
         };
         self.goes_forward(wanted, spec, &there.desired.spec)?;
         let mut desired = there.desired.clone();
-        let values = compare::other_values(&mut desired.spec, &desired.revision, spec);
-        let current = Current { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };
+        let values = compare::other_values((&wanted.unit, &mut desired), spec, key);
+        let current = CurrentUnit { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };
         let edited = edit::edit(&wanted.unit, Some(current), &verb).map_err(|refusal| refusal.message)?;
-        let Edit::Set { spec: after, run, .. } = edited else {
-            return made(ApplyAction::Unchanged, Cost::InPlace, vec![]);
+        let UnitEdit::Set { spec: after, run, .. } = edited else {
+            return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         };
         // To say again what is so is no wish for another try.
         if *after == desired.spec && run == desired.run {
-            return made(ApplyAction::Unchanged, Cost::InPlace, vec![]);
+            return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         }
         let mut differences = compare::fields(Some((&desired.spec, desired.run)), Some((&after, run)));
         differences.extend(values.map(compare::masked));

@@ -1,10 +1,10 @@
-//! The fleet's authority: the root that every certificate comes from, and the key that commands are
-//! signed with.
+//! The fleet's authority: the root certificate that issues all others, and the key that signs
+//! commands.
 //!
 //! **Invariant: a private key is written once, at mode 0600, and never leaves its folder.**
 //!
-//! **Invariant: nothing that a certificate request asks for gets into a certificate but its key.**
-//! Name, lifetime and purpose are the authority's to say.
+//! **Invariant: a certificate takes nothing from a certificate request but the key.**
+//! The authority sets name, lifetime and purpose.
 
 use std::{
     fs::{self, File},
@@ -14,10 +14,18 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{
+    chance::{self, NoRandomness},
+    clock::now_ms,
+    files::{
+        PRIVATE_FOLDER, PUBLIC_MODE, RoleFile, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically,
+    },
+};
 use muster_topics::{
     Millis,
     envelope::{PublicKey, Signer},
-    name::{Digest, hex},
+    name::{Digest, HostId, hex},
+    revision::RevisionKey,
     role::Identity,
 };
 use rcgen::{
@@ -33,12 +41,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, Certificat
 use time::OffsetDateTime;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, X509CertificationRequest};
 
-use super::store::issued::Revoked;
-use crate::{
-    chance::{self, NoRandomness},
-    clock::now_ms,
-    files::{PRIVATE_FOLDER, PUBLIC_MODE, Place, SECRET_MODE, clear_places, make_folder, set_aside, write_atomically},
-};
+use super::store::issued::RevokedCertificate;
 
 /// The root's key, the root, and the key for commands, in the authority's folder.
 const ROOT_KEY: &str = "authority.key";
@@ -111,7 +114,7 @@ pub struct CsrError(String);
 
 /// A certificate for a client, and what the store remembers of it.
 #[derive(Clone, Debug)]
-pub struct Certificate {
+pub struct IssuedPem {
     /// The certificate.
     pub pem: String,
     /// Its serial number, in hexadecimal digits.
@@ -162,14 +165,14 @@ impl CheckedCsr {
 
 /// What a client's certificate says, once TLS has checked that it is ours and valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCertificate {
     /// Who it is.
     pub identity: Identity,
     /// The certificate's serial number, in hexadecimal digits.
     pub serial: String,
 }
 
-impl Peer {
+impl PeerCertificate {
     /// Reads identity and serial number. Nothing, if it is not one of the fleet's.
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
@@ -234,7 +237,7 @@ impl Authority {
             move |source| AuthorityError::File { path, source }
         };
         make_folder(dir, PRIVATE_FOLDER).map_err(at(dir))?;
-        clear_places(dir, Place::File, &["lock", SALT_KEY]).map_err(at(dir))?;
+        clear_places(dir, RoleFile::File, &["lock", SALT_KEY]).map_err(at(dir))?;
         // Two that start at once must not make two authorities. The lock goes with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
@@ -267,8 +270,8 @@ impl Authority {
         let aside = set_aside(path).map_err(at)?;
         tracing::error!(
             aside = %aside.display(), bytes = salt.len(),
-            "the authority's salt.key is damaged, and made anew: configs with secrets that are added again get another hash. hint: check \
-             this machine's disk"
+            "the authority's salt.key is damaged, and made anew: configs with secrets that are added again get another hash, and until units with \
+             an environment change, what is applied to them counts as a change. hint: check this machine's disk"
         );
         read_or_make(path, SECRET_MODE, make)
     }
@@ -320,6 +323,16 @@ impl Authority {
         hex(tag.as_ref().get(..16).unwrap_or_default())
     }
 
+    /// The key of a host's revisions: as long as there is this authority, the same for the same host.
+    #[must_use]
+    pub fn revision_key(&self, host: HostId) -> RevisionKey {
+        // No config's label has a space in it, so no salt of theirs is a part of it.
+        let tag = hmac::sign(&self.salt, format!("revisions of host\0{host}").as_bytes());
+        let mut bytes = [0; 32];
+        bytes.iter_mut().zip(tag.as_ref()).for_each(|(byte, of_tag)| *byte = *of_tag);
+        RevisionKey::from_bytes(bytes)
+    }
+
     /// Signs commands.
     #[must_use]
     pub fn signer(&self) -> &Signer {
@@ -367,12 +380,12 @@ impl Authority {
         identity: &Identity,
         lifetime: Duration,
         now: Millis,
-    ) -> Result<Certificate, AuthorityError> {
+    ) -> Result<IssuedPem, AuthorityError> {
         let params = client_params(identity, lifetime, now)?;
         let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
         let expires_ms = params.not_after.unix_timestamp().saturating_mul(1000);
         let pem = params.signed_by(&csr.key, &self.issuer)?.pem();
-        Ok(Certificate { pem, serial, key: csr.key(), expires_ms })
+        Ok(IssuedPem { pem, serial, key: csr.key(), expires_ms })
     }
 
     /// The serial numbers on a revocation list of this authority (PEM), and when it was made. Nothing if it is none, or not whole.
@@ -395,12 +408,12 @@ impl Authority {
     /// If a serial number is none.
     pub fn revocation_list(
         &self,
-        revoked: &[Revoked],
+        revoked: &[RevokedCertificate],
         lifetime: Duration,
         now: Millis,
     ) -> Result<String, AuthorityError> {
         let time = |at: Millis| OffsetDateTime::from_unix_timestamp(at / 1000).map_err(|_| rcgen::Error::Time);
-        let entry = |one: &Revoked| {
+        let entry = |one: &RevokedCertificate| {
             let serial = unhex(&one.serial).ok_or_else(|| AuthorityError::Serial(one.serial.clone()))?;
             Ok(RevokedCertParams {
                 serial_number: serial.into(),
@@ -486,10 +499,11 @@ fn read_or_make(
 }
 
 #[cfg(test)]
+mod verifier_tests;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-
-    use muster_topics::name::HostId;
 
     use super::*;
 
@@ -498,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_once_and_kept_private() {
+    fn authority_is_created_once_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("authority");
         let first = Authority::open_or_create(&dir).unwrap();
@@ -511,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_certificate_is_made_anew_for_the_same_key_and_a_foreign_one_is_refused() {
+    fn lost_certificate_is_reissued_and_foreign_one_refused() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (certificate, _) = {
             Authority::open_or_create(other.path()).unwrap();
@@ -528,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn salt_key_that_anybody_could_guess_is_made_anew() {
+    fn guessable_salt_key_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let salt = || Authority::open_or_create(dir.path()).unwrap().salt("id 1", b"{}");
         let mut former = vec![salt()];
@@ -543,7 +557,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_refused_with_what_to_do() {
+    fn revision_key_of_a_host_is_stable_and_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let (one, other) = (HostId::random(), HostId::random());
+        assert_ne!(authority.revision_key(one), authority.revision_key(other));
+        assert_eq!(Authority::open(dir.path()).unwrap().revision_key(one), authority.revision_key(one));
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert_ne!(Authority::open_or_create(elsewhere.path()).unwrap().revision_key(one), authority.revision_key(one));
+    }
+
+    #[test]
+    fn damaged_files_are_refused_with_hint() {
         let dir = tempfile::tempdir().unwrap();
         Authority::open_or_create(dir.path()).unwrap();
         for name in [ROOT_KEY, SIGNING_KEY, ROOT_CERTIFICATE] {
@@ -575,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_named_and_none_takes_its_place() {
+    fn missing_key_is_named_and_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("authority");
         assert!(matches!(Authority::open(&dir), Err(AuthorityError::Missing { .. })));
@@ -593,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_granted_certificate_says_who_and_until_when() {
+    fn issued_certificate_has_name_and_expiry() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_create(dir.path()).unwrap();
         let identity = Identity::Host(HostId::random());
@@ -603,11 +628,11 @@ mod tests {
         assert_eq!(granted.expires_ms / 1000, now / 1000 + 3600);
         assert_eq!(granted.key, request.key());
         let der = CertificateDer::from_pem_slice(granted.pem.as_bytes()).unwrap();
-        assert_eq!(Peer::of(&der), Some(Peer { identity, serial: granted.serial }));
+        assert_eq!(PeerCertificate::of(&der), Some(PeerCertificate { identity, serial: granted.serial }));
     }
 
     #[test]
-    fn requests_that_are_refused() {
+    fn invalid_certificate_requests_are_refused() {
         let key = KeyPair::generate().unwrap();
         let good = csr(&key);
         assert!(CheckedCsr::parse(&good).is_ok());
@@ -630,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_gets_no_say_but_its_key() {
+    fn certificate_takes_only_the_key_of_its_request() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_create(dir.path()).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -647,6 +672,6 @@ mod tests {
         assert!(certificate.subject_alternative_name().unwrap().is_none());
         let usage = certificate.extended_key_usage().unwrap().unwrap().value;
         assert!(usage.client_auth && !usage.server_auth);
-        assert_eq!(Peer::of(&der).unwrap().identity, host);
+        assert_eq!(PeerCertificate::of(&der).unwrap().identity, host);
     }
 }

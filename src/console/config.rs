@@ -1,4 +1,4 @@
-//! The console's configuration: parsed whole before anything is opened.
+//! Configuration of the console, validated as a whole before anything is opened.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -238,8 +238,8 @@ impl Config {
 
     /// What is kept of measurements, and how long: at least a day.
     #[must_use]
-    pub fn series(&self) -> muster_series::Settings {
-        muster_series::Settings {
+    pub fn series(&self) -> muster_series::StoreSettings {
+        muster_series::StoreSettings {
             raw: DAY * self.metric_days.max(1),
             five_minutes: DAY * self.metric_five_minutes_days.max(1),
             hours: DAY * self.metric_hours_days.max(1),
@@ -299,22 +299,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_has_to_be_said() {
+    fn every_key_has_a_default() {
         let config: Config = toml::from_str("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.id.as_str(), "main");
-        assert_eq!(config.series(), muster_series::Settings::default());
+        assert_eq!(config.series(), muster_series::StoreSettings::default());
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_keys_are_refused() {
         let error = toml::from_str::<Config>("web_listn = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("web_listn"), "{error}");
         assert!(toml::from_str::<Config>("prefix = \"a/+\"").is_err());
     }
 
     #[test]
-    fn stores_elsewhere_are_named_by_kind() {
+    fn external_stores_are_named_by_kind() {
         let text = "[[metric_stores]]\nname = \"far\"\nkind = \"victoriametrics\"\nurl = \"http://h\"\n";
         let config: Config = toml::from_str(text).unwrap();
         let store = &config.metric_stores[0];
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_urls() {
+    fn host_names_in_urls_are_checked() {
         let check = |public: Option<&str>, listen: &str, wanted: &str| {
             let config = Config { public_name: public.map(str::to_owned), ..Config::default() };
             assert_eq!(config.host_in_urls(listen.parse().unwrap()), wanted);

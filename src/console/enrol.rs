@@ -1,18 +1,18 @@
-//! The interface for hosts: join, renew, fetch content. HTTPS with a certificate of the authority,
-//! which a host that joins knows from its token.
+//! The interface for hosts: join, renew, download content. HTTPS with a certificate of the authority,
+//! which a joining host knows from its token.
 //!
-//! A client's certificate is optional to TLS, for a host that joins has none yet, and demanded by
-//! each route but that one and the revocation list's, which other brokers fetch. TLS checks that it is ours and has not expired; the store, that it was
-//! not revoked.
+//! TLS asks for a client certificate and accepts a client without one, because a joining host has none yet. Every route requires one,
+//! except joining and the revocation list, which other brokers download. TLS checks that the certificate is ours and has not expired; the
+//! store, that it was not revoked.
 //!
-//! **Invariant: a token is used up in the transaction that enters its host**, so there is neither a
+//! **Invariant: a token is used up in the transaction that adds its host**, so there is neither a
 //! used token without a host nor a host without one.
 //!
-//! **Invariant: a token takes no host that is there away from its owner.** The id is the joiner's to say, so whoever has a token could
-//! name another's. A host that is there joins anew with its own key, which the certificate request shows, or with a token that an operator
-//! has made for it (`muster token create --replaces HOST`). Any other attempt is refused, and is an alert of that host.
+//! **Invariant: a token takes no existing host away from its owner.** The joiner chooses the id, so a holder of a token could
+//! name another's. An existing host joins again with its own key, which the certificate request proves, or with a token that an operator
+//! made for it (`muster token create --replaces HOST`). Any other attempt is refused, and raises an alert of that host.
 //!
-//! **Invariant: a host fetches what the console has told it to use**, and nothing that it says of itself earns it more.
+//! **Invariant: a host can download what the console has assigned to it**, and nothing that it reports gives it more.
 
 use std::ops::RangeInclusive;
 
@@ -24,7 +24,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use muster_guard::{Kind, log_peer};
+use muster_base::clock::now_ms;
+use muster_guard::{LineKind, log_peer};
+use muster_rules::hostname;
 use muster_topics::{
     Millis, V1,
     join::{JoinRequest, Membership, RenewRequest},
@@ -36,18 +38,20 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::{
-    Change, Console, Error, Shared, alert,
-    api::extract::Document,
-    authority::{Certificate, CheckedCsr},
+    alert,
+    api::extract::JsonBody,
+    authority::{CheckedCsr, IssuedPem},
     content,
-    server::{Caller, ClientCertificate},
+    error::Error,
+    page_change::PageChange,
+    server::{CallerConnection, ClientCertificate},
+    state::{Console, ConsoleState},
     store::{
         self, StoreError,
-        host::{self, Joining, KeyStanding},
-        token::{self, Unusable},
+        host::{self, JoiningHost, KeyStanding},
+        token::{self, TokenRefusal},
     },
 };
-use crate::{clock::now_ms, rules::hostname};
 
 /// The most bytes of facts that are kept of a host.
 const FACTS_MAX_BYTES: usize = 16 * 1024;
@@ -55,12 +59,12 @@ const FACTS_MAX_BYTES: usize = 16 * 1024;
 const PIECE_BYTES: usize = 128 * 1024;
 
 /// Hosts that may not join, whoever they say that they are.
-const NOT_JOINED: Kind = Kind::new("hosts that may not join", 60).burst(20);
+const NOT_JOINED: LineKind = LineKind::new("hosts that may not join", 60).burst(20);
 /// A host that asks for what it may not have, or says what is to be looked at.
-const NOT_GIVEN: Kind = Kind::new("odd requests of hosts", 60).burst(5);
+const NOT_GIVEN: LineKind = LineKind::new("odd requests of hosts", 60).burst(5);
 /// A host that joins, and one that renews its certificate.
-const JOINED: Kind = Kind::new("hosts that join", 60).burst(3);
-const RENEWED: Kind = Kind::new("renewed certificates", 60).burst(3);
+const JOINED: LineKind = LineKind::new("hosts that join", 60).burst(3);
+const RENEWED: LineKind = LineKind::new("renewed certificates", 60).burst(3);
 
 /// Everything that hosts may ask for.
 pub(super) fn router(console: Console) -> Router {
@@ -80,9 +84,9 @@ pub(super) fn router(console: Console) -> Router {
 }
 
 /// A host that is a member, by the certificate that it showed.
-struct Member(HostId);
+struct MemberHost(HostId);
 
-impl FromRequestParts<Console> for Member {
+impl FromRequestParts<Console> for MemberHost {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Error> {
@@ -101,14 +105,14 @@ impl FromRequestParts<Console> for Member {
             )
             .hint("join again with a new token"));
         }
-        Caller::has_logged_in(&parts.extensions);
+        CallerConnection::has_logged_in(&parts.extensions);
         Ok(Self(host))
     }
 }
 
 async fn join(
     State(console): State<Console>,
-    Document(request): Document<JoinRequest>,
+    JsonBody(request): JsonBody<JoinRequest>,
 ) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
@@ -123,13 +127,13 @@ async fn join(
     let certificate = grant(shared, &csr, host)?;
     let secret = Digest::of(request.secret.as_bytes());
     let JoinRequest { hostname, facts, sealing_key, .. } = request;
-    let joining = Joining { host, hostname, facts, sealing_key };
+    let joining = JoiningHost { host, hostname, facts, sealing_key };
     let mut transaction = shared.store.begin().await?;
     let standing = host::key_standing(&mut transaction, host, certificate.key.as_str()).await?;
     if !token::consume(&mut transaction, &secret, host, now).await? {
         let unusable = token::why_not(&mut transaction, &secret, now).await?;
         // The answer may have been lost on the way: the same host with the same key gets another.
-        let again = unusable == Unusable::UsedBy(host) && standing == KeyStanding::Held;
+        let again = unusable == TokenRefusal::UsedBy(host) && standing == KeyStanding::Held;
         if !again {
             log_peer!(WARN, "joining", NOT_JOINED, host.id = %host, reason = ?unusable, "a host may not join");
             return Err(refused(unusable));
@@ -158,12 +162,12 @@ async fn join(
     transaction.commit().await.map_err(StoreError::from)?;
     shared.revoked.notify_one();
     log_peer!(INFO, host, JOINED, host.id = %host, hostname = %joining.hostname, "a host has joined");
-    shared.changed(Change::Host(host));
+    shared.changed(PageChange::Host(host));
     Ok(Json(membership(shared, host, certificate)))
 }
 
 /// Somebody with a token has said to be a host that is there, and does not have its key.
-async fn takeover(shared: &Shared, host: HostId, hostname: &str, now: Millis) -> Error {
+async fn takeover(shared: &ConsoleState, host: HostId, hostname: &str, now: Millis) -> Error {
     log_peer!(WARN, host, NOT_JOINED, host.id = %host, hostname, "a host that is there was to be joined with another key");
     let message = format!(
         "somebody with a token, who calls itself {hostname}, was to join as this host with another key; it was refused"
@@ -177,21 +181,21 @@ async fn takeover(shared: &Shared, host: HostId, hostname: &str, now: Millis) ->
     ))
 }
 
-fn refused(unusable: Unusable) -> Error {
+fn refused(unusable: TokenRefusal) -> Error {
     let (code, message) = match unusable {
-        Unusable::Unknown => ("token_wrong", "there is no such token"),
-        Unusable::UsedBy(_) => ("token_used", "this token has been used; it is good for one host"),
-        Unusable::Revoked => ("token_revoked", "this token was revoked"),
-        Unusable::Expired => ("token_expired", "the time of this token is over"),
-        Unusable::For(_) => ("token_for_another", "this token is for another host, which is there already"),
+        TokenRefusal::Unknown => ("token_wrong", "there is no such token"),
+        TokenRefusal::UsedBy(_) => ("token_used", "this token has been used; it is good for one host"),
+        TokenRefusal::Revoked => ("token_revoked", "this token was revoked"),
+        TokenRefusal::Expired => ("token_expired", "the time of this token is over"),
+        TokenRefusal::For(_) => ("token_for_another", "this token is for another host, which is there already"),
     };
     Error::new(StatusCode::FORBIDDEN, code, message).hint("`muster token create` on the console makes a new one")
 }
 
 async fn renew(
     State(console): State<Console>,
-    Member(host): Member,
-    Document(request): Document<RenewRequest>,
+    MemberHost(host): MemberHost,
+    JsonBody(request): JsonBody<RenewRequest>,
 ) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
     let certificate = grant(shared, &checked(&request.csr)?, host)?;
@@ -205,8 +209,8 @@ async fn renew(
 /// Pins a host's key for what only it may read. Its certificate says whose it is, so a broker cannot exchange it.
 async fn sealing_key(
     State(console): State<Console>,
-    Member(host): Member,
-    Document(notice): Document<SealingKeyNotice>,
+    MemberHost(host): MemberHost,
+    JsonBody(notice): JsonBody<SealingKeyNotice>,
 ) -> Result<Json<SealingKeyNotice>, Error> {
     let shared = &console.shared;
     let mut transaction = shared.store.begin().await?;
@@ -223,7 +227,7 @@ fn checked(csr: &str) -> Result<CheckedCsr, Error> {
     CheckedCsr::parse(csr).map_err(|error| Error::invalid("bad_csr", error.to_string()))
 }
 
-fn grant(shared: &Shared, csr: &CheckedCsr, host: HostId) -> Result<Certificate, Error> {
+fn grant(shared: &ConsoleState, csr: &CheckedCsr, host: HostId) -> Result<IssuedPem, Error> {
     let lifetime = shared.current().host_certificate_lifetime();
     shared
         .authority
@@ -231,7 +235,7 @@ fn grant(shared: &Shared, csr: &CheckedCsr, host: HostId) -> Result<Certificate,
         .map_err(|error| Error::internal("making the certificate", &error))
 }
 
-fn membership(shared: &Shared, host: HostId, certificate: Certificate) -> Membership {
+fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Membership {
     Membership {
         v: V1,
         host,
@@ -241,6 +245,7 @@ fn membership(shared: &Shared, host: HostId, certificate: Certificate) -> Member
         broker_url: shared.urls.broker.clone(),
         console_url: shared.urls.hosts.clone(),
         prefix: shared.config.prefix.clone(),
+        revision_key: Some(shared.authority.revision_key(host)),
     }
 }
 
@@ -252,7 +257,7 @@ async fn revoked(State(console): State<Console>) -> Response {
 
 async fn config(
     State(console): State<Console>,
-    Member(host): Member,
+    MemberHost(host): MemberHost,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
     let sha256 = assigned(&console, host, &sha256).await?;
@@ -264,7 +269,7 @@ async fn config(
 
 async fn manifest(
     State(console): State<Console>,
-    Member(host): Member,
+    MemberHost(host): MemberHost,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
     let sha256 = assigned(&console, host, &sha256).await?;
@@ -290,7 +295,7 @@ async fn assigned(console: &Console, host: HostId, text: &str) -> Result<Digest,
 
 async fn artifact(
     State(console): State<Console>,
-    Member(host): Member,
+    MemberHost(host): MemberHost,
     Path(sha256): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -306,10 +311,10 @@ async fn artifact(
     // A part of something else is of no use to whoever has the beginning of this (RFC 9110, 13.1.5).
     let is_other = headers.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != etag.as_bytes());
     let asked = headers.get(header::RANGE).filter(|_| !is_other).and_then(|value| value.to_str().ok());
-    let (status, range) = match asked.map_or(Wanted::Whole, |range| wanted(range, size)) {
-        Wanted::Whole => (StatusCode::OK, 0..=size.saturating_sub(1)),
-        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Wanted::Nothing => {
+    let (status, range) = match asked.map_or(RequestedRange::Whole, |range| wanted(range, size)) {
+        RequestedRange::Whole => (StatusCode::OK, 0..=size.saturating_sub(1)),
+        RequestedRange::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        RequestedRange::Nothing => {
             let error = Error::new(StatusCode::RANGE_NOT_SATISFIABLE, "bad_range", format!("there are {size} bytes"));
             return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], error).into_response());
         }
@@ -331,7 +336,7 @@ async fn artifact(
 
 /// What a `Range` header asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum RequestedRange {
     Whole,
     Part(RangeInclusive<u64>),
     Nothing,
@@ -339,9 +344,9 @@ enum Wanted {
 
 /// Reads a `Range` header. What is not understood counts as not said (RFC 9110, 14.2); several
 /// ranges are not understood.
-fn wanted(header: &str, size: u64) -> Wanted {
+fn wanted(header: &str, size: u64) -> RequestedRange {
     let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     };
     let range = match (first.trim().parse::<u64>(), last.trim()) {
         (Ok(first), "") => Some((first, size.saturating_sub(1))),
@@ -353,9 +358,9 @@ fn wanted(header: &str, size: u64) -> Wanted {
         (Err(_), _) => None,
     };
     match range {
-        None => Wanted::Whole,
-        Some((first, _)) if first >= size => Wanted::Nothing,
-        Some((first, last)) => Wanted::Part(first..=last.min(size - 1)),
+        None => RequestedRange::Whole,
+        Some((first, _)) if first >= size => RequestedRange::Nothing,
+        Some((first, last)) => RequestedRange::Part(first..=last.min(size - 1)),
     }
 }
 

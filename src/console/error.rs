@@ -1,14 +1,14 @@
-//! Requests that are not granted, as operators and hosts see them.
+//! Refused requests, as operators and hosts see them.
 
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use muster_api::Problem;
 use muster_series::SeriesError;
 
 use super::store::StoreError;
-use crate::api::Problem;
 
 /// A request that was not granted: an HTTP status and the reason.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl From<StoreError> for Error {
                 "store_full",
                 "the console's store has no room: its disk is full, and nothing of this was done",
             )
-            .hint(format!("of the console's folder (data_dir): {}; then try again", crate::room::HINT));
+            .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT));
         }
         if error.is_damage() {
             tracing::error!(%error, "the console's store is damaged");
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_that_cannot_be_answered_is_the_askers() {
+    fn invalid_query_is_a_client_error() {
         for (error, code) in [
             (SeriesError::Range { start_ms: 2, end_ms: 1 }, "bad_range"),
             (SeriesError::TooMany { series_max: 5 }, "too_many_series"),

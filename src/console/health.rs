@@ -1,4 +1,4 @@
-//! Whether the console lives and is ready, for whoever watches over it: without a token, as it tells nothing else.
+//! Liveness and readiness for monitoring: without a token, and without any other information.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use axum::{
 };
 use tokio::time::timeout;
 
-use super::Console;
+use super::state::Console;
 
 /// How long the store may take: a load balancer waits for some seconds.
 const STORE: Duration = Duration::from_secs(2);
@@ -41,10 +41,10 @@ fn answer(status: StatusCode, words: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use crate::console::testing::Fixture;
+    use crate::testing::Fixture;
 
     #[tokio::test]
-    async fn console_without_a_broker_lives_and_is_not_ready() {
+    async fn console_without_broker_is_alive_and_not_ready() {
         let fixture = Fixture::new().await;
         let web = fixture.running.web_url();
         for (url, status, words) in [

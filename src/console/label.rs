@@ -1,78 +1,40 @@
-//! Labels that operators give hosts, beside those of the hosts' own configurations, which they stand before.
+//! Labels that operators give hosts. They override labels of the same name in a host's own configuration.
 //!
-//! They reach a host as one signed document with all of them ([`super::telling`]). The host then carries them: it subscribes to their groups
-//! and decides by them whether a command is for it, as by its own.
+//! They reach a host as one signed document with all of them ([`super::document_sync`]). The host then subscribes to their groups,
+//! and matches commands against them, as with its own labels.
 //!
-//! **Invariant: labels are stored before any host hears of them**, and no command goes out on a host's own topic before the labels that
-//! the host is not known to have ([`tell_first`]): so it is judged by what was said before it was given.
+//! **Invariant: labels are stored before they are sent to any host**, and a command is sent on a host's own topic only after labels that
+//! the host has not confirmed ([`tell_first`]): so the host matches it against the labels that held when it was issued.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
 };
 
+use muster_api::{HostLabel, LabelOrigin, LabelledHost};
+use muster_base::clock::now_ms;
 use muster_topics::{
-    Millis, V1,
+    V1,
     label::{HOST_LABELS_MAX, HostLabels},
     name::{HostId, Name},
     topic::{HostTopic, Topic},
 };
 
 use super::{
-    Change, Console, Error, Shared, dispatch,
+    dispatch,
+    error::Error,
+    page_change::PageChange,
+    state::{Console, ConsoleState},
     store::{
         StoreError, host,
-        label::{self, Given, GivenLabels},
+        label::{self, HostLabelRow, OperatorLabels},
     },
-    telling::Tellings,
 };
-use crate::{
-    api::{self, HostLabel, LabelOrigin, LabelledHost},
-    clock::now_ms,
-};
+
+pub(super) use super::confirmed_labels::Labels;
 
 /// The most hosts that an error names.
 const NAMED_MAX: usize = 10;
-
-/// Which labels hosts should have, and which they have.
-#[derive(Debug)]
-pub(super) struct Labels {
-    pub(super) tellings: Tellings,
-    /// The generation that each host said last that it has, of those that have or should have any.
-    has: Mutex<HashMap<HostId, u64>>,
-}
-
-impl Labels {
-    pub(super) fn new(tellings: Tellings, has: HashMap<HostId, u64>) -> Self {
-        Self { tellings, has: Mutex::new(has) }
-    }
-
-    /// A host has said which generation it has.
-    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
-        let mut known = self.has.lock().unwrap_or_else(PoisonError::into_inner);
-        match has {
-            Some(has) => drop(known.insert(host, has)),
-            None => drop(known.remove(&host)),
-        }
-        drop(known);
-        self.tellings.heard(host, has, now);
-    }
-
-    fn has(&self, host: HostId) -> u64 {
-        self.has.lock().unwrap_or_else(PoisonError::into_inner).get(&host).copied().unwrap_or_default()
-    }
-
-    /// Whether a host is known to have what it should.
-    pub(super) fn is_confirmed(&self, host: HostId) -> bool {
-        self.has(host) == self.tellings.of(host)
-    }
-
-    /// A host is a member no more.
-    pub(super) fn forget(&self, host: HostId) {
-        self.has.lock().unwrap_or_else(PoisonError::into_inner).remove(&host);
-        self.tellings.forget(host);
-    }
-}
 
 impl Console {
     /// The labels of one host, by id or by a hostname that only one has.
@@ -82,7 +44,11 @@ impl Console {
     }
 
     /// Gives hosts labels and takes labels back. Gives the labels of those hosts, by hostname.
-    pub async fn label_hosts(&self, operator: &Name, wanted: api::LabelHosts) -> Result<Vec<LabelledHost>, Error> {
+    pub async fn label_hosts(
+        &self,
+        operator: &Name,
+        wanted: muster_api::LabelHosts,
+    ) -> Result<Vec<LabelledHost>, Error> {
         let shared = &self.shared;
         shared.check_operator(operator).await?;
         if let Some(name) = wanted.set.keys().find(|name| wanted.remove.contains(*name)) {
@@ -104,11 +70,11 @@ impl Console {
             let edits = edits(&host.labels, &wanted);
             for edit in &edits {
                 match edit {
-                    Edit::Set(name, value) => {
-                        let given = Given { value: (*value).clone(), operator: operator.clone(), set_ms: now };
+                    LabelEdit::Set(name, value) => {
+                        let given = HostLabelRow { value: (*value).clone(), operator: operator.clone(), set_ms: now };
                         label::set(&mut transaction, host.host, name, &given).await?;
                     }
-                    Edit::Remove(name) => label::remove(&mut transaction, host.host, name).await?,
+                    LabelEdit::Remove(name) => label::remove(&mut transaction, host.host, name).await?,
                 }
             }
             if !edits.is_empty() {
@@ -119,7 +85,7 @@ impl Console {
         transaction.commit().await.map_err(StoreError::from)?;
         for (host, generation) in &changed {
             shared.labels.tellings.set_generation(Some(*host), *generation);
-            shared.changed(Change::Host(*host));
+            shared.changed(PageChange::Host(*host));
         }
         let set: Vec<String> = wanted.set.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let removed: Vec<String> = wanted.remove.iter().map(|name| format!("{name}-")).collect();
@@ -134,7 +100,7 @@ impl Console {
         let db = self.shared.store.read();
         let (own, given) = (host::own_labels(db, ids).await?, label::given(db, Some(ids)).await?);
         let away = host::away(db, Some(ids)).await?;
-        let none = GivenLabels::new();
+        let none = OperatorLabels::new();
         let of = |(host, (hostname, own)): (HostId, (String, BTreeMap<Name, String>))| LabelledHost {
             host,
             hostname,
@@ -148,10 +114,10 @@ impl Console {
     }
 
     /// Adds to hosts what operators call them.
-    pub(super) async fn with_labels(&self, mut hosts: Vec<api::Host>) -> Result<Vec<api::Host>, Error> {
+    pub(super) async fn with_labels(&self, mut hosts: Vec<muster_api::Host>) -> Result<Vec<muster_api::Host>, Error> {
         let ids: Vec<HostId> = hosts.iter().map(|host| host.id).collect();
         let given = label::given(self.shared.store.read(), Some(&ids)).await?;
-        let (no_own, none) = (BTreeMap::new(), GivenLabels::new());
+        let (no_own, none) = (BTreeMap::new(), OperatorLabels::new());
         for host in &mut hosts {
             let own = host.state.as_ref().map_or(&no_own, |state| state.value.own_labels());
             host.labels = shown(own, given.get(&host.id).unwrap_or(&none));
@@ -162,13 +128,13 @@ impl Console {
 
 /// What is done to one label of one host.
 #[derive(Debug, PartialEq, Eq)]
-enum Edit<'a> {
+enum LabelEdit<'a> {
     Set(&'a Name, &'a muster_topics::name::LabelValue),
     Remove(&'a Name),
 }
 
 /// All labels of a host, each with where it comes from.
-fn shown(own: &BTreeMap<Name, String>, given: &GivenLabels) -> Vec<HostLabel> {
+fn shown(own: &BTreeMap<Name, String>, given: &OperatorLabels) -> Vec<HostLabel> {
     let of_console = given.iter().map(|(name, label)| HostLabel {
         name: name.clone(),
         value: label.value.to_string(),
@@ -191,7 +157,7 @@ fn shown(own: &BTreeMap<Name, String>, given: &GivenLabels) -> Vec<HostLabel> {
 }
 
 /// What has to be done to the labels of one host; what is so already is left alone.
-fn edits<'a>(labels: &[HostLabel], wanted: &'a api::LabelHosts) -> Vec<Edit<'a>> {
+fn edits<'a>(labels: &[HostLabel], wanted: &'a muster_api::LabelHosts) -> Vec<LabelEdit<'a>> {
     let is_given = |name: &Name| {
         labels
             .iter()
@@ -200,11 +166,11 @@ fn edits<'a>(labels: &[HostLabel], wanted: &'a api::LabelHosts) -> Vec<Edit<'a>>
     };
     let set = wanted.set.iter().filter(|(name, value)| is_given(name).is_none_or(|given| given != value.as_str()));
     let removed = wanted.remove.iter().filter(|name| is_given(name).is_some());
-    set.map(|(name, value)| Edit::Set(name, value)).chain(removed.map(Edit::Remove)).collect()
+    set.map(|(name, value)| LabelEdit::Set(name, value)).chain(removed.map(LabelEdit::Remove)).collect()
 }
 
 /// Refuses what would change a label that is there, unless that is asked for; and more labels than a host may have.
-fn check(hosts: &[LabelledHost], wanted: &api::LabelHosts) -> Result<(), Error> {
+fn check(hosts: &[LabelledHost], wanted: &muster_api::LabelHosts) -> Result<(), Error> {
     let differs = |host: &LabelledHost| {
         let other = host
             .labels
@@ -241,7 +207,7 @@ fn some(all: &[String]) -> String {
 }
 
 /// Tells a host its labels, if it is not known to have them, before anything that is to be judged by them. False if that did not go out.
-pub(super) async fn tell_first(shared: &Arc<Shared>, host: HostId) -> bool {
+pub(super) async fn tell_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
     if shared.labels.is_confirmed(host) {
         return true;
     }
@@ -257,7 +223,7 @@ pub(super) async fn tell_first(shared: &Arc<Shared>, host: HostId) -> bool {
 
 /// Tells one host its labels. One that has newer ones than there are heard them from a store that was lost since: it gets still
 /// newer ones. Gives the generation that went out, if there is a connection.
-pub(super) async fn tell(shared: Arc<Shared>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
+pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     let tellings = &shared.labels.tellings;
     if ahead > 0 && ahead >= tellings.of(host) {
         let mut transaction = shared.store.begin().await?;

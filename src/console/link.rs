@@ -1,23 +1,23 @@
 //! The connection to the broker: MQTT 3.1.1 over mutual TLS, clean sessions, one event loop per
 //! connection, so that nothing of an old connection can reach a new one.
 //!
-//! Within a connection there are two loops in one task: one polls rumqttc and hands what comes to
-//! the queues of ingest and recorder; the other takes acknowledgements and messages to rumqttc.
+//! Within a connection there are two loops in one task: one polls rumqttc and hands incoming messages to
+//! the queues of ingest and recorder; the other hands acknowledgements and messages to rumqttc.
 //! Neither waits for the other through a queue that the other has to empty:
 //! - the poller waits when ingest is full, which slows the broker down, but for no longer than
-//!   [`FULL`], for keep-alive needs it; after that the connection is given up, and what was not
-//!   acknowledged comes again;
+//!   [`FULL`], because of the keep-alive; after that the connection is closed, and unacknowledged messages
+//!   are delivered again;
 //! - ingest never waits for the link: its acknowledgements have room by construction ([`ACKS`]), and
-//!   other messages that find no room are dropped, for each is repeated by a rule above this one.
+//!   other messages that find no room are dropped, because a layer above repeats each.
 //!
-//! What hosts repeat until the console acknowledges it (outcomes, heartbeats, alerts, measurements) is read at QoS 0, and so are
-//! acknowledgements and broadcasts sent: the broker's part in it costs it and us as much again, and promises nothing that counts
+//! What hosts repeat until the console acknowledges it (outcomes, heartbeats, alerts, measurements) is subscribed to at QoS 0, and so are
+//! acknowledgements and broadcasts published: the broker's acknowledgements would double the cost and promise nothing that counts
 //! (decisions 0023 and 0048).
 //!
-//! **Invariant: an MQTT message of QoS 1 is acknowledged once its [`Receipt`] says so**, and not otherwise.
+//! **Invariant: an MQTT message of QoS 1 is acknowledged once its [`MessageReceipt`] says so**, and not otherwise.
 //!
-//! **Invariant: losing the link loses nothing but time.** Whatever was in flight is repeated: by
-//! dispatch (commands), by hosts (everything else), for on each connect every host is asked to.
+//! **Invariant: losing the link loses nothing but time.** Messages in flight are repeated: by
+//! dispatch (commands), by hosts (everything else), which are asked to on each connect.
 
 use std::{
     fmt,
@@ -28,8 +28,12 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{chance, clock::now_ms};
+use muster_bus::address::{self, BrokerAddress};
+use muster_net::pki;
+use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::{
-    Millis, V1,
+    V1,
     name::Name,
     presence::{ConsolePresence, PresenceState},
     topic::{Filter, HostTopic, Prefix, Topic},
@@ -45,13 +49,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{
-    bus::{self, Address},
-    chance,
-    clock::now_ms,
-    pki,
-    rules::backoff::Growth,
-};
+
+pub(super) use super::link_handle::LinkHandle;
+use super::link_handle::Outbound;
+
+pub(super) use super::inbound::{Inbound, MessageReceipt};
 
 /// Messages that wait for ingest, and as many for the recorder: what ten thousand hosts answer at once, so that the
 /// broker need not keep it. Mosquitto, as installed, keeps a thousand messages and drops what comes then.
@@ -77,14 +79,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Waits between connections. A fleet has few consoles, so they may be in more of a hurry than hosts.
-const BACKOFF: Growth = Growth { first_ms: 250, max_ms: 30_000 };
+const BACKOFF: ExponentialGrowth = ExponentialGrowth { first_ms: 250, max_ms: 30_000 };
 /// A connection that lasted this long was a good one: the next try comes soon.
 const GOOD: Duration = Duration::from_secs(30);
 
 /// What it takes to connect.
 pub(super) struct LinkConfig {
     pub(super) id: Name,
-    pub(super) address: Address,
+    pub(super) address: BrokerAddress,
     pub(super) prefix: Prefix,
     pub(super) tls: Arc<rustls::ClientConfig>,
     /// One life of this console.
@@ -99,97 +101,8 @@ pub struct BrokerUrlError {
 }
 
 /// Where a broker is, by its URL.
-pub(super) fn parse_broker_url(url: &str) -> Result<Address, BrokerUrlError> {
-    Address::parse(url).ok_or_else(|| BrokerUrlError { url: url.chars().take(200).collect() })
-}
-
-/// A message from a host, and how to say that it is safe.
-#[derive(Debug)]
-pub(super) struct Inbound {
-    pub(super) topic: Topic,
-    pub(super) payload: Vec<u8>,
-    /// The broker had kept it: nobody has said it just now.
-    pub(super) retained: bool,
-    pub(super) receipt: Receipt,
-    /// Its place in the queue.
-    pub(super) _room: Option<OwnedSemaphorePermit>,
-}
-
-/// Acknowledges one MQTT message on the connection that it came by. Dropped without a word, the
-/// message stays unacknowledged.
-#[derive(Debug)]
-pub(super) struct Receipt(Option<(mpsc::Sender<Publish>, Publish)>);
-
-impl Receipt {
-    /// Of a message that nobody waits for.
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-
-    /// The message is safe, or of no use to anybody.
-    pub(super) fn acknowledge(self) {
-        if let Some((acks, publish)) = self.0 {
-            // Closed: the connection is gone. Full cannot be, see ACKS.
-            let _ = acks.try_send(publish);
-        }
-    }
-}
-
-/// A message to be published; never retained, for all that is retained is the link's own.
-#[derive(Debug)]
-struct Outbound {
-    topic: Topic,
-    payload: Vec<u8>,
-}
-
-/// Publishes through the link; can be cloned.
-#[derive(Clone)]
-pub(super) struct LinkHandle {
-    outbound: mpsc::Sender<Outbound>,
-    connected: watch::Receiver<bool>,
-    /// When the last connection ended, or the console began without one.
-    lost_ms: Arc<AtomicI64>,
-    /// Whether the last try ended with a certificate that was refused for its time.
-    refused: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for LinkHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinkHandle").field("connected", &self.is_connected()).finish_non_exhaustive()
-    }
-}
-
-impl LinkHandle {
-    /// Whether there is a connection to the broker.
-    pub(super) fn is_connected(&self) -> bool {
-        *self.connected.borrow()
-    }
-
-    /// Since when there is no connection to the broker; nothing if there is one.
-    pub(super) fn lost_ms(&self) -> Option<Millis> {
-        (!self.is_connected()).then(|| self.lost_ms.load(Ordering::Relaxed))
-    }
-
-    /// Whether there is no connection for want of a certificate that is good at this time.
-    pub(super) fn is_refused_for_time(&self) -> bool {
-        !self.is_connected() && self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Hands a message over. It may be lost with the connection, or for want of room: who calls
-    /// repeats it until it is answered.
-    pub(super) fn publish(&self, topic: Topic, payload: Vec<u8>) -> bool {
-        let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload }).is_ok();
-        if !sent {
-            tracing::debug!("a message to the broker is dropped; it will be repeated");
-        }
-        sent
-    }
-
-    /// Hands a message over once there is room; it is dropped if there is no connection, which is then said.
-    pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) -> bool {
-        // An error means that the link has ended, and so that the console stops.
-        self.is_connected() && self.outbound.send(Outbound { topic, payload }).await.is_ok()
-    }
+pub(super) fn parse_broker_url(url: &str) -> Result<BrokerAddress, BrokerUrlError> {
+    BrokerAddress::parse(url).ok_or_else(|| BrokerUrlError { url: url.chars().take(200).collect() })
 }
 
 /// What a subscription asks the broker for: nothing where hosts repeat themselves until they are acknowledged.
@@ -201,18 +114,18 @@ fn qos_of(filter: &Filter) -> QoS {
 }
 
 /// Where the link brings what comes.
-pub(super) struct Queues {
+pub(super) struct LinkQueues {
     pub(super) ingest: mpsc::Receiver<Inbound>,
     pub(super) recorder: mpsc::Receiver<Inbound>,
 }
 
 /// The sending end of a queue that is bounded by number and by size.
-struct Queue {
+struct LinkQueue {
     messages: mpsc::Sender<Inbound>,
     kib: Arc<Semaphore>,
 }
 
-impl Queue {
+impl LinkQueue {
     fn new() -> (Self, mpsc::Receiver<Inbound>) {
         let (messages, receiver) = mpsc::channel(INBOUND);
         (Self { messages, kib: Arc::new(Semaphore::new(INBOUND_MAX_KIB)) }, receiver)
@@ -226,22 +139,22 @@ impl Queue {
 }
 
 /// The link, before it runs.
-pub(super) struct Link {
+pub(super) struct ConsoleLink {
     outbound: mpsc::Receiver<Outbound>,
-    ingest: Queue,
-    recorder: Queue,
+    ingest: LinkQueue,
+    recorder: LinkQueue,
     connected: watch::Sender<bool>,
     lost_ms: Arc<AtomicI64>,
     refused: Arc<AtomicBool>,
-    dispatch: mpsc::Sender<dispatch::Event>,
+    dispatch: mpsc::Sender<dispatch::DispatchEvent>,
 }
 
-impl Link {
+impl ConsoleLink {
     /// A link, the handle for publishing, and the queues that it fills.
-    pub(super) fn new(dispatch: mpsc::Sender<dispatch::Event>) -> (Self, LinkHandle, Queues) {
+    pub(super) fn new(dispatch: mpsc::Sender<dispatch::DispatchEvent>) -> (Self, LinkHandle, LinkQueues) {
         let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
-        let (ingest, ingest_rx) = Queue::new();
-        let (recorder, recorder_rx) = Queue::new();
+        let (ingest, ingest_rx) = LinkQueue::new();
+        let (recorder, recorder_rx) = LinkQueue::new();
         let (connected, connected_rx) = watch::channel(false);
         let lost_ms = Arc::new(AtomicI64::new(now_ms()));
         let refused = Arc::new(AtomicBool::new(false));
@@ -251,7 +164,7 @@ impl Link {
             lost_ms: Arc::clone(&lost_ms),
             refused: Arc::clone(&refused),
         };
-        let queues = Queues { ingest: ingest_rx, recorder: recorder_rx };
+        let queues = LinkQueues { ingest: ingest_rx, recorder: recorder_rx };
         (Self { outbound, ingest, recorder, connected, lost_ms, refused, dispatch }, handle, queues)
     }
 
@@ -261,7 +174,7 @@ impl Link {
         while !shutdown.is_cancelled() {
             let began = tokio::time::Instant::now();
             let end = self.session(&config, &shutdown).await;
-            let refused = matches!(&end, End::Connection(error) if pki::is_about_time(&error.to_string()));
+            let refused = matches!(&end, ConsoleLinkEnd::Connection(error) if pki::is_about_time(&error.to_string()));
             self.refused.store(refused, Ordering::Relaxed);
             if *self.connected.borrow() {
                 self.lost_ms.store(now_ms(), Ordering::Relaxed);
@@ -281,17 +194,17 @@ impl Link {
     }
 
     /// One connection, from its beginning to its end.
-    async fn session(&mut self, config: &LinkConfig, shutdown: &CancellationToken) -> End {
+    async fn session(&mut self, config: &LinkConfig, shutdown: &CancellationToken) -> ConsoleLinkEnd {
         let (client, mut events) = AsyncClient::new(options(config), REQUESTS);
         let mut network = events.network_options();
         network.set_tcp_nodelay(true);
         network.set_connection_timeout(10);
         events.set_network_options(network);
         tokio::select! {
-            () = shutdown.cancelled() => return End::Shutdown,
+            () = shutdown.cancelled() => return ConsoleLinkEnd::Shutdown,
             connected = events.poll() => match connected {
                 Ok(_connack) => (),
-                Err(error) => return End::Connection(Box::new(error)),
+                Err(error) => return ConsoleLinkEnd::Connection(Box::new(error)),
             },
         }
         if let Err(end) = self.greet(config, &client).await {
@@ -304,9 +217,9 @@ impl Link {
         let end = tokio::select! {
             end = poller => end,
             end = publisher => end,
-            () = shutdown.cancelled() => End::Shutdown,
+            () = shutdown.cancelled() => ConsoleLinkEnd::Shutdown,
         };
-        if matches!(end, End::Shutdown) {
+        if matches!(end, ConsoleLinkEnd::Shutdown) {
             farewell(config, &client, &mut events).await;
         }
         end
@@ -314,7 +227,7 @@ impl Link {
 
     /// What is said at the beginning of each connection: what we want to read, and that we are here.
     /// rumqttc's queue is empty then and has room for all of it.
-    async fn greet(&mut self, config: &LinkConfig, client: &AsyncClient) -> Result<(), End> {
+    async fn greet(&mut self, config: &LinkConfig, client: &AsyncClient) -> Result<(), ConsoleLinkEnd> {
         // What waits here was meant for an earlier connection, and is repeated anyway.
         while self.outbound.try_recv().is_ok() {}
         let filters = Filter::of_console();
@@ -324,14 +237,14 @@ impl Link {
         client.try_publish(topic, qos, true, payload)?;
         tracing::info!(broker.host = %config.address.host, broker.port = config.address.port, "connected to the broker");
         self.connected.send_replace(true);
-        let _ = self.dispatch.send(dispatch::Event::Connected).await;
+        let _ = self.dispatch.send(dispatch::DispatchEvent::Connected).await;
         Ok(())
     }
 }
 
 /// Why a connection ended.
 #[derive(Debug)]
-enum End {
+enum ConsoleLinkEnd {
     Shutdown,
     Connection(Box<rumqttc::ConnectionError>),
     /// rumqttc's own error would print the whole packet.
@@ -341,13 +254,13 @@ enum End {
     Closed,
 }
 
-impl From<rumqttc::ClientError> for End {
+impl From<rumqttc::ClientError> for ConsoleLinkEnd {
     fn from(_: rumqttc::ClientError) -> Self {
         Self::Client
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ConsoleLinkEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shutdown => f.write_str("the console stops"),
@@ -364,10 +277,10 @@ impl fmt::Display for End {
 async fn poll(
     events: &mut EventLoop,
     prefix: &Prefix,
-    ingest: &Queue,
-    recorder: &Queue,
+    ingest: &LinkQueue,
+    recorder: &LinkQueue,
     acks: &mpsc::Sender<Publish>,
-) -> End {
+) -> ConsoleLinkEnd {
     loop {
         let publish = match events.poll().await {
             Ok(Event::Incoming(Packet::Publish(publish))) => publish,
@@ -375,19 +288,19 @@ async fn poll(
                 match suback.return_codes.iter().position(|code| *code == SubscribeReasonCode::Failure) {
                     Some(index) => {
                         let filter = Filter::of_console().get(index).map(|filter| prefix.filter(filter));
-                        return End::Refused(filter.unwrap_or_default());
+                        return ConsoleLinkEnd::Refused(filter.unwrap_or_default());
                     }
                     None => continue,
                 }
             }
             Ok(_) => continue,
-            Err(error) => return End::Connection(Box::new(error)),
+            Err(error) => return ConsoleLinkEnd::Connection(Box::new(error)),
         };
         let topic = prefix.parse(&publish.topic);
         let (payload, retained) = (publish.payload.to_vec(), publish.retain);
         let receipt = match publish.qos {
-            QoS::AtMostOnce => Receipt::none(),
-            _ => Receipt(Some((acks.clone(), publish))),
+            QoS::AtMostOnce => MessageReceipt::none(),
+            _ => MessageReceipt(Some((acks.clone(), publish))),
         };
         let (queue, topic) = match topic {
             Ok(topic @ Topic::Host(_, HostTopic::Metric)) => (recorder, topic),
@@ -404,35 +317,8 @@ async fn poll(
         };
         match timeout(FULL, entered).await {
             Ok(Some(())) => (),
-            Ok(None) => return End::Closed,
-            Err(_) => return End::Full,
-        }
-    }
-}
-
-/// Brings acknowledgements and messages to rumqttc until the connection ends. Both branches take
-/// from queues, which is cancel-safe; what is taken is then handed on outside of the `select!`.
-async fn publish(
-    client: &AsyncClient,
-    prefix: &Prefix,
-    outbound: &mut mpsc::Receiver<Outbound>,
-    mut acks: mpsc::Receiver<Publish>,
-) -> End {
-    loop {
-        let done = tokio::select! {
-            biased;
-            Some(publish) = acks.recv() => client.ack(&publish).await,
-            message = outbound.recv() => match message {
-                Some(message) => {
-                    client
-                        .publish(prefix.topic(&message.topic), bus::qos(&message.topic), false, message.payload)
-                        .await
-                }
-                None => return End::Closed,
-            },
-        };
-        if let Err(error) = done {
-            return error.into();
+            Ok(None) => return ConsoleLinkEnd::Closed,
+            Err(_) => return ConsoleLinkEnd::Full,
         }
     }
 }
@@ -477,7 +363,34 @@ fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, Vec<u8>)
     let topic = Topic::ConsolePresence(config.id.clone());
     let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
     // A struct of numbers and words always serialises.
-    (config.prefix.topic(&topic), bus::qos(&topic), serde_json::to_vec(&presence).unwrap_or_default())
+    (config.prefix.topic(&topic), address::qos(&topic), serde_json::to_vec(&presence).unwrap_or_default())
+}
+
+/// Brings acknowledgements and messages to rumqttc until the connection ends. Both branches take
+/// from queues, which is cancel-safe; what is taken is then handed on outside of the `select!`.
+async fn publish(
+    client: &AsyncClient,
+    prefix: &Prefix,
+    outbound: &mut mpsc::Receiver<Outbound>,
+    mut acks: mpsc::Receiver<Publish>,
+) -> ConsoleLinkEnd {
+    loop {
+        let done = tokio::select! {
+            biased;
+            Some(publish) = acks.recv() => client.ack(&publish).await,
+            message = outbound.recv() => match message {
+                Some(message) => {
+                    client
+                        .publish(prefix.topic(&message.topic), address::qos(&message.topic), false, message.payload)
+                        .await
+                }
+                None => return ConsoleLinkEnd::Closed,
+            },
+        };
+        if let Err(error) = done {
+            return error.into();
+        }
+    }
 }
 
 #[cfg(test)]

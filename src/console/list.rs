@@ -1,8 +1,7 @@
-//! Lists as they are asked for: which items, in which order, how many.
+//! Filters, sorts and limits lists.
 
+use muster_api::{Unit, UnitListing, UnitSort};
 use muster_topics::unit::Phase;
-
-use crate::api::{Unit, UnitListing, UnitSort};
 
 /// Those units that are wanted, in the wanted order; they come sorted by hostname and name.
 pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
@@ -40,10 +39,10 @@ fn place(unit: &Unit) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::web::sample_unit;
+    use crate::web::sample_unit;
 
     #[test]
-    fn units_are_picked_sorted_and_cut_off() {
+    fn units_are_filtered_sorted_and_limited() {
         let unit = |hostname: &str, name: &str, phase, since_ms| {
             let mut unit = sample_unit();
             (unit.hostname, unit.unit, unit.hold) = (hostname.to_owned(), name.parse().unwrap(), None);

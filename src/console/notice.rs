@@ -1,7 +1,7 @@
-//! What is wrong with the console itself. It is shown with the alerts of hosts, told to outlets with them, and said on every page and
-//! with every answer of the API, so that nobody has to look for it.
+//! Faults of the console itself. They are listed with the alerts of hosts, sent to outlets with them, and shown on every page and
+//! in every answer of the API, so that nobody has to look for them.
 //!
-//! **Invariant: this needs no store**, for what is wrong may be just that.
+//! **Invariant: this needs no store**, because the store may be the fault.
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +9,7 @@ use std::{
 };
 
 use axum::http::{HeaderName, HeaderValue};
+use muster_api::AlertStanding;
 use muster_topics::{
     Millis, V1,
     alert::{Alert, AlertState, Metric, Severity},
@@ -16,14 +17,13 @@ use muster_topics::{
 };
 
 use super::store::alert::CONSOLE;
-use crate::api::{self, AlertStanding};
 
 /// The header of an answer of the API that says what is wrong with the console.
-pub(super) const HEADER: HeaderName = HeaderName::from_static(api::NOTICE_HEADER);
+pub(super) const HEADER: HeaderName = HeaderName::from_static(muster_api::NOTICE_HEADER);
 
 /// What can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trouble {
+pub(super) enum NoticeKind {
     /// The disk of the console's folder is full.
     DiskFull,
     /// The time-series store cannot be used.
@@ -32,7 +32,7 @@ pub(super) enum Trouble {
     Clock,
 }
 
-impl Trouble {
+impl NoticeKind {
     fn name(self) -> &'static str {
         match self {
             Self::DiskFull => "console-disk-full",
@@ -52,15 +52,15 @@ impl Trouble {
 
 /// What is wrong at present.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Mutex<BTreeMap<Trouble, (Millis, String)>>);
+pub(super) struct Notices(Mutex<BTreeMap<NoticeKind, (Millis, String)>>);
 
 impl Notices {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<Trouble, (Millis, String)>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<NoticeKind, (Millis, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something is wrong. Says whether that is new.
-    pub(super) fn raise(&self, trouble: Trouble, message: impl Into<String>, now: Millis) -> bool {
+    pub(super) fn raise(&self, trouble: NoticeKind, message: impl Into<String>, now: Millis) -> bool {
         let mut all = self.locked();
         let is_new = !all.contains_key(&trouble);
         let since_ms = all.get(&trouble).map_or(now, |(since_ms, _)| *since_ms);
@@ -69,7 +69,7 @@ impl Notices {
     }
 
     /// It is not any more. Says whether it was.
-    pub(super) fn clear(&self, trouble: Trouble) -> bool {
+    pub(super) fn clear(&self, trouble: NoticeKind) -> bool {
         self.locked().remove(&trouble).is_some()
     }
 
@@ -86,7 +86,7 @@ impl Notices {
     }
 
     /// All of it as alerts.
-    pub(super) fn alerts(&self, now: Millis) -> Vec<api::Alert> {
+    pub(super) fn alerts(&self, now: Millis) -> Vec<muster_api::Alert> {
         let all = self.locked();
         all.iter().filter_map(|(trouble, (since_ms, message))| alert(*trouble, *since_ms, message, now)).collect()
     }
@@ -94,13 +94,15 @@ impl Notices {
 
 /// Whether an alert of this rule is one of these, which no store has.
 pub(super) fn is_one(rule: &Name) -> bool {
-    [Trouble::DiskFull, Trouble::SeriesLeftOut, Trouble::Clock].iter().any(|trouble| trouble.name() == rule.as_str())
+    [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock]
+        .iter()
+        .any(|trouble| trouble.name() == rule.as_str())
 }
 
-fn alert(trouble: Trouble, since_ms: Millis, message: &str, now: Millis) -> Option<api::Alert> {
+fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> Option<muster_api::Alert> {
     // The names are constants, which a test parses.
     let name: Name = trouble.name().parse().ok()?;
-    Some(api::Alert {
+    Some(muster_api::Alert {
         host: CONSOLE,
         hostname: "console".to_owned(),
         standing: AlertStanding::Raised,
@@ -133,10 +135,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_an_alert_of_the_console_until_it_is_over() {
+    fn notice_is_a_console_alert_until_cleared() {
         let notices = Notices::default();
         assert_eq!((notices.alerts(1), notices.header()), (vec![], None));
-        for trouble in [Trouble::DiskFull, Trouble::SeriesLeftOut, Trouble::Clock] {
+        for trouble in [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock] {
             assert!(notices.raise(trouble, "the disk is full\nand …", 5));
             assert!(!notices.raise(trouble, "the disk is full\nand …", 7), "it was said before");
         }
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(alerts.len(), 3);
         assert!(alerts.iter().all(|one| (one.alert.since_ms, one.alert.at_ms) == (5, 9) && is_one(&one.alert.rule)));
         assert!(notices.header().unwrap().to_str().unwrap().starts_with("the disk is full and"));
-        assert!(notices.clear(Trouble::DiskFull) && !notices.clear(Trouble::DiskFull));
+        assert!(notices.clear(NoticeKind::DiskFull) && !notices.clear(NoticeKind::DiskFull));
         assert_eq!(notices.texts().len(), 2);
     }
 }

@@ -1,22 +1,23 @@
-//! Operators: how they sign in. A sign-in link carries a code that is good once, and for a quarter of
+//! Operators, and how they sign in. A sign-in link carries a code that works once, within a quarter of
 //! an hour; it becomes a session (a browser) or a token (a program).
 //!
-//! **Invariant: a secret is shown once, when it is made; what is kept is its SHA-256.** Secrets are
+//! **Invariant: a secret is shown once, when it is made; only its SHA-256 is stored.** Secrets are
 //! 32 random bytes, so nothing slower than a plain hash is needed.
 
 use std::time::Duration;
 
+use muster_base::{chance, clock::now_ms};
 use muster_topics::name::{Digest, Name, hex};
 
 use super::{
-    Console, Error,
+    error::Error,
+    state::Console,
     store::{
         Store,
-        ids::Ids,
-        operator::{self, Kind},
+        ids::IdKind,
+        operator::{self, SecretPurpose},
     },
 };
-use crate::{api, chance, clock::now_ms};
 
 /// How long a sign-in code is good.
 const SIGN_IN: Duration = Duration::from_secs(15 * 60);
@@ -56,11 +57,11 @@ fn after(now: i64, time: Duration) -> i64 {
 /// A link to the pages at `web_url` that signs the first operator in, once, within a quarter of an hour. No console need run for it: one that
 /// does knows it at once, for it is in the store.
 pub(crate) async fn new_sign_in_link(store: &Store, web_url: &str) -> Result<String, Error> {
-    let code = new_secret_of(store, &admin()?, Kind::SignIn, SIGN_IN).await?;
+    let code = new_secret_of(store, &admin()?, SecretPurpose::SignIn, SIGN_IN).await?;
     Ok(format!("{web_url}/sign-in?code={code}"))
 }
 
-async fn new_secret_of(store: &Store, name: &Name, kind: Kind, lifetime: Duration) -> Result<String, Error> {
+async fn new_secret_of(store: &Store, name: &Name, kind: SecretPurpose, lifetime: Duration) -> Result<String, Error> {
     let (secret, now) = (new_secret()?, now_ms());
     let hash = Digest::of(secret.as_bytes());
     let mut transaction = store.begin().await?;
@@ -78,18 +79,18 @@ impl Console {
     /// A token for the command line of whoever runs the console; it is good for a year.
     pub async fn new_api_token(&self, operator: &Name) -> Result<String, Error> {
         self.shared.check_operator(operator).await?;
-        new_secret_of(&self.shared.store, operator, Kind::Api, OWN).await
+        new_secret_of(&self.shared.store, operator, SecretPurpose::Api, OWN).await
     }
 
     /// Browsers and programs that are signed in, newest first.
-    pub async fn sign_ins(&self) -> Result<Vec<api::SignIn>, Error> {
+    pub async fn sign_ins(&self) -> Result<Vec<muster_api::SignIn>, Error> {
         Ok(operator::list(self.shared.store.read(), now_ms()).await?)
     }
 
     /// Ends one of them at once.
     pub async fn end_sign_in(&self, by: &Name, id: &str) -> Result<(), Error> {
         self.shared.check_operator(by).await?;
-        let id: Name = self.whole_id(Ids::SignIns, id).await?;
+        let id: Name = self.whole_id(IdKind::SignIns, id).await?;
         if operator::end_by_id(self.shared.store.write(), &id, now_ms()).await? {
             tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was ended");
             return Ok(());
@@ -100,31 +101,32 @@ impl Console {
 
     /// Uses up a one-time sign-in code; gives a session's secret for the cookie.
     pub async fn sign_in(&self, code: &str) -> Result<String, Error> {
-        Ok(self.exchange(code, Kind::Session, SESSION).await?.1)
+        Ok(self.exchange(code, SecretPurpose::Session, SESSION).await?.1)
     }
 
     /// Uses up a one-time sign-in code; gives a token for a program.
     pub async fn login(&self, code: &str) -> Result<(Name, String), Error> {
-        self.exchange(code, Kind::Api, API).await
+        self.exchange(code, SecretPurpose::Api, API).await
     }
 
     /// Who has this session.
     pub async fn session(&self, secret: &str) -> Result<Option<Name>, Error> {
-        self.whose(Kind::Session, secret).await
+        self.whose(SecretPurpose::Session, secret).await
     }
 
     /// Whose program has this token.
     pub async fn bearer(&self, secret: &str) -> Result<Option<Name>, Error> {
-        self.whose(Kind::Api, secret).await
+        self.whose(SecretPurpose::Api, secret).await
     }
 
     /// Ends a session.
     pub async fn sign_out(&self, secret: &str) -> Result<(), Error> {
-        operator::end(self.shared.store.write(), Kind::Session, &Digest::of(secret.as_bytes()), now_ms()).await?;
+        operator::end(self.shared.store.write(), SecretPurpose::Session, &Digest::of(secret.as_bytes()), now_ms())
+            .await?;
         Ok(())
     }
 
-    async fn whose(&self, kind: Kind, secret: &str) -> Result<Option<Name>, Error> {
+    async fn whose(&self, kind: SecretPurpose, secret: &str) -> Result<Option<Name>, Error> {
         let (secret, now) = (Digest::of(secret.as_bytes()), now_ms());
         let Some((name, is_noted)) = operator::find(self.shared.store.read(), kind, &secret, now).await? else {
             return Ok(None);
@@ -137,10 +139,10 @@ impl Console {
 
     /// Takes the code away and enters the new secret in one transaction: either both happen, or the
     /// code is still good.
-    async fn exchange(&self, code: &str, kind: Kind, lifetime: Duration) -> Result<(Name, String), Error> {
+    async fn exchange(&self, code: &str, kind: SecretPurpose, lifetime: Duration) -> Result<(Name, String), Error> {
         let (secret, now) = (new_secret()?, now_ms());
         let mut transaction = self.shared.store.begin().await?;
-        let taken = operator::take(&mut transaction, Kind::SignIn, &Digest::of(code.as_bytes()), now).await?;
+        let taken = operator::take(&mut transaction, SecretPurpose::SignIn, &Digest::of(code.as_bytes()), now).await?;
         let Some(name) = taken else {
             return Err(Error::unauthorised("bad_code", "this sign-in code is wrong, used or older than 15 minutes")
                 .hint("`muster login --new-link`, on the console's machine, prints a new sign-in link"));

@@ -1,13 +1,16 @@
-//! Realms: the console says what they are, and tells the hosts.
+//! Realms: the console defines them, and sends them to hosts.
 //!
-//! A realm is fleet-wide. Each host hears of a change by a command, which waits for hosts that are away as long as a
-//! command may; and what a unit is to run in comes along with the unit ([`chain`]), so that no host depends on having
-//! heard before.
+//! A realm is fleet-wide. A command tells each host of a change and waits for offline hosts as long as a
+//! command may; and the realms of a unit are sent along with the unit ([`chain`]), so that no host depends on an
+//! earlier command.
 //!
-//! **Invariant: a realm is stored before any host hears of it**, and goes away only if no unit is known to be in it.
+//! **Invariant: a realm is stored before it is sent to any host**, and can be removed only if no unit is known to be in it.
 
 use std::collections::BTreeSet;
 
+use muster_api::{NewCommand, NewTarget, RealmFields};
+use muster_base::clock::now_ms;
+use muster_rules::realm::Realms;
 use muster_topics::{
     command::{LIFETIME_MAX_MS, Verb},
     name::{CommandId, Name},
@@ -15,13 +18,10 @@ use muster_topics::{
 };
 
 use super::{
-    Console, Error, Shared, dispatch,
+    dispatch,
+    error::Error,
+    state::{Console, ConsoleState},
     store::{StoreError, host, realm},
-};
-use crate::{
-    api::{self, NewCommand, NewTarget, RealmFields},
-    clock::now_ms,
-    rules::realm::Realms,
 };
 
 /// The most realms of a fleet. An agent may carry as many as its heartbeats have room for.
@@ -29,7 +29,7 @@ const REALMS_MAX: usize = 60;
 
 impl Console {
     /// All realms, `default` among them.
-    pub async fn realms(&self) -> Result<Vec<api::Realm>, Error> {
+    pub async fn realms(&self) -> Result<Vec<muster_api::Realm>, Error> {
         let db = self.shared.store.read();
         let (realms, counts) = (all(&self.shared).await?, realm::unit_counts(db).await?);
         let units = |name: &Name| counts.get(name).copied().unwrap_or_default();
@@ -37,14 +37,18 @@ impl Console {
     }
 
     /// One realm.
-    pub async fn realm(&self, name: &Name) -> Result<api::Realm, Error> {
+    pub async fn realm(&self, name: &Name) -> Result<muster_api::Realm, Error> {
         let found = self.realms().await?.into_iter().find(|realm| realm.realm.name == *name);
         found.ok_or_else(|| unknown(name))
     }
 
     /// Makes a realm, and tells all hosts. The same again changes nothing.
-    pub async fn create_realm(&self, operator: &Name, new: api::NewRealm) -> Result<api::RealmChanged, Error> {
-        let api::NewRealm { name, parent, bind, ports, disabled } = new;
+    pub async fn create_realm(
+        &self,
+        operator: &Name,
+        new: muster_api::NewRealm,
+    ) -> Result<muster_api::RealmChanged, Error> {
+        let muster_api::NewRealm { name, parent, bind, ports, disabled } = new;
         let fields = RealmFields { parent, bind, ports, disabled, if_generation: None };
         self.change_realm(operator, &name, fields, true).await
     }
@@ -55,7 +59,7 @@ impl Console {
         operator: &Name,
         name: &Name,
         fields: RealmFields,
-    ) -> Result<api::RealmChanged, Error> {
+    ) -> Result<muster_api::RealmChanged, Error> {
         self.change_realm(operator, name, fields, false).await
     }
 
@@ -65,7 +69,7 @@ impl Console {
         name: &Name,
         fields: RealmFields,
         create: bool,
-    ) -> Result<api::RealmChanged, Error> {
+    ) -> Result<muster_api::RealmChanged, Error> {
         self.shared.check_operator(operator).await?;
         let mut transaction = self.shared.store.begin().await?;
         let realms = with_default(realm::all(&mut *transaction).await?);
@@ -80,7 +84,7 @@ impl Console {
             }
             Some(before) if *before == after => {
                 let realm = self.realm(name).await?;
-                return Ok(api::RealmChanged { realm, command: None });
+                return Ok(muster_api::RealmChanged { realm, command: None });
             }
             Some(_) if create => {
                 return Err(Error::conflict("realm_exists", format!("there is a realm {name}, and it is another one"))
@@ -100,11 +104,11 @@ impl Console {
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::info!(realm = %name, %operator, "a realm is something else");
         let command = self.tell_all(operator, Verb::RealmSet { realm: name.clone() }).await?;
-        Ok(api::RealmChanged { realm: self.realm(name).await?, command })
+        Ok(muster_api::RealmChanged { realm: self.realm(name).await?, command })
     }
 
     /// Forgets a realm that has no units, and has all hosts forget it.
-    pub async fn remove_realm(&self, operator: &Name, name: &Name) -> Result<api::RealmRemoved, Error> {
+    pub async fn remove_realm(&self, operator: &Name, name: &Name) -> Result<muster_api::RealmRemoved, Error> {
         self.shared.check_operator(operator).await?;
         let shown = self.realm(name).await?;
         if *name == Name::default_realm() {
@@ -128,7 +132,7 @@ impl Console {
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::info!(realm = %name, %operator, "a realm is forgotten");
         let command = self.tell_all(operator, Verb::RealmRm { realm: name.clone() }).await?;
-        Ok(api::RealmRemoved { command })
+        Ok(muster_api::RealmRemoved { command })
     }
 
     /// Tells every host that there is; nothing if there is none.
@@ -143,7 +147,7 @@ impl Console {
 }
 
 /// What hosts have to know of realms to do what a verb says; see [`muster_topics::command::Command::realms`].
-pub(super) async fn chain(shared: &Shared, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
+pub(super) async fn chain(shared: &ConsoleState, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
     let names: BTreeSet<Name> = match verb {
         Verb::RealmSet { realm } => [realm.clone()].into(),
         other => other.specs().map(|(unit, _)| unit.realm()).collect(),
@@ -161,7 +165,7 @@ pub(super) async fn chain(shared: &Shared, verb: &Verb) -> Result<Vec<Realm>, St
     Ok(chain)
 }
 
-async fn all(shared: &Shared) -> Result<Realms, StoreError> {
+async fn all(shared: &ConsoleState) -> Result<Realms, StoreError> {
     Ok(with_default(realm::all(shared.store.read()).await?))
 }
 
@@ -173,11 +177,15 @@ fn with_default(mut realms: Realms) -> Realms {
     realms
 }
 
-fn shown(realms: &Realms, realm: &Realm, units: u64) -> api::Realm {
+fn shown(realms: &Realms, realm: &Realm, units: u64) -> muster_api::Realm {
     let resolved = realms.resolve(&realm.name);
-    api::Realm {
+    muster_api::Realm {
         realm: realm.clone(),
-        comes_to: api::RealmComesTo { bind: resolved.bind, ports: resolved.ports, disabled_by: resolved.disabled },
+        comes_to: muster_api::RealmComesTo {
+            bind: resolved.bind,
+            ports: resolved.ports,
+            disabled_by: resolved.disabled,
+        },
         units,
     }
 }

@@ -1,14 +1,14 @@
-//! The authority's register: who is a member and with which certificates, in a file beside the authority's keys.
+//! The authority's register: all members and their certificates, in a file beside the authority's keys.
 //!
-//! The rest of the store is the ledger of commands, and what hosts tell again when they are asked. So a console that has
-//! lost its store, and still has its authority, comes back with the same members, and with the same ones locked out.
+//! The rest of the store is the ledger of commands, and what hosts report again when they are asked. So a console that has
+//! lost its store, and still has its authority, recovers with the same members and the same revocations.
 //!
-//! A store may also be older than the register: somebody has put back a copy. Beside it lies a mark of numbers that never go back (lives of
-//! the console, writings of the register, the latest date that was signed), and a store that is behind it is noticed, brought up to date in
-//! what the register knows, and made an alert.
+//! The store may also be older than the register, if somebody has restored a copy. A mark beside the register holds numbers that never go
+//! back (starts of the console, versions of the register, the latest signed date). A store that is behind it is noticed, updated
+//! from the register, and raises an alert.
 //!
-//! **Invariant: who was once revoked stays so.** The register is written within seconds of each change, and merged into the store at each
-//! start, before anything else is done with it: it revokes, and never gives anything back.
+//! **Invariant: a revocation is permanent.** The register is written within seconds of each change, and merged into the store at each
+//! start, before anything else is done with it: it revokes, and never reinstates.
 
 use std::{
     fs, io,
@@ -16,6 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_base::files::{self, RoleFile};
+use muster_rules::checked;
+use muster_sqlite::room;
 use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
@@ -23,13 +26,8 @@ use super::{
     alert,
     store::{
         self, Store, StoreError,
-        register::{self, Mark, Marks, Merged, Register},
+        register::{self, Marks, MergeResult, Register, StoreMark},
     },
-};
-use crate::{
-    checked,
-    files::{self, Place},
-    room,
 };
 
 /// The file, in the console's folder.
@@ -87,12 +85,12 @@ impl RegisterError {
 /// # Errors
 /// If the register or the store cannot be used.
 pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
-    files::clear_places(folder, Place::File, &[MARK])
+    files::clear_places(folder, RoleFile::File, &[MARK])
         .map_err(|source| RegisterError::File { path: folder.join(MARK), source })?;
     let is_new = register::marks(store.read()).await?.is_empty();
     let Some(register) = read(folder, is_new)? else { return Ok(()) };
     let left = read_mark(folder)?;
-    let left = Mark { seq: left.seq.max(register.seq), ..left };
+    let left = StoreMark { seq: left.seq.max(register.seq), ..left };
     let held = register::mark(store.read()).await?;
     let path = folder.join(FILE);
     let damaged = |problem: &dyn std::fmt::Display| RegisterError::Damaged { path, problem: problem.to_string() };
@@ -118,7 +116,7 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
     register::set_mark(&mut transaction, left).await?;
     if is_older {
         store::command::forget_what_went_out(&mut transaction).await?;
-        let Merged { revoked, joined, removed, ended } = merged;
+        let MergeResult { revoked, joined, removed, ended } = merged;
         let message = format!(
             "console.db is older than it was: a copy was put back. From the authority's register it has again: {revoked} revoked certificates, \
              {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and sign-ins. What was ordered, \
@@ -160,14 +158,14 @@ fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> 
 }
 
 /// Reads the mark. One that cannot be read tells nothing, and is written anew.
-fn read_mark(folder: &Path) -> Result<Mark, RegisterError> {
+fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
     let path = folder.join(MARK);
     match fs::read(&path) {
         Ok(bytes) => Ok(checked::from_bytes(&bytes).unwrap_or_else(|error| {
             tracing::error!(%error, path = %path.display(), "the mark is damaged: whether the store is older than it was is not known");
-            Mark::default()
+            StoreMark::default()
         })),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Mark::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoreMark::default()),
         Err(source) => Err(RegisterError::File { path, source }),
     }
 }
@@ -188,17 +186,17 @@ pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterErro
 /// # Errors
 /// If the register or the store cannot be used.
 pub async fn keep(folder: &Path, store: &Store) -> Result<(), RegisterError> {
-    Keeper::new(folder).look(store).await
+    RegisterWriter::new(folder).look(store).await
 }
 
 /// Writes the register whenever it has changed.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct RegisterWriter {
     path: PathBuf,
     written: Option<(Marks, Instant)>,
 }
 
-impl Keeper {
+impl RegisterWriter {
     /// Of the console in this folder.
     pub(super) fn new(folder: &Path) -> Self {
         Self { path: folder.join(FILE), written: None }
@@ -225,19 +223,17 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use muster_base::clock::now_ms;
     use muster_topics::name::HostId;
 
     use super::*;
     use crate::{
-        clock::now_ms,
-        console::{
-            store::{host, tests::temporary},
-            testing::{Fixture, admin, join_request},
-        },
+        store::{host, tests::temporary},
+        testing::{Fixture, admin, join_request},
     };
 
     #[tokio::test]
-    async fn a_new_store_has_the_same_members_and_the_same_ones_locked_out() {
+    async fn lost_store_recovers_members_and_revocations() {
         let fixture = Fixture::new().await;
         let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
         let store = &fixture.shared().store;
@@ -247,7 +243,7 @@ mod tests {
         restore(folder.path(), &lost, 99).await.unwrap();
         assert!(register::marks(lost.read()).await.unwrap().is_empty(), "there is no register yet");
 
-        Keeper::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).look(store).await.unwrap();
         restore(folder.path(), &lost, 99).await.unwrap();
         let (back, was) = (register::read(lost.read()).await.unwrap(), register::read(store.read()).await.unwrap());
         // Tokens are not brought back, so none is ended.
@@ -276,14 +272,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_older_store_put_back_revokes_what_was_revoked_and_says_that_it_is_older() {
+    async fn restored_older_store_keeps_revocations_and_alerts() {
         let fixture = Fixture::new().await;
         let (stolen, gone) = (fixture.member("stolen").await.id, fixture.member("gone").await.id);
         let unused = fixture.token().await.secret;
         let store = &fixture.shared().store;
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("authority")).unwrap();
-        let mut keeper = Keeper::new(folder.path());
+        let mut keeper = RegisterWriter::new(folder.path());
         keeper.look(store).await.unwrap();
         write_mark(folder.path(), store).await.unwrap();
         let backup = copy(store, "backup.db", folder.path()).await;
@@ -327,14 +323,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn commands_that_a_store_has_lost_make_it_older_though_nobody_was_revoked() {
+    async fn store_missing_commands_counts_as_older() {
         let (folder, store) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();
-        Keeper::new(folder.path()).look(&store).await.unwrap();
+        RegisterWriter::new(folder.path()).look(&store).await.unwrap();
         let fixture = Fixture::new().await;
         fixture.member("h").await;
         let store = &fixture.shared().store;
-        Keeper::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).look(store).await.unwrap();
         let backup = copy(store, "backup.db", folder.path()).await;
         store.set_signed_ms(now_ms() + 1_000).await.unwrap();
         write_mark(folder.path(), store).await.unwrap();
@@ -347,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_register_that_is_damaged_is_set_aside_by_a_store_that_is_not_new() {
+    async fn damaged_register_is_set_aside_if_the_store_has_members() {
         let fixture = Fixture::new().await;
         fixture.member("h").await;
         let folder = tempfile::tempdir().unwrap();
@@ -363,7 +359,7 @@ mod tests {
         };
         let path = folder.path().join(FILE);
         // A digit that is another one: it would revoke somebody else, or have a host's key be unknown.
-        Keeper::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).look(store).await.unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let at = text.find("serial").unwrap() + 12;
         let digit = if &text[at..=at] == "1" { "2" } else { "1" };
@@ -379,13 +375,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn damaged_mark_moves_no_date() {
+    async fn damaged_mark_changes_no_date() {
         let (folder, store) = temporary().await;
         let fixture = Fixture::new().await;
         fixture.member("h").await;
         fs::create_dir(folder.path().join("authority")).unwrap();
         let known = &fixture.shared().store;
-        Keeper::new(folder.path()).look(known).await.unwrap();
+        RegisterWriter::new(folder.path()).look(known).await.unwrap();
         known.set_signed_ms(1_700_000_000_000).await.unwrap();
         write_mark(folder.path(), known).await.unwrap();
         let path = folder.path().join(MARK);
@@ -399,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lost_store_of_a_console_with_members_is_an_alert_and_one_without_is_none() {
+    async fn lost_store_with_members_raises_an_alert() {
         let fixture = Fixture::new().await;
         let (folder, empty) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();
@@ -407,18 +403,18 @@ mod tests {
             let which = store::alert::Which { limit: 9, ..Default::default() };
             store::alert::list(store.read(), which, now_ms()).await.unwrap()
         };
-        Keeper::new(folder.path()).look(&empty).await.unwrap();
+        RegisterWriter::new(folder.path()).look(&empty).await.unwrap();
         restore(folder.path(), &empty, now_ms()).await.unwrap();
         assert_eq!(alerts(&empty).await.len(), 0, "nobody was ever in it");
         fixture.member("h").await;
-        Keeper::new(folder.path()).look(&fixture.shared().store).await.unwrap();
+        RegisterWriter::new(folder.path()).look(&fixture.shared().store).await.unwrap();
         restore(folder.path(), &empty, now_ms()).await.unwrap();
         let shown = alerts(&empty).await;
         assert!(shown[0].alert.message.contains("console.db is lost"), "{}", shown[0].alert.message);
     }
 
     #[tokio::test]
-    async fn a_damaged_register_is_not_passed_over() {
+    async fn damaged_register_stops_a_new_store() {
         let (folder, store) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();
         for text in [

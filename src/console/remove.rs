@@ -1,15 +1,16 @@
-//! The end of a host's membership: for those that are gone for good.
+//! Removes a host that is gone for good.
 //!
-//! Its measurements stay in the time-series store for as long as those of others do. What a broker keeps of it (its presence,
-//! alerts and units) only it may take away; nobody here listens to it any more, and a broker that starts anew has forgotten it.
+//! Its measurements stay in the time-series store as long as those of other hosts. Its retained messages on the broker (presence,
+//! alerts and units) can be cleared only by the host itself; the console ignores them.
 
+use muster_base::clock::now_ms;
 use muster_topics::name::Name;
 
 use super::{
-    Console, Error,
+    error::Error,
+    state::Console,
     store::{StoreError, host, removed},
 };
-use crate::clock::now_ms;
 
 impl Console {
     /// Removes a host that is away, by id or by a hostname that only one has: it is a member no more, and is forgotten.
@@ -34,15 +35,13 @@ impl Console {
 
 #[cfg(test)]
 mod tests {
+    use muster_api::{CommandState, NewAlertRule, NewAlertSilence};
+    use muster_base::clock::now_ms;
     use muster_topics::alert::{Metric, Rule, Severity};
 
     use crate::{
-        api::{CommandState, NewAlertRule, NewAlertSilence},
-        clock::now_ms,
-        console::{
-            store::{issued, register},
-            testing::{Fixture, admin, problem},
-        },
+        store::{issued, register},
+        testing::{Fixture, admin, problem},
     };
 
     fn rule(host: &str) -> NewAlertRule {
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_host_that_is_removed_its_commands_are_left_and_its_certificate_opens_nothing() {
+    async fn removed_host_keeps_commands_and_is_revoked() {
         let fixture = Fixture::new().await;
         let (gone, stays) = (fixture.member("gone").await, fixture.member("stays").await);
         let console = &fixture.console;

@@ -1,15 +1,15 @@
-//! The revocation list: which of the authority's certificates are good no more, signed by it, for
-//! whoever lets clients in by their certificates.
+//! The revocation list: the revoked certificates, signed by the authority, for
+//! everybody who authenticates clients by certificates.
 //!
-//! It lies in the console's folder as `revoked.pem`, hosts' interface gives it to everybody (it holds
-//! serial numbers only), and [`watch::Receiver`]s of it follow each change: that is how a broker in the
-//! same process hears of one. It is looked for again whenever this process revokes something and every
-//! few seconds besides, for `muster console revoke` is another process.
+//! It is the file `revoked.pem` in the console's folder, the interface for hosts serves it to everybody (it holds
+//! serial numbers only), and [`watch::Receiver`]s follow each change: that is how a broker in the
+//! same process is told. It is rebuilt whenever this process revokes something and also every
+//! few seconds, because `muster console revoke` is another process.
 //!
-//! A broker elsewhere is fed by `revocation_command`, a program that runs whenever the list has changed. Until it has succeeded for all
-//! that is revoked, nobody knows whom the broker lets in, and `dispatch` sends nothing that a revoked host could read.
+//! A broker elsewhere is updated by `revocation_command`, a program that runs whenever the list has changed. Until it has succeeded for all
+//! revoked certificates, the broker may still admit them, and `dispatch` sends nothing that a revoked host could read.
 //!
-//! **Invariant: the list goes by the store alone.** Whatever was missed, a later look makes it right.
+//! **Invariant: the list follows the store alone.** A missed change is picked up by the next look.
 
 use std::{
     collections::HashSet,
@@ -20,23 +20,24 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{
+    clock::now_ms,
+    files::{self, RoleFile},
+};
+use muster_sqlite::room;
 use muster_topics::{Millis, name::HostId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::state::SharedPem;
 use super::{
-    Shared,
     authority::{Authority, AuthorityError},
     register::{self, RegisterError},
+    state::ConsoleState,
     store::{
         Store, StoreError, host,
-        issued::{self, Revoked},
+        issued::{self, RevokedCertificate},
     },
-};
-use crate::{
-    clock::now_ms,
-    files::{self, Place},
-    room,
 };
 
 /// The list's file in the console's folder.
@@ -51,7 +52,7 @@ const LOOK: Duration = Duration::from_secs(3);
 
 /// The list could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum RevocationError {
+pub enum ListError {
     /// The store does not say what is revoked.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -71,7 +72,7 @@ pub enum RevocationError {
     },
 }
 
-impl RevocationError {
+impl ListError {
     /// Whether there is no room on the disk.
     fn is_full(&self) -> bool {
         match self {
@@ -83,26 +84,23 @@ impl RevocationError {
     }
 }
 
-/// The list in PEM, whatever it is at present.
-pub type List = watch::Receiver<Arc<str>>;
-
 /// The list as it was made last.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ListKeeper {
     path: PathBuf,
     made_ms: Millis,
-    of: Vec<Revoked>,
+    of: Vec<RevokedCertificate>,
     list: watch::Sender<Arc<str>>,
-    register: register::Keeper,
+    register: register::RegisterWriter,
 }
 
-impl Keeper {
+impl ListKeeper {
     /// Makes the list, and its file in `folder`, and the register.
-    pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, RevocationError> {
+    pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, ListError> {
         let now = now_ms();
-        let mut register = register::Keeper::new(folder);
+        let mut register = register::RegisterWriter::new(folder);
         // Without any room the console still starts, and tries again every few seconds.
-        let kept = register.look(store).await.map_err(RevocationError::from);
+        let kept = register.look(store).await.map_err(ListError::from);
         let is_kept = passed_over_if_full(kept)?;
         let of = issued::revoked(store.read(), now).await?;
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
@@ -116,16 +114,16 @@ impl Keeper {
     }
 
     /// The list, and what becomes of it.
-    pub(super) fn list(&self) -> List {
+    pub(super) fn list(&self) -> SharedPem {
         self.list.subscribe()
     }
 
-    fn write(&self) -> Result<(), RevocationError> {
+    fn write(&self) -> Result<(), ListError> {
         let pem = Arc::clone(&self.list.borrow());
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        files::clear_places(folder, Place::File, &[FILE])
+        files::clear_places(folder, RoleFile::File, &[FILE])
             .and_then(|()| files::write_atomically(&self.path, pem.as_bytes(), files::PUBLIC_MODE))
-            .map_err(|source| RevocationError::File { path: self.path.clone(), source })
+            .map_err(|source| ListError::File { path: self.path.clone(), source })
     }
 
     /// Whether the file is what was written, or what another process has written since. A list of ten thousand certificates has half
@@ -142,7 +140,7 @@ impl Keeper {
     }
 
     /// Makes the list anew if the store says something else by now, or if it grows old. Says whether it did.
-    async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, RevocationError> {
+    async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
         self.register.look(store).await?;
         let of = issued::revoked(store.read(), now).await?;
         // A clock that was set back makes it new as well: that one's time may seem to lie ahead.
@@ -164,7 +162,7 @@ impl Keeper {
 }
 
 /// Whether something was written; false if there was no room, which is said.
-fn passed_over_if_full(written: Result<(), RevocationError>) -> Result<bool, RevocationError> {
+fn passed_over_if_full(written: Result<(), ListError>) -> Result<bool, ListError> {
     match written {
         Ok(()) => Ok(true),
         Err(error) if error.is_full() => {
@@ -179,8 +177,8 @@ fn passed_over_if_full(written: Result<(), RevocationError>) -> Result<bool, Rev
 ///
 /// # Errors
 /// If the store cannot be read, or the file not be written.
-pub async fn write(folder: &Path, authority: &Authority, store: &Store) -> Result<String, RevocationError> {
-    Ok(Keeper::open(folder, authority, store).await?.list.borrow().to_string())
+pub async fn write(folder: &Path, authority: &Authority, store: &Store) -> Result<String, ListError> {
+    Ok(ListKeeper::open(folder, authority, store).await?.list.borrow().to_string())
 }
 
 /// How long `revocation_command` may take: as a service manager gives a broker to start again.
@@ -189,7 +187,7 @@ const COMMAND: Duration = Duration::from_secs(90);
 const COMMAND_RETRY: Duration = Duration::from_secs(30);
 
 /// What feeds the list to a broker elsewhere.
-struct Feed {
+struct BrokerFeed {
     program: Vec<String>,
     path: PathBuf,
     /// When the list was made that the broker was given last.
@@ -197,9 +195,9 @@ struct Feed {
     failed: Option<tokio::time::Instant>,
 }
 
-impl Feed {
+impl BrokerFeed {
     /// Whether the broker is to be given the list now.
-    fn is_due(&self, keeper: &Keeper) -> bool {
+    fn is_due(&self, keeper: &ListKeeper) -> bool {
         !self.program.is_empty()
             && self.fed_ms != keeper.made_ms
             && self.failed.is_none_or(|at| at.elapsed() >= COMMAND_RETRY)
@@ -233,7 +231,7 @@ impl Feed {
 }
 
 /// Tells everybody of hosts that another process has revoked since the last look.
-async fn notice(shared: &Shared, known: &mut HashSet<HostId>) -> Result<(), StoreError> {
+async fn notice(shared: &ConsoleState, known: &mut HashSet<HostId>) -> Result<(), StoreError> {
     let revoked = host::revoked(shared.store.read()).await?;
     for host in revoked.difference(known) {
         shared.left(*host, &[]).await;
@@ -243,10 +241,10 @@ async fn notice(shared: &Shared, known: &mut HashSet<HostId>) -> Result<(), Stor
 }
 
 /// Keeps the list right until `shutdown`.
-pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: CancellationToken) {
+pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutdown: CancellationToken) {
     let mut trouble = None;
     let mut known = HashSet::new();
-    let mut feed = Feed {
+    let mut feed = BrokerFeed {
         program: shared.config.revocation_command.clone(),
         path: keeper.path.clone(),
         fed_ms: Millis::MIN,
@@ -295,6 +293,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: Cance
 
 #[cfg(test)]
 mod tests {
+    use muster_net::pki;
     use muster_topics::name::hex;
     use rcgen::KeyPair;
     use rustls::{
@@ -306,11 +305,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        console::{
-            store::issued::{Issued, IssuedRole},
-            testing::{Fixture, admin, join_request},
-        },
-        pki,
+        store::issued::{IssuedCertificate, IssuedRole},
+        testing::{Fixture, admin, join_request},
     };
 
     fn serials(pem: &str) -> Vec<String> {
@@ -333,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_revoked_host_is_on_the_list_and_others_are_not() {
+    async fn only_revoked_host_is_listed() {
         let fixture = Fixture::new().await;
         let (bad, good) = (fixture.member("bad").await, fixture.member("good").await);
         let mut list = fixture.running.revocations();
@@ -358,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_joins_anew_has_the_old_certificate_on_the_list() {
+    async fn rejoined_hosts_old_certificate_is_listed() {
         let fixture = Fixture::new().await;
         let member = fixture.member("h").await;
         let mut list = fixture.running.revocations();
@@ -377,8 +373,8 @@ mod tests {
         assert!(!is_let_in(authority, &list.borrow(), &member.certificate));
     }
 
-    fn revoked_observer() -> Issued {
-        Issued {
+    fn revoked_observer() -> IssuedCertificate {
+        IssuedCertificate {
             serial: "4100".to_owned(),
             role: IssuedRole::Observer,
             name: "bridge".parse().unwrap(),
@@ -389,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_another_process_is_noticed() {
+    async fn change_by_another_process_is_noticed() {
         let fixture = Fixture::new().await;
         let mut list = fixture.running.revocations();
         list.borrow_and_update();
@@ -400,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn list_that_is_damaged_or_older_is_written_again() {
+    async fn damaged_or_older_list_is_rewritten() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
         let store = Store::open(&dir.path().join("console.db")).await.unwrap();
@@ -408,7 +404,7 @@ mod tests {
         write(dir.path(), &authority, &store).await.unwrap();
         let older = std::fs::read(&path).unwrap();
         issued::add(store.write(), &revoked_observer()).await.unwrap();
-        let mut keeper = Keeper::open(dir.path(), &authority, &store).await.unwrap();
+        let mut keeper = ListKeeper::open(dir.path(), &authority, &store).await.unwrap();
         let mut flipped = std::fs::read(&path).unwrap();
         let middle = flipped.len() / 2;
         flipped[middle] ^= 1;
@@ -431,11 +427,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_made_anew_when_it_grows_old() {
+    async fn old_list_is_renewed() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
         let store = Store::open(&dir.path().join("console.db")).await.unwrap();
-        let mut keeper = Keeper::open(dir.path(), &authority, &store).await.unwrap();
+        let mut keeper = ListKeeper::open(dir.path(), &authority, &store).await.unwrap();
         let (first, made) = (keeper.list().borrow().clone(), keeper.made_ms);
         for (later_ms, is_new) in [(0, false), (1_000, false), (RENEWAL_MS, true), (RENEWAL_MS + 5, false), (-1, true)]
         {

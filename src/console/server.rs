@@ -1,9 +1,9 @@
-//! The two listeners: HTTP/1.1 over TCP, or over TLS, with limits on everything that a stranger can
-//! hold on to.
+//! The two listeners: HTTP/1.1 over TCP, or over TLS, with limits on every resource that a stranger can
+//! occupy.
 //!
-//! **Invariant: what one connection does or leaves undone never keeps another waiting**: handshake and request head have
-//! time limits, and both happen in the connection's own task; and when the places of a listener run out, whoever says nothing, or
-//! has nothing to say any more, gives way (see [`muster_guard`]).
+//! **Invariant: no connection delays another**: handshake and request head have
+//! time limits, and both run in the connection's own task; and when a listener is full, idle connections
+//! give way (see [`muster_guard`]).
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use muster_guard::{Activity, Guard, Limits, Place, RecentLogins, WriteLimit};
+use muster_guard::{ConnectionActivity, ConnectionPlace, Guard, PlaceLimits, RecentLogins, TimedWriter};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -38,7 +38,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::authority::Peer;
+use super::authority::PeerCertificate;
 
 /// Connections of all listeners.
 pub(super) const CONNECTIONS_MAX: usize = 2 * PLACES.places;
@@ -47,7 +47,7 @@ pub(super) const CONNECTIONS_MAX: usize = 2 * PLACES.places;
 ///
 /// One address has at most half, whatever it does, so that one stolen certificate does not keep others from fetching; and an
 /// address from where nobody came in lately keeps 256 that do nothing: enough browsers for an office, and 10 MB.
-const PLACES: Limits = Limits { places: 2_048, share: 256, origin_max: 1_024, grace: Duration::from_secs(3) };
+const PLACES: PlaceLimits = PlaceLimits { places: 2_048, share: 256, origin_max: 1_024, grace: Duration::from_secs(3) };
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long the head of a request may take, and how long a connection may stay open between two.
@@ -61,13 +61,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The certificate that a client showed, if it showed one: an extension of each request.
 #[derive(Clone, Debug)]
-pub(super) struct ClientCertificate(pub(super) Option<Peer>);
+pub(super) struct ClientCertificate(pub(super) Option<PeerCertificate>);
 
 /// The connection that a request came on: an extension of each request, for whoever finds out who asks.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(Arc<Place>);
+pub(super) struct CallerConnection(Arc<ConnectionPlace>);
 
-impl Caller {
+impl CallerConnection {
     /// Takes note that somebody of the fleet asks: from where they come, others are let in before strangers.
     pub(super) fn has_logged_in(extensions: &axum::http::Extensions) {
         if let Some(Self(place)) = extensions.get() {
@@ -77,7 +77,7 @@ impl Caller {
 }
 
 /// A listener and what it serves.
-pub(super) struct Server {
+pub(super) struct HttpServer {
     /// For the log.
     pub(super) name: &'static str,
     /// Bound already.
@@ -88,7 +88,7 @@ pub(super) struct Server {
     pub(super) router: Router,
 }
 
-impl Server {
+impl HttpServer {
     /// Serves until `shutdown`, and then lets requests finish for a moment. `logins` is what the listeners have in common.
     pub(super) async fn run(self, logins: Arc<Mutex<RecentLogins>>, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
@@ -129,10 +129,10 @@ impl Server {
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, Place);
+type AcceptedConnection = (TcpStream, SocketAddr, ConnectionPlace);
 
 /// Waits for a connection, and then for a place for it; nothing if it gets none.
-async fn accept(listener: &TcpListener, guard: &Guard) -> io::Result<Option<Accepted>> {
+async fn accept(listener: &TcpListener, guard: &Guard) -> io::Result<Option<AcceptedConnection>> {
     let (stream, address) = listener.accept().await?;
     stream.set_nodelay(true)?;
     Ok(guard.admit(&stream, address).await.map(|place| (stream, address, place)))
@@ -144,7 +144,7 @@ async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     router: Router,
-    place: Arc<Place>,
+    place: Arc<ConnectionPlace>,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     // Who says nothing takes no memory. Browsers open connections before they need them.
@@ -152,7 +152,7 @@ async fn connection(
         readable = timeout(HEAD, place.hear(&stream)) => readable??,
         () = shutdown.cancelled() => return Ok(()),
     }
-    let stream = WriteLimit::new(stream, WRITE);
+    let stream = TimedWriter::new(stream, WRITE);
     let Some(acceptor) = acceptor else {
         return serve(stream, ClientCertificate(None), router, place, shutdown).await;
     };
@@ -161,7 +161,7 @@ async fn connection(
         () = shutdown.cancelled() => return Ok(()),
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let peer = ClientCertificate(shown.and_then(Peer::of));
+    let peer = ClientCertificate(shown.and_then(PeerCertificate::of));
     serve(stream, peer, router, place, shutdown).await
 }
 
@@ -169,7 +169,7 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: ClientCertificate,
     router: Router,
-    place: Arc<Place>,
+    place: Arc<ConnectionPlace>,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let inner = TowerToHyperService::new(router);
@@ -177,16 +177,16 @@ async fn serve(
     // which hyper alone cannot tell.
     let used = AtomicBool::new(false);
     // Until the head of a request is there the connection has nothing to do.
-    place.set(Activity::Idle);
+    place.set(ConnectionActivity::Idle);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         used.store(true, Ordering::Relaxed);
-        let busy = Busy::new(&place);
+        let busy = BusyConnection::new(&place);
         let mut request =
-            request.map(|body| Body::new(Expected { body, began: Instant::now(), place: Arc::clone(&place) }));
+            request.map(|body| Body::new(RequestBody { body, began: Instant::now(), place: Arc::clone(&place) }));
         request.extensions_mut().insert(peer.clone());
-        request.extensions_mut().insert(Caller(Arc::clone(&place)));
+        request.extensions_mut().insert(CallerConnection(Arc::clone(&place)));
         let answer = hyper::service::Service::call(&inner, request);
-        async move { answer.await.map(|answer| answer.map(|body| Answer { body, busy })) }
+        async move { answer.await.map(|answer| answer.map(|body| ResponseBody { body, busy })) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -204,29 +204,29 @@ async fn serve(
 }
 
 /// A request that is being answered: its connection does not give way.
-struct Busy(Arc<Place>);
+struct BusyConnection(Arc<ConnectionPlace>);
 
-impl Busy {
-    fn new(place: &Arc<Place>) -> Self {
-        place.set(Activity::Working);
+impl BusyConnection {
+    fn new(place: &Arc<ConnectionPlace>) -> Self {
+        place.set(ConnectionActivity::Working);
         Self(Arc::clone(place))
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyConnection {
     fn drop(&mut self) {
-        self.0.set(Activity::Idle);
+        self.0.set(ConnectionActivity::Idle);
     }
 }
 
 /// The body of an answer, until the end of which its connection is busy.
-struct Answer {
+struct ResponseBody {
     body: Body,
     #[expect(dead_code, reason = "its end is what matters")]
-    busy: Busy,
+    busy: BusyConnection,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -247,15 +247,15 @@ impl hyper::body::Body for Answer {
 }
 
 /// The body of a request. While it is waited for its connection may give way, like one that is in the middle of a head.
-struct Expected {
+struct RequestBody {
     body: Incoming,
     /// Since when it is waited for: for all of it, for a stranger's is not long; for the next piece, where somebody of the
     /// fleet sends an artifact.
     began: Instant,
-    place: Arc<Place>,
+    place: Arc<ConnectionPlace>,
 }
 
-impl hyper::body::Body for Expected {
+impl hyper::body::Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -265,12 +265,12 @@ impl hyper::body::Body for Expected {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if frame.is_pending() {
-            self.place.set_since(Activity::Opening, self.began);
+            self.place.set_since(ConnectionActivity::Opening, self.began);
         } else {
             if self.place.has_logged_in() {
                 self.began = Instant::now();
             }
-            self.place.set(Activity::Working);
+            self.place.set(ConnectionActivity::Working);
         }
         frame
     }

@@ -1,5 +1,5 @@
-//! How a console starts: first everything is opened and bound, so that what cannot work is said
-//! before anything is done ([`prepare`]); then everything runs ([`Prepared::start`]).
+//! Starts a console: first everything is opened and bound, so that errors are reported
+//! before anything is changed ([`prepare`]); then everything runs ([`PreparedConsole::start`]).
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -11,8 +11,11 @@ use std::{
 };
 
 use axum::Router;
-use muster_guard::{Lines, RecentLogins};
+use muster_base::{clock::now_ms, files, folders, reload::other_changes};
+use muster_guard::{LineLimiter, RecentLogins};
+use muster_net::pki;
 use muster_series::{SeriesError, SeriesStore};
+use muster_sqlite::room;
 use muster_topics::role::Identity;
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
@@ -22,29 +25,29 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use super::state::SharedPem;
 use super::{
-    Console, Error, Shared, StartedBy, Urls,
     alert::{
         self,
-        outlet::{Outlet, OutletError},
+        outlet::{AlertOutlet, OutletError},
     },
     api,
     authority::{Authority, AuthorityError},
     config::Config,
-    content,
-    dated::Dated,
-    dispatch, enrol,
-    external::{self, External, ExternalError},
+    content, dispatch, document_sync, enrol,
+    error::Error,
+    external::{self, ExternalError, ExternalStores},
     fleet, health, ingest, label,
-    link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
+    link::{BrokerUrlError, ConsoleLink, LinkConfig, parse_broker_url},
     notice, operator, prometheus, register,
-    revocation::{self, RevocationError},
-    server::{CONNECTIONS_MAX, Server},
-    standing,
+    revocation::{self, ListError},
+    server::{CONNECTIONS_MAX, HttpServer},
+    signing_time::SigningTime,
+    state::{Console, ConsoleState, StartedBy, Urls},
+    status_series,
     store::{self, Store, StoreError},
-    telling, upkeep, vitals, web,
+    upkeep, vitals, web,
 };
-use crate::{clock::now_ms, files, folders, pki, reload::other_changes, room};
 
 /// News that a slow reader may be behind by, before it has to look for itself.
 const CHANGES: usize = 1_024;
@@ -66,7 +69,7 @@ const STOP: Duration = Duration::from_secs(10);
 
 /// Why a console cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ConsoleError {
     /// The folder for its data cannot be made or written.
     #[error(
         "the console's folder {path} cannot be used: {source}\nhint: make it writable for this user, or choose another with data_dir"
@@ -108,7 +111,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// The revocation list cannot be made.
     #[error(transparent)]
-    Revocation(#[from] RevocationError),
+    Revocation(#[from] ListError),
     /// Somebody who is to be told of alerts cannot be.
     #[error("{0}\nhint: alert_outlets in the console's configuration says who is told of alerts")]
     Outlet(#[from] OutletError),
@@ -136,20 +139,20 @@ fn listen_hint(source: &io::Error, setting: &str) -> String {
 
 /// A console that holds its data and its ports, and does nothing yet.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedConsole {
     config: Config,
     started_by: StartedBy,
     authority: Authority,
     store: Store,
     series: SeriesStore,
-    external: External,
-    revocations: revocation::Keeper,
+    external: ExternalStores,
+    revocations: revocation::ListKeeper,
     artifacts: PathBuf,
     web: TcpListener,
     hosts: TcpListener,
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
-    outlets: Vec<Outlet>,
+    outlets: Vec<AlertOutlet>,
     /// Held for as long as the console lives.
     lock: File,
 }
@@ -158,28 +161,28 @@ pub struct Prepared {
 ///
 /// # Errors
 /// If something of it cannot be used; nothing runs then, and nothing is held.
-pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
+pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let config = anchored(config)?;
-    let outlets = config.alert_outlets.iter().map(Outlet::open).collect::<Result<Vec<_>, _>>()?;
+    let outlets = config.alert_outlets.iter().map(AlertOutlet::open).collect::<Result<Vec<_>, _>>()?;
     let dir = config.data_dir.clone();
-    let folder = |source| StartError::Folder { path: dir.clone(), source };
+    let folder = |source| ConsoleError::Folder { path: dir.clone(), source };
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     clear_places(&dir, &["lock"])?;
     let lock = lock(&dir)?;
     clear_places(&dir, &["console.db-wal", "console.db-shm", "reserve", revocation::FILE, WEB_URL])?;
-    let external = External::open(&config)?;
+    let external = ExternalStores::open(&config)?;
     let web = bind("operators", "web_listen", config.web_listen)?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
     let authority = open_authority(&dir)?;
     let artifacts = dir.join("artifacts");
-    content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
+    content::prepare_folder(&artifacts).map_err(|source| ConsoleError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open_in(&dir).await?;
-    register::restore(&dir, &store, now_ms()).await.map_err(RevocationError::from)?;
+    register::restore(&dir, &store, now_ms()).await.map_err(ListError::from)?;
     let series = open_series(&dir.join("series.db"), &config.series()).await;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
-    let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
-    Ok(Prepared {
+    let revocations = revocation::ListKeeper::open(&dir, &authority, &store).await?;
+    Ok(PreparedConsole {
         config,
         started_by: StartedBy::Console,
         authority,
@@ -198,18 +201,18 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
 }
 
 /// The same with an absolute folder: the program that feeds a revocation list to a broker is told a path in it.
-fn anchored(config: Config) -> Result<Config, StartError> {
+fn anchored(config: Config) -> Result<Config, ConsoleError> {
     match folders::absolute(&config.data_dir) {
         Ok(data_dir) => Ok(Config { data_dir, ..config }),
-        Err(source) => Err(StartError::Folder { path: config.data_dir, source }),
+        Err(source) => Err(ConsoleError::Folder { path: config.data_dir, source }),
     }
 }
 
 /// Sees to it that files which the console makes anew when they are not there can be made. Of others, as the store itself and the
 /// authority's keys, a person has to say what shall become of what is in their place.
-fn clear_places(dir: &Path, names: &[&str]) -> Result<(), StartError> {
-    files::clear_places(dir, files::Place::File, names)
-        .map_err(|source| StartError::Folder { path: dir.to_owned(), source })
+fn clear_places(dir: &Path, names: &[&str]) -> Result<(), ConsoleError> {
+    files::clear_places(dir, files::RoleFile::File, names)
+        .map_err(|source| ConsoleError::Folder { path: dir.to_owned(), source })
 }
 
 /// Opens the authority of a console's folder. Only in a folder that has served no fleet yet it may be made: hosts trust the one that
@@ -223,7 +226,7 @@ pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
 }
 
 /// Opens the store for measurements. A console does without one that cannot be opened: everything else of it is worth more than charts.
-async fn open_series(path: &Path, settings: &muster_series::Settings) -> SeriesStore {
+async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> SeriesStore {
     use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
     let error = match SeriesStore::open_with(path, settings).await {
         Ok(series) => return series,
@@ -246,22 +249,22 @@ async fn open_series(path: &Path, settings: &muster_series::Settings) -> SeriesS
 }
 
 /// Takes the lock that a second console on the same data would need.
-fn lock(dir: &Path) -> Result<File, StartError> {
-    let folder = |source| StartError::Folder { path: dir.to_owned(), source };
+fn lock(dir: &Path) -> Result<File, ConsoleError> {
+    let folder = |source| ConsoleError::Folder { path: dir.to_owned(), source };
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock")).map_err(folder)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StartError::InUse { path: dir.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(ConsoleError::InUse { path: dir.to_owned() }),
         Err(TryLockError::Error(source)) => Err(folder(source)),
     }
 }
 
-fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    let error = |source| StartError::Listen { what, setting, address, source };
+fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, ConsoleError> {
+    let error = |source| ConsoleError::Listen { what, setting, address, source };
     muster_guard::listen(address).map_err(error)
 }
 
-impl Prepared {
+impl PreparedConsole {
     /// The authority, for whoever starts a broker that this console will connect to.
     #[must_use]
     pub fn authority(&self) -> &Authority {
@@ -270,7 +273,7 @@ impl Prepared {
 
     /// The revocation list, for the same, and what becomes of it once the console runs.
     #[must_use]
-    pub fn revocations(&self) -> revocation::List {
+    pub fn revocations(&self) -> SharedPem {
         self.revocations.list()
     }
 
@@ -316,7 +319,7 @@ impl Prepared {
     ///
     /// # Errors
     /// If the broker's address is none, or a certificate cannot be made.
-    pub async fn start(self) -> Result<RunningConsole, StartError> {
+    pub async fn start(self) -> Result<RunningConsole, ConsoleError> {
         let urls = self.urls();
         let address = parse_broker_url(&self.config.broker_url)?;
         let (web_tls, hosts_tls) = servers_tls(&self.authority, &self.config)?;
@@ -326,7 +329,7 @@ impl Prepared {
         let (certificate, key) = self.authority.issue_client(&identity, CLIENT_LIFETIME)?;
         let tls = pki::client(self.authority.certificate_pem(), &certificate, &key).map_err(tls_error)?;
         let (dispatch, dispatch_events) = mpsc::channel(dispatch::EVENTS);
-        let (link, handle, queues) = Link::new(dispatch.clone());
+        let (link, handle, queues) = ConsoleLink::new(dispatch.clone());
         let link_config = LinkConfig {
             id: self.config.id.clone(),
             address,
@@ -337,14 +340,14 @@ impl Prepared {
         // For `muster login --new-link`, which is another process.
         let path = self.config.data_dir.join(WEB_URL);
         files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE)
-            .map_err(|source| StartError::Folder { path: path.clone(), source })?;
-        register::write_mark(&self.config.data_dir, &self.store).await.map_err(RevocationError::from)?;
-        let dated = Dated::new(self.store.signed_ms().await?, now_ms());
+            .map_err(|source| ConsoleError::Folder { path: path.clone(), source })?;
+        register::write_mark(&self.config.data_dir, &self.store).await.map_err(ListError::from)?;
+        let dated = SigningTime::new(self.store.signed_ms().await?, now_ms());
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let label_generations = store::label::generations(self.store.read()).await?;
         let has_labels = store::label::heard(self.store.read()).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConsoleState {
             current: RwLock::new(Arc::new(self.config.clone())),
             config: self.config,
             started_by: self.started_by,
@@ -357,11 +360,11 @@ impl Prepared {
             artifacts: self.artifacts,
             content: tokio::sync::Mutex::default(),
             link: handle,
-            owed: ingest::Owed::default(),
-            tellings: telling::Tellings::new(generations),
-            labels: label::Labels::new(telling::Tellings::new(label_generations), has_labels),
+            owed: ingest::OwedAcks::default(),
+            tellings: document_sync::DocumentSync::new(generations),
+            labels: label::Labels::new(document_sync::DocumentSync::new(label_generations), has_labels),
             labelling: tokio::sync::Mutex::default(),
-            fleet: fleet::Fleet::default(),
+            fleet: fleet::LatestMeasurements::default(),
             dispatch,
             dated,
             host_clocks: upkeep::HostClocks::default(),
@@ -378,16 +381,17 @@ impl Prepared {
             let message = format!(
                 "there are no charts, and what hosts measure waits with them, for the store for measurements is left out: {reason}"
             );
-            shared.notices.raise(notice::Trouble::SeriesLeftOut, message, now_ms());
+            shared.notices.raise(notice::NoticeKind::SeriesLeftOut, message, now_ms());
         }
         let console = Console { shared: Arc::clone(&shared) };
         let tasks = TaskTracker::new();
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
-        let rules = telling::run(Arc::clone(&shared), |shared| &shared.tellings, alert::tell, shutdown.clone());
+        let rules = document_sync::run(Arc::clone(&shared), |shared| &shared.tellings, alert::tell, shutdown.clone());
         tasks.spawn(rules);
-        let labels = telling::run(Arc::clone(&shared), |shared| &shared.labels.tellings, label::tell, shutdown.clone());
+        let labels =
+            document_sync::run(Arc::clone(&shared), |shared| &shared.labels.tellings, label::tell, shutdown.clone());
         tasks.spawn(labels);
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
@@ -398,21 +402,21 @@ impl Prepared {
         tasks.spawn(upkeep::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(vitals::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
-        tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(status_series::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(fleet::record(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
         let stop = shutdown.clone();
-        tasks.spawn(async move { stop.run_until_cancelled(Lines::of_process().run()).await });
+        tasks.spawn(async move { stop.run_until_cancelled(LineLimiter::of_process().run()).await });
         muster_guard::make_room(CONNECTIONS_MAX, &self.web);
-        let web = Server {
+        let web = HttpServer {
             name: "web",
             listener: self.web,
             tls: speaks_tls.then(|| web_tls.subscribe()),
             router: web_router(&console),
         };
-        let hosts = Server {
+        let hosts = HttpServer {
             name: "hosts",
             listener: self.hosts,
             tls: Some(hosts_tls.subscribe()),
@@ -437,7 +441,7 @@ impl Prepared {
 }
 
 /// TLS for both listeners, with a certificate that is made now for the names that the configuration has now.
-fn servers_tls(authority: &Authority, config: &Config) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), StartError> {
+fn servers_tls(authority: &Authority, config: &Config) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), ConsoleError> {
     let (certificate, key) = authority.issue_server(&config.certificate_names())?;
     let of = |hosts| server_tls(authority, &certificate, &key, hosts);
     Ok((of(false)?, of(true)?))
@@ -451,12 +455,12 @@ pub(super) fn web_router(console: &Console) -> Router {
         .merge(prometheus::router(console.clone()))
 }
 
-fn tls_error(error: impl std::fmt::Display) -> StartError {
-    StartError::Tls(error.to_string())
+fn tls_error(error: impl std::fmt::Display) -> ConsoleError {
+    ConsoleError::Tls(error.to_string())
 }
 
 /// TLS for a listener. Where hosts connect, their certificates are asked for, and checked if shown.
-fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Result<Arc<ServerConfig>, StartError> {
+fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Result<Arc<ServerConfig>, ConsoleError> {
     let chain = pki::certificates("the console's certificate", chain).map_err(tls_error)?;
     let key = pki::private_key("the console's key", key).map_err(tls_error)?;
     let builder = ServerConfig::builder_with_provider(pki::provider())
@@ -473,7 +477,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
 }
 
 /// Forgets what is over, now and then.
-async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
+async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
         let now = now_ms();
         let before = dispatch::before(now, shared.current().command_retention());
@@ -487,7 +491,7 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let issued = issued + store::removed::sweep(store.write(), now).await?;
             let issued = issued + store::content::sweep_assigned(store.write()).await?;
             if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
-                shared.changed(super::Change::Alert(None));
+                shared.changed(super::page_change::PageChange::Alert(None));
             }
             let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
             let given = store.give_back().await?;
@@ -514,7 +518,7 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
 ///
 /// # Errors
 /// If something of it cannot be done; nothing runs then.
-pub async fn start(config: Config) -> Result<RunningConsole, StartError> {
+pub async fn start(config: Config) -> Result<RunningConsole, ConsoleError> {
     prepare(config).await?.start().await
 }
 
@@ -557,7 +561,7 @@ impl RunningConsole {
     ///
     /// # Errors
     /// If a certificate cannot be made; nothing has changed then.
-    pub fn reload(&self, config: Config) -> Result<Vec<String>, StartError> {
+    pub fn reload(&self, config: Config) -> Result<Vec<String>, ConsoleError> {
         let shared = &self.console.shared;
         let config = anchored(config)?;
         let (web, hosts) = servers_tls(&shared.authority, &config)?;
@@ -574,7 +578,7 @@ impl RunningConsole {
     ///
     /// # Errors
     /// As for [`RunningConsole::reload`].
-    pub fn renew(&self) -> Result<(), StartError> {
+    pub fn renew(&self) -> Result<(), ConsoleError> {
         let config = Config::clone(&self.console.shared.current());
         self.reload(config).map(drop)
     }
@@ -593,7 +597,7 @@ impl RunningConsole {
 
     /// The revocation list, and what becomes of it.
     #[must_use]
-    pub fn revocations(&self) -> revocation::List {
+    pub fn revocations(&self) -> SharedPem {
         self.console.shared.revocations.clone()
     }
 
@@ -620,10 +624,10 @@ impl RunningConsole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::testing::config;
+    use crate::testing::config;
 
     #[tokio::test]
-    async fn it_starts_stops_and_starts_again_on_the_same_data() {
+    async fn console_restarts_on_the_same_data() {
         let dir = tempfile::tempdir().unwrap();
         let first = start(config(dir.path())).await.unwrap();
         let fingerprint = first.console().shared.authority.fingerprint().clone();
@@ -639,17 +643,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = start(config(dir.path())).await.unwrap();
         let second = prepare(config(dir.path())).await;
-        assert!(matches!(second, Err(StartError::InUse { .. })), "{second:?}");
+        assert!(matches!(second, Err(ConsoleError::InUse { .. })), "{second:?}");
         first.stop().await;
     }
 
     #[tokio::test]
-    async fn a_port_that_is_taken_is_named_with_its_setting() {
+    async fn taken_port_is_named_with_its_setting() {
         let dir = tempfile::tempdir().unwrap();
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = Config { hosts_listen: taken.local_addr().unwrap(), ..config(dir.path()) };
         let error = prepare(config.clone()).await.unwrap_err();
-        assert!(matches!(error, StartError::Listen { what: "hosts", .. }));
+        assert!(matches!(error, ConsoleError::Listen { what: "hosts", .. }));
         assert!(
             error.to_string().contains("hint: another program listens there; choose another port with hosts_listen"),
             "{error}"
@@ -660,7 +664,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_other_authority_takes_the_place_of_one_that_is_lost() {
+    async fn lost_authority_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         start(config(dir.path())).await.unwrap().stop().await;
         let authority = dir.path().join("console/authority");
@@ -672,13 +676,13 @@ mod tests {
                 std::fs::remove_file(dir.path().join("console/console.db")).unwrap();
             }
             let error = prepare(config(dir.path())).await.unwrap_err();
-            assert!(matches!(error, StartError::Authority(AuthorityError::Missing { .. })), "{error}");
+            assert!(matches!(error, ConsoleError::Authority(AuthorityError::Missing { .. })), "{error}");
             assert!(!authority.join("authority.key").exists());
         }
     }
 
     #[tokio::test]
-    async fn a_series_store_that_cannot_be_opened_is_left_out() {
+    async fn unusable_series_store_is_disabled() {
         for broken in ["folder", "newer"] {
             let dir = tempfile::tempdir().unwrap();
             start(config(dir.path())).await.unwrap().stop().await;
@@ -710,16 +714,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_cannot_be_made_is_named() {
+    async fn uncreatable_folder_is_named() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("console"), "a file").unwrap();
         let error = prepare(config(dir.path())).await.unwrap_err();
-        assert!(matches!(error, StartError::Folder { .. }), "{error}");
+        assert!(matches!(error, ConsoleError::Folder { .. }), "{error}");
         assert!(error.to_string().contains("hint: "), "{error}");
     }
 
     #[tokio::test]
-    async fn configuration_that_is_read_anew_is_taken_as_far_as_it_can_be() {
+    async fn reload_applies_changeable_settings() {
         let dir = tempfile::tempdir().unwrap();
         let before = config(dir.path());
         let running = start(before.clone()).await.unwrap();
@@ -733,10 +737,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broker_address_that_is_none_is_told_before_anything_runs() {
+    async fn invalid_broker_address_is_refused_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { broker_url: "tcp://x".to_owned(), ..config(dir.path()) };
         let error = start(config).await.unwrap_err();
-        assert!(matches!(error, StartError::BrokerUrl(_)), "{error}");
+        assert!(matches!(error, ConsoleError::BrokerUrl(_)), "{error}");
     }
 }

@@ -1,7 +1,9 @@
-//! A console for tests: real files, real listeners on free ports, and a broker that is not there.
+//! Fixtures: a console with real files and real listeners on free ports, without a broker.
 
 use std::{sync::Arc, time::Duration};
 
+use muster_bus::sealing::HostKey;
+use muster_net::{http, pki};
 use muster_topics::{
     V1,
     command::{Exec, Verb},
@@ -12,8 +14,7 @@ use muster_topics::{
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Client, Response, StatusCode};
 
-use super::{Console, RunningConsole, Shared, config::Config, prepare};
-use crate::{api, http, pki, sealing::HostKey};
+use super::{Console, RunningConsole, config::Config, prepare, state::ConsoleState};
 
 pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
@@ -41,7 +42,7 @@ impl Fixture {
         Self { console: running.console(), dir, running }
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<ConsoleState> {
         &self.console.shared
     }
 
@@ -52,7 +53,7 @@ impl Fixture {
 
     /// A token for a host that is there already, if one is named.
     pub(super) async fn token_for(&self, replaces: Option<HostId>) -> JoinToken {
-        let new = api::NewToken { ttl_s: None, replaces: replaces.map(|host| host.to_string()) };
+        let new = muster_api::NewToken { ttl_s: None, replaces: replaces.map(|host| host.to_string()) };
         let token = self.console.create_token(&admin(), new).await.unwrap();
         token.token.parse().unwrap()
     }
@@ -93,9 +94,9 @@ impl Fixture {
     }
 
     /// A command that waits for these hosts.
-    pub(super) async fn command(&self, hosts: &[HostId]) -> api::Command {
-        let target = api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
-        let command = api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    pub(super) async fn command(&self, hosts: &[HostId]) -> muster_api::Command {
+        let target = muster_api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+        let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
         self.console.submit(&admin(), command).await.unwrap()
     }
 }

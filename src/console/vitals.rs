@@ -1,9 +1,9 @@
-//! The console measures itself, and has its recorder keep that beside what hosts measure: how many hosts there are and how they are, commands
-//! that are open, alerts that hold, what its stores take, and what it costs its machine.
+//! Records the console's own metrics beside those of hosts: the number of hosts by state, open commands, active
+//! alerts, sizes of its stores, and its use of the machine.
 //!
-//! Each point has the label `instance="console"`, and none has `host`: they are of no host.
+//! Each point has the label `instance="console"`, and none has `host`, because they belong to no host.
 //!
-//! **Invariant: what cannot be found out is left out**, and the rest is told all the same.
+//! **Invariant: a value that cannot be read is left out**, and the others are recorded.
 
 use std::{
     fs,
@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_base::clock::now_ms;
 use muster_topics::{Millis, alert::Severity, metric::Point};
 use nix::{
     sys::resource::{UsageWho, getrusage},
@@ -22,10 +23,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Shared, ingest,
+    ingest,
+    state::ConsoleState,
     store::{self, StoreError, alert},
 };
-use crate::{api, clock::now_ms};
 
 /// As often as agents tell of themselves.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -35,7 +36,7 @@ const ALERTS_MAX: u32 = 10_000;
 const PAGE_BYTES: u64 = 4_096;
 
 /// Measures until the console stops.
-pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let mut processor = Processor::default();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -58,7 +59,7 @@ fn point(measurement: &str, tag: Option<(&str, &str)>, at_ms: Millis) -> Point {
 }
 
 /// What is so now.
-async fn sample(shared: &Shared, processor: &mut Processor, at_ms: Millis) -> Vec<Point> {
+async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis) -> Vec<Point> {
     let mut points = Vec::with_capacity(24);
     match of_stores(shared, at_ms).await {
         Ok(found) => points.extend(found),
@@ -81,7 +82,7 @@ async fn sample(shared: &Shared, processor: &mut Processor, at_ms: Millis) -> Ve
     points
 }
 
-async fn of_stores(shared: &Shared, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
+async fn of_stores(shared: &ConsoleState, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
     let db = shared.store.read();
     let hosts = store::host::presences(db).await?.known(shared.link.lost_ms());
     let open = store::command::open_count(db).await?;
@@ -103,7 +104,7 @@ async fn of_stores(shared: &Shared, at_ms: Millis) -> Result<Vec<Point>, StoreEr
     Ok(points)
 }
 
-fn external(store: &api::MetricStore, at_ms: Millis) -> Point {
+fn external(store: &muster_api::MetricStore, at_ms: Millis) -> Point {
     point("muster_console_external", Some(("store", store.name.as_str())), at_ms)
         .field("waiting_bytes", store.waiting_bytes as f64)
         .field("waiting", store.waiting_lines as f64)
@@ -148,10 +149,10 @@ impl Processor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::testing::Fixture;
+    use crate::testing::Fixture;
 
     #[tokio::test]
-    async fn the_console_measures_itself_into_its_own_store() {
+    async fn console_metrics_are_recorded() {
         let fixture = Fixture::new().await;
         let host = fixture.member("till-7").await;
         fixture.command(&[host.id]).await;

@@ -1,4 +1,4 @@
-//! Room for the descriptors of connections: each is an open file of this process.
+//! Raises the limit of open files, because each connection needs a descriptor.
 
 use std::os::fd::AsFd;
 
@@ -14,12 +14,12 @@ const OTHERS: u64 = 256;
 
 /// How many files may be open, and whether these are all that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Room {
+struct DescriptorLimit {
     files: u64,
     is_enough: bool,
 }
 
-impl Room {
+impl DescriptorLimit {
     fn within(hard: u64, clients: usize) -> Self {
         let wanted = (clients as u64).saturating_add(OTHERS);
         Self { files: wanted.min(hard), is_enough: wanted <= hard }
@@ -37,7 +37,7 @@ impl Room {
 /// `any` is an open file, whichever.
 pub fn make_room(clients: usize, any: impl AsFd) {
     match raise(clients) {
-        Ok(Room { files, is_enough }) => {
+        Ok(DescriptorLimit { files, is_enough }) => {
             if !is_enough {
                 tracing::warn!(
                     files,
@@ -54,9 +54,9 @@ pub fn make_room(clients: usize, any: impl AsFd) {
     }
 }
 
-fn raise(clients: usize) -> nix::Result<Room> {
+fn raise(clients: usize) -> nix::Result<DescriptorLimit> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let room = Room::within(hard, clients);
+    let room = DescriptorLimit::within(hard, clients);
     if soft < room.files {
         setrlimit(Resource::RLIMIT_NOFILE, room.files, hard)?;
     }
@@ -74,10 +74,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_had_as_far_as_the_system_lets() {
-        assert_eq!(Room::within(524_288, 10_000), Room { files: 10_256, is_enough: true });
-        assert_eq!(Room::within(4_096, 10_000), Room { files: 4_096, is_enough: false });
-        assert_eq!(Room::within(u64::MAX, usize::MAX), Room { files: u64::MAX, is_enough: true });
+    fn limit_is_raised_as_far_as_allowed() {
+        assert_eq!(DescriptorLimit::within(524_288, 10_000), DescriptorLimit { files: 10_256, is_enough: true });
+        assert_eq!(DescriptorLimit::within(4_096, 10_000), DescriptorLimit { files: 4_096, is_enough: false });
+        assert_eq!(DescriptorLimit::within(u64::MAX, usize::MAX), DescriptorLimit { files: u64::MAX, is_enough: true });
     }
 
     #[cfg(target_os = "linux")]

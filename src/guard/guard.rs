@@ -1,4 +1,4 @@
-//! A guard for tasks: who accepts connections asks it for a [`Place`] for each.
+//! A guard for tasks: a listener asks it for a [`ConnectionPlace`] for each connection.
 
 use std::{
     collections::HashMap,
@@ -19,16 +19,16 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     listen::has_spoken,
     origin::{Origin, RecentLogins},
-    places::{Activity, Limits, Offer, Places},
+    places::{Admission, ConnectionActivity, ConnectionPlaces, PlaceLimits},
 };
 
 /// What stands in front of one listener.
 #[derive(Clone, Debug)]
-pub struct Guard(Arc<Inner>);
+pub struct Guard(Arc<GuardShared>);
 
 #[derive(Debug)]
-struct Inner {
-    state: Mutex<State>,
+struct GuardShared {
+    state: Mutex<GuardState>,
     /// Of all listeners of a server together.
     logins: Arc<Mutex<RecentLogins>>,
     /// A place was given back.
@@ -36,8 +36,8 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct State {
-    places: Places,
+struct GuardState {
+    places: ConnectionPlaces,
     /// What tells the connections to end, by their places.
     evictions: HashMap<u64, CancellationToken>,
 }
@@ -49,9 +49,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Guard {
     /// For a listener. `logins` is what all listeners of a server have in common.
     #[must_use]
-    pub fn new(limits: Limits, logins: &Arc<Mutex<RecentLogins>>) -> Self {
-        let state = State { places: Places::new(limits), evictions: HashMap::new() };
-        Self(Arc::new(Inner { state: Mutex::new(state), logins: Arc::clone(logins), freed: Notify::new() }))
+    pub fn new(limits: PlaceLimits, logins: &Arc<Mutex<RecentLogins>>) -> Self {
+        let state = GuardState { places: ConnectionPlaces::new(limits), evictions: HashMap::new() };
+        Self(Arc::new(GuardShared { state: Mutex::new(state), logins: Arc::clone(logins), freed: Notify::new() }))
     }
 
     /// How many places are taken.
@@ -61,10 +61,10 @@ impl Guard {
     }
 
     /// A place for a connection that has been accepted; nothing if it is to be closed at once.
-    pub async fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Option<Place> {
+    pub async fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Option<ConnectionPlace> {
         let origin = Origin::of(peer.ip());
         // Who has said something by now waits for us from now on.
-        let activity = if has_spoken(stream) { Activity::Working } else { Activity::Silent };
+        let activity = if has_spoken(stream) { ConnectionActivity::Working } else { ConnectionActivity::Silent };
         loop {
             let mut freed = pin!(self.0.freed.notified());
             // What is given back after this is not missed.
@@ -80,29 +80,29 @@ impl Guard {
     }
 
     /// A place, or none; or until when to wait.
-    fn offer(&self, origin: Origin, activity: Activity) -> Result<Option<Place>, Instant> {
+    fn offer(&self, origin: Origin, activity: ConnectionActivity) -> Result<Option<ConnectionPlace>, Instant> {
         let now = Instant::now();
         let mut state = lock(&self.0.state);
         let logins = lock(&self.0.logins);
         let number = match state.places.offer(now, origin, activity, |origin| logins.contains(origin, now)) {
-            Offer::Admit(number) => number,
-            Offer::Evict { admitted, evicted } => {
+            Admission::Admit(number) => number,
+            Admission::Evict { admitted, evicted } => {
                 if let Some(eviction) = state.evictions.remove(&evicted) {
                     eviction.cancel();
                 }
                 admitted
             }
-            Offer::Refuse => return Ok(None),
-            Offer::Wait(until) => return Err(until),
+            Admission::Refuse => return Ok(None),
+            Admission::Wait(until) => return Err(until),
         };
         let eviction = CancellationToken::new();
         state.evictions.insert(number, eviction.clone());
-        Ok(Some(Place {
+        Ok(Some(ConnectionPlace {
             inner: Arc::clone(&self.0),
             number,
             origin,
             eviction,
-            has_spoken: activity != Activity::Silent,
+            has_spoken: activity != ConnectionActivity::Silent,
             has_logged_in: AtomicBool::new(false),
         }))
     }
@@ -110,8 +110,8 @@ impl Guard {
 
 /// A connection's place, given back when it is dropped.
 #[derive(Debug)]
-pub struct Place {
-    inner: Arc<Inner>,
+pub struct ConnectionPlace {
+    inner: Arc<GuardShared>,
     number: u64,
     origin: Origin,
     eviction: CancellationToken,
@@ -119,7 +119,7 @@ pub struct Place {
     has_logged_in: AtomicBool,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Whom the connection counts for.
     #[must_use]
     pub fn origin(&self) -> Origin {
@@ -133,12 +133,12 @@ impl Place {
     }
 
     /// The connection does this, from now on.
-    pub fn set(&self, activity: Activity) {
+    pub fn set(&self, activity: ConnectionActivity) {
         self.set_since(activity, Instant::now());
     }
 
     /// The connection does this, and has since then.
-    pub fn set_since(&self, activity: Activity, since: Instant) {
+    pub fn set_since(&self, activity: ConnectionActivity, since: Instant) {
         lock(&self.inner.state).places.set(self.number, activity, since);
     }
 
@@ -174,18 +174,18 @@ impl Place {
         let mut waits = false;
         poll_fn(|context| {
             if waits {
-                self.set_since(Activity::Working, began);
+                self.set_since(ConnectionActivity::Working, began);
             }
             let polled = whole.as_mut().poll(context);
             waits = polled.is_pending();
-            self.set_since(if waits { Activity::Opening } else { Activity::Working }, began);
+            self.set_since(if waits { ConnectionActivity::Opening } else { ConnectionActivity::Working }, began);
             polled
         })
         .await
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut state = lock(&self.inner.state);
         state.places.leave(self.number);
@@ -218,13 +218,13 @@ mod tests {
 
     impl Case {
         async fn new(places: usize, grace: Duration) -> Self {
-            let limits = Limits { places, share: places, origin_max: usize::MAX, grace };
+            let limits = PlaceLimits { places, share: places, origin_max: usize::MAX, grace };
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             Self { guard: Guard::new(limits, &Arc::default()), listener, clients: Vec::new() }
         }
 
         /// The place of another connection, which has said something or nothing.
-        async fn admit(&mut self, speaks: bool) -> Place {
+        async fn admit(&mut self, speaks: bool) -> ConnectionPlace {
             let mut client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
             let (server, peer) = self.listener.accept().await.unwrap();
             if speaks {
@@ -253,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn connection_that_was_just_accepted_is_not_heard_before_it_speaks() {
         let listener = crate::listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let limits = Limits { places: 1, share: 1, origin_max: usize::MAX, grace: PATIENCE };
+        let limits = PlaceLimits { places: 1, share: 1, origin_max: usize::MAX, grace: PATIENCE };
         let guard = Guard::new(limits, &Arc::default());
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, peer) = listener.accept().await.unwrap();

@@ -1,20 +1,20 @@
-//! What stands in front of every listener, so that a stranger costs nothing: broker and console use it alike, and it knows
-//! nothing of either.
+//! Protects listeners against strangers: limits connections, slow clients and log lines. Broker and console use it, and it depends on
+//! neither.
 //!
 //! Modules, in reading order:
 //!
-//! - `origin`: whom a connection counts for, by its address; which of them had a login lately
-//! - `places`: the places of a listener, and whose is given to another when there are no more; a state machine without IO
-//! - `guard`: the same for tasks: a [`Guard`] for each listener, a [`Place`] for each connection
-//! - `listen`: sockets that listen, and whether a connection has said anything
-//! - `descriptors`: room for as many sockets as may come
-//! - `stall`: a stream whose other end has to take what is written
-//! - `lines`: what is logged of peers, and how much of it at most
+//! - `origin`: the origin of a connection, by its address, and which origins had a login lately
+//! - `places`: the places of a listener, and which connection gives way when they are full; a state machine without IO
+//! - `guard`: the same for tasks: a [`Guard`] for each listener, a [`ConnectionPlace`] for each connection
+//! - `listen`: listening sockets, and whether a connection has sent anything
+//! - `descriptors`: the limit of open files
+//! - `stall`: a stream whose peer has to read
+//! - `lines`: a limit on log lines about peers
 //!
-//! **Invariant: to be accepted, a connection waits for nobody who is waited for.** While all places are taken, the one who
-//! has been waited for longest gives way, and one that says nothing does before one that speaks.
+//! **Invariant: an honest client is admitted however many silent ones wait.** While all places are taken, the connection that
+//! has been waited for longest gives way, and a silent one before one that has sent something.
 //!
-//! **Invariant: each listener has places of its own**, so that what is done to one is not felt at another.
+//! **Invariant: each listener has places of its own**, so that an attack on one does not affect another.
 
 mod descriptors;
 mod guard;
@@ -26,12 +26,12 @@ mod stall;
 
 pub use self::{
     descriptors::make_room,
-    guard::{Guard, Place},
-    lines::{Kind, Lines},
+    guard::{ConnectionPlace, Guard},
+    lines::{LineKind, LineLimiter},
     listen::{has_spoken, listen},
     origin::{Origin, RecentLogins},
-    places::{Activity, Limits, Offer, Places},
-    stall::WriteLimit,
+    places::{Admission, ConnectionActivity, ConnectionPlaces, PlaceLimits},
+    stall::TimedWriter,
 };
 
 #[doc(hidden)]

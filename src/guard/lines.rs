@@ -1,8 +1,8 @@
-//! What is logged of peers, and how much of it at most.
+//! Limits log lines about peers.
 //!
-//! Whoever can reach a listener can have things said about them, and so can a host that has gone wild. Each line about a
-//! peer passes here: of one subject and kind a few, then one in a while, which says how many there were in between; and of
-//! all together no more than fills a disk in a month. What is left out is counted, and the count is told.
+//! Everybody who reaches a listener can cause log lines, and so can a host that has gone wild. Each line about a
+//! peer passes here: of one subject and kind a few, then one from time to time with the number of those left out; and of
+//! all together no more than fills a disk in a month.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use std::{
 /// Subjects and kinds that are remembered. Beyond it nothing new is logged until some are forgotten.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Lines in a second, of all peers together: with [`Lines::TEXT_MAX_BYTES`] of what a peer said in each, some 8 KB.
+/// Lines in a second, of all peers together: with [`LineLimiter::TEXT_MAX_BYTES`] of what a peer said in each, some 8 KB.
 const LINES_PER_SECOND: u32 = 15;
 
 /// And at once: what somebody who looks at the log reads through.
@@ -25,13 +25,13 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A kind of line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct LineKind {
     name: &'static str,
     burst: u32,
     every: Duration,
 }
 
-impl Kind {
+impl LineKind {
     /// One that is logged once for each subject, and then no more than once in `every_s` seconds.
     #[must_use]
     pub const fn new(name: &'static str, every_s: u64) -> Self {
@@ -47,12 +47,12 @@ impl Kind {
 
 /// Tokens that come back with time.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct TokenBucket {
     tokens: u32,
     since: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn full(burst: u32, now: Instant) -> Self {
         Self { tokens: burst, since: now }
     }
@@ -75,38 +75,38 @@ impl Bucket {
 
 /// What limits the lines about peers.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineLimiter {
     /// Nobody outside can choose subjects that are taken for one.
     hasher: RandomState,
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug)]
-struct State {
-    seen: HashMap<(u64, Kind), Seen>,
-    all: Bucket,
+struct LimiterState {
+    seen: HashMap<(u64, LineKind), PeerLines>,
+    all: TokenBucket,
     /// Lines for which there was no room, by kind; a program has some twenty.
     left_out: HashMap<&'static str, u64>,
 }
 
 #[derive(Debug)]
-struct Seen {
-    bucket: Bucket,
+struct PeerLines {
+    bucket: TokenBucket,
     latest: Instant,
     left_out: u64,
 }
 
-impl Default for Lines {
+impl Default for LineLimiter {
     fn default() -> Self {
-        let all = Bucket::full(BURST, Instant::now());
+        let all = TokenBucket::full(BURST, Instant::now());
         Self {
             hasher: RandomState::new(),
-            state: Mutex::new(State { seen: HashMap::new(), all, left_out: HashMap::new() }),
+            state: Mutex::new(LimiterState { seen: HashMap::new(), all, left_out: HashMap::new() }),
         }
     }
 }
 
-impl Lines {
+impl LineLimiter {
     /// How long what a peer has said may stand in a line, escapes included.
     pub const TEXT_MAX_BYTES: usize = 240;
 
@@ -125,18 +125,18 @@ impl Lines {
 
     /// The one of this process, as its log is one.
     pub fn of_process() -> &'static Self {
-        static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
+        static LINES: LazyLock<LineLimiter> = LazyLock::new(LineLimiter::default);
         &LINES
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LimiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note of a line about `subject`. If it is to be logged, says how many like it were not since the last one.
-    pub fn note(&self, subject: impl Hash, kind: Kind, now: Instant) -> Option<u64> {
+    pub fn note(&self, subject: impl Hash, kind: LineKind, now: Instant) -> Option<u64> {
         let key = (self.hasher.hash_one(subject), kind);
-        let State { seen, all, left_out } = &mut *self.state();
+        let LimiterState { seen, all, left_out } = &mut *self.state();
         if !seen.contains_key(&key) && seen.len() >= REMEMBERED_MAX {
             sweep(seen, left_out, now);
             if seen.len() >= REMEMBERED_MAX {
@@ -144,7 +144,7 @@ impl Lines {
                 return None;
             }
         }
-        let fresh = || Seen { bucket: Bucket::full(kind.burst, now), latest: now, left_out: 0 };
+        let fresh = || PeerLines { bucket: TokenBucket::full(kind.burst, now), latest: now, left_out: 0 };
         let one = seen.entry(key).or_insert_with(fresh);
         one.latest = now;
         if !one.bucket.take(kind.burst, kind.every, now) {
@@ -160,7 +160,7 @@ impl Lines {
 
     /// What was left out and is not going to be told with another line, by kind. It is told once.
     pub fn left_out(&self, now: Instant) -> Vec<(&'static str, u64)> {
-        let State { seen, left_out, .. } = &mut *self.state();
+        let LimiterState { seen, left_out, .. } = &mut *self.state();
         sweep(seen, left_out, now);
         let mut told: Vec<_> = left_out.drain().collect();
         told.sort_unstable();
@@ -180,7 +180,7 @@ impl Lines {
 }
 
 /// Forgets those of whom nothing came for as long as they are quiet.
-fn sweep(seen: &mut HashMap<(u64, Kind), Seen>, left_out: &mut HashMap<&'static str, u64>, now: Instant) {
+fn sweep(seen: &mut HashMap<(u64, LineKind), PeerLines>, left_out: &mut HashMap<&'static str, u64>, now: Instant) {
     seen.retain(|(_, kind), one| {
         let is_over = now.saturating_duration_since(one.latest) >= kind.every;
         if is_over && one.left_out > 0 {
@@ -190,14 +190,14 @@ fn sweep(seen: &mut HashMap<(u64, Kind), Seen>, left_out: &mut HashMap<&'static 
     });
 }
 
-/// Logs a line about a peer, if [`Lines`] lets it: `log_peer!(WARN, subject, KIND, field = value, "words")`.
+/// Logs a line about a peer, if [`LineLimiter`] lets it: `log_peer!(WARN, subject, KIND, field = value, "words")`.
 #[macro_export]
 macro_rules! log_peer {
     ($level:ident, $subject:expr, $kind:expr, $($line:tt)+) => {
         // What nobody reads takes no room from what somebody does.
         if $crate::tracing::enabled!($crate::tracing::Level::$level)
             && let Some(left_out) =
-                $crate::Lines::of_process().note($subject, $kind, ::std::time::Instant::now())
+                $crate::LineLimiter::of_process().note($subject, $kind, ::std::time::Instant::now())
         {
             let not_logged = Some(left_out).filter(|count| *count > 0);
             $crate::tracing::event!($crate::tracing::Level::$level, not_logged, $($line)+);
@@ -209,8 +209,8 @@ macro_rules! log_peer {
 mod tests {
     use super::*;
 
-    const REFUSED: Kind = Kind::new("refused", 600);
-    const CONNECTED: Kind = Kind::new("connected", 60).burst(3);
+    const REFUSED: LineKind = LineKind::new("refused", 600);
+    const CONNECTED: LineKind = LineKind::new("connected", 60).burst(3);
 
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn one_line_per_subject_and_kind_in_a_while() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (LineLimiter::default(), Instant::now());
         for (subject, kind, after_s, expected) in [
             ("anna", REFUSED, 0, Some(0)),
             ("anna", REFUSED, 1, None),
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn burst_passes_and_then_one_in_a_while() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (LineLimiter::default(), Instant::now());
         for (after_s, expected) in [
             (0, Some(0)),
             (0, Some(0)),
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn all_together_are_bounded_and_what_is_left_out_is_told_once() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (LineLimiter::default(), Instant::now());
         let mut logged = 0;
         for number in 0..9_000_u64 {
             let now = start + Duration::from_millis(number);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn count_of_a_flood_that_has_ended_is_told() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (LineLimiter::default(), Instant::now());
         for _ in 0..100 {
             lines.note("anna", REFUSED, start);
         }
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn subjects_that_are_remembered_are_bounded() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (LineLimiter::default(), Instant::now());
         for number in 0..2 * REMEMBERED_MAX {
             lines.note(number, REFUSED, start);
         }
@@ -290,11 +290,11 @@ mod tests {
 
     #[test]
     fn text_of_a_peer_is_cut_by_what_it_takes_in_the_log() {
-        assert_eq!(Lines::shorten("muster/h/x"), "muster/h/x");
+        assert_eq!(LineLimiter::shorten("muster/h/x"), "muster/h/x");
         for long in ["a".repeat(500), "\u{1b}[2J".repeat(200), "\u{10ffff}".repeat(500), "\u{fc}".repeat(300)] {
-            let short = Lines::shorten(&long);
+            let short = LineLimiter::shorten(&long);
             assert!(long.starts_with(short) && !short.is_empty());
-            assert!(format!("{short:?}").len() <= Lines::TEXT_MAX_BYTES + 2, "{short:?}");
+            assert!(format!("{short:?}").len() <= LineLimiter::TEXT_MAX_BYTES + 2, "{short:?}");
         }
     }
 }

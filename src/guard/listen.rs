@@ -1,4 +1,4 @@
-//! Sockets that listen, and whether a connection has said anything.
+//! Listening sockets, and whether a connection has sent anything.
 
 use std::{io, net::SocketAddr, os::fd::AsRawFd};
 

@@ -1,4 +1,4 @@
-//! Whom a connection counts for, and which of them had a login lately.
+//! The origin of a connection, and which origins had a login lately.
 
 use std::{
     collections::HashMap,

@@ -1,9 +1,9 @@
-//! The places of a listener, and whose is given to another when there are no more. Time comes in; nothing here waits.
+//! The places of a listener, and which connection gives way when they are full. Time is a parameter; nothing here waits.
 //!
-//! A connection has a place for as long as it can be told to give way: in a broker until its client has shown who it is, in
-//! an HTTP server until it ends. Who is waited for can be told so, the longer the sooner; who waits for us cannot, so
-//! that of many honest clients who come at once none loses what was done for it. They wait for a place instead, which is
-//! not long: each of those who have one is soon done, or waited for.
+//! A connection has a place as long as it can be asked to give way: in a broker until its client has authenticated, in
+//! an HTTP server until it ends. A connection that we wait for can be asked, the longer the sooner; one that waits for us cannot, so
+//! that of many honest clients that come at once none loses its progress. The others wait for a place instead, which is
+//! short: every connection with a place is soon done, or waited for.
 
 use std::{
     cmp::Reverse,
@@ -15,7 +15,7 @@ use crate::origin::Origin;
 
 /// How many places there are, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PlaceLimits {
     /// Places in all.
     pub places: usize,
     /// Places of one origin above which its own connections give way to each other although there are free places; where
@@ -29,7 +29,7 @@ pub struct Limits {
 
 /// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Activity {
+pub enum ConnectionActivity {
     /// It has said nothing at all.
     Silent,
     /// It has had an answer to all that it said.
@@ -42,7 +42,7 @@ pub enum Activity {
 
 /// What becomes of a connection that has been accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum Admission {
     /// It has the place of this number.
     Admit(u64),
     /// The same, and the connection that has the place `evicted` is to end: its place is given away.
@@ -62,26 +62,26 @@ pub enum Offer {
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct TakenPlace {
     origin: Origin,
-    activity: Activity,
+    activity: ConnectionActivity,
     /// Since when it does that.
     since: Instant,
 }
 
 /// Who has which place.
 #[derive(Debug)]
-pub struct Places {
-    limits: Limits,
+pub struct ConnectionPlaces {
+    limits: PlaceLimits,
     next: u64,
-    taken: HashMap<u64, Taken>,
+    taken: HashMap<u64, TakenPlace>,
     per_origin: HashMap<Origin, usize>,
 }
 
-impl Places {
+impl ConnectionPlaces {
     /// All free.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: PlaceLimits) -> Self {
         Self { limits, next: 0, taken: HashMap::new(), per_origin: HashMap::new() }
     }
 
@@ -106,9 +106,9 @@ impl Places {
         &mut self,
         now: Instant,
         origin: Origin,
-        activity: Activity,
+        activity: ConnectionActivity,
         is_preferred: impl Fn(Origin) -> bool,
-    ) -> Offer {
+    ) -> Admission {
         let limits = self.limits;
         let own = self.of(origin);
         let is_full = self.taken.len() >= limits.places;
@@ -117,32 +117,32 @@ impl Places {
         if is_full || among_own {
             if let Some(evicted) = self.victim(now, among_own.then_some(origin), &is_preferred) {
                 self.leave(evicted);
-                return Offer::Evict { admitted: self.take(now, origin, activity), evicted };
+                return Admission::Evict { admitted: self.take(now, origin, activity), evicted };
             }
             if own >= limits.origin_max {
-                return Offer::Refuse;
+                return Admission::Refuse;
             }
             if is_full {
-                return Offer::Wait(self.next_ripe(now));
+                return Admission::Wait(self.next_ripe(now));
             }
         }
-        Offer::Admit(self.take(now, origin, activity))
+        Admission::Admit(self.take(now, origin, activity))
     }
 
-    fn take(&mut self, now: Instant, origin: Origin, activity: Activity) -> u64 {
+    fn take(&mut self, now: Instant, origin: Origin, activity: ConnectionActivity) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.taken.insert(number, Taken { origin, activity, since: now });
+        self.taken.insert(number, TakenPlace { origin, activity, since: now });
         *self.per_origin.entry(origin).or_default() += 1;
         number
     }
 
     /// When the place's connection can be told to give way; never while it waits for us.
-    fn ripe_at(&self, taken: &Taken) -> Option<Instant> {
+    fn ripe_at(&self, taken: &TakenPlace) -> Option<Instant> {
         match taken.activity {
-            Activity::Silent | Activity::Idle => Some(taken.since),
-            Activity::Opening => Some(taken.since + self.limits.grace),
-            Activity::Working => None,
+            ConnectionActivity::Silent | ConnectionActivity::Idle => Some(taken.since),
+            ConnectionActivity::Opening => Some(taken.since + self.limits.grace),
+            ConnectionActivity::Working => None,
         }
     }
 
@@ -152,7 +152,7 @@ impl Places {
         let ripe = self.taken.iter().filter(|(_, taken)| {
             among.is_none_or(|origin| origin == taken.origin) && self.ripe_at(taken).is_some_and(|at| at <= now)
         });
-        let order = |number: u64, taken: &Taken| {
+        let order = |number: u64, taken: &TakenPlace| {
             let count = self.of(taken.origin);
             let is_favoured = count <= self.limits.share && is_preferred(taken.origin);
             (taken.activity, is_favoured, Reverse(count), number)
@@ -167,7 +167,7 @@ impl Places {
     }
 
     /// A connection does something else. Nothing becomes of a place that is no more.
-    pub fn set(&mut self, number: u64, activity: Activity, since: Instant) {
+    pub fn set(&mut self, number: u64, activity: ConnectionActivity, since: Instant) {
         if let Some(taken) = self.taken.get_mut(&number) {
             (taken.activity, taken.since) = (activity, since);
         }
@@ -191,7 +191,8 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { places: 6, share: 3, origin_max: usize::MAX, grace: Duration::from_secs(3) };
+    const LIMITS: PlaceLimits =
+        PlaceLimits { places: 6, share: 3, origin_max: usize::MAX, grace: Duration::from_secs(3) };
 
     fn origin(last: u8) -> Origin {
         Origin::of([192, 0, 2, last].into())
@@ -199,40 +200,40 @@ mod tests {
 
     /// Places, and a time that goes on by a second with each offer.
     struct Case {
-        places: Places,
+        places: ConnectionPlaces,
         now: Instant,
         preferred: Vec<u8>,
     }
 
     impl Case {
-        fn new(limits: Limits) -> Self {
-            Self { places: Places::new(limits), now: Instant::now(), preferred: Vec::new() }
+        fn new(limits: PlaceLimits) -> Self {
+            Self { places: ConnectionPlaces::new(limits), now: Instant::now(), preferred: Vec::new() }
         }
 
-        fn offer(&mut self, from: u8, activity: Activity) -> Offer {
+        fn offer(&mut self, from: u8, activity: ConnectionActivity) -> Admission {
             self.now += Duration::from_secs(1);
             let preferred = &self.preferred;
             self.places.offer(self.now, origin(from), activity, |one| preferred.iter().any(|last| origin(*last) == one))
         }
 
         #[track_caller]
-        fn admit(&mut self, from: u8, activity: Activity) -> u64 {
+        fn admit(&mut self, from: u8, activity: ConnectionActivity) -> u64 {
             match self.offer(from, activity) {
-                Offer::Admit(number) => number,
+                Admission::Admit(number) => number,
                 other => panic!("{other:?}"),
             }
         }
 
         #[track_caller]
-        fn evicts(&mut self, from: u8, activity: Activity, expected: u64) -> u64 {
+        fn evicts(&mut self, from: u8, activity: ConnectionActivity, expected: u64) -> u64 {
             match self.offer(from, activity) {
-                Offer::Evict { admitted, evicted } if evicted == expected => admitted,
+                Admission::Evict { admitted, evicted } if evicted == expected => admitted,
                 other => panic!("{other:?} instead of {expected}"),
             }
         }
     }
 
-    use Activity::{Idle, Opening, Silent, Working};
+    use ConnectionActivity::{Idle, Opening, Silent, Working};
 
     #[test]
     fn oldest_silent_connection_gives_way_when_places_run_out() {
@@ -257,14 +258,14 @@ mod tests {
         case.evicts(7, Working, silent);
         case.evicts(8, Working, idle);
         case.evicts(9, Working, opening);
-        assert!(matches!(case.offer(10, Opening), Offer::Wait(_)));
+        assert!(matches!(case.offer(10, Opening), Admission::Wait(_)));
     }
 
     #[test]
     fn connection_that_waits_for_us_never_gives_way() {
         let mut case = Case::new(LIMITS);
         let numbers: Vec<_> = (1..7).map(|from| case.admit(from, Working)).collect();
-        let Offer::Wait(until) = case.offer(9, Opening) else { panic!() };
+        let Admission::Wait(until) = case.offer(9, Opening) else { panic!() };
         assert!(until > case.now && until <= case.now + LOOK_AGAIN);
         case.places.leave(numbers[3]);
         case.admit(9, Opening);
@@ -277,7 +278,7 @@ mod tests {
             case.admit(from, Working);
         }
         let opening = case.admit(6, Opening);
-        assert!(matches!(case.offer(7, Opening), Offer::Wait(_)), "after 1 s");
+        assert!(matches!(case.offer(7, Opening), Admission::Wait(_)), "after 1 s");
         case.now += Duration::from_secs(1);
         case.evicts(7, Opening, opening);
     }
@@ -303,7 +304,7 @@ mod tests {
         for _ in 0..6 {
             case.admit(1, Working);
         }
-        assert!(matches!(case.offer(1, Working), Offer::Wait(_)));
+        assert!(matches!(case.offer(1, Working), Admission::Wait(_)));
     }
 
     #[test]
@@ -325,12 +326,12 @@ mod tests {
 
     #[test]
     fn origin_has_no_more_than_its_most() {
-        let mut case = Case::new(Limits { origin_max: 4, ..LIMITS });
+        let mut case = Case::new(PlaceLimits { origin_max: 4, ..LIMITS });
         case.preferred.push(1);
         for _ in 0..4 {
             case.admit(1, Working);
         }
-        assert_eq!(case.offer(1, Opening), Offer::Refuse);
+        assert_eq!(case.offer(1, Opening), Admission::Refuse);
         let other = case.admit(2, Working);
         case.places.leave(other);
         case.places.set(2, Idle, case.now);
@@ -341,7 +342,7 @@ mod tests {
         /// Whatever comes and goes: the bounds hold, nothing is counted that is not there, and who waits for us stays.
         #[test]
         fn bounds_hold(steps in prop::collection::vec((0_u8..8, 0_u8..4, 0_u8..4), 1..300)) {
-            let limits = Limits { places: 6, share: 2, origin_max: 5, grace: Duration::from_secs(3) };
+            let limits = PlaceLimits { places: 6, share: 2, origin_max: 5, grace: Duration::from_secs(3) };
             let mut case = Case::new(limits);
             case.preferred.extend([0, 1]);
             let activities = [Silent, Idle, Opening, Working];

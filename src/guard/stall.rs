@@ -1,4 +1,4 @@
-//! A stream whose other end has to take what is written: who takes nothing for a time is not waited for any longer.
+//! A stream whose peer has to read: a peer that reads nothing for a time is disconnected.
 
 use std::{
     future::Future,
@@ -15,14 +15,14 @@ use tokio::{
 
 /// A stream with a time limit on each write.
 #[derive(Debug)]
-pub struct WriteLimit<S> {
+pub struct TimedWriter<S> {
     io: S,
     limit: Duration,
     /// Goes off when what is being written has waited for too long.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> WriteLimit<S> {
+impl<S> TimedWriter<S> {
     /// A write that moves no byte for as long as `limit` fails.
     pub fn new(io: S, limit: Duration) -> Self {
         Self { io, limit, stuck: None }
@@ -46,13 +46,13 @@ impl<S> WriteLimit<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for WriteLimit<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedWriter<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(context, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedWriter<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.io).poll_write(context, bytes);
         self.limited(context, wrote)
@@ -94,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_that_nobody_takes_fails_after_its_time() {
         let (ours, _theirs) = duplex(4);
-        let mut ours = WriteLimit::new(ours, Duration::from_secs(30));
+        let mut ours = TimedWriter::new(ours, Duration::from_secs(30));
         let began = tokio::time::Instant::now();
         let error = ours.write_all(b"more than four").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -104,7 +104,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_that_is_taken_slowly_goes_on() {
         let (ours, mut theirs) = duplex(4);
-        let mut ours = WriteLimit::new(ours, Duration::from_secs(30));
+        let mut ours = TimedWriter::new(ours, Duration::from_secs(30));
         let reader = async {
             let mut byte = [0];
             for _ in 0..14 {

@@ -1,28 +1,29 @@
-//! Aggregations: many series become one, or the chosen few.
+//! Aggregations over series.
 
 use std::collections::HashMap;
 
+use super::labels::Labels;
 use crate::{
-    Error, Labels,
-    eval::{ABSENT, Evaluator, Series, Steps, is_absent},
+    error::Error,
+    eval::{ABSENT, EvalSteps, Evaluator, StepSeries, is_absent},
     number,
     over::quantile,
     tree::{Aggregate, Aggregation, Grouping},
 };
 
 impl Evaluator<'_> {
-    pub(crate) fn aggregate(&mut self, aggregate: &Aggregate, steps: Steps) -> Result<Vec<Series>, Error> {
+    pub(crate) fn aggregate(&mut self, aggregate: &Aggregate, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         let Aggregate { function, vector, grouping } = aggregate;
         match function {
             Aggregation::Quantile(share) => {
                 let shares = self.scalar(share, steps)?;
-                let groups = Groups::of(self.vector(vector, steps)?, grouping);
+                let groups = SeriesGroups::of(self.vector(vector, steps)?, grouping);
                 Ok(groups.quantiles(&shares))
             }
             Aggregation::Top(count) | Aggregation::Bottom(count) => {
                 let counts = self.scalar(count, steps)?;
                 let top = matches!(function, Aggregation::Top(_));
-                Groups::of(self.vector(vector, steps)?, grouping).chosen(&counts, top)
+                SeriesGroups::of(self.vector(vector, steps)?, grouping).chosen(&counts, top)
             }
             Aggregation::CountValues(label) => {
                 let series = self.vector(vector, steps)?;
@@ -35,10 +36,10 @@ impl Evaluator<'_> {
     }
 
     /// What can be taken one series after another.
-    fn folded(&mut self, aggregate: &Aggregate, steps: Steps) -> Result<Vec<Series>, Error> {
+    fn folded(&mut self, aggregate: &Aggregate, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         let Aggregate { function, vector, grouping } = aggregate;
         let mut places: HashMap<Labels, usize> = HashMap::new();
-        let mut groups: Vec<(Labels, Vec<Cell>)> = Vec::new();
+        let mut groups: Vec<(Labels, Vec<GroupCell>)> = Vec::new();
         let mut too_large = None;
         let most = self.values_max();
         self.stream(vector, steps, &mut |series| {
@@ -49,7 +50,7 @@ impl Evaluator<'_> {
                     too_large = Some(groups.len());
                     return Err(Error::Enough);
                 }
-                groups.push((labels, vec![Cell::default(); steps.count]));
+                groups.push((labels, vec![GroupCell::default(); steps.count]));
             }
             if let Some((_, cells)) = groups.get_mut(place) {
                 let present = cells.iter_mut().zip(&series.values).filter(|(_, value)| !is_absent(**value));
@@ -61,7 +62,7 @@ impl Evaluator<'_> {
             Some(groups) => self.check_room(groups, steps),
             None => Err(error),
         })?;
-        let finished = |(labels, cells): (Labels, Vec<Cell>)| Series {
+        let finished = |(labels, cells): (Labels, Vec<GroupCell>)| StepSeries {
             labels,
             values: cells.iter().map(|cell| cell.finish(function)).collect(),
         };
@@ -71,14 +72,14 @@ impl Evaluator<'_> {
 
 /// What is kept of a group at a step.
 #[derive(Clone, Copy, Default)]
-struct Cell {
+struct GroupCell {
     count: f64,
     /// The sum, the extreme, or the sum of squares.
     value: f64,
     mean: f64,
 }
 
-impl Cell {
+impl GroupCell {
     fn add(&mut self, function: &Aggregation, value: f64) {
         self.count += 1.0;
         let first = self.count == 1.0;
@@ -119,13 +120,13 @@ impl Cell {
 }
 
 /// Series, and which of them are together.
-struct Groups {
-    series: Vec<Series>,
+struct SeriesGroups {
+    series: Vec<StepSeries>,
     groups: Vec<(Labels, Vec<usize>)>,
 }
 
-impl Groups {
-    fn of(series: Vec<Series>, grouping: &Grouping) -> Self {
+impl SeriesGroups {
+    fn of(series: Vec<StepSeries>, grouping: &Grouping) -> Self {
         let mut places: HashMap<Labels, usize> = HashMap::new();
         let mut groups: Vec<(Labels, Vec<usize>)> = Vec::new();
         for (index, one) in series.iter().enumerate() {
@@ -145,7 +146,7 @@ impl Groups {
         members.iter().filter_map(value).filter(|(_, value)| !is_absent(*value)).collect()
     }
 
-    fn quantiles(self, shares: &[f64]) -> Vec<Series> {
+    fn quantiles(self, shares: &[f64]) -> Vec<StepSeries> {
         let values = |members: &[usize]| {
             let at = |(step, share): (usize, &f64)| {
                 let present: Vec<f64> = self.present(members, step).into_iter().map(|(_, value)| value).collect();
@@ -153,11 +154,14 @@ impl Groups {
             };
             shares.iter().enumerate().map(at).collect()
         };
-        self.groups.iter().map(|(labels, members)| Series { labels: labels.clone(), values: values(members) }).collect()
+        self.groups
+            .iter()
+            .map(|(labels, members)| StepSeries { labels: labels.clone(), values: values(members) })
+            .collect()
     }
 
     /// The largest or smallest of each group, as many as are wanted at each step; at the first step in order.
-    fn chosen(self, counts: &[f64], top: bool) -> Result<Vec<Series>, Error> {
+    fn chosen(self, counts: &[f64], top: bool) -> Result<Vec<StepSeries>, Error> {
         let mut chosen: Vec<Vec<f64>> = self.series.iter().map(|one| vec![ABSENT; one.values.len()]).collect();
         let mut order = Vec::new();
         for (step, count) in counts.iter().enumerate() {
@@ -181,11 +185,11 @@ impl Groups {
         if counts.len() != 1 {
             order.extend(0..self.series.len());
         }
-        let mut series: Vec<Option<Series>> = self
+        let mut series: Vec<Option<StepSeries>> = self
             .series
             .into_iter()
             .zip(chosen)
-            .map(|(one, values)| Some(Series { labels: one.labels, values }))
+            .map(|(one, values)| Some(StepSeries { labels: one.labels, values }))
             .collect();
         let taken = order.into_iter().filter_map(|member| series.get_mut(member)?.take());
         Ok(taken.filter(|one| one.values.iter().any(|value| !is_absent(*value))).collect())
@@ -203,9 +207,9 @@ fn whole(count: f64) -> Result<usize, Error> {
 }
 
 /// How many series of a group have each value, which becomes a label.
-fn count_values(series: &[Series], label: &str, grouping: &Grouping, steps: Steps) -> Vec<Series> {
+fn count_values(series: &[StepSeries], label: &str, grouping: &Grouping, steps: EvalSteps) -> Vec<StepSeries> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
-    let mut counted: Vec<Series> = Vec::new();
+    let mut counted: Vec<StepSeries> = Vec::new();
     for step in 0..steps.count {
         for one in series {
             let Some(value) = one.values.get(step).filter(|value| !is_absent(**value)) else { continue };
@@ -219,7 +223,7 @@ fn count_values(series: &[Series], label: &str, grouping: &Grouping, steps: Step
             };
             let place = *places.entry(labels.clone()).or_insert(counted.len());
             if place == counted.len() {
-                counted.push(Series { labels, values: vec![ABSENT; steps.count] });
+                counted.push(StepSeries { labels, values: vec![ABSENT; steps.count] });
             }
             if let Some(count) = counted.get_mut(place).and_then(|group| group.values.get_mut(step)) {
                 *count = if is_absent(*count) { 1.0 } else { *count + 1.0 };

@@ -1,43 +1,52 @@
-//! Operators between two values.
+//! Binary operators.
 
 use std::collections::HashMap;
 
+use super::labels::Labels;
 use crate::{
-    Error, Labels,
-    eval::{ABSENT, Evaluator, Series, Steps, Value, is_absent, merged, same_labels},
+    error::Error,
+    eval::{ABSENT, EvalSteps, Evaluator, NodeValue, StepSeries, is_absent, merged, same_labels},
     labels::NAME,
-    tree::{Binary, Grouping, Many, Matching, Operator},
+    tree::{Binary, Grouping, ManySide, Matching, Operator},
 };
 
 impl Evaluator<'_> {
-    pub(crate) fn binary(&mut self, binary: &Binary, steps: Steps) -> Result<Value, Error> {
+    pub(crate) fn binary(&mut self, binary: &Binary, steps: EvalSteps) -> Result<NodeValue, Error> {
         let left = self.eval(&binary.left, steps)?;
         let right = self.eval(&binary.right, steps)?;
         self.check()?;
         let (operator, as_bool) = (binary.operator, binary.as_bool);
         Ok(match (left, right) {
-            (Value::Scalar(left), Value::Scalar(right)) => {
+            (NodeValue::Scalar(left), NodeValue::Scalar(right)) => {
                 let both = left.iter().zip(&right);
-                Value::Scalar(both.map(|(l, r)| apply(operator, *l, *r).unwrap_or_else(truth)).collect())
+                NodeValue::Scalar(both.map(|(l, r)| apply(operator, *l, *r).unwrap_or_else(truth)).collect())
             }
-            (Value::Vector(series), Value::Scalar(scalar)) => {
-                Value::Vector(with_scalar(series, &scalar, operator, as_bool, false)?)
+            (NodeValue::Vector(series), NodeValue::Scalar(scalar)) => {
+                NodeValue::Vector(with_scalar(series, &scalar, operator, as_bool, false)?)
             }
-            (Value::Scalar(scalar), Value::Vector(series)) => {
-                Value::Vector(with_scalar(series, &scalar, operator, as_bool, true)?)
+            (NodeValue::Scalar(scalar), NodeValue::Vector(series)) => {
+                NodeValue::Vector(with_scalar(series, &scalar, operator, as_bool, true)?)
             }
-            (Value::Vector(left), Value::Vector(right)) if operator.is_set() => {
-                Value::Vector(set(operator, &binary.matching.labels, left, right, steps)?)
+            (NodeValue::Vector(left), NodeValue::Vector(right)) if operator.is_set() => {
+                NodeValue::Vector(set(operator, &binary.matching.labels, left, right, steps)?)
             }
-            (Value::Vector(left), Value::Vector(right)) => Value::Vector(self.paired(binary, &left, &right, steps)?),
+            (NodeValue::Vector(left), NodeValue::Vector(right)) => {
+                NodeValue::Vector(self.paired(binary, &left, &right, steps)?)
+            }
         })
     }
 
     /// Values of series that belong together.
-    fn paired(&self, binary: &Binary, left: &[Series], right: &[Series], steps: Steps) -> Result<Vec<Series>, Error> {
-        let swapped = binary.matching.many == Many::Right;
+    fn paired(
+        &self,
+        binary: &Binary,
+        left: &[StepSeries],
+        right: &[StepSeries],
+        steps: EvalSteps,
+    ) -> Result<Vec<StepSeries>, Error> {
+        let swapped = binary.matching.many == ManySide::Right;
         let (many, one) = if swapped { (right, left) } else { (left, right) };
-        let mut pairs = Pairs::new(binary, many, one, steps);
+        let mut pairs = MatchedPairs::new(binary, many, one, steps);
         for step in 0..steps.count {
             pairs.step(step, swapped)?;
             self.check_room(pairs.found.len(), steps)?;
@@ -85,12 +94,12 @@ fn loses_name(operator: Operator, as_bool: bool) -> bool {
 }
 
 fn with_scalar(
-    series: Vec<Series>,
+    series: Vec<StepSeries>,
     scalar: &[f64],
     operator: Operator,
     as_bool: bool,
     scalar_first: bool,
-) -> Result<Vec<Series>, Error> {
+) -> Result<Vec<StepSeries>, Error> {
     let value = |(value, scalar): (f64, &f64)| {
         if is_absent(value) {
             return ABSENT;
@@ -98,7 +107,7 @@ fn with_scalar(
         let (left, right) = if scalar_first { (*scalar, value) } else { (value, *scalar) };
         outcome(operator, left, right, as_bool, value).unwrap_or(ABSENT)
     };
-    let changed = series.into_iter().map(|one| Series {
+    let changed = series.into_iter().map(|one| StepSeries {
         labels: if loses_name(operator, as_bool) { one.labels.nameless() } else { one.labels },
         values: one.values.into_iter().zip(scalar).map(value).collect(),
     });
@@ -112,7 +121,7 @@ struct Signatures {
 }
 
 impl Signatures {
-    fn of(&mut self, series: &[Series], grouping: &Grouping) -> Vec<usize> {
+    fn of(&mut self, series: &[StepSeries], grouping: &Grouping) -> Vec<usize> {
         series
             .iter()
             .map(|one| {
@@ -123,22 +132,22 @@ impl Signatures {
     }
 }
 
-fn has(series: &Series, step: usize) -> bool {
+fn has(series: &StepSeries, step: usize) -> bool {
     series.values.get(step).is_some_and(|value| !is_absent(*value))
 }
 
 fn set(
     operator: Operator,
     grouping: &Grouping,
-    left: Vec<Series>,
-    right: Vec<Series>,
-    steps: Steps,
-) -> Result<Vec<Series>, Error> {
+    left: Vec<StepSeries>,
+    right: Vec<StepSeries>,
+    steps: EvalSteps,
+) -> Result<Vec<StepSeries>, Error> {
     let mut signatures = Signatures::default();
     let (left_numbers, right_numbers) = (signatures.of(&left, grouping), signatures.of(&right, grouping));
     let count = signatures.numbers.len();
     // Whether a side has a signature at a step.
-    let having = |series: &[Series], numbers: &[usize]| -> Vec<Vec<bool>> {
+    let having = |series: &[StepSeries], numbers: &[usize]| -> Vec<Vec<bool>> {
         let mut having = vec![Vec::new(); count];
         for (one, number) in series.iter().zip(numbers) {
             if let Some(having) = having.get_mut(*number) {
@@ -148,8 +157,8 @@ fn set(
         }
         having
     };
-    let masked = |series: Vec<Series>, numbers: &[usize], other: &[Vec<bool>], wanted: bool| -> Vec<Series> {
-        let mask = |(mut one, number): (Series, &usize)| {
+    let masked = |series: Vec<StepSeries>, numbers: &[usize], other: &[Vec<bool>], wanted: bool| -> Vec<StepSeries> {
+        let mask = |(mut one, number): (StepSeries, &usize)| {
             let other = other.get(*number);
             for (step, value) in one.values.iter_mut().enumerate() {
                 if other.and_then(|had| had.get(step)).copied().unwrap_or(false) != wanted {
@@ -173,10 +182,10 @@ fn set(
 }
 
 /// Series that belong together, and what came of them so far.
-struct Pairs<'a> {
+struct MatchedPairs<'a> {
     binary: &'a Binary,
-    many: &'a [Series],
-    one: &'a [Series],
+    many: &'a [StepSeries],
+    one: &'a [StepSeries],
     many_numbers: Vec<usize>,
     one_numbers: Vec<usize>,
     /// For each signature, the series of the one side that has it at this step.
@@ -186,12 +195,12 @@ struct Pairs<'a> {
     /// For each series of the many: its last partner, and where their result is.
     last: Vec<Option<(usize, usize)>>,
     places: HashMap<Labels, usize>,
-    found: Vec<Series>,
-    steps: Steps,
+    found: Vec<StepSeries>,
+    steps: EvalSteps,
 }
 
-impl<'a> Pairs<'a> {
-    fn new(binary: &'a Binary, many: &'a [Series], one: &'a [Series], steps: Steps) -> Self {
+impl<'a> MatchedPairs<'a> {
+    fn new(binary: &'a Binary, many: &'a [StepSeries], one: &'a [StepSeries], steps: EvalSteps) -> Self {
         let mut signatures = Signatures::default();
         let many_numbers = signatures.of(many, &binary.matching.labels);
         let one_numbers = signatures.of(one, &binary.matching.labels);
@@ -231,7 +240,7 @@ impl<'a> Pairs<'a> {
             let Some(other) = self.one.get(partner).and_then(|one| one.values.get(step)).copied() else { continue };
             let (left, right) = if swapped { (other, value) } else { (value, other) };
             let Some(result) = outcome(self.binary.operator, left, right, self.binary.as_bool, left) else { continue };
-            if self.binary.matching.many == Many::Neither
+            if self.binary.matching.many == ManySide::Neither
                 && self.taken.get_mut(number).is_some_and(|taken| std::mem::replace(taken, true))
             {
                 let message =
@@ -241,7 +250,7 @@ impl<'a> Pairs<'a> {
             let place = self.place(index, partner);
             match self.found.get_mut(place).and_then(|found| found.values.get_mut(step)) {
                 Some(old) if is_absent(*old) => *old = result,
-                _ if self.binary.matching.many == Many::Neither => return Err(same_labels()),
+                _ if self.binary.matching.many == ManySide::Neither => return Err(same_labels()),
                 _ => {
                     let message = "multiple matches for labels: grouping labels must ensure unique matches";
                     return Err(Error::Execution(message.to_owned()));
@@ -264,7 +273,7 @@ impl<'a> Pairs<'a> {
         let labels = result_labels(self.binary, many_labels, one_labels);
         let place = *self.places.entry(labels.clone()).or_insert(self.found.len());
         if place == self.found.len() {
-            self.found.push(Series { labels, values: vec![ABSENT; self.steps.count] });
+            self.found.push(StepSeries { labels, values: vec![ABSENT; self.steps.count] });
         }
         if let Some(last) = self.last.get_mut(many) {
             *last = Some((one, place));
@@ -272,7 +281,7 @@ impl<'a> Pairs<'a> {
         place
     }
 
-    fn ambiguous(&self, series: &Series, side: &str) -> Error {
+    fn ambiguous(&self, series: &StepSeries, side: &str) -> Error {
         let group = match &self.binary.matching.labels {
             Grouping::Only(_) => self.binary.matching.labels.of(&series.labels),
             Grouping::Without(_) => self.binary.matching.labels.of(&series.labels).nameless(),
@@ -288,7 +297,7 @@ impl<'a> Pairs<'a> {
 fn result_labels(binary: &Binary, many: &Labels, one: &Labels) -> Labels {
     let Matching { labels: grouping, many: side, include } = &binary.matching;
     let mut labels = if loses_name(binary.operator, binary.as_bool) { many.nameless() } else { many.clone() };
-    if *side == Many::Neither {
+    if *side == ManySide::Neither {
         labels = match grouping {
             Grouping::Only(_) => grouping.of(&labels),
             Grouping::Without(names) => labels.without(&names.iter().map(String::as_str).collect::<Vec<_>>()),

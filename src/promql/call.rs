@@ -2,26 +2,29 @@
 
 use std::collections::HashMap;
 
+use super::labels::Labels;
 use crate::{
-    Error, Labels,
-    date::Date,
-    eval::{ABSENT, Evaluator, Series, Steps, Value, is_absent, merged, seconds},
-    histogram::{self, Bucket},
+    date::DatePart,
+    error::Error,
+    eval::{ABSENT, EvalSteps, Evaluator, NodeValue, StepSeries, is_absent, merged, seconds},
+    histogram::{self, HistogramBucket},
     labels::NAME,
-    math::Map,
+    math::MathFunction,
     relabel,
-    tree::{Expr, Node, Ranged},
-    window::Purpose,
+    tree::{Expr, QueryNode, RangeVector},
+    window::WindowPurpose,
 };
 
 /// The label that holds a bucket's bound.
 const BOUND_LABEL: &str = "le";
 
 impl Evaluator<'_> {
-    pub(crate) fn call(&mut self, node: &Node, steps: Steps) -> Result<Value, Error> {
+    pub(crate) fn call(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<NodeValue, Error> {
         let series = match &node.expr {
-            Expr::ToScalar(vector) => return Ok(Value::Scalar(to_scalar(&self.vector(vector, steps)?, steps))),
-            Expr::ToVector(scalar) => vec![Series { labels: Labels::default(), values: self.scalar(scalar, steps)? }],
+            Expr::ToScalar(vector) => return Ok(NodeValue::Scalar(to_scalar(&self.vector(vector, steps)?, steps))),
+            Expr::ToVector(scalar) => {
+                vec![StepSeries { labels: Labels::default(), values: self.scalar(scalar, steps)? }]
+            }
             Expr::AbsentOver { ranged, labels } => self.absent_over(ranged, labels, steps)?,
             Expr::Absent { vector, labels } => {
                 let series = self.vector(vector, steps)?;
@@ -52,10 +55,16 @@ impl Evaluator<'_> {
             }
             _ => return Err(Error::Execution("this part of the query has no value".to_owned())),
         };
-        Ok(Value::Vector(series))
+        Ok(NodeValue::Vector(series))
     }
 
-    fn map(&mut self, function: Map, vector: &Node, parameters: &[Node], steps: Steps) -> Result<Vec<Series>, Error> {
+    fn map(
+        &mut self,
+        function: MathFunction,
+        vector: &QueryNode,
+        parameters: &[QueryNode],
+        steps: EvalSteps,
+    ) -> Result<Vec<StepSeries>, Error> {
         let parameters: Vec<Vec<f64>> =
             parameters.iter().map(|node| self.scalar(node, steps)).collect::<Result<_, _>>()?;
         let series = self.vector(vector, steps)?;
@@ -64,28 +73,33 @@ impl Evaluator<'_> {
         changed(series, |index, value| function.apply(value, &at(index)))
     }
 
-    fn date(&mut self, function: Date, vector: Option<&Node>, steps: Steps) -> Result<Vec<Series>, Error> {
+    fn date(
+        &mut self,
+        function: DatePart,
+        vector: Option<&QueryNode>,
+        steps: EvalSteps,
+    ) -> Result<Vec<StepSeries>, Error> {
         match vector {
             Some(vector) => changed(self.vector(vector, steps)?, |_, value| Some(function.of(value))),
             None => {
                 let values = (0..steps.count).map(|index| function.of(seconds(steps.time(index)))).collect();
-                Ok(vec![Series { labels: Labels::default(), values }])
+                Ok(vec![StepSeries { labels: Labels::default(), values }])
             }
         }
     }
 
     /// When each value was measured; of what was computed, that is the step itself.
-    fn timestamp(&mut self, vector: &Node, steps: Steps) -> Result<Vec<Series>, Error> {
+    fn timestamp(&mut self, vector: &QueryNode, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         let Expr::Selector(selector) = &vector.expr else {
             return changed(self.vector(vector, steps)?, |index, _| Some(seconds(steps.time(index))));
         };
         let mut series = Vec::new();
         self.select(
             selector,
-            Purpose::TIME,
+            WindowPurpose::TIME,
             steps,
             &|_, (at_ms, value)| (!is_absent(value)).then_some(seconds(at_ms)),
-            &mut |one: Series| {
+            &mut |one: StepSeries| {
                 series.push(one);
                 Ok(())
             },
@@ -93,9 +107,14 @@ impl Evaluator<'_> {
         changed(series, |_, value| Some(value))
     }
 
-    fn absent_over(&mut self, ranged: &Ranged, labels: &Labels, steps: Steps) -> Result<Vec<Series>, Error> {
+    fn absent_over(
+        &mut self,
+        ranged: &RangeVector,
+        labels: &Labels,
+        steps: EvalSteps,
+    ) -> Result<Vec<StepSeries>, Error> {
         let mut found = vec![false; steps.count];
-        self.ranged(ranged, Purpose::ABSENCE, steps, &|_, _| Some(1.0), &mut |series| {
+        self.ranged(ranged, WindowPurpose::ABSENCE, steps, &|_, _| Some(1.0), &mut |series| {
             found.iter_mut().zip(&series.values).for_each(|(found, value)| *found |= !is_absent(*value));
             Ok(())
         })?;
@@ -103,21 +122,21 @@ impl Evaluator<'_> {
     }
 }
 
-fn has(series: &Series, index: usize) -> bool {
+fn has(series: &StepSeries, index: usize) -> bool {
     series.values.get(index).is_some_and(|value| !is_absent(*value))
 }
 
 /// One where there is nothing.
-fn absent(labels: &Labels, steps: Steps, found: impl Fn(usize) -> bool) -> Vec<Series> {
+fn absent(labels: &Labels, steps: EvalSteps, found: impl Fn(usize) -> bool) -> Vec<StepSeries> {
     let values: Vec<f64> = (0..steps.count).map(|index| if found(index) { ABSENT } else { 1.0 }).collect();
     if values.iter().all(|value| is_absent(*value)) {
         return Vec::new();
     }
-    vec![Series { labels: labels.clone(), values }]
+    vec![StepSeries { labels: labels.clone(), values }]
 }
 
 /// The only value of each step.
-fn to_scalar(series: &[Series], steps: Steps) -> Vec<f64> {
+fn to_scalar(series: &[StepSeries], steps: EvalSteps) -> Vec<f64> {
     let mut values = vec![ABSENT; steps.count];
     let mut many = vec![false; steps.count];
     for one in series {
@@ -134,24 +153,24 @@ fn to_scalar(series: &[Series], steps: Steps) -> Vec<f64> {
 }
 
 /// Series without their names, each value changed.
-fn changed(series: Vec<Series>, change: impl Fn(usize, f64) -> Option<f64>) -> Result<Vec<Series>, Error> {
+fn changed(series: Vec<StepSeries>, change: impl Fn(usize, f64) -> Option<f64>) -> Result<Vec<StepSeries>, Error> {
     let change = |(index, value): (usize, f64)| {
         if is_absent(value) { ABSENT } else { change(index, value).unwrap_or(ABSENT) }
     };
-    let changed = series.into_iter().map(|one| Series {
+    let changed = series.into_iter().map(|one| StepSeries {
         labels: one.labels.nameless(),
         values: one.values.into_iter().enumerate().map(change).collect(),
     });
     merged(changed.filter(|one| one.values.iter().any(|value| !is_absent(*value))).collect())
 }
 
-fn relabelled(series: Vec<Series>, labels: impl Fn(&Labels) -> Labels) -> Result<Vec<Series>, Error> {
-    merged(series.into_iter().map(|one| Series { labels: labels(&one.labels), values: one.values }).collect())
+fn relabelled(series: Vec<StepSeries>, labels: impl Fn(&Labels) -> Labels) -> Result<Vec<StepSeries>, Error> {
+    merged(series.into_iter().map(|one| StepSeries { labels: labels(&one.labels), values: one.values }).collect())
 }
 
 /// By the value of the first step; what is no number comes last.
-fn sort(series: &mut [Series], descending: bool) {
-    let value = |one: &Series| one.values.first().copied().unwrap_or(ABSENT);
+fn sort(series: &mut [StepSeries], descending: bool) {
+    let value = |one: &StepSeries| one.values.first().copied().unwrap_or(ABSENT);
     series.sort_by(|a, b| {
         let (a, b) = (value(a), value(b));
         let order = a.partial_cmp(&b).map(|order| if descending { order.reverse() } else { order });
@@ -160,12 +179,12 @@ fn sort(series: &mut [Series], descending: bool) {
 }
 
 /// A bucket's bound, and how many are below it at each step.
-type Counts<'a> = (f64, &'a [f64]);
+type BucketCounts<'a> = (f64, &'a [f64]);
 
 /// Quantiles of histograms, whose buckets are series that differ in a bound.
-fn buckets(series: &[Series], shares: &[f64]) -> Vec<Series> {
+fn buckets(series: &[StepSeries], shares: &[f64]) -> Vec<StepSeries> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
-    let mut histograms: Vec<(Labels, Vec<Counts<'_>>)> = Vec::new();
+    let mut histograms: Vec<(Labels, Vec<BucketCounts<'_>>)> = Vec::new();
     for one in series {
         let Ok(bound) = one.labels.get(BOUND_LABEL).parse::<f64>() else { continue };
         let labels = one.labels.without(&[NAME, BOUND_LABEL]);
@@ -177,15 +196,16 @@ fn buckets(series: &[Series], shares: &[f64]) -> Vec<Series> {
             buckets.push((bound, one.values.as_slice()));
         }
     }
-    let quantiles = |buckets: &[Counts<'_>]| -> Vec<f64> {
+    let quantiles = |buckets: &[BucketCounts<'_>]| -> Vec<f64> {
         let quantile = |(index, share): (usize, &f64)| {
             let count = |values: &[f64]| values.get(index).copied().filter(|count| !is_absent(*count));
-            let present =
-                buckets.iter().filter_map(|(bound, values)| Some(Bucket { bound: *bound, count: count(values)? }));
-            let present: Vec<Bucket> = present.collect();
+            let present = buckets
+                .iter()
+                .filter_map(|(bound, values)| Some(HistogramBucket { bound: *bound, count: count(values)? }));
+            let present: Vec<HistogramBucket> = present.collect();
             if present.is_empty() { ABSENT } else { histogram::quantile(*share, present) }
         };
         shares.iter().enumerate().map(quantile).collect()
     };
-    histograms.into_iter().map(|(labels, buckets)| Series { labels, values: quantiles(&buckets) }).collect()
+    histograms.into_iter().map(|(labels, buckets)| StepSeries { labels, values: quantiles(&buckets) }).collect()
 }

@@ -2,7 +2,7 @@
 
 /// Which part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Date {
+pub(crate) enum DatePart {
     Minute,
     Hour,
     DayOfWeek,
@@ -16,7 +16,7 @@ pub(crate) enum Date {
 /// The largest time that has a date here, some 30,000 years from now; beyond it nothing is meant.
 const TIME_MAX_S: f64 = 1e12;
 
-impl Date {
+impl DatePart {
     /// By its name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
@@ -108,8 +108,8 @@ mod tests {
             ("month", 2.0),
             ("year", 2024.0),
         ] {
-            assert_eq!(Date::named(part).unwrap().of(at), value, "{part}");
+            assert_eq!(DatePart::named(part).unwrap().of(at), value, "{part}");
         }
-        assert!(Date::Year.of(f64::NAN).is_nan() && Date::Year.of(f64::INFINITY).is_nan());
+        assert!(DatePart::Year.of(f64::NAN).is_nan() && DatePart::Year.of(f64::INFINITY).is_nan());
     }
 }

@@ -1,18 +1,24 @@
-//! A query's value at the steps of a range.
+//! Evaluates a query at the steps of a range.
 //!
-//! A vector is kept by series, each with one value for each step, so that what depends on labels alone (groups, partners,
-//! new labels) is found once and not at each step. What can be taken one series after another is: an aggregation over a
+//! A vector is kept by series, each with one value for each step, so that work on labels alone (groups, matching,
+//! relabelling) is done once and not at each step. Where possible series are processed one after another: an aggregation over a
 //! selector or over a function of windows holds the samples of one series at a time.
 //!
 //! **Invariant: no two series of a value have the same labels.**
 
 use std::collections::{HashMap, HashSet};
 
+use super::{
+    labels::Labels,
+    source::{Source, TimedValue},
+};
 use crate::{
-    Error, LOOKBACK_MS, Labels, Limits, Millis, Range, Sample, Source,
-    over::{Over, Window},
-    tree::{Expr, Node, Ranged, Selector},
-    window::{Purpose, reference, slide},
+    error::Error,
+    limits::QueryLimits,
+    over::{OverTimeFunction, SampleWindow},
+    query_range::{LOOKBACK_MS, Millis, QueryRange},
+    tree::{Expr, QueryNode, RangeVector, VectorSelector},
+    window::{WindowPurpose, reference, slide},
 };
 
 /// Stands where a series has no value at a step. It is Prometheus's mark of a series that has ended, and no arithmetic
@@ -31,27 +37,27 @@ pub(crate) fn same_labels() -> Error {
 
 /// A series and its value at each step.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
+pub(crate) struct StepSeries {
     pub(crate) labels: Labels,
     pub(crate) values: Vec<f64>,
 }
 
 /// What a node gives.
 #[derive(Debug)]
-pub(crate) enum Value {
+pub(crate) enum NodeValue {
     Scalar(Vec<f64>),
-    Vector(Vec<Series>),
+    Vector(Vec<StepSeries>),
 }
 
 /// Times at which a node is evaluated; at least one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Steps {
+pub(crate) struct EvalSteps {
     pub(crate) start_ms: Millis,
     pub(crate) step_ms: Millis,
     pub(crate) count: usize,
 }
 
-impl Steps {
+impl EvalSteps {
     pub(crate) fn time(&self, index: usize) -> Millis {
         let index = Millis::try_from(index).unwrap_or(Millis::MAX);
         self.start_ms.saturating_add(self.step_ms.saturating_mul(index))
@@ -62,15 +68,15 @@ impl Steps {
     }
 
     /// Values with their times, without those that are absent.
-    pub(crate) fn samples(&self, values: &[f64]) -> Vec<Sample> {
+    pub(crate) fn samples(&self, values: &[f64]) -> Vec<TimedValue> {
         let present = values.iter().enumerate().filter(|(_, value)| !is_absent(**value));
         present.map(|(index, value)| (self.time(index), *value)).collect()
     }
 }
 
 /// Whether a range can be asked for.
-pub(crate) fn check_range(range: Range, limits: &Limits) -> Result<(), Error> {
-    let Range { start_ms, end_ms, step_ms } = range;
+pub(crate) fn check_range(range: QueryRange, limits: &QueryLimits) -> Result<(), Error> {
+    let QueryRange { start_ms, end_ms, step_ms } = range;
     if step_ms <= 0 {
         return Err(Error::Query(
             "zero or negative query resolution step widths are not accepted. Try a positive integer".to_owned(),
@@ -90,28 +96,28 @@ pub(crate) fn check_range(range: Range, limits: &Limits) -> Result<(), Error> {
     }
 }
 
-pub(crate) type Sink<'s> = &'s mut dyn FnMut(Series) -> Result<(), Error>;
+pub(crate) type SeriesSink<'s> = &'s mut dyn FnMut(StepSeries) -> Result<(), Error>;
 /// The value of a window at a step, by its index.
-pub(crate) type Measure<'m> = &'m dyn Fn(usize, &Window<'_>) -> Option<f64>;
+pub(crate) type WindowFunction<'m> = &'m dyn Fn(usize, &SampleWindow<'_>) -> Option<f64>;
 
 pub(crate) struct Evaluator<'a> {
     pub(crate) source: &'a dyn Source,
-    pub(crate) limits: &'a Limits,
-    pub(crate) range: Range,
+    pub(crate) limits: &'a QueryLimits,
+    pub(crate) range: QueryRange,
     /// Samples and stretches that were read.
     pub(crate) samples: usize,
 }
 
 impl<'a> Evaluator<'a> {
-    pub(crate) fn new(source: &'a dyn Source, limits: &'a Limits, range: Range) -> Self {
+    pub(crate) fn new(source: &'a dyn Source, limits: &'a QueryLimits, range: QueryRange) -> Self {
         Self { source, limits, range, samples: 0 }
     }
 
     /// The steps of the query as a whole.
-    pub(crate) fn steps(&self) -> Steps {
-        let Range { start_ms, end_ms, step_ms } = self.range;
+    pub(crate) fn steps(&self) -> EvalSteps {
+        let QueryRange { start_ms, end_ms, step_ms } = self.range;
         let count = usize::try_from(end_ms.saturating_sub(start_ms) / step_ms.max(1)).unwrap_or(0) + 1;
-        Steps { start_ms, step_ms, count }
+        EvalSteps { start_ms, step_ms, count }
     }
 
     /// Whether to go on.
@@ -125,7 +131,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Whether a vector may be this large.
-    pub(crate) fn check_room(&self, series: usize, steps: Steps) -> Result<(), Error> {
+    pub(crate) fn check_room(&self, series: usize, steps: EvalSteps) -> Result<(), Error> {
         if series.saturating_mul(steps.count) <= self.limits.values_max {
             return self.check();
         }
@@ -137,43 +143,43 @@ impl<'a> Evaluator<'a> {
     }
 
     /// A node's value at each step.
-    pub(crate) fn eval(&mut self, node: &Node, steps: Steps) -> Result<Value, Error> {
+    pub(crate) fn eval(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<NodeValue, Error> {
         self.check()?;
         if !node.fixed || steps.count == 1 {
             return self.eval_each(node, steps);
         }
         // One value is enough.
         let spread = |values: &[f64]| vec![values.first().copied().unwrap_or(ABSENT); steps.count];
-        Ok(match self.eval_each(node, Steps { count: 1, ..steps })? {
-            Value::Scalar(values) => Value::Scalar(spread(&values)),
-            Value::Vector(series) => {
+        Ok(match self.eval_each(node, EvalSteps { count: 1, ..steps })? {
+            NodeValue::Scalar(values) => NodeValue::Scalar(spread(&values)),
+            NodeValue::Vector(series) => {
                 self.check_room(series.len(), steps)?;
-                let wide = series.into_iter().map(|one| Series { values: spread(&one.values), labels: one.labels });
-                Value::Vector(wide.collect())
+                let wide = series.into_iter().map(|one| StepSeries { values: spread(&one.values), labels: one.labels });
+                NodeValue::Vector(wide.collect())
             }
         })
     }
 
     /// A node's value, which has to be a vector.
-    pub(crate) fn vector(&mut self, node: &Node, steps: Steps) -> Result<Vec<Series>, Error> {
+    pub(crate) fn vector(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         Ok(match self.eval(node, steps)? {
-            Value::Vector(series) => series,
-            Value::Scalar(values) => vec![Series { labels: Labels::default(), values }],
+            NodeValue::Vector(series) => series,
+            NodeValue::Scalar(values) => vec![StepSeries { labels: Labels::default(), values }],
         })
     }
 
     /// A node's value, which has to be a number.
-    pub(crate) fn scalar(&mut self, node: &Node, steps: Steps) -> Result<Vec<f64>, Error> {
+    pub(crate) fn scalar(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<Vec<f64>, Error> {
         Ok(match self.eval(node, steps)? {
-            Value::Scalar(values) => values,
-            Value::Vector(_) => vec![f64::NAN; steps.count],
+            NodeValue::Scalar(values) => values,
+            NodeValue::Vector(_) => vec![f64::NAN; steps.count],
         })
     }
 
-    fn eval_each(&mut self, node: &Node, steps: Steps) -> Result<Value, Error> {
+    fn eval_each(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<NodeValue, Error> {
         Ok(match &node.expr {
-            Expr::Number(number) => Value::Scalar(vec![*number; steps.count]),
-            Expr::Time => Value::Scalar((0..steps.count).map(|index| seconds(steps.time(index))).collect()),
+            Expr::Number(number) => NodeValue::Scalar(vec![*number; steps.count]),
+            Expr::Time => NodeValue::Scalar((0..steps.count).map(|index| seconds(steps.time(index))).collect()),
             Expr::Selector(_) | Expr::Over { .. } => {
                 let mut series = Vec::new();
                 let limits = Evaluator::new(self.source, self.limits, self.range);
@@ -181,31 +187,31 @@ impl<'a> Evaluator<'a> {
                     series.push(one);
                     limits.check_room(series.len(), steps)
                 })?;
-                Value::Vector(series)
+                NodeValue::Vector(series)
             }
             Expr::Negate(inner) => match self.eval(inner, steps)? {
-                Value::Scalar(values) => Value::Scalar(values.iter().map(|value| -value).collect()),
-                Value::Vector(series) => Value::Vector(negated(series)?),
+                NodeValue::Scalar(values) => NodeValue::Scalar(values.iter().map(|value| -value).collect()),
+                NodeValue::Vector(series) => NodeValue::Vector(negated(series)?),
             },
             Expr::Binary(binary) => self.binary(binary, steps)?,
-            Expr::Aggregate(aggregate) => Value::Vector(self.aggregate(aggregate, steps)?),
+            Expr::Aggregate(aggregate) => NodeValue::Vector(self.aggregate(aggregate, steps)?),
             _ => self.call(node, steps)?,
         })
     }
 
     /// Gives the series of a vector one after another.
-    pub(crate) fn stream(&mut self, node: &Node, steps: Steps, sink: Sink<'_>) -> Result<(), Error> {
+    pub(crate) fn stream(&mut self, node: &QueryNode, steps: EvalSteps, sink: SeriesSink<'_>) -> Result<(), Error> {
         if matches!(node.expr, Expr::Selector(_) | Expr::Over { .. }) && (!node.fixed || steps.count == 1) {
             return self.stream_each(node, steps, sink);
         }
         self.vector(node, steps)?.into_iter().try_for_each(sink)
     }
 
-    fn stream_each(&mut self, node: &Node, steps: Steps, sink: Sink<'_>) -> Result<(), Error> {
+    fn stream_each(&mut self, node: &QueryNode, steps: EvalSteps, sink: SeriesSink<'_>) -> Result<(), Error> {
         match &node.expr {
             Expr::Selector(selector) => self.select(
                 selector,
-                Purpose::VALUE,
+                WindowPurpose::VALUE,
                 steps,
                 &|_, (_, value)| (!is_absent(value)).then_some(value),
                 sink,
@@ -224,29 +230,29 @@ impl<'a> Evaluator<'a> {
     /// Gives what is made of the last sample of each series at each step, if it is fresh.
     pub(crate) fn select(
         &mut self,
-        selector: &Selector,
-        purpose: Purpose,
-        steps: Steps,
-        measure: &dyn Fn(usize, Sample) -> Option<f64>,
-        sink: Sink<'_>,
+        selector: &VectorSelector,
+        purpose: WindowPurpose,
+        steps: EvalSteps,
+        measure: &dyn Fn(usize, TimedValue) -> Option<f64>,
+        sink: SeriesSink<'_>,
     ) -> Result<(), Error> {
-        let last = |index, window: &Window<'_>| measure(index, window.last()?);
+        let last = |index, window: &SampleWindow<'_>| measure(index, window.last()?);
         self.windows(selector, LOOKBACK_MS, purpose, steps, &last, sink)
     }
 
     fn over(
         &mut self,
-        function: Over,
+        function: OverTimeFunction,
         parameter: &[f64],
-        ranged: &Ranged,
-        steps: Steps,
-        sink: Sink<'_>,
+        ranged: &RangeVector,
+        steps: EvalSteps,
+        sink: SeriesSink<'_>,
     ) -> Result<(), Error> {
         let mut seen = HashSet::new();
-        let measure = |index: usize, window: &Window<'_>| {
+        let measure = |index: usize, window: &SampleWindow<'_>| {
             function.apply(window, parameter.get(index).copied().unwrap_or(f64::NAN))
         };
-        self.ranged(ranged, Purpose::of(function), steps, &measure, &mut |mut series: Series| {
+        self.ranged(ranged, WindowPurpose::of(function), steps, &measure, &mut |mut series: StepSeries| {
             if !function.keeps_name() {
                 series.labels = series.labels.nameless();
             }
@@ -260,17 +266,17 @@ impl<'a> Evaluator<'a> {
     /// Gives what is made of the samples of each series in the window of each step.
     pub(crate) fn ranged(
         &mut self,
-        ranged: &Ranged,
-        purpose: Purpose,
-        steps: Steps,
-        measure: Measure<'_>,
-        sink: Sink<'_>,
+        ranged: &RangeVector,
+        purpose: WindowPurpose,
+        steps: EvalSteps,
+        measure: WindowFunction<'_>,
+        sink: SeriesSink<'_>,
     ) -> Result<(), Error> {
         let (node, range_ms) = match ranged {
-            Ranged::Selector { selector, range_ms } => {
+            RangeVector::Selector { selector, range_ms } => {
                 return self.windows(selector, *range_ms, purpose, steps, measure, sink);
             }
-            Ranged::Subquery { node, range_ms, .. } => (node, *range_ms),
+            RangeVector::Subquery { node, range_ms, .. } => (node, *range_ms),
         };
         let Some(inner) = self.substeps(ranged, steps)? else { return Ok(()) };
         let range = self.range;
@@ -280,15 +286,15 @@ impl<'a> Evaluator<'a> {
             let end = |index| reference(range, ranged.at(), ranged.offset_ms(), steps.time(index));
             let values = slide((&samples, &[]), range_ms, steps, &end, measure);
             if values.iter().any(|value| !is_absent(*value)) {
-                sink(Series { labels: series.labels, values })?;
+                sink(StepSeries { labels: series.labels, values })?;
             }
         }
         Ok(())
     }
 
     /// The steps of a subquery: multiples of its own step that any window of it holds.
-    fn substeps(&self, ranged: &Ranged, steps: Steps) -> Result<Option<Steps>, Error> {
-        let Ranged::Subquery { range_ms, step_ms, at, offset_ms, .. } = ranged else { return Ok(None) };
+    fn substeps(&self, ranged: &RangeVector, steps: EvalSteps) -> Result<Option<EvalSteps>, Error> {
+        let RangeVector::Subquery { range_ms, step_ms, at, offset_ms, .. } = ranged else { return Ok(None) };
         let end = |now| reference(self.range, *at, *offset_ms, now);
         let earliest = end(steps.time(0)).saturating_sub(*range_ms);
         let mut start_ms = earliest / step_ms * step_ms;
@@ -300,21 +306,21 @@ impl<'a> Evaluator<'a> {
             return Ok(None);
         }
         let count = usize::try_from((latest - start_ms) / step_ms).unwrap_or(usize::MAX).saturating_add(1);
-        let inner = Steps { start_ms, step_ms: *step_ms, count };
+        let inner = EvalSteps { start_ms, step_ms: *step_ms, count };
         self.check_room(1, inner)?;
         Ok(Some(inner))
     }
 
     /// The samples of a range at the first step.
-    pub(crate) fn samples(&mut self, ranged: &Ranged) -> Result<Vec<(Labels, Vec<Sample>)>, Error> {
+    pub(crate) fn samples(&mut self, ranged: &RangeVector) -> Result<Vec<(Labels, Vec<TimedValue>)>, Error> {
         let steps = self.steps();
         let all = std::cell::RefCell::new(Vec::new());
         let mut labels = Vec::new();
-        let keep = |_: usize, window: &Window<'_>| {
+        let keep = |_: usize, window: &SampleWindow<'_>| {
             all.borrow_mut().push(window.samples.to_vec());
             Some(1.0)
         };
-        self.ranged(ranged, Purpose::POINTS, Steps { count: 1, ..steps }, &keep, &mut |series| {
+        self.ranged(ranged, WindowPurpose::POINTS, EvalSteps { count: 1, ..steps }, &keep, &mut |series| {
             labels.push(series.labels);
             Ok(())
         })?;
@@ -326,7 +332,7 @@ pub(crate) fn seconds(at_ms: Millis) -> f64 {
     at_ms as f64 / 1000.0
 }
 
-fn negated(series: Vec<Series>) -> Result<Vec<Series>, Error> {
+fn negated(series: Vec<StepSeries>) -> Result<Vec<StepSeries>, Error> {
     let mut seen = HashSet::new();
     series
         .into_iter()
@@ -336,15 +342,15 @@ fn negated(series: Vec<Series>) -> Result<Vec<Series>, Error> {
                 return Err(same_labels());
             }
             let negate = |value: f64| if is_absent(value) { value } else { -value };
-            Ok(Series { labels, values: one.values.into_iter().map(negate).collect() })
+            Ok(StepSeries { labels, values: one.values.into_iter().map(negate).collect() })
         })
         .collect()
 }
 
 /// Makes one of series that have come to have the same labels; an error if two have a value at one step.
-pub(crate) fn merged(series: Vec<Series>) -> Result<Vec<Series>, Error> {
+pub(crate) fn merged(series: Vec<StepSeries>) -> Result<Vec<StepSeries>, Error> {
     let mut places: HashMap<Labels, usize> = HashMap::with_capacity(series.len());
-    let mut merged: Vec<Series> = Vec::with_capacity(series.len());
+    let mut merged: Vec<StepSeries> = Vec::with_capacity(series.len());
     for one in series {
         let Some(place) = places.get(&one.labels).and_then(|place| merged.get_mut(*place)) else {
             places.insert(one.labels.clone(), merged.len());

@@ -2,13 +2,13 @@
 
 /// Observations up to a bound.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct HistogramBucket {
     pub(crate) bound: f64,
     pub(crate) count: f64,
 }
 
 /// The value below which a share of the observations lies, as if they were evenly spread within each bucket.
-pub(crate) fn quantile(share: f64, mut buckets: Vec<Bucket>) -> f64 {
+pub(crate) fn quantile(share: f64, mut buckets: Vec<HistogramBucket>) -> f64 {
     if share.is_nan() {
         return f64::NAN;
     }
@@ -42,8 +42,8 @@ pub(crate) fn quantile(share: f64, mut buckets: Vec<Bucket>) -> f64 {
 }
 
 /// Buckets of one bound are one, and no count is less than the one before: scrapes and sums are not quite exact.
-fn rising(buckets: Vec<Bucket>) -> Vec<Bucket> {
-    let mut rising: Vec<Bucket> = Vec::with_capacity(buckets.len());
+fn rising(buckets: Vec<HistogramBucket>) -> Vec<HistogramBucket> {
+    let mut rising: Vec<HistogramBucket> = Vec::with_capacity(buckets.len());
     for bucket in buckets {
         match rising.last_mut() {
             Some(last) if last.bound == bucket.bound => last.count += bucket.count,

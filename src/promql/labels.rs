@@ -1,4 +1,4 @@
-//! A series' labels, its name among them.
+//! The labels of a series, including its name.
 
 use std::{fmt, sync::Arc};
 

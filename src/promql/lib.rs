@@ -1,53 +1,56 @@
-//! Prometheus's query language over any source of series: what Grafana asks of the console, answered as Prometheus
-//! answers it.
+//! Prometheus's query language over any source of series, so that the console answers Grafana as Prometheus
+//! would.
 //!
-//! The text is parsed and checked once ([`Query::parse`]) and evaluated at one time or at the steps of a range. The
-//! meaning is that of Prometheus 2.42, which the tests ask the same questions: windows have both ends, a value is found
-//! for five minutes after it was measured, and rates are extrapolated.
+//! The text is parsed and checked once ([`ParsedQuery::parse`]) and evaluated at one time or at the steps of a range. The
+//! semantics are those of Prometheus 2.42, which the tests ask the same questions: windows include both ends, a value is found
+//! for five minutes after its measurement, and rates are extrapolated.
 //!
 //! Modules, in reading order:
 //!
 //! - [`labels`]: a series' name and labels
-//! - [`matcher`]: which series a selector means
-//! - [`source`]: where samples come from
-//! - `tree`: a query, checked; `parse`: from text to it
-//! - `eval`: a query's value at the steps of a range; `aggregate`, `binary` and `call` are its parts
-//! - `window`: what each step looks at; `stretch`: where it is known in summaries alone, and what that may be wrong by
+//! - [`matcher`]: which series a selector matches
+//! - [`source`]: the trait of a source of samples
+//! - `tree`: a checked query; `parse`: parses text into one
+//! - `eval`: evaluates a query at the steps of a range; `aggregate`, `binary` and `call` are its parts
+//! - `window`: the samples of each step; `stretch`: the same from summaries, with the error bounds
 //! - `over`, `math`, `date`, `histogram`, `relabel`: functions; pure numbers and labels
-//! - [`number`]: numbers and times as Prometheus writes them
+//! - [`number`]: numbers and times in Prometheus's format
 //!
-//! **Invariant: nothing here does IO but through [`Source`]**, and nothing knows the time but what it is told.
+//! **Invariant: IO goes through [`Source`] alone**, and the time is a parameter.
 //!
-//! **Invariant: a query costs a bounded amount**: of text, depth, steps, series and samples ([`Limits`]); and it ends
-//! soon after its caller has had enough ([`Limits::enough`]).
+//! **Invariant: a query costs a bounded amount**: of text, depth, steps, series and samples ([`QueryLimits`]); and it ends
+//! soon after its caller has cancelled it ([`QueryLimits::enough`]).
 //!
-//! **Invariant: what is not understood is refused by name**, never answered with something else.
+//! **Invariant: an unsupported feature is refused by name**, never answered with something else.
 //!
-//! A source may know of old times, or of long ones, nothing but summaries ([`Stretch`]): functions of what these hold are
+//! A source may have only summaries of old or long ranges ([`SampleStretch`]): functions that can be computed from them are
 //! answered, with a bounded error; others need samples.
 //!
-//! # What differs
+//! # Differences
 //!
-//! - Missing: native histograms and their functions, `holt_winters`, and what is newer than 2.42.
-//! - A window that `@` fixes stays where it is, also in `predict_linear` and where another argument differs from step to
-//!   step; Prometheus moves it there with the steps, which is a fault of it.
-//! - In regular expressions `.` matches a line break too, as in Prometheus 3, and `\d`, `\w`, `\s` know all of Unicode.
-//! - The date of what is no number, or lies 30,000 years away, is no number.
-//! - Of equal values `topk` and `bottomk` may take others.
+//! - Missing: native histograms and their functions, `holt_winters`, and everything newer than 2.42.
+//! - A window fixed by `@` stays fixed, also in `predict_linear` and where another argument differs from step to
+//!   step; Prometheus moves it there with the steps, which is a bug.
+//! - In regular expressions `.` matches a line break too, as in Prometheus 3, and `\d`, `\w`, `\s` cover all of Unicode.
+//! - Date functions of NaN, or of a time 30,000 years away, yield NaN.
+//! - Among equal values `topk` and `bottomk` may choose others.
 
 mod aggregate;
 mod binary;
 mod call;
 mod date;
+mod error;
 mod eval;
 mod histogram;
 pub mod labels;
+mod limits;
 pub mod matcher;
 mod matcher_list;
 mod math;
 pub mod number;
 mod over;
 mod parse;
+mod query_range;
 mod re2;
 mod relabel;
 pub mod source;
@@ -57,97 +60,19 @@ pub mod text;
 mod tree;
 mod window;
 
-use std::sync::Arc;
+pub use limits::QueryLimits;
+
+pub use query_range::{LOOKBACK_MS, Millis, QueryRange, SUBQUERY_STEP_MS};
+
+pub use error::Error;
 
 pub use self::{
     labels::{Labels, NAME},
-    matcher::{Matcher, Test},
+    matcher::{MatchOperator, Matcher},
     matcher_list::Matchers,
-    source::{Hints, STRETCH_MAX_MS, Sample, Source, SourceError, Stretch},
-    summary::Summary,
+    source::{Hints, STRETCH_MAX_MS, SampleStretch, Source, SourceError, TimedValue},
+    summary::StretchSummary,
 };
-
-/// A time in milliseconds since 1970.
-pub type Millis = i64;
-
-/// How long a value is found after it was measured, as Prometheus has it.
-pub const LOOKBACK_MS: Millis = 300_000;
-/// The step of a subquery that names none: Prometheus's default interval of evaluation.
-pub const SUBQUERY_STEP_MS: Millis = 60_000;
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The text is no query, or asks for what there is not.
-    #[error("{0}")]
-    Query(String),
-    /// The query cannot be answered over these series.
-    #[error("{0}")]
-    Execution(String),
-    /// The query asks for too much.
-    #[error("{0}")]
-    Limit(String),
-    /// The caller has had enough.
-    #[error("the query took too long. hint: ask for a shorter range or fewer series")]
-    Enough,
-    /// The samples could not be had.
-    #[error("the series cannot be read: {0}")]
-    Source(SourceError),
-}
-
-/// What a query may cost.
-#[derive(Clone)]
-pub struct Limits {
-    /// The most steps of a range.
-    pub steps_max: usize,
-    /// The most series that one selector may choose.
-    pub series_max: usize,
-    /// The most samples that may be read.
-    pub samples_max: usize,
-    /// The most values that any part of a query may have, all series and steps together.
-    pub values_max: usize,
-    /// Whether the caller has had enough; asked often.
-    pub enough: Arc<dyn Fn() -> bool + Send + Sync>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            // As Prometheus has it: a point a second for three hours, a point a minute for a week.
-            steps_max: 11_000,
-            // A fleet of 10,000 hosts, each with a few of one name.
-            series_max: 50_000,
-            // As Prometheus has it.
-            samples_max: 50_000_000,
-            // 80 MB, of which a deep query holds a few at a time.
-            values_max: 10_000_000,
-            enough: Arc::new(|| false),
-        }
-    }
-}
-
-impl std::fmt::Debug for Limits {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { steps_max, series_max, samples_max, values_max, enough: _ } = self;
-        f.debug_struct("Limits")
-            .field("steps_max", steps_max)
-            .field("series_max", series_max)
-            .field("samples_max", samples_max)
-            .field("values_max", values_max)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The steps of a range: from `start_ms` by `step_ms` to at most `end_ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// The first step.
-    pub start_ms: Millis,
-    /// Where it ends.
-    pub end_ms: Millis,
-    /// From one step to the next.
-    pub step_ms: Millis,
-}
 
 /// A query's answer at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,16 +84,16 @@ pub enum Instant {
     /// A value of each series; in order if the query sorts.
     Vector(Vec<(Labels, f64)>),
     /// Samples of each series, oldest first.
-    Matrix(Vec<(Labels, Vec<Sample>)>),
+    Matrix(Vec<(Labels, Vec<TimedValue>)>),
 }
 
 /// A query that was understood.
 #[derive(Debug)]
-pub struct Query {
-    top: tree::Top,
+pub struct ParsedQuery {
+    top: tree::QueryRoot,
 }
 
-impl Query {
+impl ParsedQuery {
     /// Reads a query.
     ///
     /// # Errors
@@ -181,15 +106,15 @@ impl Query {
     ///
     /// # Errors
     /// If the series do not allow one, if it costs too much, or if they cannot be read.
-    pub fn instant(&self, source: &dyn Source, at_ms: Millis, limits: &Limits) -> Result<Instant, Error> {
-        let range = Range { start_ms: at_ms, end_ms: at_ms, step_ms: 1 };
+    pub fn instant(&self, source: &dyn Source, at_ms: Millis, limits: &QueryLimits) -> Result<Instant, Error> {
+        let range = QueryRange { start_ms: at_ms, end_ms: at_ms, step_ms: 1 };
         let mut evaluator = eval::Evaluator::new(source, limits, range);
         match &self.top {
-            tree::Top::Text(text) => Ok(Instant::Text(text.clone())),
-            tree::Top::Ranged(ranged) => Ok(Instant::Matrix(evaluator.samples(ranged)?)),
-            tree::Top::Node(node) => Ok(match evaluator.eval(node, evaluator.steps())? {
-                eval::Value::Scalar(values) => Instant::Scalar(values.first().copied().unwrap_or(f64::NAN)),
-                eval::Value::Vector(series) => Instant::Vector(
+            tree::QueryRoot::Text(text) => Ok(Instant::Text(text.clone())),
+            tree::QueryRoot::Ranged(ranged) => Ok(Instant::Matrix(evaluator.samples(ranged)?)),
+            tree::QueryRoot::Node(node) => Ok(match evaluator.eval(node, evaluator.steps())? {
+                eval::NodeValue::Scalar(values) => Instant::Scalar(values.first().copied().unwrap_or(f64::NAN)),
+                eval::NodeValue::Vector(series) => Instant::Vector(
                     series
                         .into_iter()
                         .filter_map(|one| {
@@ -209,20 +134,20 @@ impl Query {
     pub fn range(
         &self,
         source: &dyn Source,
-        range: Range,
-        limits: &Limits,
-    ) -> Result<Vec<(Labels, Vec<Sample>)>, Error> {
+        range: QueryRange,
+        limits: &QueryLimits,
+    ) -> Result<Vec<(Labels, Vec<TimedValue>)>, Error> {
         let node = match &self.top {
-            tree::Top::Node(node) => node,
-            tree::Top::Text(_) => return Err(not_for_range("string")),
-            tree::Top::Ranged(_) => return Err(not_for_range("range vector")),
+            tree::QueryRoot::Node(node) => node,
+            tree::QueryRoot::Text(_) => return Err(not_for_range("string")),
+            tree::QueryRoot::Ranged(_) => return Err(not_for_range("range vector")),
         };
         eval::check_range(range, limits)?;
         let mut evaluator = eval::Evaluator::new(source, limits, range);
         let steps = evaluator.steps();
         let series = match evaluator.eval(node, steps)? {
-            eval::Value::Scalar(values) => vec![eval::Series { labels: Labels::default(), values }],
-            eval::Value::Vector(series) => series,
+            eval::NodeValue::Scalar(values) => vec![eval::StepSeries { labels: Labels::default(), values }],
+            eval::NodeValue::Vector(series) => series,
         };
         let mut answer: Vec<_> = series
             .into_iter()
@@ -239,8 +164,8 @@ impl Query {
 /// # Errors
 /// If it is anything else.
 pub fn selector(text: &str) -> Result<Matchers, Error> {
-    if let tree::Top::Node(node) = parse::query(text)?
-        && let tree::Expr::Selector(tree::Selector { matchers, at: None, offset_ms: 0 }) = node.expr
+    if let tree::QueryRoot::Node(node) = parse::query(text)?
+        && let tree::Expr::Selector(tree::VectorSelector { matchers, at: None, offset_ms: 0 }) = node.expr
     {
         return Ok(matchers);
     }

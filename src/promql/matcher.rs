@@ -1,4 +1,4 @@
-//! Matchers: what one label has to be. A label that a series does not have is an empty value, and regular expressions
+//! Matchers of one label. A label that a series does not have is an empty value, and regular expressions
 //! match whole values.
 //!
 //! **Invariant: a matcher from outside costs a bounded amount.** The size of its compiled expression has a limit, and
@@ -30,12 +30,12 @@ pub struct Matcher {
     /// Which one.
     pub label: String,
     /// What it has to be.
-    pub test: Test,
+    pub test: MatchOperator,
 }
 
 /// The four operators.
 #[derive(Clone, Debug)]
-pub enum Test {
+pub enum MatchOperator {
     /// This very value.
     Equal(String),
     /// Any other.
@@ -46,7 +46,7 @@ pub enum Test {
     NotMatch(Pattern),
 }
 
-impl Test {
+impl MatchOperator {
     /// How it is written.
     #[must_use]
     pub fn operator(&self) -> &'static str {

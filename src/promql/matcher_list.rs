@@ -1,10 +1,10 @@
-//! Matchers that a series must all satisfy.
+//! A list of matchers, all of which a series must satisfy.
 
 use std::fmt;
 
 use crate::{
     labels::{Labels, NAME},
-    matcher::{Matcher, Test},
+    matcher::{MatchOperator, Matcher},
     text::quote,
 };
 
@@ -21,7 +21,7 @@ impl Matchers {
     /// Labels that must have this very value: any of them leads to the series.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|matcher| match &matcher.test {
-            Test::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
+            MatchOperator::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
             _ => None,
         })
     }
@@ -37,7 +37,7 @@ impl Matchers {
         let mut seen: Vec<&str> = Vec::new();
         for matcher in self.0.iter().filter(|matcher| matcher.label != NAME) {
             match &matcher.test {
-                Test::Equal(value) if !seen.contains(&matcher.label.as_str()) => {
+                MatchOperator::Equal(value) if !seen.contains(&matcher.label.as_str()) => {
                     labels.set(&matcher.label, value);
                     seen.push(&matcher.label);
                 }

@@ -2,7 +2,7 @@
 
 /// The functions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Map {
+pub(crate) enum MathFunction {
     Plain(fn(f64) -> f64),
     Clamp,
     ClampMin,
@@ -10,7 +10,7 @@ pub(crate) enum Map {
     Round,
 }
 
-impl Map {
+impl MathFunction {
     /// By its name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let plain: fn(f64) -> f64 = match name {

@@ -1,6 +1,6 @@
-//! Numbers and times as Prometheus writes them.
+//! Numbers and times in Prometheus's format.
 
-use crate::Millis;
+use crate::query_range::Millis;
 
 /// A number in decimals, never with an exponent; `NaN`, `+Inf`, `-Inf`.
 #[must_use]

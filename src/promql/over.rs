@@ -1,13 +1,14 @@
 //! Functions of the samples in a window of time: `rate`, `avg_over_time` and their kind.
 
-use crate::{Millis, Stretch, source::Sample, stretch};
+use super::source::SampleStretch;
+use crate::{query_range::Millis, source::TimedValue, stretch};
 
 /// What one series has in a window, oldest first; never nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window<'a> {
+pub(crate) struct SampleWindow<'a> {
     /// Before all samples, where samples are not to be had or not wanted.
-    pub(crate) stretches: &'a [Stretch],
-    pub(crate) samples: &'a [Sample],
+    pub(crate) stretches: &'a [SampleStretch],
+    pub(crate) samples: &'a [TimedValue],
     /// Where it starts.
     pub(crate) start_ms: Millis,
     /// Where it ends.
@@ -16,9 +17,9 @@ pub(crate) struct Window<'a> {
     pub(crate) now_ms: Millis,
 }
 
-impl Window<'_> {
+impl SampleWindow<'_> {
     /// The newest value; that of a stretch is given as if it were measured at its end.
-    pub(crate) fn last(&self) -> Option<Sample> {
+    pub(crate) fn last(&self) -> Option<TimedValue> {
         self.samples
             .last()
             .copied()
@@ -28,7 +29,7 @@ impl Window<'_> {
 
 /// The functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum OverTimeFunction {
     Rate,
     Increase,
     Delta,
@@ -50,7 +51,7 @@ pub(crate) enum Over {
     Present,
 }
 
-impl Over {
+impl OverTimeFunction {
     const NAMES: [(&'static str, Self); 19] = [
         ("rate", Self::Rate),
         ("increase", Self::Increase),
@@ -106,7 +107,7 @@ impl Over {
     }
 
     /// The value, if the window has enough for one.
-    pub(crate) fn apply(self, window: &Window<'_>, parameter: f64) -> Option<f64> {
+    pub(crate) fn apply(self, window: &SampleWindow<'_>, parameter: f64) -> Option<f64> {
         if !window.stretches.is_empty() {
             return stretch::apply(self, window);
         }
@@ -140,7 +141,7 @@ impl Over {
     }
 }
 
-fn values(samples: &[Sample]) -> impl Iterator<Item = f64> {
+fn values(samples: &[TimedValue]) -> impl Iterator<Item = f64> {
     samples.iter().map(|(_, value)| *value)
 }
 
@@ -148,13 +149,13 @@ fn seconds(ms: Millis) -> f64 {
     ms as f64 / 1000.0
 }
 
-fn count_pairs(samples: &[Sample], counts: impl Fn(f64, f64) -> bool) -> f64 {
+fn count_pairs(samples: &[TimedValue], counts: impl Fn(f64, f64) -> bool) -> f64 {
     samples.windows(2).filter(|pair| matches!(pair, [(_, a), (_, b)] if counts(*a, *b))).count() as f64
 }
 
 /// By how much the value changed, extended to the ends of the window where the samples nearly reach them; where they do
 /// not, by half the distance between two, for the series may have begun or ended there. A counter is never taken below 0.
-fn extrapolated(window: &Window<'_>, counter: bool, per_second: bool) -> Option<f64> {
+fn extrapolated(window: &SampleWindow<'_>, counter: bool, per_second: bool) -> Option<f64> {
     let [(first_ms, first), .., (last_ms, last)] = window.samples else { return None };
     let mut change = last - first;
     if counter {
@@ -186,7 +187,7 @@ fn extrapolated(window: &Window<'_>, counter: bool, per_second: bool) -> Option<
 }
 
 /// From the sample before the last to the last.
-fn last_two(samples: &[Sample], rate: bool) -> Option<f64> {
+fn last_two(samples: &[TimedValue], rate: bool) -> Option<f64> {
     let [.., (before_ms, before), (last_ms, last)] = samples else { return None };
     if before_ms == last_ms {
         return None;
@@ -198,12 +199,12 @@ fn last_two(samples: &[Sample], rate: bool) -> Option<f64> {
 
 /// A sum and what rounding took from it (Kahan's method, as Neumaier improved it).
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct KahanSum {
     sum: f64,
     lost: f64,
 }
 
-impl Sum {
+impl KahanSum {
     fn add(&mut self, value: f64) {
         let next = self.sum + value;
         self.lost += if self.sum.abs() >= value.abs() { (self.sum - next) + value } else { (value - next) + self.sum };
@@ -216,14 +217,14 @@ impl Sum {
 }
 
 fn sum(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sum = Sum::default();
+    let mut sum = KahanSum::default();
     values.for_each(|value| sum.add(value));
     if sum.sum.is_infinite() { sum.sum } else { sum.total() }
 }
 
 /// Divided before it is summed, so that large values do not overflow.
 fn average(values: impl Iterator<Item = f64>) -> f64 {
-    let mut mean = Sum::default();
+    let mut mean = KahanSum::default();
     let mut count = 0.0;
     for value in values {
         count += 1.0;
@@ -236,8 +237,8 @@ fn average(values: impl Iterator<Item = f64>) -> f64 {
     if mean.sum.is_infinite() { mean.sum } else { mean.total() }
 }
 
-fn variance(samples: &[Sample]) -> f64 {
-    let (mut mean, mut squares) = (Sum::default(), Sum::default());
+fn variance(samples: &[TimedValue]) -> f64 {
+    let (mut mean, mut squares) = (KahanSum::default(), KahanSum::default());
     let mut count = 0.0;
     for value in values(samples) {
         count += 1.0;
@@ -249,12 +250,12 @@ fn variance(samples: &[Sample]) -> f64 {
 }
 
 /// The line that is nearest to the samples: by how much it rises in a second, and where it is at a time.
-fn line(samples: &[Sample], at_ms: Millis) -> Option<(f64, f64)> {
+fn line(samples: &[TimedValue], at_ms: Millis) -> Option<(f64, f64)> {
     let [(_, first), _, ..] = samples else { return None };
     if values(samples).all(|value| value == *first) {
         return Some(if first.is_infinite() { (f64::NAN, f64::NAN) } else { (0.0, *first) });
     }
-    let (mut x_sum, mut y_sum, mut xy_sum, mut xx_sum) = <(Sum, Sum, Sum, Sum)>::default();
+    let (mut x_sum, mut y_sum, mut xy_sum, mut xx_sum) = <(KahanSum, KahanSum, KahanSum, KahanSum)>::default();
     let mut count = 0.0;
     for (t, y) in samples {
         count += 1.0;

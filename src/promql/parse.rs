@@ -1,26 +1,29 @@
-//! From text to a query. The `promql-parser` crate knows the grammar; here its tree is checked and made into one that can
-//! be evaluated, and what is missing is refused by name.
+//! Parses a query. The `promql-parser` crate knows the grammar; here its tree is checked and converted into one that can
+//! be evaluated, and unsupported features are refused by name.
 //!
-//! **Invariant: a text from outside costs a bounded amount**, of memory and of stack: it is bounded before it is parsed,
-//! for the parser's tree is as deep as the text is nested or chained.
+//! **Invariant: a text from outside costs a bounded amount**, of memory and of stack: it is limited before it is parsed,
+//! because the parser's tree is as deep as the text is nested or chained.
 
 use std::time::{Duration, SystemTime};
 
 use promql_parser::{
     label::{MatchOp, Matcher as GivenMatcher},
-    parser::{self as given, AtModifier, Expr as Given, LabelModifier, Offset, VectorMatchCardinality},
+    parser::{self as given, Expr as Given, LabelModifier, Offset, VectorMatchCardinality},
 };
 
+use super::matcher_list::Matchers;
 use crate::{
-    Error, Matchers, Millis, SUBQUERY_STEP_MS,
-    date::Date,
+    date::DatePart,
+    error::Error,
     labels::{NAME, is_label_name},
-    matcher::{Matcher, Pattern, Test},
-    math::Map,
-    over::Over,
+    matcher::{MatchOperator, Matcher, Pattern},
+    math::MathFunction,
+    over::OverTimeFunction,
+    query_range::{Millis, SUBQUERY_STEP_MS},
     text,
     tree::{
-        Aggregate, Aggregation, At, Binary, Expr, Grouping, Kind, Many, Matching, Node, Operator, Ranged, Selector, Top,
+        Aggregate, Aggregation, AtModifier, Binary, Expr, Grouping, ManySide, Matching, Operator, QueryNode, QueryRoot,
+        RangeVector, ValueType, VectorSelector,
     },
 };
 
@@ -36,14 +39,14 @@ const MATCHERS_MAX: usize = 32;
 const DURATION_MAX_MS: Millis = 100 * 365 * 24 * 3_600_000;
 
 /// Reads a query.
-pub(crate) fn query(text: &str) -> Result<Top, Error> {
+pub(crate) fn query(text: &str) -> Result<QueryRoot, Error> {
     check_size(text)?;
     let text = text::normalise(text).map_err(|error| wrong(format!("at byte {}: {error}", error.offset + 1)))?;
     let tree = given::parse(&text).map_err(|problem| wrong(problem.trim()))?;
     match bare(&tree) {
-        Given::StringLiteral(literal) => Ok(Top::Text(literal.val.clone())),
-        Given::MatrixSelector(_) | Given::Subquery(_) => Ok(Top::Ranged(ranged(&tree, 0)?)),
-        _ => Ok(Top::Node(Box::new(node(&tree, 0)?))),
+        Given::StringLiteral(literal) => Ok(QueryRoot::Text(literal.val.clone())),
+        Given::MatrixSelector(_) | Given::Subquery(_) => Ok(QueryRoot::Ranged(ranged(&tree, 0)?)),
+        _ => Ok(QueryRoot::Node(Box::new(node(&tree, 0)?))),
     }
 }
 
@@ -102,14 +105,16 @@ fn deeper(depth: usize) -> Result<usize, Error> {
     if depth >= DEPTH_MAX { Err(wrong(format!("it is nested deeper than {DEPTH_MAX}"))) } else { Ok(depth + 1) }
 }
 
-fn vector_node(expr: Expr, fixed: bool) -> Node {
-    Node { expr, kind: Kind::Vector, fixed }
+fn vector_node(expr: Expr, fixed: bool) -> QueryNode {
+    QueryNode { expr, kind: ValueType::Vector, fixed }
 }
 
-fn node(tree: &Given, depth: usize) -> Result<Node, Error> {
+fn node(tree: &Given, depth: usize) -> Result<QueryNode, Error> {
     let depth = deeper(depth)?;
     match bare(tree) {
-        Given::NumberLiteral(literal) => Ok(Node { expr: Expr::Number(literal.val), kind: Kind::Scalar, fixed: true }),
+        Given::NumberLiteral(literal) => {
+            Ok(QueryNode { expr: Expr::Number(literal.val), kind: ValueType::Scalar, fixed: true })
+        }
         Given::VectorSelector(vector) => {
             let selector = selector(vector)?;
             let fixed = selector.at.is_some();
@@ -118,7 +123,7 @@ fn node(tree: &Given, depth: usize) -> Result<Node, Error> {
         Given::Unary(unary) => {
             let inner = node(&unary.expr, depth)?;
             let (kind, fixed) = (inner.kind, inner.fixed);
-            Ok(Node { expr: Expr::Negate(Box::new(inner)), kind, fixed })
+            Ok(QueryNode { expr: Expr::Negate(Box::new(inner)), kind, fixed })
         }
         Given::Binary(given) => binary(given, depth),
         Given::Aggregate(given) => aggregate(given, depth),
@@ -131,14 +136,14 @@ fn node(tree: &Given, depth: usize) -> Result<Node, Error> {
     }
 }
 
-fn vector(tree: &Given, depth: usize, place: &str) -> Result<Box<Node>, Error> {
+fn vector(tree: &Given, depth: usize, place: &str) -> Result<Box<QueryNode>, Error> {
     let node = node(tree, depth)?;
-    if node.kind == Kind::Vector { Ok(Box::new(node)) } else { Err(unexpected("instant vector", place, "scalar")) }
+    if node.kind == ValueType::Vector { Ok(Box::new(node)) } else { Err(unexpected("instant vector", place, "scalar")) }
 }
 
-fn scalar(tree: &Given, depth: usize, place: &str) -> Result<Node, Error> {
+fn scalar(tree: &Given, depth: usize, place: &str) -> Result<QueryNode, Error> {
     let node = node(tree, depth)?;
-    if node.kind == Kind::Scalar { Ok(node) } else { Err(unexpected("scalar", place, "instant vector")) }
+    if node.kind == ValueType::Scalar { Ok(node) } else { Err(unexpected("scalar", place, "instant vector")) }
 }
 
 fn text(tree: &Given, place: &str) -> Result<String, Error> {
@@ -152,14 +157,14 @@ fn unexpected(wanted: &str, place: &str, got: &str) -> Error {
     wrong(format!("expected type {wanted} in {place}, got {got}"))
 }
 
-fn ranged(tree: &Given, depth: usize) -> Result<Ranged, Error> {
+fn ranged(tree: &Given, depth: usize) -> Result<RangeVector, Error> {
     match bare(tree) {
         Given::MatrixSelector(matrix) => {
-            Ok(Ranged::Selector { selector: selector(&matrix.vs)?, range_ms: positive(matrix.range)? })
+            Ok(RangeVector::Selector { selector: selector(&matrix.vs)?, range_ms: positive(matrix.range)? })
         }
         Given::Subquery(subquery) => {
             let step_ms = subquery.step.map(positive).transpose()?.unwrap_or(SUBQUERY_STEP_MS);
-            Ok(Ranged::Subquery {
+            Ok(RangeVector::Subquery {
                 node: vector(&subquery.expr, deeper(depth)?, "a subquery")?,
                 range_ms: positive(subquery.range)?,
                 step_ms,
@@ -189,27 +194,27 @@ fn offset(given: Option<&Offset>) -> Result<Millis, Error> {
     }
 }
 
-fn at(given: &AtModifier) -> Result<At, Error> {
+fn at(given: &given::AtModifier) -> Result<AtModifier, Error> {
     let time = match given {
-        AtModifier::Start => return Ok(At::Start),
-        AtModifier::End => return Ok(At::End),
-        AtModifier::At(time) => *time,
+        given::AtModifier::Start => return Ok(AtModifier::Start),
+        given::AtModifier::End => return Ok(AtModifier::End),
+        given::AtModifier::At(time) => *time,
     };
     let far = |_| wrong("timestamp out of bounds for @ modifier");
     let ms = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => Millis::try_from(since.as_millis()).map_err(far)?,
         Err(before) => -Millis::try_from(before.duration().as_millis()).map_err(far)?,
     };
-    Ok(At::Time(ms))
+    Ok(AtModifier::Time(ms))
 }
 
-fn selector(given: &given::VectorSelector) -> Result<Selector, Error> {
+fn selector(given: &given::VectorSelector) -> Result<VectorSelector, Error> {
     if !given.matchers.or_matchers.is_empty() {
         return Err(missing("`or` between matchers"));
     }
     let mut matchers = Vec::new();
     if let Some(name) = given.name.as_ref().filter(|name| !name.is_empty()) {
-        matchers.push(Matcher { label: NAME.to_owned(), test: Test::Equal(name.clone()) });
+        matchers.push(Matcher { label: NAME.to_owned(), test: MatchOperator::Equal(name.clone()) });
     }
     for one in &given.matchers.matchers {
         matchers.push(matcher(one)?);
@@ -221,7 +226,7 @@ fn selector(given: &given::VectorSelector) -> Result<Selector, Error> {
         return Err(wrong("vector selector must contain at least one non-empty matcher"));
     }
     let at = given.at.as_ref().map(at).transpose()?;
-    Ok(Selector { matchers: Matchers(matchers), at, offset_ms: offset(given.offset.as_ref())? })
+    Ok(VectorSelector { matchers: Matchers(matchers), at, offset_ms: offset(given.offset.as_ref())? })
 }
 
 fn matcher(given: &GivenMatcher) -> Result<Matcher, Error> {
@@ -230,10 +235,10 @@ fn matcher(given: &GivenMatcher) -> Result<Matcher, Error> {
         Pattern::new(&text).map_err(|problem| wrong(format!("the regular expression {text:?}: {problem}")))
     };
     let test = match given.op {
-        MatchOp::Equal => Test::Equal(given.value.clone()),
-        MatchOp::NotEqual => Test::NotEqual(given.value.clone()),
-        MatchOp::Re(_) => Test::Match(pattern()?),
-        MatchOp::NotRe(_) => Test::NotMatch(pattern()?),
+        MatchOp::Equal => MatchOperator::Equal(given.value.clone()),
+        MatchOp::NotEqual => MatchOperator::NotEqual(given.value.clone()),
+        MatchOp::Re(_) => MatchOperator::Match(pattern()?),
+        MatchOp::NotRe(_) => MatchOperator::NotMatch(pattern()?),
     };
     Ok(Matcher { label: given.name.clone(), test })
 }
@@ -268,11 +273,11 @@ fn operator(sign: &str) -> Option<Operator> {
     })
 }
 
-fn binary(given: &given::BinaryExpr, depth: usize) -> Result<Node, Error> {
+fn binary(given: &given::BinaryExpr, depth: usize) -> Result<QueryNode, Error> {
     let sign = given.op.to_string();
     let operator = operator(&sign).ok_or_else(|| missing(format!("the operator {sign:?}")))?;
     let (left, right) = (node(&given.lhs, depth)?, node(&given.rhs, depth)?);
-    let scalars = left.kind == Kind::Scalar && right.kind == Kind::Scalar;
+    let scalars = left.kind == ValueType::Scalar && right.kind == ValueType::Scalar;
     let as_bool = given.modifier.as_ref().is_some_and(|modifier| modifier.return_bool);
     if as_bool && !operator.is_comparison() {
         return Err(wrong("bool modifier can only be used on comparison operators"));
@@ -280,7 +285,7 @@ fn binary(given: &given::BinaryExpr, depth: usize) -> Result<Node, Error> {
     if scalars && operator.is_comparison() && !as_bool {
         return Err(wrong("comparisons between scalars must use BOOL modifier"));
     }
-    if operator.is_set() && (left.kind == Kind::Scalar || right.kind == Kind::Scalar) {
+    if operator.is_set() && (left.kind == ValueType::Scalar || right.kind == ValueType::Scalar) {
         return Err(wrong(format!("set operator {sign:?} not allowed in binary scalar expression")));
     }
     let mut matching = Matching::default();
@@ -290,21 +295,21 @@ fn binary(given: &given::BinaryExpr, depth: usize) -> Result<Node, Error> {
         }
         matching.labels = grouping(modifier.matching.as_ref(), Grouping::default());
         (matching.many, matching.include) = match &modifier.card {
-            VectorMatchCardinality::ManyToOne(labels) => (Many::Left, labels.labels.clone()),
-            VectorMatchCardinality::OneToMany(labels) => (Many::Right, labels.labels.clone()),
-            VectorMatchCardinality::OneToOne | VectorMatchCardinality::ManyToMany => (Many::Neither, Vec::new()),
+            VectorMatchCardinality::ManyToOne(labels) => (ManySide::Left, labels.labels.clone()),
+            VectorMatchCardinality::OneToMany(labels) => (ManySide::Right, labels.labels.clone()),
+            VectorMatchCardinality::OneToOne | VectorMatchCardinality::ManyToMany => (ManySide::Neither, Vec::new()),
         };
     }
-    if operator.is_set() && matching.many != Many::Neither {
+    if operator.is_set() && matching.many != ManySide::Neither {
         return Err(wrong(format!("no grouping allowed for {sign:?} operation")));
     }
-    let kind = if scalars { Kind::Scalar } else { Kind::Vector };
+    let kind = if scalars { ValueType::Scalar } else { ValueType::Vector };
     let fixed = left.fixed && right.fixed;
     let binary = Binary { operator, left, right, matching, as_bool };
-    Ok(Node { expr: Expr::Binary(Box::new(binary)), kind, fixed })
+    Ok(QueryNode { expr: Expr::Binary(Box::new(binary)), kind, fixed })
 }
 
-fn aggregate(given: &given::AggregateExpr, depth: usize) -> Result<Node, Error> {
+fn aggregate(given: &given::AggregateExpr, depth: usize) -> Result<QueryNode, Error> {
     let name = given.op.to_string();
     let place = format!("aggregation {name}");
     let parameter = || given.param.as_deref().ok_or_else(|| wrong(format!("a parameter is wanted in {place}")));
@@ -360,11 +365,11 @@ impl Arguments<'_> {
         self.given.get(index).copied().ok_or_else(|| wrong(format!("an argument is missing in {}", self.place)))
     }
 
-    fn vector(&self, index: usize) -> Result<Box<Node>, Error> {
+    fn vector(&self, index: usize) -> Result<Box<QueryNode>, Error> {
         vector(self.get(index)?, self.depth, &self.place)
     }
 
-    fn scalar(&self, index: usize) -> Result<Node, Error> {
+    fn scalar(&self, index: usize) -> Result<QueryNode, Error> {
         scalar(self.get(index)?, self.depth, &self.place)
     }
 
@@ -372,19 +377,19 @@ impl Arguments<'_> {
         text(self.get(index)?, &self.place)
     }
 
-    fn ranged(&self, index: usize) -> Result<Ranged, Error> {
+    fn ranged(&self, index: usize) -> Result<RangeVector, Error> {
         ranged(self.get(index)?, self.depth)
     }
 }
 
-fn call(given: &given::Call, depth: usize) -> Result<Node, Error> {
+fn call(given: &given::Call, depth: usize) -> Result<QueryNode, Error> {
     let name = given.func.name;
     let place = format!("call to function {name:?}");
     let arguments = Arguments { place, given: given.args.args.iter().map(AsRef::as_ref).collect(), depth };
-    if let Some(function) = Over::named(name) {
+    if let Some(function) = OverTimeFunction::named(name) {
         return over(function, &arguments);
     }
-    if let Some(function) = Map::named(name) {
+    if let Some(function) = MathFunction::named(name) {
         let (least, most) = function.parameters();
         arguments.count(least + 1, most + 1)?;
         let vector = arguments.vector(0)?;
@@ -393,7 +398,7 @@ fn call(given: &given::Call, depth: usize) -> Result<Node, Error> {
         let fixed = vector.fixed && parameters.iter().all(|node| node.fixed);
         return Ok(vector_node(Expr::Map { function, vector, parameters }, fixed));
     }
-    if let Some(function) = Date::named(name) {
+    if let Some(function) = DatePart::named(name) {
         arguments.count(0, 1)?;
         let vector = if arguments.given.is_empty() { None } else { Some(arguments.vector(0)?) };
         return Ok(vector_node(Expr::Date { function, vector }, false));
@@ -401,10 +406,10 @@ fn call(given: &given::Call, depth: usize) -> Result<Node, Error> {
     special(name, &arguments)
 }
 
-fn over(function: Over, arguments: &Arguments<'_>) -> Result<Node, Error> {
+fn over(function: OverTimeFunction, arguments: &Arguments<'_>) -> Result<QueryNode, Error> {
     let (range, parameter) = match function {
-        Over::Quantile => (1, Some(0)),
-        Over::PredictLinear => (0, Some(1)),
+        OverTimeFunction::Quantile => (1, Some(0)),
+        OverTimeFunction::PredictLinear => (0, Some(1)),
         _ => (0, None),
     };
     let count = 1 + usize::from(parameter.is_some());
@@ -412,21 +417,22 @@ fn over(function: Over, arguments: &Arguments<'_>) -> Result<Node, Error> {
     let ranged = arguments.ranged(range)?;
     let parameter = parameter.map(|index| arguments.scalar(index)).transpose()?;
     // A prediction is made from the step's own time.
-    let fixed =
-        ranged.at().is_some() && parameter.as_ref().is_none_or(|node| node.fixed) && function != Over::PredictLinear;
+    let fixed = ranged.at().is_some()
+        && parameter.as_ref().is_none_or(|node| node.fixed)
+        && function != OverTimeFunction::PredictLinear;
     Ok(vector_node(Expr::Over { function, ranged, parameter: parameter.map(Box::new) }, fixed))
 }
 
-fn special(name: &str, arguments: &Arguments<'_>) -> Result<Node, Error> {
+fn special(name: &str, arguments: &Arguments<'_>) -> Result<QueryNode, Error> {
     let one_vector = || {
         arguments.count(1, 1)?;
         arguments.vector(0)
     };
     match name {
-        "time" => arguments.count(0, 0).map(|()| Node { expr: Expr::Time, kind: Kind::Scalar, fixed: false }),
-        "pi" => arguments.count(0, 0).map(|()| Node {
+        "time" => arguments.count(0, 0).map(|()| QueryNode { expr: Expr::Time, kind: ValueType::Scalar, fixed: false }),
+        "pi" => arguments.count(0, 0).map(|()| QueryNode {
             expr: Expr::Number(std::f64::consts::PI),
-            kind: Kind::Scalar,
+            kind: ValueType::Scalar,
             fixed: true,
         }),
         "vector" => {
@@ -438,7 +444,7 @@ fn special(name: &str, arguments: &Arguments<'_>) -> Result<Node, Error> {
         "scalar" => {
             let vector = one_vector()?;
             let fixed = vector.fixed;
-            Ok(Node { expr: Expr::ToScalar(vector), kind: Kind::Scalar, fixed })
+            Ok(QueryNode { expr: Expr::ToScalar(vector), kind: ValueType::Scalar, fixed })
         }
         "timestamp" => Ok(vector_node(Expr::Timestamp(one_vector()?), false)),
         "sort" | "sort_desc" => {
@@ -459,8 +465,8 @@ fn special(name: &str, arguments: &Arguments<'_>) -> Result<Node, Error> {
             arguments.count(1, 1)?;
             let ranged = arguments.ranged(0)?;
             let labels = match &ranged {
-                Ranged::Selector { selector, .. } => selector.matchers.wanted(),
-                Ranged::Subquery { .. } => crate::Labels::default(),
+                RangeVector::Selector { selector, .. } => selector.matchers.wanted(),
+                RangeVector::Subquery { .. } => crate::Labels::default(),
             };
             let fixed = ranged.at().is_some();
             Ok(vector_node(Expr::AbsentOver { ranged, labels }, fixed))
@@ -477,7 +483,7 @@ fn special(name: &str, arguments: &Arguments<'_>) -> Result<Node, Error> {
     }
 }
 
-fn label_replace(arguments: &Arguments<'_>) -> Result<Node, Error> {
+fn label_replace(arguments: &Arguments<'_>) -> Result<QueryNode, Error> {
     arguments.count(5, 5)?;
     let vector = arguments.vector(0)?;
     let [to, replacement, from, pattern] =
@@ -491,7 +497,7 @@ fn label_replace(arguments: &Arguments<'_>) -> Result<Node, Error> {
     Ok(vector_node(Expr::LabelReplace { vector, to, replacement, from, pattern: Box::new(pattern) }, fixed))
 }
 
-fn label_join(arguments: &Arguments<'_>) -> Result<Node, Error> {
+fn label_join(arguments: &Arguments<'_>) -> Result<QueryNode, Error> {
     arguments.count(3, usize::MAX)?;
     let vector = arguments.vector(0)?;
     let (to, separator) = (arguments.text(1)?, arguments.text(2)?);

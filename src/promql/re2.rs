@@ -1,13 +1,13 @@
-//! Regular expressions as Prometheus has them, in the words of the crate that runs them.
+//! Translates Prometheus's regular expressions to the dialect of the crate that runs them.
 //!
 //! Prometheus uses Go's `regexp`, whose language is RE2's (<https://github.com/google/re2/wiki/Syntax>, `regexp/syntax` of Go
-//! with the flags `Perl`). The crate `regex-automata` understands a near dialect: what looks the same often is the same, but
-//! `\w` knows all alphabets there, `[a&&b]` is an intersection, `\<` the beginning of a word, and `{id}` an error.
-//! [`translate`] writes each part so that it means here what it means there.
+//! with the flags `Perl`). The crate `regex-automata` has a similar dialect with differences:
+//! `\w` matches all alphabets there, `[a&&b]` is an intersection, `\<` the beginning of a word, and `{id}` an error.
+//! [`translate`] writes each part so that it keeps its meaning.
 //!
-//! **Invariant: nothing has another meaning than in Prometheus.** What cannot be translated is refused.
+//! **Invariant: no expression has another meaning than in Prometheus.** What cannot be translated is refused.
 //!
-//! What differs all the same: groups nest at most fifty deep rather than a thousand, repetition operators may follow each other
+//! Remaining differences: groups nest at most fifty deep rather than a thousand, repetition operators may follow each other
 //! (`a**`), and some long names of Unicode's classes are known (`\p{Letter}`).
 
 use std::fmt::Write as _;
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_is_itself() {
+    fn quoted_text_is_literal() {
         check(r"\Qa.b*\E+", &["a.b*", "a.b**"], &["axb"]);
         check(r"\Qa\\E", &[r"a\"], &["a"]);
         check(r"x\Q(", &["x("], &["x"]);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_re2_refuses_is_refused() {
+    fn expressions_refused_by_re2_are_refused() {
         for wrong in [
             "(",
             ")",
@@ -424,7 +424,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(text in r"[ab\\\[\]{}()?*+|^$.:&~<>=!PQE1,x-]{0,30}") {
+        fn no_text_panics_the_translator(text in r"[ab\\\[\]{}()?*+|^$.:&~<>=!PQE1,x-]{0,30}") {
             let _ = Pattern::new(&text);
         }
     }

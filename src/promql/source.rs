@@ -1,16 +1,17 @@
-//! Where samples come from.
+//! The trait of a source of samples.
 
 use std::ops::RangeInclusive;
 
-use crate::{Labels, Matchers, Millis, Summary};
+use super::{labels::Labels, matcher_list::Matchers, summary::StretchSummary};
+use crate::query_range::Millis;
 
 /// A value and when it was measured.
-pub type Sample = (Millis, f64);
+pub type TimedValue = (Millis, f64);
 
 /// Why samples could not be had. One that holds an [`Error`](crate::Error) is taken for it.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a [`Stretch`] may be at most: an hour.
+/// How long a [`SampleStretch`] may be at most: an hour.
 pub const STRETCH_MAX_MS: Millis = 3_600_000;
 
 /// What samples are wanted for, by which a source chooses how finely it answers (Prometheus's `SelectHints`).
@@ -29,16 +30,16 @@ pub struct Hints {
 /// What the samples of a series come to in a stretch of time: `start_ms <= time < start_ms + width_ms`. `start_ms` is a
 /// multiple of `width_ms`, which is at most [`STRETCH_MAX_MS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stretch {
+pub struct SampleStretch {
     /// When it begins.
     pub start_ms: Millis,
     /// How long it is.
     pub width_ms: Millis,
     /// What they come to; there is at least one.
-    pub summary: Summary,
+    pub summary: StretchSummary,
 }
 
-impl Stretch {
+impl SampleStretch {
     /// When it is over.
     #[must_use]
     pub fn end_ms(&self) -> Millis {
@@ -71,7 +72,7 @@ pub trait Source {
         series: u64,
         times: RangeInclusive<Millis>,
         samples_max: usize,
-        into: &mut Vec<Sample>,
+        into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError>;
 
     /// From when on samples are to be read; what is before that is asked of [`Self::stretches`]. Asked once for each
@@ -94,7 +95,7 @@ pub trait Source {
         _times: RangeInclusive<Millis>,
         _hints: &Hints,
         _stretches_max: usize,
-        _into: &mut Vec<Stretch>,
+        _into: &mut Vec<SampleStretch>,
     ) -> Result<(), SourceError> {
         Ok(())
     }

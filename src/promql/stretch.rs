@@ -1,6 +1,6 @@
-//! Functions of windows whose samples are known in summaries alone; pure.
+//! Functions of windows computed from summaries; pure.
 //!
-//! # By how much they may be wrong
+//! # Error bounds
 //!
 //! Let a window reach from `s` to `e`, and let stretches be `w` long. It is answered with the stretches that end behind `s`
 //! and not behind `e`: with the samples from `⌊s⌋` to before `⌊e⌋`, both the next whole `w` before. So both ends lie up to `w`
@@ -13,31 +13,35 @@
 //! | the value itself, `last_over_time` | the last value of `R` | nothing: it is a true one, of up to `w` earlier than the newest |
 //! | `min_over_time`, `max_over_time` | least and greatest of `R` | how far the values in `A` and `B` exceed what both `S` and `R` have |
 //! | `avg_over_time` | mean of `R` | the spread of all values in `S` and `R` |
-//! | `sum_over_time`, `count_over_time` | of `R`, times the length of the window over that of `R` | what `A` and `B` come to (with the values' sizes), and what the factor adds |
+//! | `sum_over_time`, `count_over_time` | of `R`, times the length of the window over that of `R` | the sum over `A` and `B` (of absolute values), and what the factor adds |
 //! | `increase`, `rate` | increase over `R`, stretched to the window's length | the increases within `A` and `B` and into them, and 2.2/(n-1) of the whole, where `n` is the smaller number of samples |
 //! | `delta` | last less first value of `R`, stretched likewise | the spread of `A` and that of `B`, and 2.2/(n-1) of the whole |
 //! | `present_over_time`, `absent_over_time` | whether `R` has a sample | nothing, for up to `w` |
 //!
 //! The factor is 1 if the window's length is a multiple of `w`. The 2.2/(n-1) are Prometheus's own extrapolation, which
-//! depends on where the first and the last sample lie, to within a tenth more than the distance of two. What a window has of
-//! samples beside stretches is taken as it is, which makes its end exact.
+//! depends on where the first and the last sample lie, to within a tenth more than the distance of two. Samples that a window
+//! has besides stretches are used as they are, which makes its end exact.
 //!
 //! All other functions (`quantile_over_time`, `stddev_over_time`, `stdvar_over_time`, `deriv`, `predict_linear`, `irate`,
-//! `idelta`, `changes`, `resets`, `timestamp`, and a range vector itself) need samples; see [`Over::of_summaries`].
+//! `idelta`, `changes`, `resets`, `timestamp`, and a range vector itself) need samples; see [`OverTimeFunction::of_summaries`].
 
+use super::{
+    source::{SampleStretch, TimedValue},
+    summary::StretchSummary,
+};
 use crate::{
-    Millis, Sample, Stretch, Summary,
-    over::{Over, Window},
+    over::{OverTimeFunction, SampleWindow},
+    query_range::Millis,
 };
 
 /// Samples do not come quite regularly: what is a tenth more than their distance away is still near.
 const NEAR: f64 = 1.1;
 
-impl Stretch {
+impl SampleStretch {
     /// What some samples come to.
-    pub(crate) fn over(samples: &[Sample]) -> Option<Self> {
+    pub(crate) fn over(samples: &[TimedValue]) -> Option<Self> {
         let (first, last) = (samples.first()?.0, samples.last()?.0);
-        let summary = Summary::over(samples.iter().map(|sample| sample.1))?;
+        let summary = StretchSummary::over(samples.iter().map(|sample| sample.1))?;
         Some(Self { start_ms: first, width_ms: last - first, summary })
     }
 
@@ -49,28 +53,28 @@ impl Stretch {
 }
 
 /// The value of a function over a window with stretches, if the window has enough for one.
-pub(crate) fn apply(function: Over, window: &Window<'_>) -> Option<f64> {
+pub(crate) fn apply(function: OverTimeFunction, window: &SampleWindow<'_>) -> Option<f64> {
     let stretches = window.stretches.iter().copied();
-    let whole = stretches.chain(Stretch::over(window.samples)).reduce(|one, next| one.join(&next))?;
-    let reach = Reach::of(window, &whole)?;
+    let whole = stretches.chain(SampleStretch::over(window.samples)).reduce(|one, next| one.join(&next))?;
+    let reach = StretchReach::of(window, &whole)?;
     let summary = whole.summary;
     Some(match function {
-        Over::Average => summary.average(),
-        Over::Minimum => summary.min,
-        Over::Maximum => summary.max,
-        Over::Sum => summary.sum * reach.factor(),
-        Over::Count => summary.count as f64 * reach.factor(),
-        Over::Last => summary.last,
-        Over::Present => 1.0,
-        Over::Increase => reach.extrapolated(&summary, true)?,
-        Over::Rate => reach.extrapolated(&summary, true)? / seconds(reach.window_ms),
-        Over::Delta => reach.extrapolated(&summary, false)?,
+        OverTimeFunction::Average => summary.average(),
+        OverTimeFunction::Minimum => summary.min,
+        OverTimeFunction::Maximum => summary.max,
+        OverTimeFunction::Sum => summary.sum * reach.factor(),
+        OverTimeFunction::Count => summary.count as f64 * reach.factor(),
+        OverTimeFunction::Last => summary.last,
+        OverTimeFunction::Present => 1.0,
+        OverTimeFunction::Increase => reach.extrapolated(&summary, true)?,
+        OverTimeFunction::Rate => reach.extrapolated(&summary, true)? / seconds(reach.window_ms),
+        OverTimeFunction::Delta => reach.extrapolated(&summary, false)?,
         _ => return None,
     })
 }
 
 /// How far what is known reaches, beside the window that it stands for.
-struct Reach {
+struct StretchReach {
     /// Of the window, as it was asked for.
     window_ms: Millis,
     /// Of the window, moved to whole stretches.
@@ -83,10 +87,11 @@ struct Reach {
     exact_end: bool,
 }
 
-impl Reach {
-    fn of(window: &Window<'_>, whole: &Stretch) -> Option<Self> {
+impl StretchReach {
+    fn of(window: &SampleWindow<'_>, whole: &SampleStretch) -> Option<Self> {
         let (first, last) = (window.stretches.first()?, window.stretches.last()?);
-        let floor = |at_ms: Millis, stretch: &Stretch| at_ms.div_euclid(stretch.width_ms.max(1)) * stretch.width_ms;
+        let floor =
+            |at_ms: Millis, stretch: &SampleStretch| at_ms.div_euclid(stretch.width_ms.max(1)) * stretch.width_ms;
         let exact_end = !window.samples.is_empty();
         Some(Self {
             window_ms: window.end_ms - window.start_ms,
@@ -104,7 +109,7 @@ impl Reach {
     }
 
     /// By how much the value changed, as Prometheus extrapolates it; within stretches, samples are taken for evenly spread.
-    fn extrapolated(&self, whole: &Summary, counter: bool) -> Option<f64> {
+    fn extrapolated(&self, whole: &StretchSummary, counter: bool) -> Option<f64> {
         if whole.count < 2 {
             return None;
         }

@@ -1,12 +1,12 @@
-//! What remains of a stretch of points: count, least, greatest, sum, first, last and increase. Pure. The time-series store
+//! The summary of a stretch of points: count, least, greatest, sum, first, last and increase. Pure. The time-series store
 //! keeps these, and queries are answered from them.
 //!
-//! Stretches that follow each other are joined into one, and it makes no difference where they were cut
+//! Adjacent stretches can be joined into one, wherever they were cut
 //! (but for the rounding of sums).
 
 /// A stretch of points of one series in short.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
+pub struct StretchSummary {
     /// How many points.
     pub count: u64,
     /// The least value.
@@ -24,7 +24,7 @@ pub struct Summary {
     pub resets: f64,
 }
 
-impl Summary {
+impl StretchSummary {
     /// Of one point.
     #[must_use]
     pub fn of(value: f64) -> Self {
@@ -71,22 +71,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_counter_that_begins_anew_has_increased() {
-        let summary = Summary::over([5.0, 8.0, 2.0, 4.0, 1.0]).unwrap();
+    fn counter_reset_counts_as_increase() {
+        let summary = StretchSummary::over([5.0, 8.0, 2.0, 4.0, 1.0]).unwrap();
         assert_eq!(summary.increase(), 3.0 + 2.0 + 2.0 + 1.0);
         assert_eq!((summary.count, summary.min, summary.max, summary.sum), (5, 1.0, 8.0, 20.0));
         assert_eq!((summary.first, summary.last, summary.average()), (5.0, 1.0, 4.0));
-        assert_eq!(Summary::over([]), None);
+        assert_eq!(StretchSummary::over([]), None);
     }
 
     proptest! {
         #[test]
-        fn where_a_stretch_is_cut_makes_no_difference(
+        fn joined_summaries_equal_the_whole(
             values in proptest::collection::vec(-1_000_i32..1_000, 2..50), cut in 1..49_usize,
         ) {
             let values: Vec<f64> = values.into_iter().map(f64::from).collect();
             let (one, other) = values.split_at(cut.min(values.len() - 1));
-            let of = |values: &[f64]| Summary::over(values.iter().copied()).unwrap();
+            let of = |values: &[f64]| StretchSummary::over(values.iter().copied()).unwrap();
             prop_assert_eq!(of(one).join(of(other)), of(&values));
         }
     }

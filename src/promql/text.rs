@@ -1,4 +1,4 @@
-//! Strings as queries have them: in one of three kinds of quotes, with Go's escapes, of which there are none between
+//! String literals of queries: three kinds of quotes, with Go's escapes, except between
 //! backquotes. (`strutil.Unquote` of Prometheus.)
 
 use std::fmt::Write as _;
@@ -113,7 +113,7 @@ pub fn quote(value: &str) -> String {
 /// dialect, so what stands behind `=~` and `!~` is written as [`hide`] does.
 pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
     let mut out = String::with_capacity(query.len() + 16);
-    let (mut at, mut behind) = (0, Behind::Anything);
+    let (mut at, mut behind) = (0, TextBefore::Anything);
     while let Some(c) = query[at..].chars().next() {
         let rest = &query[at..];
         let length = match c {
@@ -124,7 +124,7 @@ pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
             }
             '"' | '\'' | '`' => {
                 let (value, length) = read(rest).map_err(|error| StringError { offset: at + error.offset, ..error })?;
-                out.push_str(&quote(&if behind == Behind::PatternSign { hide(&value) } else { value }));
+                out.push_str(&quote(&if behind == TextBefore::PatternSign { hide(&value) } else { value }));
                 length
             }
             c => {
@@ -135,9 +135,9 @@ pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
         behind = match c {
             '#' => behind,
             c if c.is_ascii_whitespace() => behind,
-            '=' | '!' => Behind::FirstSign,
-            '~' if behind == Behind::FirstSign => Behind::PatternSign,
-            _ => Behind::Anything,
+            '=' | '!' => TextBefore::FirstSign,
+            '~' if behind == TextBefore::FirstSign => TextBefore::PatternSign,
+            _ => TextBefore::Anything,
         };
         at += length;
     }
@@ -146,7 +146,7 @@ pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
 
 /// What stands before a place in a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Behind {
+enum TextBefore {
     Anything,
     /// `=` or `!`.
     FirstSign,
@@ -234,7 +234,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(text in any::<String>(), escapes in "[`'\"\\\\xu0-9a-f]{0,20}") {
+        fn no_text_panics_the_parser(text in any::<String>(), escapes in "[`'\"\\\\xu0-9a-f]{0,20}") {
             let _ = (reveal(&text), read(&text), normalise(&text), read(&escapes), normalise(&escapes));
         }
     }

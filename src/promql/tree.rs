@@ -1,27 +1,30 @@
-//! A query, checked: each node can be evaluated as it stands.
+//! The tree of a checked query: each node can be evaluated as it stands.
 
-use crate::{Labels, Matchers, Millis, date::Date, labels::NAME, matcher::Pattern, math::Map, over::Over};
+use super::{labels::Labels, matcher_list::Matchers};
+use crate::{
+    date::DatePart, labels::NAME, matcher::Pattern, math::MathFunction, over::OverTimeFunction, query_range::Millis,
+};
 
 /// What a query as a whole is.
 #[derive(Debug)]
-pub(crate) enum Top {
+pub(crate) enum QueryRoot {
     Text(String),
-    Node(Box<Node>),
-    Ranged(Ranged),
+    Node(Box<QueryNode>),
+    Ranged(RangeVector),
 }
 
 /// A part that has a value at each step.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct QueryNode {
     pub(crate) expr: Expr,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueType,
     /// Whether the value is the same at every step, so that one is enough.
     pub(crate) fixed: bool,
 }
 
 /// What a node's value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     Scalar,
     Vector,
 }
@@ -30,35 +33,35 @@ pub(crate) enum Kind {
 pub(crate) enum Expr {
     Number(f64),
     Time,
-    Selector(Selector),
-    Negate(Box<Node>),
+    Selector(VectorSelector),
+    Negate(Box<QueryNode>),
     Binary(Box<Binary>),
     Aggregate(Box<Aggregate>),
-    Over { function: Over, ranged: Ranged, parameter: Option<Box<Node>> },
-    AbsentOver { ranged: Ranged, labels: Labels },
-    Map { function: Map, vector: Box<Node>, parameters: Vec<Node> },
-    Date { function: Date, vector: Option<Box<Node>> },
-    Timestamp(Box<Node>),
-    Absent { vector: Box<Node>, labels: Labels },
-    ToScalar(Box<Node>),
-    ToVector(Box<Node>),
-    Sort { vector: Box<Node>, descending: bool },
-    HistogramQuantile { quantile: Box<Node>, vector: Box<Node> },
-    LabelReplace { vector: Box<Node>, to: String, replacement: String, from: String, pattern: Box<Pattern> },
-    LabelJoin { vector: Box<Node>, to: String, separator: String, from: Vec<String> },
+    Over { function: OverTimeFunction, ranged: RangeVector, parameter: Option<Box<QueryNode>> },
+    AbsentOver { ranged: RangeVector, labels: Labels },
+    Map { function: MathFunction, vector: Box<QueryNode>, parameters: Vec<QueryNode> },
+    Date { function: DatePart, vector: Option<Box<QueryNode>> },
+    Timestamp(Box<QueryNode>),
+    Absent { vector: Box<QueryNode>, labels: Labels },
+    ToScalar(Box<QueryNode>),
+    ToVector(Box<QueryNode>),
+    Sort { vector: Box<QueryNode>, descending: bool },
+    HistogramQuantile { quantile: Box<QueryNode>, vector: Box<QueryNode> },
+    LabelReplace { vector: Box<QueryNode>, to: String, replacement: String, from: String, pattern: Box<Pattern> },
+    LabelJoin { vector: Box<QueryNode>, to: String, separator: String, from: Vec<String> },
 }
 
 /// Series, and when to look at them.
 #[derive(Debug)]
-pub(crate) struct Selector {
+pub(crate) struct VectorSelector {
     pub(crate) matchers: Matchers,
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<AtModifier>,
     pub(crate) offset_ms: Millis,
 }
 
 /// A time that is the same at all steps.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
+pub(crate) enum AtModifier {
     Start,
     End,
     Time(Millis),
@@ -66,13 +69,13 @@ pub(crate) enum At {
 
 /// What has many samples at each step.
 #[derive(Debug)]
-pub(crate) enum Ranged {
-    Selector { selector: Selector, range_ms: Millis },
-    Subquery { node: Box<Node>, range_ms: Millis, step_ms: Millis, at: Option<At>, offset_ms: Millis },
+pub(crate) enum RangeVector {
+    Selector { selector: VectorSelector, range_ms: Millis },
+    Subquery { node: Box<QueryNode>, range_ms: Millis, step_ms: Millis, at: Option<AtModifier>, offset_ms: Millis },
 }
 
-impl Ranged {
-    pub(crate) fn at(&self) -> Option<At> {
+impl RangeVector {
+    pub(crate) fn at(&self) -> Option<AtModifier> {
         match self {
             Self::Selector { selector, .. } => selector.at,
             Self::Subquery { at, .. } => *at,
@@ -90,8 +93,8 @@ impl Ranged {
 #[derive(Debug)]
 pub(crate) struct Binary {
     pub(crate) operator: Operator,
-    pub(crate) left: Node,
-    pub(crate) right: Node,
+    pub(crate) left: QueryNode,
+    pub(crate) right: QueryNode,
     pub(crate) matching: Matching,
     /// A comparison gives 0 or 1 rather than leaving out.
     pub(crate) as_bool: bool,
@@ -132,13 +135,13 @@ impl Operator {
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     pub(crate) labels: Grouping,
-    pub(crate) many: Many,
+    pub(crate) many: ManySide,
     /// Labels that the many take over from the one.
     pub(crate) include: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Many {
+pub(crate) enum ManySide {
     #[default]
     Neither,
     Left,
@@ -171,7 +174,7 @@ impl Grouping {
 #[derive(Debug)]
 pub(crate) struct Aggregate {
     pub(crate) function: Aggregation,
-    pub(crate) vector: Node,
+    pub(crate) vector: QueryNode,
     pub(crate) grouping: Grouping,
 }
 
@@ -185,8 +188,8 @@ pub(crate) enum Aggregation {
     Group,
     Deviation,
     Variance,
-    Quantile(Node),
-    Top(Node),
-    Bottom(Node),
+    Quantile(QueryNode),
+    Top(QueryNode),
+    Bottom(QueryNode),
     CountValues(String),
 }

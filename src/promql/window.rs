@@ -1,12 +1,14 @@
-//! What each step looks at: a window of a series' samples, or of summaries where samples are not to be had or not wanted.
+//! The windows of each step: a series' samples, or summaries where there are no samples or none are wanted.
 
 use std::ops::RangeInclusive;
 
+use super::source::{Hints, STRETCH_MAX_MS, SampleStretch, SourceError, TimedValue};
 use crate::{
-    Error, Hints, Millis, Range, STRETCH_MAX_MS, Sample, SourceError, Stretch,
-    eval::{ABSENT, Evaluator, Measure, Series, Sink, Steps, is_absent},
-    over::{Over, Window},
-    tree::{At, Selector},
+    error::Error,
+    eval::{ABSENT, EvalSteps, Evaluator, SeriesSink, StepSeries, WindowFunction, is_absent},
+    over::{OverTimeFunction, SampleWindow},
+    query_range::{Millis, QueryRange},
+    tree::{AtModifier, VectorSelector},
 };
 
 /// Between two windows more than this must lie for each to be read by itself: skipping less costs more than reading it.
@@ -16,7 +18,7 @@ const TIME_MAX_MS: Millis = 253_402_300_799_000;
 
 /// What windows are wanted for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Purpose {
+pub(crate) struct WindowPurpose {
     function: &'static str,
     /// Whether summaries do.
     summaries: bool,
@@ -24,7 +26,7 @@ pub(crate) struct Purpose {
     newest: bool,
 }
 
-impl Purpose {
+impl WindowPurpose {
     /// The value itself.
     pub(crate) const VALUE: Self = Self { function: "a value", summaries: true, newest: true };
     /// When it was measured.
@@ -35,25 +37,25 @@ impl Purpose {
     pub(crate) const POINTS: Self = Self { function: "a range of samples", summaries: false, newest: false };
 
     /// For a function.
-    pub(crate) fn of(function: Over) -> Self {
+    pub(crate) fn of(function: OverTimeFunction) -> Self {
         Self { function: function.name(), summaries: function.of_summaries(), newest: false }
     }
 }
 
 /// What is known of a series: stretches, and samples behind them.
-type Known<'k> = (&'k [Sample], &'k [Stretch]);
+type KnownSeries<'k> = (&'k [TimedValue], &'k [SampleStretch]);
 
 impl Evaluator<'_> {
     /// The windows of a selector. Of marks that a series has ended only the last sample of a window may be one, and only
     /// if the newest is wanted.
     pub(crate) fn windows(
         &mut self,
-        selector: &Selector,
+        selector: &VectorSelector,
         range_ms: Millis,
-        purpose: Purpose,
-        steps: Steps,
-        measure: Measure<'_>,
-        sink: Sink<'_>,
+        purpose: WindowPurpose,
+        steps: EvalSteps,
+        measure: WindowFunction<'_>,
+        sink: SeriesSink<'_>,
     ) -> Result<(), Error> {
         let range = self.range;
         let end = |index| reference(range, selector.at, selector.offset_ms, steps.time(index));
@@ -79,11 +81,11 @@ impl Evaluator<'_> {
             let values = if apart && *whole.end() >= samples_from {
                 let mut values = vec![ABSENT; steps.count];
                 for (index, value) in values.iter_mut().enumerate() {
-                    let one = Steps { start_ms: steps.time(index), count: 1, ..steps };
+                    let one = EvalSteps { start_ms: steps.time(index), count: 1, ..steps };
                     let times = end(index).saturating_sub(range_ms).max(samples_from)..=end(index);
                     self.read(id, times, marks, &mut samples)?;
                     let near = near(&stretches, end(index).saturating_sub(range_ms), end(index));
-                    let measure = |_: usize, window: &Window<'_>| measure(index, window);
+                    let measure = |_: usize, window: &SampleWindow<'_>| measure(index, window);
                     let found = slide((&samples, near), range_ms, one, &|_| end(index), &measure);
                     *value = found.first().copied().unwrap_or(ABSENT);
                 }
@@ -93,13 +95,17 @@ impl Evaluator<'_> {
                 slide((&samples, &stretches), range_ms, steps, &end, measure)
             };
             if values.iter().any(|value| !is_absent(*value)) {
-                sink(Series { labels, values })?;
+                sink(StepSeries { labels, values })?;
             }
         }
         Ok(())
     }
 
-    fn chosen(&self, selector: &Selector, whole: &RangeInclusive<Millis>) -> Result<Vec<(crate::Labels, u64)>, Error> {
+    fn chosen(
+        &self,
+        selector: &VectorSelector,
+        whole: &RangeInclusive<Millis>,
+    ) -> Result<Vec<(crate::Labels, u64)>, Error> {
         let most = self.limits.series_max;
         let chosen = self.source.select(&selector.matchers, whole.clone(), most.saturating_add(1));
         let chosen = chosen.map_err(unreadable)?;
@@ -117,7 +123,7 @@ impl Evaluator<'_> {
         id: u64,
         times: RangeInclusive<Millis>,
         marks: bool,
-        samples: &mut Vec<Sample>,
+        samples: &mut Vec<TimedValue>,
     ) -> Result<(), Error> {
         samples.clear();
         if times.is_empty() {
@@ -137,7 +143,7 @@ impl Evaluator<'_> {
         id: u64,
         times: RangeInclusive<Millis>,
         hints: &Hints,
-        stretches: &mut Vec<Stretch>,
+        stretches: &mut Vec<SampleStretch>,
     ) -> Result<(), Error> {
         let left = self.limits.samples_max.saturating_sub(self.samples);
         self.source.stretches(id, times, hints, left, stretches).map_err(unreadable)?;
@@ -163,18 +169,18 @@ fn unreadable(error: SourceError) -> Error {
 }
 
 /// When a selector is looked at, at a step.
-pub(crate) fn reference(range: Range, at: Option<At>, offset_ms: Millis, now_ms: Millis) -> Millis {
+pub(crate) fn reference(range: QueryRange, at: Option<AtModifier>, offset_ms: Millis, now_ms: Millis) -> Millis {
     let base = match at {
         None => now_ms,
-        Some(At::Start) => range.start_ms,
-        Some(At::End) => range.end_ms,
-        Some(At::Time(at_ms)) => at_ms,
+        Some(AtModifier::Start) => range.start_ms,
+        Some(AtModifier::End) => range.end_ms,
+        Some(AtModifier::Time(at_ms)) => at_ms,
     };
     base.saturating_sub(offset_ms).clamp(-TIME_MAX_MS, TIME_MAX_MS)
 }
 
 /// Of stretches in order, those that a window may look at.
-fn near(stretches: &[Stretch], start_ms: Millis, end_ms: Millis) -> &[Stretch] {
+fn near(stretches: &[SampleStretch], start_ms: Millis, end_ms: Millis) -> &[SampleStretch] {
     let first = stretches.partition_point(|one| one.end_ms() <= start_ms.saturating_sub(STRETCH_MAX_MS));
     let last = stretches.partition_point(|one| one.end_ms() <= end_ms);
     stretches.get(first..last).unwrap_or_default()
@@ -182,11 +188,11 @@ fn near(stretches: &[Stretch], start_ms: Millis, end_ms: Millis) -> &[Stretch] {
 
 /// Moves a window over what is known.
 pub(crate) fn slide(
-    (samples, stretches): Known<'_>,
+    (samples, stretches): KnownSeries<'_>,
     range_ms: Millis,
-    steps: Steps,
+    steps: EvalSteps,
     end: &dyn Fn(usize) -> Millis,
-    measure: Measure<'_>,
+    measure: WindowFunction<'_>,
 ) -> Vec<f64> {
     let mut values = vec![ABSENT; steps.count];
     let (mut low, mut high) = (0, 0);
@@ -209,7 +215,7 @@ pub(crate) fn slide(
         let samples = samples.get(low..high).unwrap_or_default();
         let mut stretches = stretches.get(..behind).unwrap_or_default();
         // One that is shorter than a stretch may lie within one, and is answered with the one before.
-        let covers = |one: &Stretch| one.end_ms() > end_ms.saturating_sub(one.width_ms);
+        let covers = |one: &SampleStretch| one.end_ms() > end_ms.saturating_sub(one.width_ms);
         if first < behind || !samples.is_empty() || !stretches.last().is_some_and(covers) {
             stretches = stretches.get(first..).unwrap_or_default();
         } else {
@@ -218,7 +224,7 @@ pub(crate) fn slide(
         if samples.is_empty() && stretches.is_empty() {
             continue;
         }
-        let window = Window { stretches, samples, start_ms, end_ms, now_ms: steps.time(index) };
+        let window = SampleWindow { stretches, samples, start_ms, end_ms, now_ms: steps.time(index) };
         if let Some(found) = measure(index, &window) {
             *value = found;
         }

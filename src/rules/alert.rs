@@ -1,16 +1,16 @@
-//! Which alerts hold: rules and readings go in, and what is to be said comes out.
+//! Evaluates alert rules: takes readings, and returns the alerts that are raised or end.
 //!
-//! A reading is a number about a subject (the host, one of its file systems, a unit) at a time. What happens to
-//! units, to the certificate or to the clock comes in as readings too, so there is one way for all of it. A rule
+//! A reading is a number about a subject (the host, one of its file systems, a unit) at a time. Events of
+//! units, of the certificate and of the clock are readings too, so one mechanism serves all. A rule
 //! and a subject make one alert, with an id of its own.
 //!
-//! Time comes in twice: by a clock that only goes forward, for what lasts, and by the wall's, for what is written down. However
-//! that one jumps, nothing is raised or cleared by it.
+//! Time is passed in twice: a monotonic clock for durations, and the wall clock for records. No jump of
+//! the wall clock raises or clears an alert.
 //!
 //! **Invariant: an alert is raised only by a value beyond the threshold, and cleared by one that is back at the clear
-//! level, or because nothing is measured or asked any more.** What is not a number is no reading.
+//! level, or because its subject or rule no longer exists.** NaN is no reading.
 //!
-//! Modules: [`defaults`] (the rules that an agent brings along), [`words`] (alerts for people).
+//! Modules: [`defaults`] (the agent's default rules), [`words`] (alerts as text).
 
 pub mod defaults;
 #[cfg(test)]
@@ -37,7 +37,7 @@ const SAMPLES: Millis = 3;
 
 /// What a reading is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subject {
+pub struct ReadingSubject {
     /// What was measured.
     pub metric: Metric,
     /// The unit, if it is one.
@@ -46,7 +46,7 @@ pub struct Subject {
     pub mount: Option<String>,
 }
 
-impl Subject {
+impl ReadingSubject {
     /// The host itself.
     #[must_use]
     pub fn host(metric: Metric) -> Self {
@@ -75,14 +75,14 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     /// About what.
-    pub subject: Subject,
+    pub subject: ReadingSubject,
     /// What it came to.
     pub value: f64,
 }
 
 /// What has become of an alert.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum AlertChange {
     /// It holds from now on.
     Raised(Alert),
     /// It still does, and says so again; or it is another one now (the rule has changed).
@@ -91,7 +91,7 @@ pub enum Change {
     Cleared(Alert),
 }
 
-impl Change {
+impl AlertChange {
     /// The alert.
     #[must_use]
     pub fn alert(&self) -> &Alert {
@@ -103,7 +103,7 @@ impl Change {
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
+pub struct AlertTime {
     /// By a clock that only goes forward.
     pub steady_ms: Millis,
     /// By the wall's.
@@ -112,9 +112,9 @@ pub struct Now {
 
 /// An alert that holds.
 #[derive(Clone, Debug)]
-struct Active {
+struct ActiveAlert {
     alert: Alert,
-    subject: Subject,
+    subject: ReadingSubject,
     /// When there last was a reading of it.
     read_ms: Millis,
     /// When it last said so.
@@ -123,7 +123,7 @@ struct Active {
 
 /// Something that is beyond its threshold, and not for long enough yet.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingAlert {
     since_ms: Millis,
     began_ms: Millis,
     read_ms: Millis,
@@ -131,22 +131,22 @@ struct Pending {
 
 /// The alerts of one host.
 #[derive(Clone, Debug)]
-pub struct Alerts {
+pub struct HostAlerts {
     rules: BTreeMap<Name, Rule>,
     sample_ms: Millis,
-    active: BTreeMap<Name, Active>,
-    pending: BTreeMap<Name, Pending>,
+    active: BTreeMap<Name, ActiveAlert>,
+    pending: BTreeMap<Name, PendingAlert>,
 }
 
-impl Alerts {
+impl HostAlerts {
     /// Those of an earlier life of the agent hold on until a reading says something else. Samples are taken every
     /// `sample_ms`.
     #[must_use]
-    pub fn new(rules: BTreeMap<Name, Rule>, sample_ms: Millis, held: Vec<Alert>, now: Now) -> Self {
+    pub fn new(rules: BTreeMap<Name, Rule>, sample_ms: Millis, held: Vec<Alert>, now: AlertTime) -> Self {
         let active = |alert: Alert| {
-            let subject = Subject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
+            let subject = ReadingSubject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
             let (read_ms, told_ms) = (now.steady_ms, now.steady_ms);
-            (alert.id.clone(), Active { alert, subject, read_ms, told_ms })
+            (alert.id.clone(), ActiveAlert { alert, subject, read_ms, told_ms })
         };
         Self { rules, sample_ms, active: held.into_iter().map(active).collect(), pending: BTreeMap::new() }
     }
@@ -162,7 +162,7 @@ impl Alerts {
     }
 
     /// Takes in readings, and says what comes of them.
-    pub fn observe(&mut self, readings: &[Reading], now: Now) -> Vec<Change> {
+    pub fn observe(&mut self, readings: &[Reading], now: AlertTime) -> Vec<AlertChange> {
         let mut changes = Vec::new();
         let rules = std::mem::take(&mut self.rules);
         for (name, rule) in rules.iter().filter(|(_, rule)| !rule.disabled) {
@@ -185,7 +185,7 @@ impl Alerts {
     }
 
     /// What a reading means to a rule that it concerns.
-    fn read(&mut self, name: &Name, rule: &Rule, reading: &Reading, now: Now) -> Option<Change> {
+    fn read(&mut self, name: &Name, rule: &Rule, reading: &Reading, now: AlertTime) -> Option<AlertChange> {
         let id = id(name, &reading.subject);
         if let Some(active) = self.active.get_mut(&id) {
             active.read_ms = now.steady_ms;
@@ -194,7 +194,7 @@ impl Alerts {
                 return self
                     .active
                     .remove(&id)
-                    .map(|active| Change::Cleared(ended(active.alert, Some(reading.value), now)));
+                    .map(|active| AlertChange::Cleared(ended(active.alert, Some(reading.value), now)));
             }
             return active.goes_on(name, rule, reading.value, now);
         }
@@ -203,7 +203,7 @@ impl Alerts {
             return None;
         }
         let gap_ms = self.gap_ms();
-        let begin = Pending { since_ms: now.wall_ms, began_ms: now.steady_ms, read_ms: now.steady_ms };
+        let begin = PendingAlert { since_ms: now.wall_ms, began_ms: now.steady_ms, read_ms: now.steady_ms };
         let pending = match self.pending.entry(id.clone()) {
             Entry::Occupied(entry) if now.steady_ms - entry.get().read_ms <= gap_ms => entry.into_mut(),
             Entry::Occupied(mut entry) => {
@@ -222,14 +222,15 @@ impl Alerts {
         self.pending.remove(&id);
         let alert = raised(id.clone(), name, rule, reading, since_ms, now);
         let (read_ms, told_ms) = (now.steady_ms, now.steady_ms);
-        self.active.insert(id, Active { alert: alert.clone(), subject: reading.subject.clone(), read_ms, told_ms });
-        Some(Change::Raised(alert))
+        self.active
+            .insert(id, ActiveAlert { alert: alert.clone(), subject: reading.subject.clone(), read_ms, told_ms });
+        Some(AlertChange::Raised(alert))
     }
 
     /// Ends what is not asked for any more, and what has not been measured for long.
-    fn forget(&mut self, now: Now) -> Vec<Change> {
+    fn forget(&mut self, now: AlertTime) -> Vec<AlertChange> {
         let gone_ms = GONE_MS.max(SAMPLES * self.sample_ms);
-        let is_over = |active: &Active| {
+        let is_over = |active: &ActiveAlert| {
             let rule = self.rules.get(&active.alert.rule);
             let asked = rule.is_some_and(|rule| !rule.disabled && concerns(rule, &active.subject));
             !asked || now.steady_ms - active.read_ms > gone_ms
@@ -238,24 +239,24 @@ impl Alerts {
             self.active.iter().filter(|(_, active)| is_over(active)).map(|(id, _)| id.clone()).collect();
         over.iter()
             .filter_map(|id| self.active.remove(id))
-            .map(|active| Change::Cleared(ended(active.alert, None, now)))
+            .map(|active| AlertChange::Cleared(ended(active.alert, None, now)))
             .collect()
     }
 
     /// A unit is gone, and so is whatever was wrong with it.
-    pub fn unit_gone(&mut self, is_there: impl Fn(&UnitName) -> bool, now: Now) -> Vec<Change> {
-        let is_gone = |active: &Active| active.subject.unit.as_ref().is_some_and(|unit| !is_there(unit));
+    pub fn unit_gone(&mut self, is_there: impl Fn(&UnitName) -> bool, now: AlertTime) -> Vec<AlertChange> {
+        let is_gone = |active: &ActiveAlert| active.subject.unit.as_ref().is_some_and(|unit| !is_there(unit));
         let gone: Vec<Name> = self.active.iter().filter(|(_, one)| is_gone(one)).map(|(id, _)| id.clone()).collect();
         gone.iter()
             .filter_map(|id| self.active.remove(id))
-            .map(|active| Change::Cleared(ended(active.alert, None, now)))
+            .map(|active| AlertChange::Cleared(ended(active.alert, None, now)))
             .collect()
     }
 }
 
-impl Active {
+impl ActiveAlert {
     /// There is a new value, and the alert holds.
-    fn goes_on(&mut self, name: &Name, rule: &Rule, value: f64, now: Now) -> Option<Change> {
+    fn goes_on(&mut self, name: &Name, rule: &Rule, value: f64, now: AlertTime) -> Option<AlertChange> {
         let same = self.alert.severity == rule.severity
             && self.alert.threshold == rule.threshold
             && self.alert.clear == rule.clear_level();
@@ -265,18 +266,18 @@ impl Active {
             return None;
         }
         self.told_ms = now.steady_ms;
-        Some(Change::Repeated(self.alert.clone()))
+        Some(AlertChange::Repeated(self.alert.clone()))
     }
 }
 
 /// Whether a rule is about this subject.
-fn concerns(rule: &Rule, subject: &Subject) -> bool {
+fn concerns(rule: &Rule, subject: &ReadingSubject) -> bool {
     rule.metric == subject.metric && rule.of.as_deref().is_none_or(|of| subject.of() == Some(of))
 }
 
 /// The id of what a rule may find about a subject: the rule's name, with a digest of the one among several.
 #[must_use]
-pub fn id(rule: &Name, subject: &Subject) -> Name {
+pub fn id(rule: &Name, subject: &ReadingSubject) -> Name {
     /// A name has 63 characters; a dash and 16 digits, which no two of a host's will share, leave these.
     const RULE_MAX: usize = 46;
     let Some(of) = subject.of() else { return rule.clone() };
@@ -286,8 +287,8 @@ pub fn id(rule: &Name, subject: &Subject) -> Name {
     format!("{rule}-{}", &digest.as_str()[..16]).parse().unwrap_or_else(|_| Name::default_realm())
 }
 
-fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Millis, now: Now) -> Alert {
-    let Subject { metric, unit, mount } = reading.subject.clone();
+fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Millis, now: AlertTime) -> Alert {
+    let ReadingSubject { metric, unit, mount } = reading.subject.clone();
     Alert {
         v: V1,
         epoch: 0,
@@ -309,7 +310,7 @@ fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Milli
 }
 
 /// An alert that is over: because of a value, or because there is none any more.
-fn ended(alert: Alert, value: Option<f64>, now: Now) -> Alert {
+fn ended(alert: Alert, value: Option<f64>, now: AlertTime) -> Alert {
     let at_ms = now.wall_ms.max(alert.since_ms);
     let message = words::ended(&alert, value);
     Alert { value: value.unwrap_or(alert.value), at_ms, state: AlertState::Cleared, message, ..alert }

@@ -1,12 +1,13 @@
-//! Whether a command may be done on this host, now.
+//! Decides whether a command is allowed on this host, now.
 //!
-//! The signature is checked before ([`muster_topics::envelope::open`]), and repetition after: the
-//! journal knows every command that was ever let in. Here is all that lies between.
+//! The signature is checked before ([`muster_topics::envelope::open`]), and repetition after, by the
+//! journal. All checks in between are here.
 //!
-//! **Invariant: only [`check`] makes an [`Authorised`]**, and what does a command's work takes nothing else.
+//! **Invariant: only [`check`] makes an [`Authorised`]**, and the executor accepts nothing else.
 
 use std::collections::BTreeSet;
 
+use muster_fault::planted;
 use muster_topics::{
     Millis,
     command::{Command, LIFETIME_MAX_MS, Target, Verb},
@@ -17,8 +18,7 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Refusal, time::KnownTime};
-use crate::fault::planted;
+use super::{CommandRefusal, time::KnownTime};
 
 mod environment;
 
@@ -45,7 +45,7 @@ impl<T> Authorised<T> {
 /// What the agent forbids whatever the console says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Policy {
+pub struct LocalPolicy {
     /// Verbs that nobody may use on this host.
     pub deny_verbs: BTreeSet<VerbName>,
     /// Realms whose units nobody may touch on this host.
@@ -59,7 +59,7 @@ pub struct Policy {
     pub allow_env: BTreeSet<Variables>,
 }
 
-impl Policy {
+impl LocalPolicy {
     /// Forbids what either forbids by name, and of [`DANGEROUS`] what neither allows.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
@@ -73,7 +73,7 @@ impl Policy {
 
     /// The refusal of anything about a realm that nobody may touch.
     #[must_use]
-    pub fn forbids_realm(&self, realm: &Name) -> Option<Refusal> {
+    pub fn forbids_realm(&self, realm: &Name) -> Option<CommandRefusal> {
         if !self.deny_realms.contains(realm) {
             return None;
         }
@@ -82,7 +82,7 @@ impl Policy {
 
     /// The refusal of a program of a user that nothing may run as.
     #[must_use]
-    pub fn forbids_user(&self, user: &str) -> Option<Refusal> {
+    pub fn forbids_user(&self, user: &str) -> Option<CommandRefusal> {
         if self.deny_users.contains(user) {
             return refuse(RefusalCode::Denied, format!("this host's own policy forbids programs of the user {user}"));
         }
@@ -174,13 +174,13 @@ impl From<&Verb> for VerbName {
 
 /// What a command is judged by.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge<'a> {
+pub struct JudgeContext<'a> {
     /// This host, as it is now.
     pub host: &'a select::Host<'a>,
     /// The realms that it carries.
     pub realms: &'a BTreeSet<Name>,
     /// What its owner forbids.
-    pub policy: &'a Policy,
+    pub policy: &'a LocalPolicy,
     /// The agent's own user.
     pub user: &'a str,
     /// When the agent's store was made.
@@ -195,7 +195,7 @@ pub struct Judge<'a> {
 
 /// Where a command came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub enum CommandSource {
     /// On the host's own topic.
     Own,
     /// On one that many hosts read.
@@ -204,11 +204,11 @@ pub enum Channel {
 
 /// What is to become of a command.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum CommandVerdict {
     /// It is done.
     Granted(Authorised<Command>),
     /// It is not, and its sender hears why.
-    Refused(Command, Refusal),
+    Refused(Command, CommandRefusal),
     /// It is for others: silence.
     NotMine,
     /// By times alone that the console may have signed while its clock was ahead, it has expired: silence, until the console's fresh word
@@ -219,7 +219,7 @@ pub enum Verdict {
 /// The part of a command that every version of it has, so that one with a verb that this agent does
 /// not know is refused rather than passed over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct CommandHead {
     /// See [`Command::id`].
     pub id: muster_topics::name::CommandId,
     /// See [`Command::target`].
@@ -230,36 +230,41 @@ pub struct Head {
     pub expires_ms: Millis,
 }
 
-impl muster_topics::envelope::Body for Head {
+impl muster_topics::envelope::Body for CommandHead {
     const KIND: muster_topics::envelope::Kind = muster_topics::envelope::Kind::Command;
 }
 
 /// Judges a command whose signature is good.
 #[must_use]
-pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
+pub fn check(command: Command, channel: CommandSource, judge: &JudgeContext<'_>) -> CommandVerdict {
     if let Some(elsewhere) = elsewhere(&command.target, channel, judge.host) {
         return match elsewhere {
-            Elsewhere::Silence => Verdict::NotMine,
-            Elsewhere::Refused(refusal) => Verdict::Refused(command, refusal),
+            OtherHostReason::Silence => CommandVerdict::NotMine,
+            OtherHostReason::Refused(refusal) => CommandVerdict::Refused(command, refusal),
         };
     }
     if is_in_doubt(&command, judge) {
-        return Verdict::Later(command);
+        return CommandVerdict::Later(command);
     }
     let refusal =
         wrong_time(&command, judge).or_else(|| exposed(&command, channel)).or_else(|| forbidden(&command, judge));
     match refusal {
-        Some(refusal) => Verdict::Refused(command, refusal),
-        None => Verdict::Granted(Authorised(command)),
+        Some(refusal) => CommandVerdict::Refused(command, refusal),
+        None => CommandVerdict::Granted(Authorised(command)),
     }
 }
 
 /// The refusal of a command of which only the head can be read; nothing if it is for others.
 #[must_use]
-pub fn not_understood(head: &Head, channel: Channel, host: &select::Host<'_>, reason: &str) -> Option<Refusal> {
+pub fn not_understood(
+    head: &CommandHead,
+    channel: CommandSource,
+    host: &select::Host<'_>,
+    reason: &str,
+) -> Option<CommandRefusal> {
     match elsewhere(&head.target, channel, host) {
-        Some(Elsewhere::Silence) => None,
-        Some(Elsewhere::Refused(refusal)) => Some(refusal),
+        Some(OtherHostReason::Silence) => None,
+        Some(OtherHostReason::Refused(refusal)) => Some(refusal),
         None => {
             refuse(RefusalCode::Invalid, format!("this agent does not understand the command: {}", shortened(reason)))
         }
@@ -278,27 +283,27 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<Refusal> {
-    Some(Refusal::new(code, message))
+fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<CommandRefusal> {
+    Some(CommandRefusal::new(code, message))
 }
 
 /// What is said about a command that is not for this host.
 #[derive(Debug)]
-enum Elsewhere {
+enum OtherHostReason {
     /// Nothing: it came to everybody.
     Silence,
     /// Its sender thinks that it is, and waits.
-    Refused(Refusal),
+    Refused(CommandRefusal),
 }
 
 /// Whether a command is for others. It is judged by what the host is at this moment: one that is sent again may find
 /// the host changed. That is no matter where it was let in before, for the journal answers that.
-fn elsewhere(target: &Target, channel: Channel, host: &select::Host<'_>) -> Option<Elsewhere> {
+fn elsewhere(target: &Target, channel: CommandSource, host: &select::Host<'_>) -> Option<OtherHostReason> {
     if target.includes(host) {
         return None;
     }
-    if channel == Channel::Broadcast {
-        return Some(Elsewhere::Silence);
+    if channel == CommandSource::Broadcast {
+        return Some(OtherHostReason::Silence);
     }
     let (code, message) = match target {
         Target::Hosts(_) | Target::All => {
@@ -307,18 +312,18 @@ fn elsewhere(target: &Target, channel: Channel, host: &select::Host<'_>) -> Opti
         Target::Group(label) => (RefusalCode::NotSelected, format!("this host has no label {label} now")),
         Target::Select(select) => (RefusalCode::NotSelected, format!("this host is not picked now by {select}")),
     };
-    Some(Elsewhere::Refused(Refusal::new(code, message)))
+    Some(OtherHostReason::Refused(CommandRefusal::new(code, message)))
 }
 
 /// Whether only a signed time that nothing has confirmed speaks against a command, or a store that was made at a time that has not come yet.
-fn is_in_doubt(command: &Command, judge: &Judge<'_>) -> bool {
+fn is_in_doubt(command: &Command, judge: &JudgeContext<'_>) -> bool {
     let by_clock_ms = KnownTime::by_clock_ms(judge.clock_ms);
     let expired = judge.time.now_ms(judge.clock_ms) > command.expires_ms && by_clock_ms <= command.expires_ms;
     let replayed = command.issued_ms < judge.created_ms && by_clock_ms < judge.created_ms;
     !judge.time.is_sure() && (expired || replayed)
 }
 
-fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
+fn wrong_time(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefusal> {
     let (issued_ms, expires_ms) = (command.issued_ms, command.expires_ms);
     let lifetime_ms = expires_ms.saturating_sub(issued_ms);
     if lifetime_ms <= 0 {
@@ -327,18 +332,18 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if lifetime_ms > LIFETIME_MAX_MS {
         return refuse(RefusalCode::Invalid, "the command lives longer than seven days");
     }
-    if issued_ms < judge.created_ms && !planted!(ObeyBeforeStore) {
-        return refuse(
-            RefusalCode::Replayed,
-            "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
-             hint: send it anew; if that does not help, compare the clocks of host and console",
-        );
-    }
     if judge.lost_ms.is_some_and(|lost_ms| issued_ms <= lost_ms) && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::SetBack,
             "the agent's store went back or was lost since the command was issued, so nothing shows whether it was done \
              before. hint: look whether it was, and send it anew if not",
+        );
+    }
+    if issued_ms < judge.created_ms && !planted!(ObeyBeforeStore) {
+        return refuse(
+            RefusalCode::Replayed,
+            "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
+             hint: send it anew; if that does not help, compare the clocks of host and console",
         );
     }
     if !judge.time.believes(issued_ms, judge.clock_ms) {
@@ -356,8 +361,8 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
 }
 
 /// What many read must not carry what may be secret.
-fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
-    let broadcast = channel == Channel::Broadcast || command.target.broadcast().is_some();
+fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> {
+    let broadcast = channel == CommandSource::Broadcast || command.target.broadcast().is_some();
     let secret = command.verb.secret().filter(|_| broadcast)?;
     refuse(
         RefusalCode::Invalid,
@@ -365,7 +370,7 @@ fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     )
 }
 
-fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
+fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefusal> {
     let (policy, verb) = (judge.policy, &command.verb);
     if policy.deny_verbs.contains(&verb.into()) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));

@@ -1,16 +1,16 @@
-//! Which batches of measurements to send, and when: what is new at once, what has waited newest first and one by one.
+//! Decides which batches of measurements are sent, and when: new ones at once, the backlog newest first and one by one.
 //!
-//! A host that was away comes back with up to a week of batches, and often with all others of its fleet. What is so now is
-//! looked at first, and costs the console no more than on any other day. The past fills in behind it: one batch
-//! is under way at a time, the next goes when that was acknowledged, and not sooner than a gap after it. So a console that
-//! has much to store is told less.
+//! A host that was away returns with up to a week of batches, often together with the rest of its fleet. Current batches
+//! go first, and cost the console no more than usual. The backlog follows: one batch
+//! in flight at a time, the next after the acknowledgement and not before a gap. So a busy console
+//! is sent less.
 //!
-//! **Invariant: a batch that waits is said in the end**, as long as others before it are acknowledged, and said again until it
+//! **Invariant: every batch is sent eventually**, as long as those before it are acknowledged, and repeated until it
 //! is acknowledged itself.
 
 use muster_topics::{Millis, ack::Numbered};
 
-use super::{backoff::jittered, resend::Resend};
+use super::{backoff::jittered, outbox_retry::OutboxRetry};
 
 /// From one batch that has waited to the next. A host makes a batch every thirty seconds, so an hour apart is told in two
 /// minutes and a week in six hours; ten thousand hosts that come back tell no more than 10,000 batches, 400,000 values, a
@@ -23,8 +23,8 @@ const UNDER_WAY_MAX: usize = 8;
 
 /// What is under way, and what may come next.
 #[derive(Clone, Debug)]
-pub struct Backlog {
-    under_way: Resend<Numbered>,
+pub struct OutboxBacklog {
+    under_way: OutboxRetry<Numbered>,
     gap_ms: Millis,
     /// The newest batch when the connection began: all since then are new. Nothing until that is known.
     new_from: Option<Numbered>,
@@ -38,12 +38,12 @@ pub struct Backlog {
     more_behind: bool,
 }
 
-impl Backlog {
+impl OutboxBacklog {
     /// With this gap between two batches that have waited.
     #[must_use]
     pub fn new(gap_ms: Millis) -> Self {
         Self {
-            under_way: Resend::new(UNDER_WAY_MAX),
+            under_way: OutboxRetry::new(UNDER_WAY_MAX),
             gap_ms,
             new_from: None,
             old_ms: Millis::MIN,
@@ -61,7 +61,7 @@ impl Backlog {
 
     /// Somebody has lost track: what was under way goes again.
     pub fn repeat(&mut self) {
-        self.under_way = Resend::new(UNDER_WAY_MAX);
+        self.under_way = OutboxRetry::new(UNDER_WAY_MAX);
         self.new_behind = true;
     }
 
@@ -95,7 +95,7 @@ impl Backlog {
         [self.under_way.next_ms(), next_old].into_iter().flatten().min()
     }
 
-    /// Which of those that wait to say now, in this order: `waiting` are the first [`Backlog::limit`], the newest first.
+    /// Which of those that wait to say now, in this order: `waiting` are the first [`OutboxBacklog::limit`], the newest first.
     pub fn choose(&mut self, waiting: &[Numbered], now_ms: Millis) -> Vec<Numbered> {
         // A full buffer may have dropped it, or so many newer ones have come that it has to wait once more.
         for id in self.under_way.due(Millis::MAX) {
@@ -155,7 +155,7 @@ mod tests {
 
     /// A host, its store, and a console that acknowledges some.
     struct World {
-        backlog: Backlog,
+        backlog: OutboxBacklog,
         /// The oldest first.
         store: Vec<Numbered>,
         now_ms: Millis,
@@ -166,7 +166,7 @@ mod tests {
     impl World {
         fn new(waiting: u64) -> Self {
             let store = (1..=waiting).map(id).collect();
-            Self { backlog: Backlog::new(GAP_MS), store, now_ms: 0, said: Vec::new() }
+            Self { backlog: OutboxBacklog::new(GAP_MS), store, now_ms: 0, said: Vec::new() }
         }
 
         fn pump(&mut self) {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_goes_at_once_and_the_rest_behind_it_one_by_one() {
+    fn newest_batch_goes_first_and_backlog_one_by_one() {
         let mut world = World::new(5);
         world.pump();
         assert_eq!(world.seqs(), [(5, 0), (4, 0)], "what is so now, and the first of the past");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn after_another_connection_what_was_new_has_waited() {
+    fn unsent_batch_joins_the_backlog_after_reconnect() {
         let mut world = World::new(0);
         world.pump();
         for seq in 1..=3 {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_console_that_acknowledges_nothing_is_told_the_newest() {
+    fn newest_batch_is_repeated_without_acknowledgements() {
         let mut world = World::new(20);
         world.pump();
         for seq in 21..=60 {
@@ -266,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_arrives_and_the_past_at_its_pace(
+        fn every_batch_arrives_and_backlog_is_paced(
             waiting in 0u64..40,
             steps in proptest::collection::vec((0u8..8, 0i64..3_000), 0..80),
         ) {
@@ -296,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn the_past_is_spaced(waiting in 2u64..60) {
+        fn backlog_batches_keep_their_gap(waiting in 2u64..60) {
             let mut world = World::new(waiting);
             world.pump();
             while !world.store.is_empty() {

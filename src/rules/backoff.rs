@@ -1,10 +1,10 @@
-//! How long to wait before something is tried again, and when to give up.
+//! Back-off: how long to wait before a retry, and when to give up.
 //!
-//! Two policies: a [`Growth`] with full jitter for what many hosts do at once against one server
-//! (reconnecting, fetching), and [`process_delay`] for a process that ends by itself, which bothers
-//! nobody but its host.
+//! Two policies: an [`ExponentialGrowth`] with full jitter where many hosts address one server
+//! (reconnecting, downloading), and [`process_delay`] for a process that ends by itself, which affects
+//! only its host.
 //!
-//! **Invariant: every wait is bounded**, and none ever shrinks to a busy loop: the immediate restarts
+//! **Invariant: every wait is bounded**, and none ever shrinks to a busy loop: immediate restarts
 //! are counted.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use muster_topics::Millis;
 pub const IMMEDIATE_RESTARTS: u32 = 3;
 
 /// The waits after the immediate restarts.
-const RESTART: Growth = Growth { first_ms: 30_000, max_ms: 16 * 60_000 };
+const RESTART: ExponentialGrowth = ExponentialGrowth { first_ms: 30_000, max_ms: 16 * 60_000 };
 
 /// After this many restarts in a row a unit is held as `broken`. The waits before that add up to a
 /// little over two days: longer than an outage of whatever the process needs should last, and short
@@ -43,14 +43,14 @@ const CONTAINER_S: [u64; 5] = [5, 10, 20, 40, 60];
 
 /// How patient somebody is with a unit that ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum RestartPatience {
     /// With a process: [`process_delay`].
     Process,
     /// With a container: five attempts, after 5, 10, 20, 40 and 60 s.
     Container,
 }
 
-impl Patience {
+impl RestartPatience {
     /// How long to wait before it is started again that has been so `attempts` times already; nothing if it has had all
     /// its chances.
     #[must_use]
@@ -76,7 +76,7 @@ impl Patience {
 
 /// Exponential growth up to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
+pub struct ExponentialGrowth {
     /// The first wait.
     pub first_ms: Millis,
     /// The longest.
@@ -85,9 +85,9 @@ pub struct Growth {
 
 /// Attempts to reach the broker or the console. A minute at the most: a fleet of ten thousand then
 /// tries 330 times a second on average, a third of what one core can shake hands with.
-pub const RECONNECT: Growth = Growth { first_ms: 1_000, max_ms: 60_000 };
+pub const RECONNECT: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 60_000 };
 
-impl Growth {
+impl ExponentialGrowth {
     /// The wait after so many attempts, without any chance in it.
     #[must_use]
     pub fn bound_ms(self, attempts: u32) -> Millis {
@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_process_is_started_again_at_once_then_ever_later_then_not() {
+    fn process_restarts_at_once_then_later_then_never() {
         for (attempts, seconds) in
             [(0, 0), (1, 0), (2, 0), (3, 30), (4, 60), (5, 120), (7, 480), (8, 960), (9, 960), (199, 960)]
         {
@@ -140,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_five_chances() {
+    fn container_is_restarted_five_times() {
         let waits: Vec<u64> =
-            (0..).map_while(|attempts| Patience::Container.delay(attempts)).map(|wait| wait.as_secs()).collect();
+            (0..).map_while(|attempts| RestartPatience::Container.delay(attempts)).map(|wait| wait.as_secs()).collect();
         assert_eq!(waits, [5, 10, 20, 40, 60]);
-        assert_eq!(Patience::Container.delay(u32::MAX), None);
-        assert_eq!(Patience::Process.delay(3), process_delay(3));
+        assert_eq!(RestartPatience::Container.delay(u32::MAX), None);
+        assert_eq!(RestartPatience::Process.delay(3), process_delay(3));
     }
 
     #[test]
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_the_limit() {
-        let growth = Growth { first_ms: 5_000, max_ms: 300_000 };
+    fn waits_double_up_to_the_limit_then_stay() {
+        let growth = ExponentialGrowth { first_ms: 5_000, max_ms: 300_000 };
         let waits: Vec<_> = (0..8).map(|attempts| growth.bound_ms(attempts) / 1000).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(growth.bound_ms(u32::MAX), growth.max_ms);
@@ -177,7 +177,7 @@ mod tests {
         fn jitter_stays_in_its_bounds(
             attempts: u32, first_ms in 0..Millis::MAX, max_ms in 0..1_000_000_000_000i64, random: f64
         ) {
-            let growth = Growth { first_ms, max_ms };
+            let growth = ExponentialGrowth { first_ms, max_ms };
             let bound = growth.bound_ms(attempts);
             prop_assert!((0..=bound).contains(&growth.full_jitter_ms(attempts, random)));
             let near = growth.jittered_ms(attempts, random);

@@ -1,8 +1,8 @@
-//! Whether the console's own clock is right, and what it dates what it signs by while it is not.
+//! Decides whether the console's clock is right, and corrects the date of what it signs while it is not.
 //!
-//! Nobody but its hosts can tell: each heartbeat says what its host's clock shows. One host may have any clock at all, so what counts is
-//! the median, where two thirds are near it. Three hosts that agree outvote the console's clock, and so does any number of them if
-//! that clock was set by just as much while the console ran. Otherwise one of two clocks is wrong, and a person has to look.
+//! The reference are the hosts: each heartbeat carries its host's clock. One host may have any clock, so the median counts,
+//! if two thirds are near it. Three hosts that agree outvote the console's clock, and so does any number of them if
+//! that clock was set by the same offset while the console ran. Otherwise one of two clocks is wrong, and an operator has to look.
 
 use muster_topics::Millis;
 
@@ -13,7 +13,7 @@ const OUTVOTE: usize = 3;
 
 /// By how much the console's clock is ahead of those of its hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Consensus {
+pub struct ClockConsensus {
     /// Ahead of the median; less than nothing if it is behind.
     pub ahead_ms: Millis,
     /// How many are near the median.
@@ -24,21 +24,21 @@ pub struct Consensus {
 
 /// What hosts agree on, if two thirds of them do. `ahead_ms` is for each by how much the console's clock is ahead of its own; it is sorted.
 #[must_use]
-pub fn consensus(ahead_ms: &mut [Millis]) -> Option<Consensus> {
+pub fn consensus(ahead_ms: &mut [Millis]) -> Option<ClockConsensus> {
     ahead_ms.sort_unstable();
     let median_ms = *ahead_ms.get(ahead_ms.len().checked_sub(1)? / 2)?;
     let agree = ahead_ms.iter().filter(|ms| ms.abs_diff(median_ms) <= SLACK_MS.unsigned_abs()).count();
     let of = ahead_ms.len();
-    (3 * agree >= 2 * of).then_some(Consensus { ahead_ms: median_ms, agree, of })
+    (3 * agree >= 2 * of).then_some(ClockConsensus { ahead_ms: median_ms, agree, of })
 }
 
 /// What is known of the console's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub struct ClockEvidence {
     /// What it shows.
     pub now_ms: Millis,
     /// What hosts agree on, of whom something came since the clock was last set.
-    pub consensus: Option<Consensus>,
+    pub consensus: Option<ClockConsensus>,
     /// By how much it was set ahead (or back, if that is less than nothing) since hosts last agreed with it.
     pub set_by_ms: Millis,
     /// By how much what was signed lies ahead of it, if no host has shown yet that this does no harm.
@@ -51,7 +51,7 @@ pub struct Evidence {
 
 /// What follows from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum ClockFinding {
     /// Hosts agree with it.
     Right,
     /// Nothing is known against it, and nobody agrees.
@@ -59,7 +59,7 @@ pub enum Finding {
     /// Hosts do not agree with it.
     Differs {
         /// In what.
-        consensus: Consensus,
+        consensus: ClockConsensus,
         /// Whether it is wrong for sure.
         is_sure: bool,
     },
@@ -86,29 +86,29 @@ pub enum Finding {
 
 /// Judges the console's clock.
 #[must_use]
-pub fn judge(evidence: &Evidence) -> Finding {
-    let Evidence { now_ms, consensus, set_by_ms, signed_ahead_ms, bound, is_refused } = *evidence;
+pub fn judge(evidence: &ClockEvidence) -> ClockFinding {
+    let ClockEvidence { now_ms, consensus, set_by_ms, signed_ahead_ms, bound, is_refused } = *evidence;
     let is_far = |ms: Millis| ms.unsigned_abs() > SLACK_MS.unsigned_abs();
     match consensus {
         Some(consensus) if is_far(consensus.ahead_ms) => {
             let was_set = is_far(set_by_ms) && !is_far(set_by_ms.saturating_sub(consensus.ahead_ms));
             // Nobody's clock stands before this program was built.
             let can_be = now_ms.saturating_sub(consensus.ahead_ms) >= BUILD_MS;
-            Finding::Differs { consensus, is_sure: can_be && (consensus.agree >= OUTVOTE || was_set) }
+            ClockFinding::Differs { consensus, is_sure: can_be && (consensus.agree >= OUTVOTE || was_set) }
         }
         // What is too far ahead no agent has believed.
         Some(_) if bound > 0 && (SLACK_MS + 1..=AHEAD_MAX_MS).contains(&signed_ahead_ms) => {
-            Finding::Bound { ahead_ms: signed_ahead_ms, hosts: bound }
+            ClockFinding::Bound { ahead_ms: signed_ahead_ms, hosts: bound }
         }
-        Some(_) => Finding::Right,
-        None if is_refused => Finding::Refused,
-        None if signed_ahead_ms > SLACK_MS => Finding::Behind { by_ms: signed_ahead_ms },
-        None if is_far(set_by_ms) => Finding::Set { by_ms: set_by_ms },
-        None => Finding::Unopposed,
+        Some(_) => ClockFinding::Right,
+        None if is_refused => ClockFinding::Refused,
+        None if signed_ahead_ms > SLACK_MS => ClockFinding::Behind { by_ms: signed_ahead_ms },
+        None if is_far(set_by_ms) => ClockFinding::Set { by_ms: set_by_ms },
+        None => ClockFinding::Unopposed,
     }
 }
 
-impl Finding {
+impl ClockFinding {
     /// By how much the time that the console dates by is another than its clock's.
     #[must_use]
     pub fn correction_ms(self) -> Millis {
@@ -130,7 +130,7 @@ impl Finding {
         const COMPARE: &str = "hint: compare `date -u` here and on hosts, and keep clocks set (NTP)";
         Some(match self {
             Self::Right | Self::Unopposed => return None,
-            Self::Differs { consensus: Consensus { ahead_ms, agree, of }, is_sure } => {
+            Self::Differs { consensus: ClockConsensus { ahead_ms, agree, of }, is_sure } => {
                 let then = match is_sure {
                     true => "the console's clock is wrong, and it dates what it signs by theirs",
                     false => "one of them is wrong: if it is the console's, commands expire at the wrong time",
@@ -178,12 +178,12 @@ mod tests {
     const NOW: Millis = BUILD_MS + 400 * DAY;
     const DAY: Millis = 86_400_000;
 
-    fn agreed(ahead_ms: Millis, agree: usize) -> Option<Consensus> {
-        Some(Consensus { ahead_ms, agree, of: agree })
+    fn agreed(ahead_ms: Millis, agree: usize) -> Option<ClockConsensus> {
+        Some(ClockConsensus { ahead_ms, agree, of: agree })
     }
 
     #[test]
-    fn odd_clocks_do_not_move_what_hosts_agree_on() {
+    fn outlier_clocks_do_not_change_consensus() {
         for (mut clocks, wanted) in [
             (vec![], None),
             (vec![7], Some((7, 1, 1))),
@@ -194,47 +194,56 @@ mod tests {
             (vec![0, DAY], None),
             (vec![0, 0, DAY, DAY], None),
         ] {
-            let wanted = wanted.map(|(ahead_ms, agree, of)| Consensus { ahead_ms, agree, of });
+            let wanted = wanted.map(|(ahead_ms, agree, of)| ClockConsensus { ahead_ms, agree, of });
             assert_eq!(consensus(&mut clocks), wanted, "{clocks:?}");
         }
     }
 
     #[test]
-    fn clock_is_judged_by_hosts_and_by_how_it_was_set() {
-        let evidence = Evidence { now_ms: NOW, ..Evidence::default() };
-        let differs = |ahead_ms, agree, is_sure| Finding::Differs {
-            consensus: Consensus { ahead_ms, agree, of: agree },
+    fn console_clock_is_judged_by_hosts_and_by_its_jump() {
+        let evidence = ClockEvidence { now_ms: NOW, ..ClockEvidence::default() };
+        let differs = |ahead_ms, agree, is_sure| ClockFinding::Differs {
+            consensus: ClockConsensus { ahead_ms, agree, of: agree },
             is_sure,
         };
         for (evidence, wanted) in [
-            (evidence, Finding::Unopposed),
-            (Evidence { consensus: agreed(SLACK_MS, 1), ..evidence }, Finding::Right),
+            (evidence, ClockFinding::Unopposed),
+            (ClockEvidence { consensus: agreed(SLACK_MS, 1), ..evidence }, ClockFinding::Right),
             // Set to what hosts have: they agree.
-            (Evidence { consensus: agreed(5, 1), set_by_ms: DAY, signed_ahead_ms: DAY, ..evidence }, Finding::Right),
-            (Evidence { consensus: agreed(DAY, 1), ..evidence }, differs(DAY, 1, false)),
-            (Evidence { consensus: agreed(DAY, 1), set_by_ms: DAY - 9, ..evidence }, differs(DAY, 1, true)),
-            (Evidence { consensus: agreed(DAY, 1), set_by_ms: 2 * DAY, ..evidence }, differs(DAY, 1, false)),
-            (Evidence { consensus: agreed(DAY, 3), ..evidence }, differs(DAY, 3, true)),
-            (Evidence { consensus: agreed(-DAY, 3), ..evidence }, differs(-DAY, 3, true)),
-            (Evidence { consensus: agreed(500 * DAY, 3), ..evidence }, differs(500 * DAY, 3, false)),
             (
-                Evidence { consensus: agreed(0, 2), signed_ahead_ms: DAY, bound: 2, ..evidence },
-                Finding::Bound { ahead_ms: DAY, hosts: 2 },
+                ClockEvidence { consensus: agreed(5, 1), set_by_ms: DAY, signed_ahead_ms: DAY, ..evidence },
+                ClockFinding::Right,
             ),
-            (Evidence { consensus: agreed(0, 2), signed_ahead_ms: DAY + 1, bound: 2, ..evidence }, Finding::Right),
-            (Evidence { signed_ahead_ms: 3 * DAY, bound: 2, ..evidence }, Finding::Behind { by_ms: 3 * DAY }),
-            (Evidence { set_by_ms: -DAY, ..evidence }, Finding::Set { by_ms: -DAY }),
-            (Evidence { set_by_ms: -DAY, signed_ahead_ms: DAY, is_refused: true, ..evidence }, Finding::Refused),
+            (ClockEvidence { consensus: agreed(DAY, 1), ..evidence }, differs(DAY, 1, false)),
+            (ClockEvidence { consensus: agreed(DAY, 1), set_by_ms: DAY - 9, ..evidence }, differs(DAY, 1, true)),
+            (ClockEvidence { consensus: agreed(DAY, 1), set_by_ms: 2 * DAY, ..evidence }, differs(DAY, 1, false)),
+            (ClockEvidence { consensus: agreed(DAY, 3), ..evidence }, differs(DAY, 3, true)),
+            (ClockEvidence { consensus: agreed(-DAY, 3), ..evidence }, differs(-DAY, 3, true)),
+            (ClockEvidence { consensus: agreed(500 * DAY, 3), ..evidence }, differs(500 * DAY, 3, false)),
+            (
+                ClockEvidence { consensus: agreed(0, 2), signed_ahead_ms: DAY, bound: 2, ..evidence },
+                ClockFinding::Bound { ahead_ms: DAY, hosts: 2 },
+            ),
+            (
+                ClockEvidence { consensus: agreed(0, 2), signed_ahead_ms: DAY + 1, bound: 2, ..evidence },
+                ClockFinding::Right,
+            ),
+            (ClockEvidence { signed_ahead_ms: 3 * DAY, bound: 2, ..evidence }, ClockFinding::Behind { by_ms: 3 * DAY }),
+            (ClockEvidence { set_by_ms: -DAY, ..evidence }, ClockFinding::Set { by_ms: -DAY }),
+            (
+                ClockEvidence { set_by_ms: -DAY, signed_ahead_ms: DAY, is_refused: true, ..evidence },
+                ClockFinding::Refused,
+            ),
         ] {
             let found = judge(&evidence);
             assert_eq!(found, wanted, "{evidence:?}");
-            let silent = matches!(wanted, Finding::Right | Finding::Unopposed);
+            let silent = matches!(wanted, ClockFinding::Right | ClockFinding::Unopposed);
             assert_eq!(found.message().is_none(), silent);
             assert!(found.message().is_none_or(|message| message.contains("hint: ")));
         }
         assert!(
-            Finding::Right.is_confirmed()
-                && !Finding::Unopposed.is_confirmed()
+            ClockFinding::Right.is_confirmed()
+                && !ClockFinding::Unopposed.is_confirmed()
                 && !differs(DAY, 1, false).is_confirmed()
         );
         assert_eq!(differs(DAY, 3, true).correction_ms(), -DAY);

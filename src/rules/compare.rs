@@ -1,7 +1,8 @@
-//! How what a unit should be differs from what it is to be: field by field, for people.
+//! Compares two specs field by field, for people.
 
 use muster_topics::{
-    name::Digest,
+    name::UnitName,
+    revision::RevisionKey,
     unit::{ArtifactRef, Desired, MASK, Run, Spec},
 };
 use schemars::JsonSchema;
@@ -37,13 +38,18 @@ impl std::fmt::Display for FieldDifference {
     }
 }
 
-/// How a unit, as it is reported, differs from what it would be: nothing if it does not.
+/// How a unit, as its host reports it, differs from what it would be: nothing if it does not. Its host's revisions have this key.
 #[must_use]
-pub fn compare(before: &Desired, after: &Spec, run: Option<Run>) -> Vec<FieldDifference> {
+pub fn compare(
+    (unit, before): (&UnitName, &Desired),
+    after: &Spec,
+    run: Option<Run>,
+    key: &RevisionKey,
+) -> Vec<FieldDifference> {
     let mut before = before.clone();
     let mut after = after.clone();
     *after.restart_epoch_mut() = before.spec.restart_epoch();
-    let values = other_values(&mut before.spec, &before.revision, &after);
+    let values = other_values((unit, &mut before), &after, key);
     let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
     found.extend(values.map(masked));
     found
@@ -56,16 +62,17 @@ pub fn masked(field: String) -> FieldDifference {
 }
 
 /// Puts the values of an environment into a spec that was reported without them, if they are those of `after`, as its
-/// revision tells. What is not so for the same names is a difference, in the words that stand for it.
+/// revision tells: by its host's key, or as a bare one. What is not so for the same names is a difference, in the words that stand for it.
 #[must_use]
-pub fn other_values(before: &mut Spec, revision: &Digest, after: &Spec) -> Option<String> {
+pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key: &RevisionKey) -> Option<String> {
+    let Desired { spec: before, revision, .. } = before;
     let known = {
         let mut with = before.clone();
         let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
         with.env_mut().extend(shared.map(|(name, value)| (name.clone(), value.clone())));
         with
     };
-    if known.revision().is_ok_and(|found| found == *revision) {
+    if key.is_of(unit, &known, revision) {
         *before = known;
         return None;
     }
@@ -99,4 +106,40 @@ pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<
         found.push(FieldDifference { field: "artifact.sha256".to_owned(), from: short(&one), to: short(&other) });
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{name::Digest, unit::YunoSpec};
+
+    use super::*;
+
+    fn spec(change: impl FnOnce(&mut YunoSpec)) -> Spec {
+        let artifact = serde_json::json!({ "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1" });
+        let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
+        spec.env.insert("PIN".to_owned(), "4711".to_owned());
+        change(&mut spec);
+        Spec::Yuno(spec)
+    }
+
+    #[test]
+    fn masked_values_are_compared_by_revision() {
+        let (unit, key): (UnitName, _) = ("a/till".parse().unwrap(), RevisionKey::from_bytes([1; 32]));
+        let there = spec(|_| ());
+        let other_key = RevisionKey::from_bytes([2; 32]);
+        let differences = |revision: Digest, after: &Spec| {
+            let before = Desired { generation: 1, revision, spec: there.masked(), run: Run::Running, frozen: false };
+            let fields = compare((&unit, &before), after, None, &key).into_iter();
+            fields.map(|difference| difference.field).collect::<Vec<_>>()
+        };
+        for revision in [there.revision().unwrap(), key.revision(&unit, &there).unwrap()] {
+            let check = |after: Spec, wanted: &[&str]| assert_eq!(differences(revision.clone(), &after), wanted);
+            check(there.clone(), &[]);
+            check(there.masked(), &[]);
+            check(spec(|spec| spec.grace_ms = 5), &["grace_ms"]);
+            check(spec(|spec| drop(spec.env.insert("PIN".to_owned(), "4712".to_owned()))), &["env (values)"]);
+        }
+        // What is keyed otherwise is compared by its host alone.
+        assert_eq!(differences(other_key.revision(&unit, &there).unwrap(), &there), ["env (values)"]);
+    }
 }

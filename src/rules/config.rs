@@ -1,10 +1,10 @@
-//! Configs: how several become one, what of them is secret, and in what two differ.
+//! Configs: merges several into one, masks secrets, and compares two.
 //!
-//! A value that is secret is written as `{"$secret": VALUE}`, wherever a value may stand. Programs find the bare
+//! A secret value is written as `{"$secret": VALUE}`, at any place of a value. Programs find the bare
 //! value in the merged file; everything that is shown has [`MASK`] in its place.
 //!
-//! **Invariant: a secret is one value.** It is never merged with, or looked into: what stands over it replaces it
-//! whole, or a part of it would be left behind without its mark.
+//! **Invariant: a secret is one value.** It is never merged or traversed: a value that overrides it replaces it
+//! as a whole, or a part of it would remain without its mark.
 
 use muster_topics::unit::MASK;
 use serde_json::{Map, Value};
@@ -192,7 +192,7 @@ fn mask_texts(value: &mut Value, secrets: &[(String, Value)]) {
 
 /// One place in which two documents differ; secrets are masked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct DocumentDifference {
     /// Where: a JSON pointer.
     pub pointer: String,
     /// What stands there in the one; nothing if it is not there.
@@ -203,13 +203,13 @@ pub struct Difference {
 
 /// In what two documents differ, by pointer. A secret that changed is told as such, and not what it is.
 #[must_use]
-pub fn differences(from: &Value, to: &Value) -> Vec<Difference> {
+pub fn differences(from: &Value, to: &Value) -> Vec<DocumentDifference> {
     let mut found = Vec::new();
     compare(Some(from), Some(to), &mut String::new(), &mut found);
     found
 }
 
-fn compare(from: Option<&Value>, to: Option<&Value>, pointer: &mut String, found: &mut Vec<Difference>) {
+fn compare(from: Option<&Value>, to: Option<&Value>, pointer: &mut String, found: &mut Vec<DocumentDifference>) {
     if from == to {
         return;
     }
@@ -230,7 +230,7 @@ fn compare(from: Option<&Value>, to: Option<&Value>, pointer: &mut String, found
                 pointer.truncate(length);
             }
         }
-        _ => found.push(Difference { pointer: pointer.clone(), from: from.map(masked), to: to.map(masked) }),
+        _ => found.push(DocumentDifference { pointer: pointer.clone(), from: from.map(masked), to: to.map(masked) }),
     }
 }
 
@@ -241,7 +241,7 @@ mod salt_tests {
     use super::*;
 
     #[test]
-    fn one_salt_stands_beside_the_first_secret_and_no_reader_sees_it() {
+    fn salt_is_added_once_and_never_shown() {
         let document = json!({"a": [{"$secret": 1}], "b": {"$secret": "x"}, "c": 2});
         let with = salted(&document, "s").unwrap();
         assert_eq!(with, json!({"a": [{"$secret": 1, "$salt": "s"}], "b": {"$secret": "x"}, "c": 2}));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn merging() {
+    fn later_config_overrides_earlier() {
         // The standard's own cases (RFC 7386, appendix A).
         for (target, patch, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_replaced_whole() {
+    fn secret_is_replaced_as_a_whole() {
         let secret = |text: &str| json!({"p": {SECRET: text}});
         check(&[secret("a"), secret("b")], secret("b"));
         check(&[secret("a"), json!({"p": {"x": 1}})], json!({"p": {"x": 1}}));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_are_none() {
+    fn malformed_secrets_are_refused() {
         for (document, complaint) in [
             (json!({"a": {SECRET: "x", "b": 1}}), "/a: beside"),
             (json!({"a/b": [{SECRET: MASK}]}), "/a~1b/0: *** is what is shown"),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_changed_by_hand_is_masked_all_the_same() {
+    fn hand_edited_file_is_masked() {
         let secrets = [("/password".to_owned(), json!("hunter2-hunter2")), ("/pin".to_owned(), json!("42"))];
         for (document, shown) in [
             (json!({"password": "hunter2-hunter2", "a": 1}), json!({"password": MASK, "a": 1})),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_told_and_no_secret() {
+    fn differences_are_listed_without_secrets() {
         let from = json!({"a": 1, "b": {"c": [1, 2]}, "p": {SECRET: "old"}, "same": {SECRET: "s"}});
         let to = json!({"b": {"c": [1, 3, 4]}, "d": true, "p": {SECRET: "new"}, "same": {SECRET: "s"}});
         let mask = json!({SECRET: MASK});
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_secret_is_ever_shown(documents in proptest::collection::vec(document(), 1..4)) {
+        fn masked_document_contains_no_secret(documents in proptest::collection::vec(document(), 1..4)) {
             let merged = merge(documents.iter().cloned());
             let secrets = secrets(&merged);
             let shown = [
@@ -388,18 +388,18 @@ mod tests {
         }
 
         #[test]
-        fn merging_twice_is_merging_once(one in document(), other in document()) {
+        fn merge_is_idempotent(one in document(), other in document()) {
             let once = merge([one, other.clone()]);
             prop_assert_eq!(merge([once.clone(), other]), once);
         }
 
         #[test]
-        fn masked_documents_merge_as_bare_ones_do(documents in proptest::collection::vec(document(), 1..4)) {
+        fn masking_commutes_with_merging(documents in proptest::collection::vec(document(), 1..4)) {
             prop_assert_eq!(merge(documents.iter().map(masked)), masked(&merge(documents)));
         }
 
         #[test]
-        fn every_difference_is_where_it_is_said_to_be(one in document(), other in document()) {
+        fn each_difference_has_the_right_place(one in document(), other in document()) {
             let found = differences(&one, &other);
             prop_assert_eq!(found.is_empty(), one == other);
             for difference in found {

@@ -1,4 +1,4 @@
-//! Whether a container can be made from a spec at all.
+//! Validates the spec of a container.
 
 use muster_topics::{
     container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, LISTED_NAME_MAX_BYTES, MOUNTS_MAX, Mount, Network},
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_can_be_given() {
+    fn valid_container_specs_are_accepted() {
         let web = json!([{"name": "web"}]);
         for fields in [
             json!({}),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_container_can_be_made_of() {
+    fn invalid_container_specs_are_refused() {
         let web = json!([{"name": "web"}]);
         let mount = |host: &str, inside: &str| json!({"host": host, "inside": inside});
         for (fields, complaint) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_adopted_stays_that() {
+    fn adopted_container_cannot_become_created() {
         let spec = |fields: Value| serde_json::from_value::<ContainerSpec>(fields).unwrap();
         let adopted = |name: &str, limits: &Value| spec(json!({"image": {"existing": name}, "limits": limits}));
         let made = |limits: &Value| spec(json!({"image": {"name": "a"}, "limits": limits}));

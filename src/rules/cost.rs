@@ -1,4 +1,4 @@
-//! What a change of desired state costs the process that runs.
+//! The cost of a change of desired state for the running process.
 
 use muster_topics::{
     process::Limits,
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// What a change costs the process that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Cost {
+#[schemars(rename = "Cost")]
+pub enum ChangeCost {
     /// Nothing: a process that runs goes on as it is, or there is none.
     InPlace,
     /// It goes on, and is asked to read its configs again.
@@ -25,7 +26,7 @@ pub enum Cost {
     Stop,
 }
 
-impl Cost {
+impl ChangeCost {
     /// In words, for people.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -42,32 +43,36 @@ impl Cost {
 
 /// What it costs that a unit, should it run or not, becomes another.
 #[must_use]
-pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
+pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     match (before.1.is_running(), after.1.is_running()) {
-        (false, false) => Cost::InPlace,
-        (false, true) => Cost::Start,
-        (true, false) => Cost::Stop,
+        (false, false) => ChangeCost::InPlace,
+        (false, true) => ChangeCost::Start,
+        (true, false) => ChangeCost::Stop,
         // As the planner has it: another revision is another process, unless the two differ in nothing but limits, or
         // configs that the unit reloads.
-        (true, true) if before.0.revision().ok() == after.0.revision().ok() => Cost::InPlace,
-        (true, true) if has_same_frame(before.0, after.0) && before.0.configs() == after.0.configs() => Cost::InPlace,
-        (true, true) if has_same_frame(before.0, after.0) => Cost::Reload,
-        (true, true) if starts_first(after.0) => Cost::Replace,
-        (true, true) => Cost::Restart,
+        (true, true) if before.0.revision().ok() == after.0.revision().ok() => ChangeCost::InPlace,
+        (true, true) if has_same_frame(before.0, after.0) && before.0.configs() == after.0.configs() => {
+            ChangeCost::InPlace
+        }
+        (true, true) if has_same_frame(before.0, after.0) => ChangeCost::Reload,
+        (true, true) if starts_first(after.0) => ChangeCost::Replace,
+        (true, true) => ChangeCost::Restart,
     }
 }
 
 /// The same for a unit that is as it was observed. What runs without its limits, for its host has none to give, is started
 /// anew for others.
 #[must_use]
-pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
+pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     let same_limits = Spec::limits(before.0) == Spec::limits(after.0);
     match cost(before, after) {
-        Cost::InPlace | Cost::Reload if !same_limits && !observed.missing.is_empty() && before.1.is_running() => {
+        ChangeCost::InPlace | ChangeCost::Reload
+            if !same_limits && !observed.missing.is_empty() && before.1.is_running() =>
+        {
             if starts_first(after.0) {
-                Cost::Replace
+                ChangeCost::Replace
             } else {
-                Cost::Restart
+                ChangeCost::Restart
             }
         }
         cost => cost,
@@ -116,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_pays_for_identity_alone() {
+    fn only_identity_changes_restart_a_process() {
         let plain = spec(|_| ());
         let other = spec(|spec| spec.args.push("x".to_owned()));
         let grace = spec(|spec| spec.grace_ms = 1);
@@ -134,31 +139,42 @@ mod tests {
             })
         };
         for (before, after, wanted) in [
-            ((&plain, Run::Running), (&plain, Run::Running), Cost::InPlace),
-            ((&plain, Run::Running), (&grace, Run::Running), Cost::InPlace),
-            ((&plain, Run::Running), (&plain, Run::Playing), Cost::InPlace),
-            ((&plain, Run::Running), (&other, Run::Running), Cost::Restart),
-            ((&first("x"), Run::Running), (&first("y"), Run::Running), Cost::Replace),
-            ((&first("x"), Run::Running), (&plain, Run::Running), Cost::Restart),
-            ((&other, Run::Running), (&first("x"), Run::Running), Cost::InPlace),
-            ((&first("x"), Run::Stopped), (&first("y"), Run::Running), Cost::Start),
-            ((&plain, Run::Stopped), (&other, Run::Stopped), Cost::InPlace),
-            ((&plain, Run::Stopped), (&other, Run::Running), Cost::Start),
-            ((&plain, Run::Running), (&other, Run::Stopped), Cost::Stop),
-            ((&plain, Run::Running), (&limited(1), Run::Running), Cost::InPlace),
-            ((&limited(1), Run::Running), (&limited(2), Run::Running), Cost::InPlace),
-            ((&limited(1), Run::Running), (&plain, Run::Running), Cost::InPlace),
-            ((&with("1", Reload::Signal), Run::Running), (&with("2", Reload::Signal), Run::Running), Cost::Reload),
-            ((&with("1", Reload::Restart), Run::Running), (&with("2", Reload::Restart), Run::Running), Cost::Restart),
+            ((&plain, Run::Running), (&plain, Run::Running), ChangeCost::InPlace),
+            ((&plain, Run::Running), (&grace, Run::Running), ChangeCost::InPlace),
+            ((&plain, Run::Running), (&plain, Run::Playing), ChangeCost::InPlace),
+            ((&plain, Run::Running), (&other, Run::Running), ChangeCost::Restart),
+            ((&first("x"), Run::Running), (&first("y"), Run::Running), ChangeCost::Replace),
+            ((&first("x"), Run::Running), (&plain, Run::Running), ChangeCost::Restart),
+            ((&other, Run::Running), (&first("x"), Run::Running), ChangeCost::InPlace),
+            ((&first("x"), Run::Stopped), (&first("y"), Run::Running), ChangeCost::Start),
+            ((&plain, Run::Stopped), (&other, Run::Stopped), ChangeCost::InPlace),
+            ((&plain, Run::Stopped), (&other, Run::Running), ChangeCost::Start),
+            ((&plain, Run::Running), (&other, Run::Stopped), ChangeCost::Stop),
+            ((&plain, Run::Running), (&limited(1), Run::Running), ChangeCost::InPlace),
+            ((&limited(1), Run::Running), (&limited(2), Run::Running), ChangeCost::InPlace),
+            ((&limited(1), Run::Running), (&plain, Run::Running), ChangeCost::InPlace),
+            (
+                (&with("1", Reload::Signal), Run::Running),
+                (&with("2", Reload::Signal), Run::Running),
+                ChangeCost::Reload,
+            ),
+            (
+                (&with("1", Reload::Restart), Run::Running),
+                (&with("2", Reload::Restart), Run::Running),
+                ChangeCost::Restart,
+            ),
         ] {
             assert_eq!(cost(before, after), wanted, "{before:?} {after:?}");
         }
         let mut observed = Observed::absent(0);
         let change = ((&limited(1), Run::Running), (&limited(2), Run::Running));
-        assert_eq!(cost_there(&observed, change.0, change.1), Cost::InPlace);
+        assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::InPlace);
         observed.missing = vec!["the limit of pids: there are no cgroups".to_owned()];
-        assert_eq!(cost_there(&observed, change.0, change.1), Cost::Restart);
-        assert_eq!(cost_there(&observed, (&plain, Run::Running), (&grace, Run::Running)), Cost::InPlace);
-        assert_eq!(cost_there(&observed, (&limited(1), Run::Stopped), (&limited(2), Run::Stopped)), Cost::InPlace);
+        assert_eq!(cost_there(&observed, change.0, change.1), ChangeCost::Restart);
+        assert_eq!(cost_there(&observed, (&plain, Run::Running), (&grace, Run::Running)), ChangeCost::InPlace);
+        assert_eq!(
+            cost_there(&observed, (&limited(1), Run::Stopped), (&limited(2), Run::Stopped)),
+            ChangeCost::InPlace
+        );
     }
 }

@@ -1,13 +1,13 @@
-//! Units as people write them down: a document with a unit's name, where it belongs, and its whole intended spec.
+//! Documents of units: a unit's name, its hosts, and its whole spec, as people write them.
 //!
-//! The keys are those of a spec, with three differences: artifact and configs stand there as people name them
-//! (`role@version`, `id@version`; of a container as `image: {rootfs: role@version}`), `unit`, `hosts` and `run` say what is around the spec, and restarts on demand are
-//! not counted. What is left out is the default, or what the artifact's manifest says; a `run` that is left out leaves
-//! it as it is.
+//! The keys are those of a spec, with three differences: artifact and configs are written as
+//! `role@version` and `id@version` (for a container `image: {rootfs: role@version}`), `unit`, `hosts` and `run` surround the spec, and
+//! restarts on demand are not included. A key that is left out has its default, or the manifest's value; `run` left out keeps
+//! the present value.
 //!
-//! **Invariant: everything that is wrong is told at once**, each with its place.
+//! **Invariant: all faults are reported at once**, each with its place.
 //!
-//! **Invariant: what [`write`] gives, [`read`] takes**, and it comes to the same spec.
+//! **Invariant: [`read`] accepts what [`write`] produces**, and yields the same spec.
 
 use muster_topics::{
     container::ContainerSpec,
@@ -23,7 +23,7 @@ use super::keys::{self, take_unknown};
 
 /// Something in a document that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct DocumentFault {
     /// Where: `default/web: limits.memory_bytes`, as far as that is known.
     pub at: String,
     /// What, for people.
@@ -32,7 +32,7 @@ pub struct Fault {
 
 /// A unit as a document wants it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct WantedUnit {
     /// The unit.
     pub unit: UnitName,
     /// The hosts that it belongs on, by id or hostname; nothing if the document does not say.
@@ -43,7 +43,7 @@ pub struct Wanted {
     pub artifact: Option<String>,
     /// Its configs, as people name them.
     pub configs: Vec<String>,
-    kind: Kind,
+    kind: DocumentKind,
     /// The rest of the spec.
     fields: Map<String, Value>,
     /// Whether that is all that the document says, rather than what was right of it.
@@ -52,11 +52,11 @@ pub struct Wanted {
 
 /// Reads what one document wants: one unit, or those of a list under `units` (and `hosts` for those that name none).
 #[must_use]
-pub fn read(document: &Value) -> (Vec<Wanted>, Vec<Fault>) {
+pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     let (mut wanted, mut faults) = (Vec::new(), Vec::new());
     let Value::Object(whole) = document else {
         let message = "a unit is wanted, or a list of them under `units`".to_owned();
-        return (wanted, vec![Fault { at: String::new(), message }]);
+        return (wanted, vec![DocumentFault { at: String::new(), message }]);
     };
     let Some(listed) = whole.get("units") else {
         let (unit, wrong) = read_unit(whole, None);
@@ -65,13 +65,13 @@ pub fn read(document: &Value) -> (Vec<Wanted>, Vec<Fault>) {
     let known = ["hosts", "units"];
     for key in whole.keys().filter(|key| !known.contains(&key.as_str())) {
         let hint = keys::nearest(key, known.into_iter());
-        faults.push(Fault { at: key.clone(), message: unknown(&hint) });
+        faults.push(DocumentFault { at: key.clone(), message: unknown(&hint) });
     }
     let hosts = match whole.get("hosts").map(from_value::<Vec<String>>) {
         None => None,
         Some(Ok(hosts)) => Some(hosts),
         Some(Err(message)) => {
-            faults.push(Fault { at: "hosts".to_owned(), message });
+            faults.push(DocumentFault { at: "hosts".to_owned(), message });
             None
         }
     };
@@ -80,19 +80,19 @@ pub fn read(document: &Value) -> (Vec<Wanted>, Vec<Fault>) {
             for (index, unit) in units.iter().enumerate() {
                 let Value::Object(unit) = unit else {
                     let message = "a unit is wanted".to_owned();
-                    faults.push(Fault { at: format!("units.{index}"), message });
+                    faults.push(DocumentFault { at: format!("units.{index}"), message });
                     continue;
                 };
                 let (found, wrong) = read_unit(unit, hosts.as_deref());
-                let place = |fault: Fault| match unit.get("unit").and_then(Value::as_str) {
+                let place = |fault: DocumentFault| match unit.get("unit").and_then(Value::as_str) {
                     Some(_) => fault,
-                    None => Fault { at: format!("units.{index}: {}", fault.at), ..fault },
+                    None => DocumentFault { at: format!("units.{index}: {}", fault.at), ..fault },
                 };
                 wanted.extend(found);
                 faults.extend(wrong.into_iter().map(place));
             }
         }
-        _ => faults.push(Fault { at: "units".to_owned(), message: "a list of units is wanted".to_owned() }),
+        _ => faults.push(DocumentFault { at: "units".to_owned(), message: "a list of units is wanted".to_owned() }),
     }
     (wanted, faults)
 }
@@ -106,13 +106,13 @@ fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
 }
 
 /// What a document wants, as far as it can be read, and what is wrong with it.
-fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option<Wanted>, Vec<Fault>) {
+fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option<WantedUnit>, Vec<DocumentFault>) {
     let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
-    let mut faults = Faults { unit: name, list: Vec::new() };
+    let mut faults = FaultList { unit: name, list: Vec::new() };
     let mut whole = Value::Object(document.clone());
     let kind = match document.get("kind") {
-        Some(Value::String(kind)) if kind == "container" => Kind::Container,
-        _ => Kind::Yuno,
+        Some(Value::String(kind)) if kind == "container" => DocumentKind::Container,
+        _ => DocumentKind::Yuno,
     };
     for key in take_unknown(&mut whole, &schema(kind)) {
         faults.add(&key.at, unknown(&key.hint));
@@ -120,12 +120,12 @@ fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option
     let Value::Object(mut fields) = whole else { return (None, faults.list) };
     let unit: Option<UnitName> = required(&mut fields, "unit", &mut faults);
     let (artifact, is_made): (Option<String>, bool) = match kind {
-        Kind::Yuno => {
+        DocumentKind::Yuno => {
             let artifact: Option<String> = required(&mut fields, "artifact", &mut faults);
             let is_made = artifact.is_some();
             (artifact, is_made)
         }
-        Kind::Container => (image_artifact(&mut fields, &mut faults), fields.contains_key("image")),
+        DocumentKind::Container => (image_artifact(&mut fields, &mut faults), fields.contains_key("image")),
     };
     let configs = optional(&mut fields, "configs", &mut faults).unwrap_or_default();
     let named = optional(&mut fields, "hosts", &mut faults);
@@ -140,14 +140,14 @@ fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option
     }
     let wanted = unit.filter(|_| is_made).map(|unit| {
         let hosts = named.unwrap_or_else(|| hosts.unwrap_or_default().to_vec());
-        Wanted { unit, hosts, run, artifact, configs, kind, fields, is_whole: faults.list.is_empty() }
+        WantedUnit { unit, hosts, run, artifact, configs, kind, fields, is_whole: faults.list.is_empty() }
     });
     (wanted, faults.list)
 }
 
 /// What kind of unit a document is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DocumentKind {
     /// A yuno, which need not be said.
     Yuno,
     /// A container.
@@ -155,7 +155,7 @@ pub enum Kind {
 }
 
 /// Takes the artifact's name out of a container's image, if it is made of one, and puts any in its place.
-fn image_artifact(fields: &mut Map<String, Value>, faults: &mut Faults) -> Option<String> {
+fn image_artifact(fields: &mut Map<String, Value>, faults: &mut FaultList) -> Option<String> {
     let Some(image) = fields.get_mut("image") else {
         faults.add(
             "image",
@@ -179,26 +179,26 @@ fn any_artifact() -> Value {
     json!({ "sha256": Digest::of(b""), "size_bytes": 0, "role": "any", "version": "0" })
 }
 
-struct Faults {
+struct FaultList {
     unit: Option<String>,
-    list: Vec<Fault>,
+    list: Vec<DocumentFault>,
 }
 
-impl Faults {
+impl FaultList {
     fn add(&mut self, field: &str, message: String) {
         let at = self.unit.as_ref().map_or_else(|| field.to_owned(), |unit| format!("{unit}: {field}"));
-        self.list.push(Fault { at, message });
+        self.list.push(DocumentFault { at, message });
     }
 }
 
-fn required<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut Faults) -> Option<T> {
+fn required<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut FaultList) -> Option<T> {
     if !fields.contains_key(key) {
         faults.add(key, "it has to be there".to_owned());
     }
     optional(fields, key, faults)
 }
 
-fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut Faults) -> Option<T> {
+fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut FaultList) -> Option<T> {
     match from_value(&fields.remove(key)?) {
         Ok(value) => Some(value),
         Err(message) => {
@@ -210,7 +210,7 @@ fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, fau
 
 /// Tells what is wrong with a value of a spec, and where within it: each part by itself, for a reader of the whole
 /// stops at the first.
-fn probe(kind: Kind, at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut Faults) {
+fn probe(kind: DocumentKind, at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut FaultList) {
     match value {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
@@ -232,34 +232,34 @@ fn probe(kind: Kind, at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, fau
     }
 }
 
-fn complain(kind: Kind, at: &str, fields: Value, faults: &mut Faults) {
+fn complain(kind: DocumentKind, at: &str, fields: Value, faults: &mut FaultList) {
     if let Err(message) = spec_of(kind, fields) {
         faults.add(at, message);
     }
 }
 
 /// A spec of some fields, with an artifact, or an image, that stands for any.
-fn spec_of(kind: Kind, fields: Value) -> Result<Spec, String> {
+fn spec_of(kind: DocumentKind, fields: Value) -> Result<Spec, String> {
     let mut spec = match kind {
-        Kind::Yuno => json!({ "artifact": any_artifact() }),
-        Kind::Container => json!({ "image": { "name": "any" } }),
+        DocumentKind::Yuno => json!({ "artifact": any_artifact() }),
+        DocumentKind::Container => json!({ "image": { "name": "any" } }),
     };
     if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
         spec.extend(fields);
     }
     match kind {
-        Kind::Yuno => from_value(&spec).map(Spec::Yuno),
-        Kind::Container => from_value(&spec).map(Spec::Container),
+        DocumentKind::Yuno => from_value(&spec).map(Spec::Yuno),
+        DocumentKind::Container => from_value(&spec).map(Spec::Container),
     }
 }
 
-impl Wanted {
+impl WantedUnit {
     /// Where a document names the artifact.
     #[must_use]
     pub fn artifact_key(&self) -> &'static str {
         match self.kind {
-            Kind::Yuno => "artifact",
-            Kind::Container => "image",
+            DocumentKind::Yuno => "artifact",
+            DocumentKind::Container => "image",
         }
     }
 
@@ -268,9 +268,14 @@ impl Wanted {
     ///
     /// # Errors
     /// If a field contradicts another.
-    pub fn spec(&self, artifact: Option<ArtifactRef>, configs: Vec<ConfigRef>, says: &Manifest) -> Result<Spec, Fault> {
+    pub fn spec(
+        &self,
+        artifact: Option<ArtifactRef>,
+        configs: Vec<ConfigRef>,
+        says: &Manifest,
+    ) -> Result<Spec, DocumentFault> {
         let spec = spec_of(self.kind, Value::Object(self.fields.clone()));
-        let mut spec = spec.map_err(|message| Fault { at: self.unit.to_string(), message })?;
+        let mut spec = spec.map_err(|message| DocumentFault { at: self.unit.to_string(), message })?;
         if let (Some(place), Some(artifact)) = (spec.artifact_mut(), artifact) {
             *place = artifact;
         }
@@ -344,10 +349,10 @@ pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
 
 /// The JSON Schema of a document that wants one unit.
 #[must_use]
-pub fn schema(kind: Kind) -> Value {
+pub fn schema(kind: DocumentKind) -> Value {
     let mut schema = match kind {
-        Kind::Yuno => schemars::schema_for!(YunoSpec).to_value(),
-        Kind::Container => schemars::schema_for!(ContainerSpec).to_value(),
+        DocumentKind::Yuno => schemars::schema_for!(YunoSpec).to_value(),
+        DocumentKind::Container => schemars::schema_for!(ContainerSpec).to_value(),
     };
     let run = schemars::schema_for!(Run).to_value();
     let name = schemars::schema_for!(UnitName).to_value();
@@ -362,20 +367,20 @@ pub fn schema(kind: Kind) -> Value {
             ("run".to_owned(), run),
         ]);
         properties.extend(match kind {
-            Kind::Yuno => vec![
+            DocumentKind::Yuno => vec![
                 ("kind".to_owned(), json!({ "const": "yuno" })),
                 ("artifact".to_owned(), artifact),
                 ("configs".to_owned(), texts("Each as ID@VERSION or ID.")),
             ],
-            Kind::Container => vec![
+            DocumentKind::Container => vec![
                 ("kind".to_owned(), json!({ "const": "container" })),
                 ("image".to_owned(), json!({ "type": "object", "properties": forms, "additionalProperties": false })),
             ],
         });
     }
     schema["required"] = match kind {
-        Kind::Yuno => json!(["unit", "artifact"]),
-        Kind::Container => json!(["unit", "kind", "image"]),
+        DocumentKind::Yuno => json!(["unit", "artifact"]),
+        DocumentKind::Container => json!(["unit", "kind", "image"]),
     };
     schema
 }
@@ -465,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_faults_are_reported_at_once() {
         check_faults(&json!([]), &[("", "a unit is wanted")]);
         check_faults(&json!({"unit": "default/a", "artifact": "web"}), &[]);
         check_faults(&json!({"unit": "default/a"}), &[("default/a: artifact", "has to be there")]);
@@ -510,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn containers() {
+    fn container_document_is_read() {
         let document = json!({
             "unit": "default/a", "kind": "container", "image": {"rootfs": "web@1.0"}, "args": ["/bin/true"],
             "mounts": [{"host": "/srv", "inside": "/data", "read_only": true}], "network": "none", "env": {"A": "b"},
@@ -544,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_a_list_are_for_those_that_name_none() {
+    fn list_hosts_are_the_default_of_its_units() {
         let document = json!({
             "hosts": ["anna"],
             "units": [{"unit": "a/b", "artifact": "c"}, {"unit": "a/c", "artifact": "c", "hosts": ["bert"]}]
@@ -555,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_speaks_where_the_document_is_silent() {
+    fn manifest_fills_missing_keys() {
         let says = Manifest { args: vec!["-v".to_owned()], channel: Channel::Lines, ..Manifest::default() };
         let spec = |document: Value| {
             let (wanted, faults) = read(&document);
@@ -572,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_found_or_what_is_near_is_told() {
+    fn unknown_name_is_refused_with_similar_ones() {
         let known = [("web", "1", 1), ("web", "2", 3), ("web", "3-rc.1", 4), ("till", "1", 2)]
             .map(|(name, version, added_ms)| (name, version.parse::<Version>().unwrap(), added_ms));
         let find = |text: &str| {
@@ -587,7 +592,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(
+        fn written_document_reads_as_the_same_spec(
             manifest: bool,
             args in prop::collection::vec("[a-z{}:]{0,4}", 0..3),
             env in prop::collection::btree_map("[A-Z]{1,3}", Just(MASK.to_owned()), 0..3),

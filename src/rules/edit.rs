@@ -1,14 +1,14 @@
-//! What a lifecycle verb does to the desired state of a unit.
+//! Edits: what a lifecycle verb changes in the desired state of a unit.
 //!
-//! A verb changes nothing but desired state; the planner ([`super::plan`]) does the rest. So a verb
+//! A verb changes only desired state; the planner ([`super::plan`]) does the rest. So a verb
 //! is done as soon as it is stored, and complete when observed state has reached the new generation.
 //!
-//! **Invariant: saying what is already so changes nothing**, and succeeds with the generation that is
-//! there. The one exception is `restart`, which asks for an event rather than for a state.
+//! **Invariant: a verb that changes nothing succeeds** with the present generation.
+//! The one exception is `restart`, which asks for an event rather than for a state.
 //!
-//! **Invariant: every change makes a new generation, and a new generation is a new try**: it is not
-//! broken, and has no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed, has
-//! gone back to an earlier revision or waits for its next start *is* a change, though its spec stays what it was.
+//! **Invariant: every change makes a new generation, and a new generation is a new attempt**: it is not
+//! broken, and has no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed, was
+//! rolled back or waits for its next start *is* a change, although its spec stays the same.
 //!
 //! **Invariant: an operator's hold ends by `unhold` alone**, or with the unit. `stop` never holds, `hold` never
 //! stops, `retire` does both, and `rm` needs both.
@@ -16,20 +16,22 @@
 use std::collections::BTreeMap;
 
 use muster_topics::{
+    canonical::CanonicalError,
     channel::Ability,
     command::Verb,
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
+    revision::RevisionKey,
     unit::{
         ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
     },
 };
 
-use super::{Refusal, container, lease, probe, process};
+use super::{CommandRefusal, container, port_lease, probe, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
-pub struct Current<'a> {
+pub struct CurrentUnit<'a> {
     /// What it should be.
     pub desired: &'a Desired,
     /// Why it is held, if it is.
@@ -40,7 +42,7 @@ pub struct Current<'a> {
 
 /// What a verb does to desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit {
+pub enum UnitEdit {
     /// Nothing: it is so already.
     Keep,
     /// This is desired from now on, under the next generation.
@@ -54,7 +56,7 @@ pub enum Edit {
         /// Whether it should be suspended.
         frozen: bool,
         /// What becomes of an operator's hold.
-        holding: Holding,
+        holding: HoldChange,
     },
     /// There shall be no such unit.
     Forget,
@@ -62,7 +64,7 @@ pub enum Edit {
 
 /// What becomes of an operator's hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holding {
+pub enum HoldChange {
     /// It stays if there is one.
     Keep,
     /// It ends.
@@ -74,11 +76,36 @@ pub enum Holding {
     },
 }
 
-/// What `verb` does to a unit.
+impl UnitEdit {
+    /// The same with the revision that this host tells of it, with its key if it has one. As long as the bare revision stays, so does the
+    /// one that there is, keyed or not: what became another only for its key would be started anew.
+    ///
+    /// # Errors
+    /// If the spec has no revision.
+    pub fn told_by(
+        mut self,
+        unit: &UnitName,
+        current: Option<&Desired>,
+        key: Option<&RevisionKey>,
+    ) -> Result<Self, CommandRefusal> {
+        if let Self::Set { spec, revision, .. } = &mut self {
+            let bare = self::revision(spec)?;
+            let kept = current.filter(|current| current.spec.revision().is_ok_and(|before| before == bare));
+            *revision = match (kept, key) {
+                (Some(current), _) => current.revision.clone(),
+                (None, Some(key)) => key.revision(unit, spec).map_err(|error| no_revision(&error))?,
+                (None, None) => bare,
+            };
+        }
+        Ok(self)
+    }
+}
+
+/// What `verb` does to a unit. Its revision is a bare one if it is new ([`UnitEdit::told_by`]).
 ///
 /// # Errors
 /// If there is no such unit, the verb contradicts what is, or it is none that changes desired state.
-pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Result<Edit, Refusal> {
+pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> Result<UnitEdit, CommandRefusal> {
     if let Verb::UnitApply { spec, run, .. } = verb {
         return apply(unit, current, spec, *run);
     }
@@ -88,23 +115,23 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
             let has_failed = matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
             let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed || current.has_gone_back();
             if current.desired.run.is_running() && !needs_a_new_try {
-                return Ok(Edit::Keep);
+                return Ok(UnitEdit::Keep);
             }
             // What plays goes on to; only `pause` ends that.
-            Ok(set(current.desired, running(current.desired.run), Holding::Keep))
+            Ok(set(current.desired, running(current.desired.run), HoldChange::Keep))
         }
-        Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(Edit::Keep),
-        Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped, Holding::Keep)),
+        Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(UnitEdit::Keep),
+        Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped, HoldChange::Keep)),
         Verb::UnitPlay { run, .. } => play(unit, current, *run),
         Verb::UnitPause { .. } if current.desired.run == Run::Playing => {
-            Ok(set(current.desired, Run::Running, Holding::Keep))
+            Ok(set(current.desired, Run::Running, HoldChange::Keep))
         }
-        Verb::UnitPause { .. } => Ok(Edit::Keep),
+        Verb::UnitPause { .. } => Ok(UnitEdit::Keep),
         Verb::UnitRestart { .. } => restart(current.desired),
         Verb::UnitHold { note, .. } => hold(current, current.desired.run, note.as_deref()),
         Verb::UnitRetire { note, .. } => hold(current, Run::Stopped, note.as_deref()),
-        Verb::UnitUnhold { .. } if current.hold.is_none() => Ok(Edit::Keep),
-        Verb::UnitUnhold { .. } => Ok(set(current.desired, current.desired.run, Holding::End)),
+        Verb::UnitUnhold { .. } if current.hold.is_none() => Ok(UnitEdit::Keep),
+        Verb::UnitUnhold { .. } => Ok(set(current.desired, current.desired.run, HoldChange::End)),
         Verb::UnitLabel { labels, .. } => label(current.desired, labels),
         Verb::UnitUpgrade { from, artifact, configs, .. } => {
             upgrade(unit, current.desired, from, artifact.as_ref(), configs)
@@ -112,20 +139,23 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
-        _ => Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name()))),
+        _ => Err(CommandRefusal::new(
+            RefusalCode::Invalid,
+            format!("{} does not change what a unit should be", verb.name()),
+        )),
     }
 }
 
 /// The refusal of a verb for a unit that does not exist.
 #[must_use]
-pub fn unknown(unit: &UnitName) -> Refusal {
-    Refusal::new(
+pub fn unknown(unit: &UnitName) -> CommandRefusal {
+    CommandRefusal::new(
         RefusalCode::NotFound,
         format!("there is no unit {unit} on this host. hint: `muster unit ls` lists those that there are"),
     )
 }
 
-impl Current<'_> {
+impl CurrentUnit<'_> {
     fn is_held(&self, reason: HoldReason) -> bool {
         self.hold.is_some_and(|hold| hold.reason == reason)
     }
@@ -138,32 +168,32 @@ impl Current<'_> {
 }
 
 /// The same unit, with another wish whether it should run. What is stopped is not frozen any more.
-fn set(desired: &Desired, run: Run, holding: Holding) -> Edit {
+fn set(desired: &Desired, run: Run, holding: HoldChange) -> UnitEdit {
     let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
-    Edit::Set { spec, revision, run, frozen: desired.frozen && run == Run::Running, holding }
+    UnitEdit::Set { spec, revision, run, frozen: desired.frozen && run == Run::Running, holding }
 }
 
 /// Holds a unit that should `run` like this from now on. Who holds it again without a word leaves the note that
 /// there is.
-fn hold(current: Current<'_>, run: Run, note: Option<&str>) -> Result<Edit, Refusal> {
+fn hold(current: CurrentUnit<'_>, run: Run, note: Option<&str>) -> Result<UnitEdit, CommandRefusal> {
     if let Some(note) = note
         && (note.chars().count() > NOTE_MAX_CHARS || note.chars().any(char::is_control))
     {
         let message = format!("the note of a hold is one line of at most {NOTE_MAX_CHARS} characters");
-        return Err(Refusal::new(RefusalCode::Invalid, message));
+        return Err(CommandRefusal::new(RefusalCode::Invalid, message));
     }
     let before = current.hold.filter(|hold| hold.reason == HoldReason::Operator);
     let holding = match before {
-        Some(hold) if note.is_none() || note == hold.note.as_deref() => Holding::Keep,
-        _ => Holding::Begin { note: note.map(str::to_owned) },
+        Some(hold) if note.is_none() || note == hold.note.as_deref() => HoldChange::Keep,
+        _ => HoldChange::Begin { note: note.map(str::to_owned) },
     };
-    if holding == Holding::Keep && run == current.desired.run {
-        return Ok(Edit::Keep);
+    if holding == HoldChange::Keep && run == current.desired.run {
+        return Ok(UnitEdit::Keep);
     }
     Ok(set(current.desired, run, holding))
 }
 
-fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Result<Edit, Refusal> {
+fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Result<UnitEdit, CommandRefusal> {
     let mut spec = desired.spec.clone();
     for (name, value) in labels {
         match value {
@@ -171,12 +201,18 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
             None => spec.labels_mut().remove(name),
         };
     }
-    check(&spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?;
+    check(&spec).map_err(|message| CommandRefusal::new(RefusalCode::Invalid, message))?;
     if spec == desired.spec {
-        return Ok(Edit::Keep);
+        return Ok(UnitEdit::Keep);
     }
     let revision = desired.revision.clone();
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: desired.run, frozen: desired.frozen, holding: Holding::Keep })
+    Ok(UnitEdit::Set {
+        spec: Box::new(spec),
+        revision,
+        run: desired.run,
+        frozen: desired.frozen,
+        holding: HoldChange::Keep,
+    })
 }
 
 /// Other content for the same unit. `from` is the revision that whoever asks has seen.
@@ -186,8 +222,8 @@ fn upgrade(
     from: &Digest,
     artifact: Option<&ArtifactRef>,
     configs: &[ConfigRef],
-) -> Result<Edit, Refusal> {
-    let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
+) -> Result<UnitEdit, CommandRefusal> {
+    let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
     let mut spec = desired.spec.clone();
     if let Some(artifact) = artifact {
         let Some(place) = spec.artifact_mut() else {
@@ -202,7 +238,7 @@ fn upgrade(
         *place = config.clone();
     }
     if spec == desired.spec {
-        return Ok(Edit::Keep);
+        return Ok(UnitEdit::Keep);
     }
     if *from != desired.revision {
         return conflict(format!(
@@ -211,20 +247,26 @@ fn upgrade(
         ));
     }
     let revision = revision(&spec)?;
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: desired.run, frozen: desired.frozen, holding: Holding::Keep })
+    Ok(UnitEdit::Set {
+        spec: Box::new(spec),
+        revision,
+        run: desired.run,
+        frozen: desired.frozen,
+        holding: HoldChange::Keep,
+    })
 }
 
-fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<Edit, Refusal> {
+fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, CommandRefusal> {
     if desired.frozen == frozen {
-        return Ok(Edit::Keep);
+        return Ok(UnitEdit::Keep);
     }
     if desired.run == Run::Stopped {
         let kind = desired.spec.kind();
         let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster {kind} run {unit}`");
-        return Err(Refusal::new(RefusalCode::Conflict, message));
+        return Err(CommandRefusal::new(RefusalCode::Conflict, message));
     }
     let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
-    Ok(Edit::Set { spec, revision, run: desired.run, frozen, holding: Holding::Keep })
+    Ok(UnitEdit::Set { spec, revision, run: desired.run, frozen, holding: HoldChange::Keep })
 }
 
 /// The wish to run, of a unit that perhaps plays.
@@ -232,8 +274,9 @@ fn running(run: Run) -> Run {
     if run == Run::Playing { Run::Playing } else { Run::Running }
 }
 
-fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusal> {
-    let unsupported = |why: &str| Err(Refusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
+fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit, CommandRefusal> {
+    let unsupported =
+        |why: &str| Err(CommandRefusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
     if current.desired.spec.yuno().is_none() {
         return unsupported(&format!("it is a {}", current.desired.spec.kind()));
     }
@@ -248,7 +291,7 @@ fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusa
         return unsupported("it has not said in its hello that it can");
     }
     if !current.desired.run.is_running() && !run {
-        return Err(Refusal::new(
+        return Err(CommandRefusal::new(
             RefusalCode::Conflict,
             format!("{unit} should not run. hint: `muster yuno run --play {unit}` starts it, and has it play"),
         ));
@@ -258,21 +301,26 @@ fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusa
         // It has refused, and may be asked once more.
         || observed.phase == Phase::Running && observed.error.is_some();
     if current.desired.run == Run::Playing && !needs_a_new_try {
-        return Ok(Edit::Keep);
+        return Ok(UnitEdit::Keep);
     }
-    Ok(set(current.desired, Run::Playing, Holding::Keep))
+    Ok(set(current.desired, Run::Playing, HoldChange::Keep))
 }
 
-fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
+fn apply(
+    unit: &UnitName,
+    current: Option<CurrentUnit<'_>>,
+    spec: &Spec,
+    run: Option<Run>,
+) -> Result<UnitEdit, CommandRefusal> {
     match &faults(spec)[..] {
         [] => {}
-        wrong => return Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))),
+        wrong => return Err(CommandRefusal::new(RefusalCode::Invalid, wrong.join("; "))),
     }
     let mut spec = spec.clone();
     keep_secrets(current.map(|current| &current.desired.spec), &mut spec)?;
     if let Some(current) = current {
         if current.desired.spec.kind() != spec.kind() {
-            return Err(Refusal::new(
+            return Err(CommandRefusal::new(
                 RefusalCode::Conflict,
                 format!(
                     "{unit} is a {} and cannot become a {}. hint: remove it first, or choose another name",
@@ -283,12 +331,12 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         }
         if let (Spec::Container(before), Spec::Container(after)) = (&current.desired.spec, &spec) {
             container::check_change(before, after)
-                .map_err(|why| Refusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
+                .map_err(|why| CommandRefusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
         }
         keep_restarts(&current.desired.spec, &mut spec);
     }
     if run == Some(Run::Playing) && spec.channel() != Channel::Lines {
-        return Err(Refusal::new(
+        return Err(CommandRefusal::new(
             RefusalCode::Unsupported,
             format!("{unit} cannot play: its channel is not `lines`. hint: add \"channel\": \"lines\""),
         ));
@@ -305,12 +353,12 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         let verb = if run.is_some_and(Run::is_running) {
             Verb::UnitRun { unit: unit.clone() }
         } else {
-            return Ok(Edit::Keep);
+            return Ok(UnitEdit::Keep);
         };
         return edit(unit, Some(current), &verb);
     }
     let frozen = run_wanted.is_running() && current.is_some_and(|current| current.desired.frozen);
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: Holding::Keep })
+    Ok(UnitEdit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: HoldChange::Keep })
 }
 
 fn check(spec: &Spec) -> Result<(), String> {
@@ -327,17 +375,17 @@ pub fn faults(spec: &Spec) -> Vec<String> {
         Spec::Yuno(spec) => process::faults(spec),
         Spec::Container(spec) => container::faults(spec),
     };
-    of_kind.into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
+    of_kind.into_iter().chain(port_lease::check(spec)).chain(probe::check(spec)).collect()
 }
 
 /// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.
-fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Refusal> {
+fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
     let before = before.map(Spec::env);
     for (name, value) in after.env_mut().iter_mut().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
             let message =
                 format!("env.{name}: {MASK} stands for the value that is there, and there is none. hint: write it out");
-            return Err(Refusal::new(RefusalCode::Invalid, message));
+            return Err(CommandRefusal::new(RefusalCode::Invalid, message));
         };
         value.clone_from(kept);
     }
@@ -351,16 +399,22 @@ fn keep_restarts(before: &Spec, after: &mut Spec) {
     *epoch = (*epoch).max(before.restart_epoch());
 }
 
-fn restart(desired: &Desired) -> Result<Edit, Refusal> {
+fn restart(desired: &Desired) -> Result<UnitEdit, CommandRefusal> {
     let mut spec = desired.spec.clone();
     let epoch = spec.restart_epoch_mut();
     *epoch = epoch.saturating_add(1);
     let revision = revision(&spec)?;
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: running(desired.run), frozen: false, holding: Holding::Keep })
+    Ok(UnitEdit::Set {
+        spec: Box::new(spec),
+        revision,
+        run: running(desired.run),
+        frozen: false,
+        holding: HoldChange::Keep,
+    })
 }
 
-fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
-    let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
+fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, CommandRefusal> {
+    let conflict = |message| Err(CommandRefusal::new(RefusalCode::Conflict, message));
     let is_transient = current.desired.spec.is_transient();
     let has_ended = is_transient && matches!(current.observed.phase, Phase::Stopped | Phase::Failed);
     if current.desired.run != Run::Stopped && !has_ended {
@@ -376,12 +430,15 @@ fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
             "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
         ));
     }
-    Ok(Edit::Forget)
+    Ok(UnitEdit::Forget)
 }
 
-fn revision(spec: &Spec) -> Result<Digest, Refusal> {
-    spec.revision()
-        .map_err(|error| Refusal::new(RefusalCode::Invalid, format!("the unit's spec has no revision: {error}")))
+fn revision(spec: &Spec) -> Result<Digest, CommandRefusal> {
+    spec.revision().map_err(|error| no_revision(&error))
+}
+
+fn no_revision(error: &CanonicalError) -> CommandRefusal {
+    CommandRefusal::new(RefusalCode::Invalid, format!("the unit's spec has no revision: {error}"))
 }
 
 #[cfg(test)]
@@ -449,17 +506,17 @@ mod tests {
     }
 
     /// What a verb comes to, in one word.
-    fn word(result: &Result<Edit, Refusal>) -> String {
+    fn word(result: &Result<UnitEdit, CommandRefusal>) -> String {
         match result {
-            Ok(Edit::Keep) => "keep".to_owned(),
-            Ok(Edit::Forget) => "forget".to_owned(),
-            Ok(Edit::Set { run, spec, frozen, holding, .. }) => {
+            Ok(UnitEdit::Keep) => "keep".to_owned(),
+            Ok(UnitEdit::Forget) => "forget".to_owned(),
+            Ok(UnitEdit::Set { run, spec, frozen, holding, .. }) => {
                 let Spec::Yuno(spec) = &**spec else { panic!("a yuno") };
                 let frozen = if *frozen { " frozen" } else { "" };
                 let holding = match holding {
-                    Holding::Keep => "",
-                    Holding::End => " unheld",
-                    Holding::Begin { .. } => " held",
+                    HoldChange::Keep => "",
+                    HoldChange::End => " unheld",
+                    HoldChange::Begin { .. } => " held",
                 };
                 format!("{run:?} {}{frozen}{holding}", spec.restart_epoch).to_lowercase()
             }
@@ -479,12 +536,13 @@ mod tests {
         let (run, phase, reason) = now;
         let (desired, observed) = (desired(run, |_| ()), seen(phase));
         let hold = reason.map(|reason| Hold::new(reason, 1));
-        let result = edit(&unit(), Some(Current { desired: &desired, hold: hold.as_ref(), observed: &observed }), verb);
+        let result =
+            edit(&unit(), Some(CurrentUnit { desired: &desired, hold: hold.as_ref(), observed: &observed }), verb);
         assert_eq!(word(&result), outcome, "{verb:?} when {now:?}");
     }
 
     #[test]
-    fn what_is_so_already_is_kept() {
+    fn unchanged_verb_keeps_generation() {
         use Phase::{Backoff, Failed, Installing, Running, Starting, Stopped, Stopping};
         check((Run::Running, Running, false), &run(), "keep");
         check((Run::Running, Starting, false), &run(), "keep");
@@ -499,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_a_change() {
+    fn changed_run_makes_a_generation() {
         check((Run::Stopped, Phase::Stopped, false), &run(), "running 0");
         check((Run::Running, Phase::Running, false), &stop(), "stopped 0");
         check((Run::Running, Phase::Running, false), &applied(yuno(|_| ()), Some(Run::Stopped)), "stopped 0");
@@ -508,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_to_run_is_a_new_try_where_one_is_needed() {
+    fn run_of_failed_unit_makes_a_generation() {
         for verb in [run(), applied(yuno(|_| ()), Some(Run::Running))] {
             check((Run::Running, Phase::Failed, false), &verb, "running 0");
             check((Run::Running, Phase::Backoff, false), &verb, "running 0");
@@ -517,14 +575,16 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_a_new_revision_that_runs() {
+    fn restart_makes_a_new_revision() {
         for run in [Run::Running, Run::Stopped] {
             check((run, Phase::Stopped, false), &restarted(), "running 1");
         }
         let before = desired(Run::Running, |spec| spec.restart_epoch = 4);
         let observed = seen(Phase::Running);
-        let current = Some(Current { desired: &before, hold: None, observed: &observed });
-        let Ok(Edit::Set { revision, .. }) = edit(&unit(), current, &restarted()) else { panic!("should be a change") };
+        let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
+        let Ok(UnitEdit::Set { revision, .. }) = edit(&unit(), current, &restarted()) else {
+            panic!("should be a change")
+        };
         assert_ne!(revision, before.revision);
         // The file that the unit was made from knows nothing of restarts, and applying it again is none.
         assert_eq!(word(&edit(&unit(), current, &applied(yuno(|_| ()), None))), "keep");
@@ -533,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_does_not_exist() {
+    fn verb_on_unknown_unit_is_refused() {
         let (play, pause) = (Verb::UnitPlay { unit: unit(), run: true }, Verb::UnitPause { unit: unit() });
         for verb in [run(), stop(), restarted(), held(None), unheld(), retired(), rm(), play, pause] {
             assert_eq!(word(&edit(&unit(), None, &verb)), "NotFound", "{verb:?}");
@@ -543,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_process_can_be_made_of() {
+    fn invalid_spec_is_refused() {
         // What else is wrong `rules::process` knows.
         let bad = yuno(|spec| spec.args.push("a\0b".to_owned()));
         assert_eq!(word(&edit(&unit(), None, &applied(bad, None))), "Invalid");

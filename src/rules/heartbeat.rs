@@ -1,11 +1,12 @@
-//! What to say of the host's state, and when: whole on connect and on request, then what has
-//! changed, at most once in a while, and again until the console has it.
+//! Decides which heartbeat to send, and when: full on connect and on request, then deltas, rate-limited,
+//! repeated until the console acknowledges them.
 //!
-//! **Invariant: a change is told in the end.** Whatever is held back by a limit has a time at which
-//! it goes out ([`Beats::next_ms`]), and only an acknowledgement ends its repetition.
+//! **Invariant: every change is reported eventually.** A change that is held back has a time at which
+//! it is sent ([`HeartbeatSchedule::next_ms`]), and only an acknowledgement ends its repetition.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use muster_fault::planted;
 use muster_topics::{
     Millis, V1,
     ack::Numbered,
@@ -14,8 +15,7 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::{backoff::jittered, resend::REPEAT, time::FRESH_MS};
-use crate::fault::planted;
+use super::{backoff::jittered, outbox_retry::REPEAT, time::FRESH_MS};
 
 /// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
 /// the format has no way to say it.
@@ -50,7 +50,7 @@ pub fn apply(target: &mut Value, patch: &Value) {
 
 /// How often heartbeats may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Periods {
+pub struct HeartbeatPeriods {
     /// The time after which a change is told in any case.
     pub period_ms: Millis,
     /// The time that lies between two heartbeats at least (connect and exit are exempt).
@@ -65,9 +65,9 @@ const TOLD_MAX: usize = 8;
 
 /// The heartbeats of one life of an agent. Its times are of a clock that only goes forward.
 #[derive(Clone, Debug)]
-pub struct Beats {
+pub struct HeartbeatSchedule {
     epoch: u64,
-    periods: Periods,
+    periods: HeartbeatPeriods,
     seq: u64,
     state: HostState,
     /// The same as JSON, which deltas are made of.
@@ -81,7 +81,7 @@ pub struct Beats {
     /// What the console is known to have.
     acknowledged: Option<(u64, Value)>,
     /// The newest heartbeat, until it is acknowledged.
-    pending: Option<Pending>,
+    pending: Option<UnackedHeartbeat>,
     /// When the last heartbeat was made, and how long the next change may wait at most.
     last_ms: Option<Millis>,
     /// When one went out last, new or again.
@@ -97,16 +97,16 @@ pub struct Beats {
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
+struct UnackedHeartbeat {
     heartbeat: Heartbeat,
     attempts: u32,
     due_ms: Millis,
 }
 
-impl Beats {
+impl HeartbeatSchedule {
     /// Nothing is told yet.
     #[must_use]
-    pub fn new(epoch: u64, periods: Periods, state: HostState) -> Self {
+    pub fn new(epoch: u64, periods: HeartbeatPeriods, state: HostState) -> Self {
         Self {
             epoch,
             periods,
@@ -201,7 +201,7 @@ impl Beats {
         ack.epoch == self.epoch && made.is_some_and(|(_, made_ms)| now_ms - made_ms <= FRESH_MS)
     }
 
-    /// When to ask [`Beats::take`] again.
+    /// When to ask [`HeartbeatSchedule::take`] again.
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {
         if !self.connected {
@@ -294,7 +294,7 @@ impl Beats {
         self.made.push_back((self.seq, now_ms));
         self.is_news = false;
         let due_ms = now_ms + REPEAT.jittered_ms(0, random).max(self.periods.gap_ms);
-        self.pending = Some(Pending { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
+        self.pending = Some(UnackedHeartbeat { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
         (self.last_ms, self.said_ms) = (Some(now_ms), Some(now_ms));
         self.wait_ms = jittered(self.periods.period_ms, random).max(self.periods.gap_ms);
         self.urgent = false;
@@ -317,8 +317,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acknowledgement_is_fresh_if_its_heartbeat_is() {
-        let mut beats = Beats::new(7, PERIODS, state(0));
+    fn acknowledgement_of_latest_heartbeat_is_fresh() {
+        let mut beats = HeartbeatSchedule::new(7, PERIODS, state(0));
         beats.connected(1_000);
         let seq = beats.take(1_000, 0, EVEN).unwrap().seq;
         let is_fresh = |epoch, seq, now_ms| beats.is_fresh(Numbered { epoch, seq }, now_ms);
@@ -329,7 +329,7 @@ mod tests {
         assert!(!is_fresh(6, seq, 1_000) && !is_fresh(7, seq + 1, 1_000));
     }
 
-    const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };
+    const PERIODS: HeartbeatPeriods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };
     /// Beyond what other tests look at.
     const DIGEST_MS: Millis = 600_000;
     /// No jitter: in the middle of it.
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    fn beats() -> Beats {
-        Beats::new(3, PERIODS, state(0))
+    fn beats() -> HeartbeatSchedule {
+        HeartbeatSchedule::new(3, PERIODS, state(0))
     }
 
     fn ack(seq: u64) -> Numbered {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     /// Connected, and the first heartbeat acknowledged.
-    fn settled() -> Beats {
+    fn settled() -> HeartbeatSchedule {
         let mut beats = beats();
         beats.connected(0);
         assert!(matches!(beats.take(0, 0, EVEN).unwrap().content, Content::Full { .. }));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_for_the_gap_after_a_repetition_too() {
+    fn change_waits_for_gap_after_repetition() {
         let mut beats = beats();
         beats.connected(0);
         beats.take(0, 0, EVEN).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_until_connected_and_while_nothing_changes() {
+    fn no_heartbeat_while_disconnected_or_unchanged() {
         let mut beats = beats();
         beats.observe(state(1));
         assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (None, None));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_for_the_period_and_a_command_only_for_the_gap() {
+    fn change_waits_for_period_and_command_for_gap() {
         let mut beats = settled();
         beats.observe(state(1));
         assert_eq!((beats.next_ms(), beats.take(29_999, 0, EVEN)), (Some(30_000), None));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_comes_now_and_then_of_what_has_arrived() {
+    fn digest_is_sent_periodically() {
         let units: BTreeMap<UnitName, u64> = [("default/till".parse().unwrap(), 3)].into();
         let mut beats = beats();
         beats.connected(0);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_again_before_it_is_stored_is_told_against_what_was_stored() {
+    fn delta_is_relative_to_acknowledged_state() {
         let mut beats = settled();
         beats.observe(state(1));
         beats.take(30_000, 0, EVEN).unwrap();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_repeated_with_its_number_until_it_is_stored() {
+    fn heartbeat_is_repeated_until_acknowledged() {
         let mut beats = beats();
         beats.connected(0);
         let first = beats.take(0, 0, EVEN).unwrap();
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_link_and_a_request_start_over_with_a_whole_one() {
+    fn reconnect_and_request_send_full_heartbeat() {
         let mut beats = settled();
         beats.observe(state(1));
         beats.take(30_000, 0, EVEN).unwrap();
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_is_whole_and_says_so() {
+    fn final_heartbeat_is_full() {
         let mut beats = settled();
         beats.observe(state(5));
         let last = beats.last(9);
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_has_no_nulls() {
+    fn state_contains_no_nulls() {
         fn check(value: &Value) {
             match value {
                 Value::Null => panic!("a null"),
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_of_the_standard() {
+    fn rfc_7396_examples_apply() {
         // Appendix A of RFC 7396, as far as it is about objects and nulls.
         for (target, patch, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
@@ -567,7 +567,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_patch_makes_the_old_into_the_new(old in document(), new in document()) {
+        fn patch_turns_old_into_new(old in document(), new in document()) {
             let mut patched = old.clone();
             apply(&mut patched, &diff(&old, &new));
             prop_assert_eq!(&patched, &new);
@@ -579,7 +579,7 @@ mod tests {
         /// A console that applies deltas to their base alone, acknowledgements that come or do not, a
         /// host that changes now and then: no two heartbeats within the gap, and in the end the console knows.
         #[test]
-        fn whatever_is_lost_the_console_knows_in_the_end(
+        fn console_state_converges_despite_loss(
             steps in proptest::collection::vec((1i64..20_000, 0u32..4, any::<bool>(), any::<bool>()), 1..40),
         ) {
             let mut beats = beats();

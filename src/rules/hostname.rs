@@ -1,4 +1,4 @@
-//! The name that a host gives itself, as it may be shown: the kernel takes any bytes, and none.
+//! Cleans the hostname for display: the kernel accepts any bytes, and none.
 
 /// The longest hostname: what DNS allows.
 pub const HOSTNAME_MAX_BYTES: usize = 253;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_name_becomes_one_that_may_be_shown() {
+    fn any_bytes_become_a_displayable_hostname() {
         let long = "é".repeat(200);
         for (name, wanted) in [
             ("till-7.shop", "till-7.shop"),

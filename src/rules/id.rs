@@ -1,4 +1,4 @@
-//! Ids as people type them: whole, by name, or by the beginning that no other one has.
+//! Resolves ids as people type them: a whole id, a name, or a unique beginning.
 
 use std::collections::BTreeSet;
 
@@ -20,18 +20,18 @@ pub fn begins(text: &str, id: &str) -> bool {
 }
 
 /// Whether a host of this id and name is meant.
-type Way<'a> = &'a dyn Fn(&str, &str) -> bool;
+type HostMatch<'a> = &'a dyn Fn(&str, &str) -> bool;
 
 /// The host that `text` means: the one of this id, of this name, or whose id begins so, the first of these that there is.
 ///
 /// # Errors
 /// With those that it could mean, if that is not one; nobody among them if there is none.
 pub fn host<'a>(text: &str, hosts: impl Iterator<Item = (HostId, &'a str)> + Clone) -> Result<HostId, Vec<HostId>> {
-    let ids = |is_meant: Way<'_>| -> BTreeSet<HostId> {
+    let ids = |is_meant: HostMatch<'_>| -> BTreeSet<HostId> {
         let meant = hosts.clone().filter(|(id, name)| is_meant(&id.to_string(), name));
         meant.map(|(id, _)| id).collect()
     };
-    let ways: [Way<'_>; 3] =
+    let ways: [HostMatch<'_>; 3] =
         [&|id, _| id.eq_ignore_ascii_case(text), &|_, name| name == text, &|id, _| begins(text, id)];
     let found = ways.into_iter().map(ids).find(|found| !found.is_empty()).unwrap_or_default();
     match found.first() {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_is_meant_by_id_name_or_unique_beginning() {
+    fn host_resolves_by_id_name_or_unique_prefix() {
         let id = |text: &str| text.parse::<HostId>().unwrap();
         let one = id("deadbeef-0000-4000-8000-000000000001");
         let two = id("deadbe11-0000-4000-8000-000000000002");

@@ -1,5 +1,5 @@
-//! What a command is to whoever sends it out: how long it waits for a host that is away, what it takes up there, and which
-//! earlier one it makes void.
+//! Properties of a command for dispatch: how long it waits for an offline host, the room it takes there, and which
+//! earlier command it supersedes.
 
 use std::collections::BTreeSet;
 
@@ -57,13 +57,13 @@ pub fn lifetime_ms(verb: &Verb) -> Millis {
 
 /// What a command is to the schedule. It is small, whatever the command brings along.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CommandClass {
     /// It runs programs, of which a host runs so many at once.
     Program,
     /// It changes what is wanted of a unit.
-    Intent(Intent),
+    Intent(UnitIntent),
     /// It changes what is wanted of each of several units of a host, or of none of them.
-    Set(Vec<Intent>),
+    Set(Vec<UnitIntent>),
     /// It keeps or changes what is wanted of several units of a host together.
     Together,
     /// It takes another command back.
@@ -72,7 +72,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl CommandClass {
     /// The kind of a command.
     #[must_use]
     pub fn of(verb: &Verb) -> Self {
@@ -83,17 +83,17 @@ impl Kind {
             Verb::Cancel { command } => Self::Cancel(*command),
             // A part of a set is nothing without the others.
             Verb::UnitsApply(set) if !set.check && set.part.is_some() => Self::Together,
-            Verb::UnitsApply(set) if !set.check => Self::Set(set.units.iter().map(Intent::of_wish).collect()),
+            Verb::UnitsApply(set) if !set.check => Self::Set(set.units.iter().map(UnitIntent::of_wish).collect()),
             Verb::SnapshotTake { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
                 Self::Together
             }
-            verb => Intent::of(verb).map_or(Self::Other, Self::Intent),
+            verb => UnitIntent::of(verb).map_or(Self::Other, Self::Intent),
         }
     }
 
     /// What it changes of which units.
     #[must_use]
-    pub fn intents(&self) -> &[Intent] {
+    pub fn intents(&self) -> &[UnitIntent] {
         match self {
             Self::Intent(intent) => std::slice::from_ref(intent),
             Self::Set(intents) => intents,
@@ -101,7 +101,7 @@ impl Kind {
         }
     }
 
-    /// Whether nothing is left of an `earlier` one once this is done: see [`Intent::covers`]. It has to say something of each of its units.
+    /// Whether nothing is left of an `earlier` one once this is done: see [`UnitIntent::covers`]. It has to say something of each of its units.
     #[must_use]
     pub fn covers(&self, earlier: &Self) -> bool {
         let before = earlier.intents();
@@ -111,13 +111,13 @@ impl Kind {
 
 /// What is wanted of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Intent {
+pub struct UnitIntent {
     unit: UnitName,
-    change: Change,
+    change: IntentChange,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Change {
+enum IntentChange {
     /// `whole`: it takes nothing from what the host has. `new`: it must not be there yet, so that it is another thing after an earlier one.
     Apply {
         whole: bool,
@@ -141,32 +141,32 @@ enum Change {
     Remove,
 }
 
-impl Intent {
+impl UnitIntent {
     fn of(verb: &Verb) -> Option<Self> {
         let (unit, change) = match verb {
             Verb::UnitApply { unit, spec, run } => {
-                (unit, Change::Apply { whole: is_whole(spec), run: run.is_some(), new: false })
+                (unit, IntentChange::Apply { whole: is_whole(spec), run: run.is_some(), new: false })
             }
-            Verb::UnitUpgrade { unit, .. } => (unit, Change::Upgrade),
-            Verb::UnitRun { unit } => (unit, Change::Run),
-            Verb::UnitStop { unit } => (unit, Change::Stop),
-            Verb::UnitRestart { unit } => (unit, Change::Restart),
-            Verb::UnitPlay { unit, run } => (unit, Change::Play { run: *run }),
-            Verb::UnitPause { unit } => (unit, Change::Pause),
-            Verb::UnitHold { unit, .. } => (unit, Change::Hold),
-            Verb::UnitUnhold { unit } => (unit, Change::Unhold),
-            Verb::UnitRetire { unit, .. } => (unit, Change::Retire),
-            Verb::UnitLabel { unit, labels } => (unit, Change::Label(labels.keys().cloned().collect())),
-            Verb::UnitFreeze { unit } => (unit, Change::Freeze),
-            Verb::UnitThaw { unit } => (unit, Change::Thaw),
-            Verb::UnitRm { unit } => (unit, Change::Remove),
+            Verb::UnitUpgrade { unit, .. } => (unit, IntentChange::Upgrade),
+            Verb::UnitRun { unit } => (unit, IntentChange::Run),
+            Verb::UnitStop { unit } => (unit, IntentChange::Stop),
+            Verb::UnitRestart { unit } => (unit, IntentChange::Restart),
+            Verb::UnitPlay { unit, run } => (unit, IntentChange::Play { run: *run }),
+            Verb::UnitPause { unit } => (unit, IntentChange::Pause),
+            Verb::UnitHold { unit, .. } => (unit, IntentChange::Hold),
+            Verb::UnitUnhold { unit } => (unit, IntentChange::Unhold),
+            Verb::UnitRetire { unit, .. } => (unit, IntentChange::Retire),
+            Verb::UnitLabel { unit, labels } => (unit, IntentChange::Label(labels.keys().cloned().collect())),
+            Verb::UnitFreeze { unit } => (unit, IntentChange::Freeze),
+            Verb::UnitThaw { unit } => (unit, IntentChange::Thaw),
+            Verb::UnitRm { unit } => (unit, IntentChange::Remove),
             _ => return None,
         };
         Some(Self { unit: unit.clone(), change })
     }
 
     fn of_wish(UnitWish { unit, spec, run, new }: &UnitWish) -> Self {
-        let change = Change::Apply { whole: is_whole(spec), run: run.is_some(), new: *new };
+        let change = IntentChange::Apply { whole: is_whole(spec), run: run.is_some(), new: *new };
         Self { unit: unit.clone(), change }
     }
 
@@ -189,7 +189,7 @@ fn is_whole(spec: &Spec) -> bool {
     spec.env().values().all(|value| value != MASK)
 }
 
-impl Change {
+impl IntentChange {
     fn covers(&self, earlier: &Self) -> bool {
         let sets_run = matches!(earlier, Self::Run | Self::Stop | Self::Restart | Self::Play { .. } | Self::Pause);
         match self {
@@ -230,12 +230,16 @@ mod tests {
 
     #[track_caller]
     fn check(later: Verb, earlier: &Verb, covers: bool) {
-        let (Kind::Intent(one), Kind::Intent(other)) = (Kind::of(&later), Kind::of(earlier)) else { panic!() };
+        let (CommandClass::Intent(one), CommandClass::Intent(other)) =
+            (CommandClass::of(&later), CommandClass::of(earlier))
+        else {
+            panic!()
+        };
         assert_eq!(one.covers(&other), covers, "{later:?} {earlier:?}");
     }
 
     #[test]
-    fn the_later_intent_covers_an_earlier_one_of_which_nothing_is_left() {
+    fn later_intent_supersedes_earlier_one() {
         let plain = |name: &str| verb(name, json!({}));
         check(plain("unit_stop"), &plain("unit_run"), true);
         check(plain("unit_run"), &plain("unit_stop"), true);
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn set_is_covered_by_one_that_says_something_of_each_of_its_units() {
+    fn set_is_superseded_by_intents_for_all_its_units() {
         let set = |units: &[(&str, bool)], part: Option<Value>| {
             let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
             let wish = |(unit, new): &(&str, bool)| json!({"unit": unit, "spec": {"kind": "yuno", "artifact": artifact}, "run": "running", "new": new});
@@ -267,10 +271,10 @@ mod tests {
             if let Some(part) = part {
                 set["part"] = part;
             }
-            Kind::of(&serde_json::from_value(json!({ "units_apply": set })).unwrap())
+            CommandClass::of(&serde_json::from_value(json!({ "units_apply": set })).unwrap())
         };
         let both = || set(&[("a/b", false), ("a/c", false)], None);
-        let run = |unit: &str| Kind::of(&serde_json::from_value(json!({"unit_run": {"unit": unit}})).unwrap());
+        let run = |unit: &str| CommandClass::of(&serde_json::from_value(json!({"unit_run": {"unit": unit}})).unwrap());
         for (later, earlier, covers) in [
             (both(), both(), true),
             (both(), set(&[("a/b", false)], None), true),
@@ -281,23 +285,23 @@ mod tests {
             (both(), run("a/d"), false),
             // It would be refused after it.
             (set(&[("a/b", true), ("a/c", false)], None), both(), false),
-            (both(), Kind::Other, false),
-            (both(), Kind::Together, false),
+            (both(), CommandClass::Other, false),
+            (both(), CommandClass::Together, false),
         ] {
             assert_eq!(later.covers(&earlier), covers, "{later:?} {earlier:?}");
         }
         let part = json!({"set": CommandId::new(), "number": 1, "of": 2});
-        assert_eq!(set(&[("a/b", false)], Some(part)), Kind::Together);
+        assert_eq!(set(&[("a/b", false)], Some(part)), CommandClass::Together);
     }
 
     #[test]
-    fn the_intent_of_another_unit_is_not_covered() {
+    fn intent_of_other_unit_is_kept() {
         let other: Verb = serde_json::from_value(json!({"unit_run": {"unit": "a/c"}})).unwrap();
         check(verb("unit_stop", json!({})), &other, false);
     }
 
     #[test]
-    fn programs_and_questions_wait_for_minutes_and_intents_for_a_week() {
+    fn programs_expire_in_minutes_and_intents_in_a_week() {
         for (verb, wanted) in [
             (json!({"exec": {"argv": ["true"], "timeout_ms": 1}}), QUESTION_LIFETIME_MS),
             (json!({"unit_logs": {"unit": "a/b", "lines": 1}}), QUESTION_LIFETIME_MS),

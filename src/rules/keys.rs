@@ -1,4 +1,4 @@
-//! Keys that are not known, in a document that a person wrote: each with its place, and with what is near it.
+//! Unknown keys in a document that a person wrote: each with its place, and with similar known keys.
 
 use std::collections::BTreeMap;
 
@@ -32,24 +32,24 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> 
 /// Takes every key out of a document that a JSON Schema does not know.
 pub fn take_unknown(document: &mut Value, schema: &Value) -> Vec<UnknownKey> {
     let mut found = Vec::new();
-    walk(document, &[schema], &Place { root: schema, at: String::new(), depth: 0 }, &mut found);
+    walk(document, &[schema], &KeyPath { root: schema, at: String::new(), depth: 0 }, &mut found);
     found
 }
 
-struct Place<'a> {
+struct KeyPath<'a> {
     root: &'a Value,
     at: String,
     depth: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> KeyPath<'a> {
     fn below(&self, key: &str) -> Self {
         let at = if self.at.is_empty() { key.to_owned() } else { format!("{}.{key}", self.at) };
         Self { root: self.root, at, depth: self.depth + 1 }
     }
 }
 
-fn walk(value: &mut Value, schemas: &[&Value], place: &Place<'_>, found: &mut Vec<UnknownKey>) {
+fn walk(value: &mut Value, schemas: &[&Value], place: &KeyPath<'_>, found: &mut Vec<UnknownKey>) {
     if place.depth > DEPTH_MAX {
         return;
     }
@@ -68,7 +68,7 @@ fn walk(value: &mut Value, schemas: &[&Value], place: &Place<'_>, found: &mut Ve
     }
 }
 
-fn walk_object(object: &mut Map<String, Value>, schemas: &[&Value], place: &Place<'_>, found: &mut Vec<UnknownKey>) {
+fn walk_object(object: &mut Map<String, Value>, schemas: &[&Value], place: &KeyPath<'_>, found: &mut Vec<UnknownKey>) {
     let mut known: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for (name, schema) in schemas.iter().filter_map(|schema| schema["properties"].as_object()).flatten() {
         known.entry(name).or_default().push(schema);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unknown_key_is_taken_with_its_place() {
+    fn unknown_keys_are_found_with_their_places() {
         check(
             json!({"name": "a", "labels": {"tier": "x"}, "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),
             &json!({"name": "a", "labels": {"tier": "x"}, "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),

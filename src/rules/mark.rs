@@ -1,14 +1,14 @@
-//! Whether a store is the one that was there last, and as far as it was: judged by a mark that stands outside of it.
+//! Notices that a store was lost or went back, by a mark that is kept outside of it.
 //!
-//! The store counts its *steps*: each command that it takes in, and each whose work is about to begin. The mark follows
-//! each step before anything is done about it. So a store that has fewer steps than its mark has lost some, whatever took
-//! them: a write-ahead log that was deleted, a backup that was put back, a file that was swapped.
+//! The store counts its *steps*: each command that it accepts, and each whose work is about to begin. The mark is updated
+//! at each step before the step takes effect. So a store with fewer steps than its mark has lost some, whatever the
+//! cause: a deleted write-ahead log, a restored backup, a replaced file.
 
 use muster_topics::Millis;
 
 /// How far a store has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct HighWaterMark {
     /// Which store it is: drawn by lot when the store is made. 0 if it has none yet.
     pub store: i64,
     /// How many steps it has made.
@@ -21,7 +21,7 @@ pub struct Mark {
 
 /// What a store has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum StoreLoss {
     /// All: it was damaged and set aside, and a new one was made.
     Damaged,
     /// All: it is not there any more, or has nothing in it.
@@ -42,7 +42,7 @@ pub enum Loss {
     },
 }
 
-impl std::fmt::Display for Loss {
+impl std::fmt::Display for StoreLoss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Damaged => write!(f, "it was damaged, and a new one was made"),
@@ -59,9 +59,9 @@ impl std::fmt::Display for Loss {
 
 /// What was found in the place of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundStore {
     /// A store, and how far it is.
-    Store(Mark),
+    Store(HighWaterMark),
     /// None, or one without anything in it.
     Nothing,
     /// One that is damaged.
@@ -71,40 +71,40 @@ pub enum Found {
 /// What a store has lost. `mark` is nothing if there is none that can be read; `is_member` says whether this agent has
 /// worked here before.
 #[must_use]
-pub fn loss(mark: Option<Mark>, found: Found, is_member: bool) -> Option<Loss> {
+pub fn loss(mark: Option<HighWaterMark>, found: FoundStore, is_member: bool) -> Option<StoreLoss> {
     match (mark, found) {
-        (_, Found::Damaged) => Some(Loss::Damaged),
-        (Some(_), Found::Nothing) => Some(Loss::Gone),
-        (None, Found::Nothing) => is_member.then_some(Loss::Gone),
+        (_, FoundStore::Damaged) => Some(StoreLoss::Damaged),
+        (Some(_), FoundStore::Nothing) => Some(StoreLoss::Gone),
+        (None, FoundStore::Nothing) => is_member.then_some(StoreLoss::Gone),
         // Of an agent that had no marks yet.
-        (None, Found::Store(Mark { store: 0, .. })) => None,
-        (None, Found::Store(_)) => Some(Loss::Unmarked),
-        (Some(mark), Found::Store(store)) if mark.store != store.store => Some(Loss::Swapped),
+        (None, FoundStore::Store(HighWaterMark { store: 0, .. })) => None,
+        (None, FoundStore::Store(_)) => Some(StoreLoss::Unmarked),
+        (Some(mark), FoundStore::Store(store)) if mark.store != store.store => Some(StoreLoss::Swapped),
         // A store that is ahead was written just before its agent was killed.
-        (Some(mark), Found::Store(store)) => {
+        (Some(mark), FoundStore::Store(store)) => {
             let steps = mark.steps - store.steps;
-            (steps > 0).then_some(Loss::SetBack { steps })
+            (steps > 0).then_some(StoreLoss::SetBack { steps })
         }
     }
 }
 
 /// The time up to which nothing that was issued can be known to be new, after a loss.
 #[must_use]
-pub fn lost_ms(loss: Loss, mark: Option<Mark>, found: Found, now_ms: Millis) -> Millis {
+pub fn lost_ms(loss: StoreLoss, mark: Option<HighWaterMark>, found: FoundStore, now_ms: Millis) -> Millis {
     let of_store = match found {
-        Found::Store(store) => store.issued_ms,
-        Found::Nothing | Found::Damaged => 0,
+        FoundStore::Store(store) => store.issued_ms,
+        FoundStore::Nothing | FoundStore::Damaged => 0,
     };
     match (loss, mark) {
         // What has been taken in since nobody knows.
-        (Loss::Unmarked, _) | (_, None) => now_ms.max(of_store),
+        (StoreLoss::Unmarked, _) | (_, None) => now_ms.max(of_store),
         (_, Some(mark)) => mark.issued_ms.max(of_store),
     }
 }
 
 /// What becomes of the second copy of what a unit should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CopyFate {
     /// The store knows as much.
     Keep,
     /// The store knows less: it is put back.
@@ -115,20 +115,20 @@ pub enum Fate {
 
 /// Whether a store after this loss may be one of another time, and know of units that were removed since.
 #[must_use]
-pub fn is_of_another_time(loss: Option<Loss>) -> bool {
-    matches!(loss, Some(Loss::SetBack { .. } | Loss::Swapped | Loss::Unmarked))
+pub fn is_of_another_time(loss: Option<StoreLoss>) -> bool {
+    matches!(loss, Some(StoreLoss::SetBack { .. } | StoreLoss::Swapped | StoreLoss::Unmarked))
 }
 
 /// What becomes of a copy with this generation. `stored` is that of the unit in the store, if it is there; 0 if it cannot be
 /// read.
 #[must_use]
-pub fn fate(stored: Option<u64>, copy: u64, loss: Option<Loss>) -> Fate {
+pub fn fate(stored: Option<u64>, copy: u64, loss: Option<StoreLoss>) -> CopyFate {
     match (stored, loss) {
-        (Some(stored), _) if stored >= copy => Fate::Keep,
-        (Some(_), _) => Fate::Restore,
+        (Some(stored), _) if stored >= copy => CopyFate::Keep,
+        (Some(_), _) => CopyFate::Restore,
         // Rows of units stay where they are when they are damaged.
-        (None, None | Some(Loss::Rows { .. })) => Fate::Forget,
-        (None, Some(_)) => Fate::Restore,
+        (None, None | Some(StoreLoss::Rows { .. })) => CopyFate::Forget,
+        (None, Some(_)) => CopyFate::Restore,
     }
 }
 
@@ -156,7 +156,7 @@ pub fn unsealed(bytes: &[u8]) -> Option<&str> {
     (sum.parse() == Ok(checksum(text.as_bytes()))).then_some(text)
 }
 
-impl Mark {
+impl HighWaterMark {
     /// The mark in a line, with a checksum.
     #[must_use]
     pub fn line(&self) -> String {
@@ -166,7 +166,7 @@ impl Mark {
         format!("{text} {sum}\n")
     }
 
-    /// Reads what [`Mark::line`] wrote; nothing if any of it is different.
+    /// Reads what [`HighWaterMark::line`] wrote; nothing if any of it is different.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let (text, sum) = line.trim_end().rsplit_once(' ')?;
@@ -199,22 +199,22 @@ impl Mark {
 mod tests {
     use super::*;
 
-    const MARK: Mark = Mark { store: 7, steps: 10, issued_ms: 5_000, epoch: 3 };
+    const MARK: HighWaterMark = HighWaterMark { store: 7, steps: 10, issued_ms: 5_000, epoch: 3 };
 
     #[test]
-    fn loss_follows_from_mark_and_store() {
-        let store = |store, steps| Found::Store(Mark { store, steps, ..MARK });
+    fn store_behind_its_mark_is_a_loss() {
+        let store = |store, steps| FoundStore::Store(HighWaterMark { store, steps, ..MARK });
         for (mark, found, is_member, wanted) in [
-            (None, Found::Nothing, false, None),
-            (None, Found::Nothing, true, Some(Loss::Gone)),
+            (None, FoundStore::Nothing, false, None),
+            (None, FoundStore::Nothing, true, Some(StoreLoss::Gone)),
             (None, store(0, 0), true, None),
-            (None, store(7, 10), true, Some(Loss::Unmarked)),
-            (None, Found::Damaged, true, Some(Loss::Damaged)),
-            (Some(MARK), Found::Nothing, false, Some(Loss::Gone)),
-            (Some(MARK), Found::Damaged, true, Some(Loss::Damaged)),
-            (Some(MARK), store(8, 10), true, Some(Loss::Swapped)),
-            (Some(MARK), store(0, 0), true, Some(Loss::Swapped)),
-            (Some(MARK), store(7, 9), true, Some(Loss::SetBack { steps: 1 })),
+            (None, store(7, 10), true, Some(StoreLoss::Unmarked)),
+            (None, FoundStore::Damaged, true, Some(StoreLoss::Damaged)),
+            (Some(MARK), FoundStore::Nothing, false, Some(StoreLoss::Gone)),
+            (Some(MARK), FoundStore::Damaged, true, Some(StoreLoss::Damaged)),
+            (Some(MARK), store(8, 10), true, Some(StoreLoss::Swapped)),
+            (Some(MARK), store(0, 0), true, Some(StoreLoss::Swapped)),
+            (Some(MARK), store(7, 9), true, Some(StoreLoss::SetBack { steps: 1 })),
             (Some(MARK), store(7, 10), true, None),
             (Some(MARK), store(7, 11), true, None),
         ] {
@@ -223,53 +223,53 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_put_back_where_the_store_knows_less() {
-        let set_back = Some(Loss::SetBack { steps: 1 });
+    fn newer_copy_is_restored() {
+        let set_back = Some(StoreLoss::SetBack { steps: 1 });
         for (stored, copy, loss, wanted) in [
-            (Some(5), 5, None, Fate::Keep),
-            (Some(6), 5, set_back, Fate::Keep),
-            (Some(4), 5, set_back, Fate::Restore),
-            (Some(0), 5, None, Fate::Restore),
-            (None, 5, Some(Loss::Gone), Fate::Restore),
-            (None, 5, None, Fate::Forget),
-            (None, 5, Some(Loss::Rows { rows: 3 }), Fate::Forget),
+            (Some(5), 5, None, CopyFate::Keep),
+            (Some(6), 5, set_back, CopyFate::Keep),
+            (Some(4), 5, set_back, CopyFate::Restore),
+            (Some(0), 5, None, CopyFate::Restore),
+            (None, 5, Some(StoreLoss::Gone), CopyFate::Restore),
+            (None, 5, None, CopyFate::Forget),
+            (None, 5, Some(StoreLoss::Rows { rows: 3 }), CopyFate::Forget),
         ] {
             assert_eq!(fate(stored, copy, loss), wanted, "{stored:?} {copy} {loss:?}");
         }
     }
 
     #[test]
-    fn what_is_refused_after_a_loss_reaches_to_the_mark_or_to_now() {
-        let store = Found::Store(Mark { issued_ms: 4_000, ..MARK });
+    fn commands_before_a_loss_are_refused() {
+        let store = FoundStore::Store(HighWaterMark { issued_ms: 4_000, ..MARK });
         for (loss, mark, found, wanted) in [
-            (Loss::SetBack { steps: 1 }, Some(MARK), store, 5_000),
-            (Loss::Gone, Some(MARK), Found::Nothing, 5_000),
-            (Loss::Gone, None, Found::Nothing, 9_000),
-            (Loss::Unmarked, None, store, 9_000),
-            (Loss::Rows { rows: 1 }, None, store, 9_000),
+            (StoreLoss::SetBack { steps: 1 }, Some(MARK), store, 5_000),
+            (StoreLoss::Gone, Some(MARK), FoundStore::Nothing, 5_000),
+            (StoreLoss::Gone, None, FoundStore::Nothing, 9_000),
+            (StoreLoss::Unmarked, None, store, 9_000),
+            (StoreLoss::Rows { rows: 1 }, None, store, 9_000),
         ] {
             assert_eq!(lost_ms(loss, mark, found, 9_000), wanted, "{loss:?}");
         }
     }
 
     #[test]
-    fn a_line_is_read_back_and_no_flipped_bit_is_taken() {
+    fn mark_line_parses_and_flipped_bits_are_refused() {
         let line = MARK.line();
-        assert_eq!(Mark::parse(&line), Some(MARK));
+        assert_eq!(HighWaterMark::parse(&line), Some(MARK));
         let bytes = line.trim_end().as_bytes();
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let read = std::str::from_utf8(&bytes).ok().and_then(Mark::parse);
+            let read = std::str::from_utf8(&bytes).ok().and_then(HighWaterMark::parse);
             assert_eq!(read, None, "bit {bit}");
         }
         for cut in 0..bytes.len() {
-            assert_eq!(Mark::parse(&line[..cut]), None);
+            assert_eq!(HighWaterMark::parse(&line[..cut]), None);
         }
     }
 
     #[test]
-    fn a_sealed_text_is_read_back_and_no_other() {
+    fn sealed_text_parses_and_others_are_refused() {
         let text = "{\"a\":\n1}";
         assert_eq!(unsealed(sealed(text).as_bytes()), Some(text));
         for bit in 0..sealed(text).len() * 8 {
@@ -281,9 +281,9 @@ mod tests {
 
     #[test]
     fn a_mark_never_goes_back() {
-        let older = Mark { steps: 9, issued_ms: 4_000, epoch: 2, ..MARK };
+        let older = HighWaterMark { steps: 9, issued_ms: 4_000, epoch: 2, ..MARK };
         assert_eq!(MARK.followed_by(older), MARK);
-        let other = Mark { store: 8, steps: 1, issued_ms: 0, epoch: 4 };
-        assert_eq!(MARK.followed_by(other), Mark { store: 8, steps: 10, issued_ms: 5_000, epoch: 4 });
+        let other = HighWaterMark { store: 8, steps: 1, issued_ms: 0, epoch: 4 };
+        assert_eq!(MARK.followed_by(other), HighWaterMark { store: 8, steps: 10, issued_ms: 5_000, epoch: 4 });
     }
 }

@@ -1,11 +1,11 @@
-//! Whose turn it is: the order in which the units of a host start and stop.
+//! Orders the starts and stops of a host's units.
 //!
-//! A unit says what it comes `after`, what it `requires`, and its `priority` (0 to 9, lower first). To come after
-//! something is to wait while that is on its way; to require it is to wait until it runs. Priority orders what
-//! starts at the same time, such as after a boot, and makes nobody wait for more than a launch.
+//! A unit names the units it comes `after`, those it `requires`, and its `priority` (0 to 9, lower first). A unit waits
+//! for those it comes after while they are starting, and for those it requires until they run. Priority orders
+//! simultaneous starts, such as after a boot, and never waits for more than a launch.
 //!
-//! **Invariant: somebody always has a turn**: who waits for nobody, or only for those that are of no lower number.
-//! For that what units wait for must not go in circles, which [`cycle`] finds out before it is desired.
+//! **Invariant: some unit can always start**: one that waits for none, or only for units of a lower or equal priority.
+//! So dependencies must have no cycle, which [`cycle`] finds before they are accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use muster_topics::{name::UnitName, unit::Spec};
 
 /// What keeps a unit from being started, as far as others are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Gate {
+pub enum StartGate {
     /// Nothing.
     #[default]
     Open,
@@ -27,7 +27,7 @@ pub enum Gate {
 
 /// What others can expect of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Expectation {
     /// It runs.
     Running,
     /// It runs, and cannot do its work just now.
@@ -40,11 +40,11 @@ pub enum Way {
 
 /// A unit, as far as its order among others goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Node<'a> {
+pub struct OrderNode<'a> {
     /// What it should be.
     pub spec: &'a Spec,
     /// What others can expect of it.
-    pub way: Way,
+    pub way: Expectation,
     /// It is being started.
     pub launching: bool,
     /// It would be started now if nothing kept it.
@@ -52,40 +52,40 @@ pub struct Node<'a> {
 }
 
 /// All units of a host.
-pub type Nodes<'a> = BTreeMap<&'a UnitName, Node<'a>>;
+pub type OrderNodes<'a> = BTreeMap<&'a UnitName, OrderNode<'a>>;
 
 /// What keeps a unit from being started.
 #[must_use]
-pub fn gate(unit: &UnitName, nodes: &Nodes<'_>) -> Gate {
-    let Some(node) = nodes.get(unit) else { return Gate::Open };
+pub fn gate(unit: &UnitName, nodes: &OrderNodes<'_>) -> StartGate {
+    let Some(node) = nodes.get(unit) else { return StartGate::Open };
     let needs = needs(node.spec, nodes);
-    if needs != Gate::Open {
+    if needs != StartGate::Open {
         return needs;
     }
     let priority = node.spec.priority();
-    let goes_first = |other: &Node<'_>| {
-        let is_about_to = other.launching || other.starts && self::needs(other.spec, nodes) == Gate::Open;
+    let goes_first = |other: &OrderNode<'_>| {
+        let is_about_to = other.launching || other.starts && self::needs(other.spec, nodes) == StartGate::Open;
         other.spec.priority() < priority && is_about_to
     };
-    if nodes.values().any(goes_first) { Gate::Turn } else { Gate::Open }
+    if nodes.values().any(goes_first) { StartGate::Turn } else { StartGate::Open }
 }
 
 /// The same, by what it needs alone.
-fn needs(spec: &Spec, nodes: &Nodes<'_>) -> Gate {
+fn needs(spec: &Spec, nodes: &OrderNodes<'_>) -> StartGate {
     let (after, requires) = (spec.after(), spec.requires());
     let way = |unit: &UnitName| nodes.get(unit).map(|node| node.way);
     for unit in requires {
         match way(unit) {
-            None => return Gate::Blocked(format!("there is no unit {unit}")),
-            Some(Way::Down) => return Gate::Blocked(format!("{unit} does not run")),
-            Some(Way::Running | Way::Unready | Way::Coming) => {}
+            None => return StartGate::Blocked(format!("there is no unit {unit}")),
+            Some(Expectation::Down) => return StartGate::Blocked(format!("{unit} does not run")),
+            Some(Expectation::Running | Expectation::Unready | Expectation::Coming) => {}
         }
     }
-    if let Some(unit) = requires.iter().find(|unit| way(unit) == Some(Way::Unready)) {
-        return Gate::Wait(format!("{unit} runs, and is not ready"));
+    if let Some(unit) = requires.iter().find(|unit| way(unit) == Some(Expectation::Unready)) {
+        return StartGate::Wait(format!("{unit} runs, and is not ready"));
     }
-    let coming = requires.iter().chain(after).find(|unit| way(unit) == Some(Way::Coming));
-    coming.map_or(Gate::Open, |unit| Gate::Wait(format!("{unit} is on its way")))
+    let coming = requires.iter().chain(after).find(|unit| way(unit) == Some(Expectation::Coming));
+    coming.map_or(StartGate::Open, |unit| StartGate::Wait(format!("{unit} is on its way")))
 }
 
 /// The circle of units that wait for each other, if `unit` were to become this: from the unit back to itself.
@@ -174,29 +174,29 @@ mod tests {
     fn check(lines: &[&str], wanted: &str) {
         let parsed: Vec<(char, (UnitName, Spec))> =
             lines.iter().map(|line| (line.chars().next().unwrap(), parse(&line[1..]))).collect();
-        let node = |sign: char, spec| Node {
+        let node = |sign: char, spec| OrderNode {
             spec,
             way: match sign {
-                '+' => Way::Running,
-                '?' => Way::Unready,
-                '~' | '!' => Way::Coming,
-                _ => Way::Down,
+                '+' => Expectation::Running,
+                '?' => Expectation::Unready,
+                '~' | '!' => Expectation::Coming,
+                _ => Expectation::Down,
             },
             launching: sign == '!',
             starts: sign == '~',
         };
-        let nodes: Nodes<'_> = parsed.iter().map(|(sign, (unit, spec))| (unit, node(*sign, spec))).collect();
+        let nodes: OrderNodes<'_> = parsed.iter().map(|(sign, (unit, spec))| (unit, node(*sign, spec))).collect();
         let found = match gate(&parsed.last().unwrap().1.0, &nodes) {
-            Gate::Open => "open".to_owned(),
-            Gate::Turn => "turn".to_owned(),
-            Gate::Wait(what) => format!("wait: {what}"),
-            Gate::Blocked(what) => format!("blocked: {what}"),
+            StartGate::Open => "open".to_owned(),
+            StartGate::Turn => "turn".to_owned(),
+            StartGate::Wait(what) => format!("wait: {what}"),
+            StartGate::Blocked(what) => format!("blocked: {what}"),
         };
         assert_eq!(found, wanted, "{lines:?}");
     }
 
     #[test]
-    fn what_keeps_a_unit() {
+    fn unit_waits_for_its_dependencies() {
         check(&["~web"], "open");
         check(&["+db", "~web requires:db"], "open");
         check(&["~db", "~web requires:db"], "wait: default/db is on its way");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_numbers_first() {
+    fn lower_priority_number_starts_first() {
         check(&["~a 1", "~b"], "turn");
         check(&["!a 1", "~b"], "turn");
         check(&["+a 1", "~b"], "open");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found_with_their_names() {
+    fn cycle_is_found_with_its_names() {
         check_cycle(&["a"], "");
         check_cycle(&["a after:a"], "a a");
         check_cycle(&["a requires:b", "b after:a"], "b a b");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_others_stops_first() {
+    fn dependent_unit_stops_first() {
         let parsed = ["db 1", "web requires:db", "log 0", "job after:web", "x", "y 9"].map(parse);
         let waves = stop_waves(&parsed.iter().map(|(unit, spec)| (unit, spec)).collect());
         let waves: Vec<String> = waves
@@ -279,7 +279,7 @@ mod tests {
     proptest! {
         /// Of what was let in one after the other, all that can start does, however it is ordered.
         #[test]
-        fn somebody_always_has_a_turn(units in units()) {
+        fn some_unit_can_always_start(units in units()) {
             let mut let_in: BTreeMap<&UnitName, &Spec> = BTreeMap::new();
             for (unit, spec) in &units {
                 if cycle(unit, spec, &let_in).is_none() {
@@ -293,17 +293,17 @@ mod tests {
                 let nodes = loop {
                     let node = |(unit, spec): (&&UnitName, &&'_ Spec)| {
                         let way = match (running.contains(*unit), blocked.contains(*unit)) {
-                            (true, _) => Way::Running,
-                            (_, true) => Way::Down,
-                            _ => Way::Coming,
+                            (true, _) => Expectation::Running,
+                            (_, true) => Expectation::Down,
+                            _ => Expectation::Coming,
                         };
-                        Node { spec: let_in[*unit], way, launching: false, starts: way == Way::Coming && spec.kind() == "yuno" }
+                        OrderNode { spec: let_in[*unit], way, launching: false, starts: way == Expectation::Coming && spec.kind() == "yuno" }
                     };
-                    let nodes: Nodes<'_> = let_in.iter().map(|(unit, spec)| (*unit, node((unit, spec)))).collect();
+                    let nodes: OrderNodes<'_> = let_in.iter().map(|(unit, spec)| (*unit, node((unit, spec)))).collect();
                     let more: Vec<&UnitName> = let_in
                         .keys()
                         .copied()
-                        .filter(|unit| !blocked.contains(unit) && matches!(gate(unit, &nodes), Gate::Blocked(_)))
+                        .filter(|unit| !blocked.contains(unit) && matches!(gate(unit, &nodes), StartGate::Blocked(_)))
                         .collect();
                     if more.is_empty() {
                         break nodes;
@@ -315,14 +315,14 @@ mod tests {
                 if left.is_empty() {
                     break;
                 }
-                let goes = left.iter().find(|unit| gate(unit, &nodes) == Gate::Open);
+                let goes = left.iter().find(|unit| gate(unit, &nodes) == StartGate::Open);
                 prop_assert!(goes.is_some(), "all wait: {:?}", left);
                 running.extend(goes);
             }
         }
 
         #[test]
-        fn everything_stops(units in units()) {
+        fn all_units_stop_eventually(units in units()) {
             let units: BTreeMap<&UnitName, &Spec> = units.iter().map(|(unit, spec)| (unit, spec)).collect();
             let stopped: Vec<&UnitName> = stop_waves(&units).into_iter().flatten().collect();
             prop_assert_eq!(stopped.len(), units.len());

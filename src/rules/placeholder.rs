@@ -1,7 +1,7 @@
 //! Placeholders in arguments of units: `{config}`, `{port:NAME}`, `{address:NAME}`, `{endpoint:NAME}`.
 //!
-//! What looks like one, a word in braces, perhaps with a colon and a name, is one: what is none of these is a mistake, and is said to
-//! be one before anything runs. Whoever means the text writes it in two pairs of braces, `{{word}}`. Other braces are text: `{}`,
+//! A word in braces, with or without a colon and a name, is a placeholder; an unknown one is refused
+//! before anything runs. Doubled braces, `{{word}}`, stand for the text itself. Other braces are text: `{}`,
 //! `${HOME}`, `{"a": 1}`, `{ print $1 }`.
 
 /// A placeholder.
@@ -24,7 +24,7 @@ impl std::fmt::Display for Placeholder<'_> {
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece<'a> {
+enum TextPiece<'a> {
     Text(&'a str),
     Placeholder(Placeholder<'a>),
 }
@@ -34,8 +34,8 @@ pub fn fill(text: &str, value: impl Fn(&Placeholder<'_>) -> Option<String>) -> S
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text) {
         match piece {
-            Piece::Text(text) => filled.push_str(text),
-            Piece::Placeholder(placeholder) => {
+            TextPiece::Text(text) => filled.push_str(text),
+            TextPiece::Placeholder(placeholder) => {
                 filled.push_str(&value(&placeholder).unwrap_or_else(|| placeholder.to_string()));
             }
         }
@@ -46,33 +46,33 @@ pub fn fill(text: &str, value: impl Fn(&Placeholder<'_>) -> Option<String>) -> S
 /// The placeholders of a text.
 #[must_use]
 pub fn all(text: &str) -> Vec<Placeholder<'_>> {
-    let placeholder = |piece| if let Piece::Placeholder(placeholder) = piece { Some(placeholder) } else { None };
+    let placeholder = |piece| if let TextPiece::Placeholder(placeholder) = piece { Some(placeholder) } else { None };
     pieces(text).into_iter().filter_map(placeholder).collect()
 }
 
-fn pieces(text: &str) -> Vec<Piece<'_>> {
+fn pieces(text: &str) -> Vec<TextPiece<'_>> {
     let (mut pieces, mut begin, mut from) = (Vec::new(), 0, 0);
     while let Some(open) = text[from..].find('{').map(|at| from + at) {
         // In two pairs of braces it is the text itself, with one.
         let doubled = look(&text[open + 1..]).filter(|(_, length)| text[open + 1 + length..].starts_with('}'));
         if let Some((_, length)) = doubled {
-            pieces.push(Piece::Text(&text[begin..open]));
-            pieces.push(Piece::Text(&text[open + 1..open + 1 + length]));
+            pieces.push(TextPiece::Text(&text[begin..open]));
+            pieces.push(TextPiece::Text(&text[open + 1..open + 1 + length]));
             begin = open + length + 2;
             from = begin;
             continue;
         }
         match look(&text[open..]).filter(|_| !text[..open].ends_with('$')) {
             Some((placeholder, length)) => {
-                pieces.push(Piece::Text(&text[begin..open]));
-                pieces.push(Piece::Placeholder(placeholder));
+                pieces.push(TextPiece::Text(&text[begin..open]));
+                pieces.push(TextPiece::Placeholder(placeholder));
                 begin = open + length;
                 from = begin;
             }
             None => from = open + 1,
         }
     }
-    pieces.push(Piece::Text(&text[begin..]));
+    pieces.push(TextPiece::Text(&text[begin..]));
     pieces
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_in_braces_are_placeholders_and_other_braces_are_text() {
+    fn only_words_in_braces_are_placeholders() {
         let value = |placeholder: &Placeholder<'_>| match (placeholder.what, placeholder.name) {
             ("config", None) => Some("/c".to_owned()),
             ("port", Some(name)) => Some(format!("<{name}>")),

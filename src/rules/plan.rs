@@ -1,44 +1,44 @@
-//! What to do next about one unit: a plain function of what it should be, what it is, and the time.
+//! The planner: decides the next step of one unit, as a plain function of desired state, observed state, and time.
 //!
-//! A [`Unit`] is everything that is known of one unit. The shell tells it what it has seen
-//! ([`Unit::observe`]), asks it what to do ([`Unit::plan`]), tells it that this has begun, and does it.
-//! Whatever a step comes to is seen again. So there is one place where decisions are made, and they can
+//! A [`PlannedUnit`] is everything that is known of one unit. The shell reports what it has observed
+//! ([`PlannedUnit::observe`]), asks for the next step ([`PlannedUnit::plan`]), reports that it has begun, and performs it.
+//! The result is observed again. So decisions are made in one place, and can
 //! be tested without a process, a file or a clock.
 //!
-//! The words are those of any kind of unit. It is *installed* (all that it needs is on this host, and
-//! nothing of it in effect), *started* (an [`Instance`] of it is in effect, such as a process), *stopped*,
+//! The words are those of any kind of unit. It is *installed* (everything it needs is on this host, and
+//! nothing of it in effect), *started* (an [`EffectiveInstance`] of it is in effect, such as a process), *stopped*,
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
-//! before the new one is started; or, if its spec wants that, once the new one is up beside it.
+//! before the new one is started; or, if its spec says so, once the new one is up beside it.
 //!
-//! Submodules, in reading order: `seen` (what the shell tells), `policy` (what of a spec matters), `observe` and `follow`
-//! (how a unit changes with that, and what others see of it then), `step` (what to do next), `play` (whether it plays),
-//! `health` (what its probes find), `verify` (which revision is good, and going back to it), `beside` (a second instance,
-//! while one revision takes the place of another), `tests` and `model` (cases and properties).
+//! Submodules, in reading order: `seen` (observations), `policy` (the relevant part of a spec), `observe` and `reported_state`
+//! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
+//! `health` (probe results), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
+//! while one revision replaces another), `tests` and `model` (cases and properties).
 //!
-//! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
+//! **Invariant: `plan` does no IO**, and plans nothing for a unit in its desired state.
 //!
 //! **Invariant: nothing is started unless it is known that nothing runs.** After a start of the agent, and
-//! after a start whose end was not seen, that is [`Instance::Unknown`] until it has been looked up.
+//! after a start whose end was not observed, the instance is [`EffectiveInstance::Unknown`] until it has been looked up.
 //!
-//! **Invariant: the phase is never set, it follows** from what is known ([`Unit::observe`] ends with that),
-//! so there is no phase that contradicts the process.
+//! **Invariant: the phase is never set, it is derived** from what is known (at the end of [`PlannedUnit::observe`]),
+//! so no phase contradicts the process.
 //!
-//! **Invariant: a generation is reached once, and for good or ill**: when the unit runs (or rests) as its
-//! spec wants it, or when it cannot, has to wait before it is tried again, or is held.
+//! **Invariant: a generation is reached once**: when the unit runs (or rests) as its
+//! spec says, or when it cannot, has to wait before a retry, or is held.
 //!
-//! **Invariant: what is held is left as it is**: what runs goes on, in whatever revision, and what does not is not
-//! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
-//! when that began: such an instance goes on.)
+//! **Invariant: a held unit is left as it is**: a running one goes on, in whatever revision, and one that does not run is not
+//! started. Only a stop still stops it. (A shim restarts its process by itself, as often as it was allowed to
+//! when the hold began: such an instance goes on.)
 
-mod beside;
-mod follow;
 mod health;
 mod observe;
 mod play;
 mod policy;
+mod reported_state;
+mod rollback;
+mod second_instance;
 mod seen;
 mod step;
-mod verify;
 
 #[cfg(test)]
 mod model;
@@ -55,20 +55,20 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
-use beside::{Beside, Known};
-pub use beside::{KeptBeside, Slot};
 use health::Health;
-pub use health::Probing;
-use play::Play;
-pub use play::{Connection, NotPlayed};
-use policy::Policy;
-pub use seen::{Ended, Failure, Found, Over, Seen, Told};
-use verify::Trial;
-pub use verify::Verified;
+pub use health::ProbeRequest;
+use play::PlayState;
+pub use play::{PlayConnection, PlayFailure};
+use policy::UnitPolicy;
+use rollback::RevisionTrial;
+pub use rollback::VerifiedRevision;
+use second_instance::{FoundSecondInstance, SecondInstance};
+pub use second_instance::{KeptSecondInstance, Slot};
+pub use seen::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, UnitEvent};
 
 use super::{
-    lease::Wiring,
-    order::{Gate, Way},
+    order::{Expectation, StartGate},
+    port_lease::EndpointWiring,
 };
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
@@ -84,9 +84,9 @@ const FREEZE_AGAIN_MS: Millis = 10_000;
 
 /// What one unit should be, what it is, and what is being done about that.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
+pub struct PlannedUnit {
     /// What it should be; nothing for a unit that should not be at all. While it has gone back it is the verified spec
-    /// under the generation of what is [asked](Unit::asked).
+    /// under the generation of what is [asked](PlannedUnit::asked).
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
@@ -96,27 +96,27 @@ pub struct Unit {
     /// What it needs of others and does not have, while that keeps it from being started.
     waits: Option<Hold>,
     /// What keeps it from being started, as far as others are concerned.
-    gate: Gate,
+    gate: StartGate,
     /// Where it is to listen, and how it reaches what it needs, if it is started now.
-    wiring: Wiring,
+    wiring: EndpointWiring,
     /// What its instance was started with, as far as that is known.
-    runs_with: Option<Wiring>,
+    runs_with: Option<EndpointWiring>,
     /// What it is, in the form that others see.
     pub observed: Observed,
     /// What of it is in effect.
-    pub instance: Instance,
+    pub instance: EffectiveInstance,
     /// Where that has what is its own.
     slot: Slot,
     /// What is in effect beside it, for a while.
-    beside: Option<Beside>,
+    beside: Option<SecondInstance>,
     /// What is known of that.
-    known: Known,
+    known: FoundSecondInstance,
     /// The slow step that is under way.
-    pub work: Option<Work>,
+    pub work: Option<StepUnderWay>,
     /// The revision of which all is on this host.
     pub installed: Option<Digest>,
     /// Why nothing more is tried for this generation.
-    rest: Option<Rest>,
+    rest: Option<StopReason>,
     /// When it is started again, after it ended by itself.
     restart_ms: Option<Millis>,
     /// When it is installed (or removed) again, after that has failed.
@@ -125,31 +125,31 @@ pub struct Unit {
     install_failures: u32,
     /// When it is looked up again, after that has failed.
     adopt_ms: Option<Millis>,
-    /// [`Kept::restarts`], for when it is looked up.
+    /// [`RestoredUnit::restarts`], for when it is looked up.
     kept_restarts: u32,
     /// The revision to which what runs could not be brought without a new process.
     not_reloaded: Option<Digest>,
     /// What runs is to be ended and started anew, though nothing else is desired: it read something that has changed.
     outdated: bool,
-    /// [`Kept::finished`], for when it is desired again.
+    /// [`RestoredUnit::finished`], for when it is desired again.
     kept_finished: bool,
     /// Whether its instance plays.
-    play: Play,
+    play: PlayState,
     /// What the probes of its instance have found.
     health: Health,
     /// Which revision is verified, and how the one that is desired does.
-    trial: Trial,
+    trial: RevisionTrial,
     /// How to treat its instance, by the newest spec that there was.
-    policy: Policy,
+    policy: UnitPolicy,
 }
 
 /// What a unit is restored from when the agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct RestoredUnit {
     /// What it was last seen to be.
     #[serde(flatten)]
     pub observed: Observed,
-    /// How often the instance had been started again by itself; see [`Told::restarts`].
+    /// How often the instance had been started again by itself; see [`ShimReport::restarts`].
     #[serde(default)]
     pub restarts: u32,
     /// It ended, and its spec says that this is all.
@@ -169,13 +169,13 @@ pub struct Kept {
     pub slot: Slot,
     /// What there is beside it, for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub second: Option<KeptBeside>,
+    pub second: Option<KeptSecondInstance>,
     /// The last verified revision. It has a place of its own in the store.
     #[serde(skip)]
-    pub verified: Option<Arc<Verified>>,
+    pub verified: Option<Arc<VerifiedRevision>>,
 }
 
-impl Kept {
+impl RestoredUnit {
     /// Of a unit that was never kept.
     #[must_use]
     pub fn new(observed: Observed) -> Self {
@@ -195,7 +195,7 @@ impl Kept {
 
 /// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Instance {
+pub enum EffectiveInstance {
     /// Not known, so nothing may be started.
     Unknown,
     /// Nothing.
@@ -203,21 +203,21 @@ pub enum Instance {
     /// Something of this revision is being started.
     Launching(Digest),
     /// Something is.
-    Alive(Alive),
+    Alive(LiveInstance),
 }
 
 /// An instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alive {
+pub struct LiveInstance {
     /// What it was started as.
     pub revision: Digest,
     /// The frame of that ([`muster_topics::unit::Spec::frame`]), as far as it is known.
     pub frame: Option<Digest>,
     /// Its process, unless it is just being started again.
-    pub process: Option<Process>,
-    /// See [`Told::ready`].
+    pub process: Option<ProcessId>,
+    /// See [`ShimReport::ready`].
     pub ready: bool,
-    /// See [`Told::restarts`].
+    /// See [`ShimReport::restarts`].
     pub restarts: u32,
     /// It was asked to end; after this time it is asked again.
     pub ends_by_ms: Option<Millis>,
@@ -225,7 +225,7 @@ pub struct Alive {
     pub freezes_by_ms: Option<(bool, Millis)>,
 }
 
-impl Alive {
+impl LiveInstance {
     /// Something of which no more is known than that it is in effect.
     fn new(revision: Digest, restarts: u32) -> Self {
         Self { revision, frame: None, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
@@ -234,7 +234,7 @@ impl Alive {
 
 /// A process, by everything that tells it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessId {
     /// Process id.
     pub pid: i32,
     /// Start time, in clock ticks since boot.
@@ -245,7 +245,7 @@ pub struct Process {
 
 /// A slow step that is under way. There is one at a time, and it always reports back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum StepUnderWay {
     /// Looking up what runs.
     Adopting,
     /// Getting everything for this revision.
@@ -258,16 +258,16 @@ pub enum Work {
 
 /// Why nothing more is tried for a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum StopReason {
     /// It cannot work; `error` says why.
     Failed,
     /// It ended, and its spec says that this is all.
     Finished,
 }
 
-/// Something to do. Each is begun at once, and what it comes to is [`Seen`].
+/// Something to do. Each is begun at once, and what it comes to is [`UnitEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PlanStep {
     /// Look up whether something runs that an earlier life of the agent started.
     Adopt,
     /// Get everything that the desired revision needs, without touching what runs. An earlier
@@ -286,9 +286,9 @@ pub enum Step {
         grace_ms: u64,
     },
     /// Put the desired revision into effect beside what runs, in the other slot. It is not told to play.
-    StartBeside,
+    StartSecond,
     /// Ask what runs beside to end, and end it when its grace is over.
-    StopBeside {
+    StopSecond {
         /// The signal that asks; the one that it says itself if there is none.
         signal: Option<Signal>,
         /// How long it may take.
@@ -314,27 +314,27 @@ pub enum Step {
     WaitUntil(Millis),
 }
 
-impl Unit {
+impl PlannedUnit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
-    pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let kept = kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
-        let Kept { observed, condemned, up, trial_ms, slot, second, verified, .. } = kept;
+    pub fn new(kept: Option<RestoredUnit>, now_ms: Millis) -> Self {
+        let kept = kept.unwrap_or_else(|| RestoredUnit::new(Observed::absent(now_ms)));
+        let RestoredUnit { observed, condemned, up, trial_ms, slot, second, verified, .. } = kept;
         Self {
             desired: None,
             hold: None,
             waits: None,
             lacks: None,
-            gate: Gate::Open,
-            wiring: Wiring::default(),
+            gate: StartGate::Open,
+            wiring: EndpointWiring::default(),
             runs_with: None,
             installed: observed.revision.clone(),
             restart_ms: observed.retry_ms,
             observed,
-            instance: Instance::Unknown,
+            instance: EffectiveInstance::Unknown,
             slot,
             beside: None,
-            known: Known::Kept(second),
+            known: FoundSecondInstance::Kept(second),
             work: None,
             rest: None,
             install_ms: None,
@@ -344,10 +344,10 @@ impl Unit {
             not_reloaded: None,
             outdated: false,
             kept_finished: kept.finished,
-            play: Play::default(),
+            play: PlayState::default(),
             health: Health::restore(up, condemned),
-            trial: Trial::restore(verified, trial_ms),
-            policy: Policy::default(),
+            trial: RevisionTrial::restore(verified, trial_ms),
+            policy: UnitPolicy::default(),
         }
     }
 
@@ -359,22 +359,22 @@ impl Unit {
 
     /// What keeps it from being started, as it knows.
     #[must_use]
-    pub fn gate(&self) -> &Gate {
+    pub fn gate(&self) -> &StartGate {
         &self.gate
     }
 
     /// What other units can expect of it.
     #[must_use]
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Expectation {
         let tries = self.wants_running() && !self.is_held() && self.rest.is_none();
         match self.observed.phase {
             Phase::Running | Phase::Playing if self.wants_running() => match self.observed.unready {
-                Some(_) => Way::Unready,
-                None => Way::Running,
+                Some(_) => Expectation::Unready,
+                None => Expectation::Running,
             },
-            Phase::Backoff | Phase::Failed => Way::Down,
-            _ if tries && !matches!(self.gate, Gate::Blocked(_)) => Way::Coming,
-            _ => Way::Down,
+            Phase::Backoff | Phase::Failed => Expectation::Down,
+            _ if tries && !matches!(self.gate, StartGate::Blocked(_)) => Expectation::Coming,
+            _ => Expectation::Down,
         }
     }
 
@@ -382,18 +382,18 @@ impl Unit {
     #[must_use]
     pub fn is_launching(&self) -> bool {
         match self.instance {
-            Instance::Launching(_) => true,
+            EffectiveInstance::Launching(_) => true,
             // One that cannot be looked up must not keep others.
-            Instance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
-            Instance::None | Instance::Alive(_) => false,
+            EffectiveInstance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
+            EffectiveInstance::None | EffectiveInstance::Alive(_) => false,
         }
     }
 
     /// Whether it would be started now if others did not keep it.
     #[must_use]
     pub fn would_start(&self, now_ms: Millis) -> bool {
-        let is_idle = self.work.is_none() && self.instance == Instance::None;
-        is_idle && matches!(self.plan_idle(&Gate::Open, now_ms), Some(Step::Start { .. }))
+        let is_idle = self.work.is_none() && self.instance == EffectiveInstance::None;
+        is_idle && matches!(self.plan_idle(&StartGate::Open, now_ms), Some(PlanStep::Start { .. }))
     }
 
     /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
@@ -404,7 +404,7 @@ impl Unit {
 
     /// What it is started with.
     #[must_use]
-    pub fn wiring(&self) -> &Wiring {
+    pub fn wiring(&self) -> &EndpointWiring {
         &self.wiring
     }
 
@@ -421,31 +421,31 @@ impl Unit {
 
     /// What to keep of it, to restore it from.
     #[must_use]
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> RestoredUnit {
         let restarts = match &self.instance {
-            Instance::Alive(alive) => alive.restarts,
-            Instance::Unknown => self.kept_restarts,
-            Instance::None | Instance::Launching(_) => 0,
+            EffectiveInstance::Alive(alive) => alive.restarts,
+            EffectiveInstance::Unknown => self.kept_restarts,
+            EffectiveInstance::None | EffectiveInstance::Launching(_) => 0,
         };
         // How far a download is would be written down each time, and tells a later life nothing.
         let finished = match self.desired {
-            Some(_) => self.rest == Some(Rest::Finished),
+            Some(_) => self.rest == Some(StopReason::Finished),
             None => self.kept_finished,
         };
         let condemned = self.health.condemned().cloned();
         let up = match &self.instance {
-            Instance::Unknown => self.health.was_up(),
+            EffectiveInstance::Unknown => self.health.was_up(),
             _ => self.health.is_up(),
         };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
         let (slot, second) = (self.slot, self.kept_beside());
         let observed = Observed { progress: None, ..self.observed.clone() };
-        Kept { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }
+        RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }
     }
 
     /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.
     #[must_use]
-    pub fn probing(&self) -> Vec<Probing> {
+    pub fn probing(&self) -> Vec<ProbeRequest> {
         let Some(desired) = &self.desired else { return Vec::new() };
         let of_beside = self.probed_beside().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
         let Some((slot, process, wiring, health)) = of_beside.or_else(|| self.probed(desired)) else {
@@ -454,14 +454,14 @@ impl Unit {
         let probing = |which| {
             let (probe, wiring) = (desired.spec.probes().get(which)?.clone(), wiring.clone());
             let (desired, coming) = (desired.clone(), !health.is_up());
-            Some(Probing { which, probe, slot, process, wiring, desired, coming })
+            Some(ProbeRequest { which, probe, slot, process, wiring, desired, coming })
         };
         health.due(self.policy.probes).into_iter().filter_map(probing).collect()
     }
 
     /// What it is known by, as far as that can be probed.
-    fn probed(&self, desired: &Desired) -> Option<(Slot, Process, &Wiring, &Health)> {
-        let Instance::Alive(alive) = &self.instance else { return None };
+    fn probed(&self, desired: &Desired) -> Option<(Slot, ProcessId, &EndpointWiring, &Health)> {
+        let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
         let is_it = !ends && !self.observed.frozen && alive.revision == desired.revision;
         Some((self.slot, alive.process.filter(|_| is_it)?, self.runs_with.as_ref()?, &self.health))
@@ -469,8 +469,8 @@ impl Unit {
 
     /// The process that runs now.
     #[must_use]
-    pub fn process(&self) -> Option<Process> {
-        if let Instance::Alive(alive) = &self.instance { alive.process } else { None }
+    pub fn process(&self) -> Option<ProcessId> {
+        if let EffectiveInstance::Alive(alive) = &self.instance { alive.process } else { None }
     }
 }
 

@@ -1,29 +1,28 @@
-//! Whether this agent is the only one of its host, judged by the host's own presence topic, which
-//! the agent reads as well as writes.
+//! Decides whether this agent is the only one of its host, by the host's own presence topic, which
+//! the agent reads and writes.
 //!
 //! Two things go wrong there. An old last will overwrites a new session's presence: the agent
 //! publishes its own again. And a cloned disk starts a twin, with the same certificate and the same
 //! id: the newcomer claims the host, waits two keep-alives, and begins to work only if
-//! nobody objects; an agent that works objects to every claim.
+//! nobody objects; a working agent objects to every claim.
 //!
-//! Earlier lives of the same store are no twins: the store's lock says that they are over. That is
+//! Earlier starts on the same store are no twins: the store's lock proves that they are over. That is
 //! why their instances are remembered, and why a start after a crash need not wait. A clone brings the
-//! instances of its original along, and those are not over: so each is remembered with its place. If one of them speaks up
-//! all the same, the store is the copy of one that lives on, and its agent leaves the host to that.
+//! instances of its original along, and those are not over: so each is remembered with its place. If one of them is still
+//! alive, the store is a copy, and its agent leaves the host to the original.
 //!
-//! What an earlier life left on the topic that was a newcomer to the end, such as its last will, may lie over the presence of
-//! one that works; and so may what an earlier connection of a newcomer left. Whoever finds that there claims the host like
+//! A leftover on the topic (the last will of an earlier start that never got past its claim, or of an earlier connection of a newcomer)
+//! may hide the presence of a working agent. An agent that finds one claims the host like
 //! any newcomer.
 //!
-//! If two work all the same, each objects to the other's objections. Then the later life leaves the host to the earlier one.
+//! If two work all the same, each objects to the other. Then the one that started later leaves.
 
+use muster_fault::planted;
 use muster_topics::{
     Millis,
     presence::{Presence, PresenceState},
 };
 use uuid::Uuid;
-
-use crate::fault::planted;
 
 /// How far at most a life's epoch goes beyond the last one's where the clock is behind that.
 const EPOCH_STEP_MAX: f64 = 1_000.0;
@@ -61,7 +60,7 @@ pub fn away_since_ms(presence: Option<(PresenceState, Millis)>, joined_ms: Milli
 
 /// A life of this store: an earlier one, which is over, or this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct StoreLife {
     /// By what it is known.
     pub instance: Uuid,
     /// Whether it has not worked yet.
@@ -74,20 +73,20 @@ const NEWCOMER: &str = " newcomer";
 /// Earlier lives in this `place`, newest first, from the lines that [`lines`] made of them. One without a place, or of another
 /// one, may live still.
 #[must_use]
-pub fn former(lines: &str, place: &str) -> Vec<Life> {
+pub fn former(lines: &str, place: &str) -> Vec<StoreLife> {
     let ours = |line: &str| {
         let (instance, of) = line.split_once(' ')?;
         let newcomer = of.strip_suffix(NEWCOMER);
         let is_here = newcomer.unwrap_or(of) == place || planted!(FormerAnywhere);
-        is_here.then_some(Life { instance: instance.parse().ok()?, is_newcomer: newcomer.is_some() })
+        is_here.then_some(StoreLife { instance: instance.parse().ok()?, is_newcomer: newcomer.is_some() })
     };
     lines.lines().filter_map(ours).collect()
 }
 
 /// Lives in this `place` as they are remembered: `<instance> <place>`, and whether that is a newcomer.
 #[must_use]
-pub fn lines<'a>(lives: impl IntoIterator<Item = &'a Life>, place: &str) -> String {
-    let line = |life: &Life| {
+pub fn lines<'a>(lives: impl IntoIterator<Item = &'a StoreLife>, place: &str) -> String {
+    let line = |life: &StoreLife| {
         let newcomer = if life.is_newcomer { NEWCOMER } else { "" };
         format!("{} {place}{newcomer}\n", life.instance)
     };
@@ -96,7 +95,7 @@ pub fn lines<'a>(lives: impl IntoIterator<Item = &'a Life>, place: &str) -> Stri
 
 /// What to do about what was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PresenceVerdict {
     /// Nothing.
     Ignore,
     /// Publish the own presence again.
@@ -115,21 +114,21 @@ const OBJECTIONS_MAX: u32 = 3;
 
 /// One connection's standing.
 #[derive(Clone, Debug)]
-pub struct Standing {
-    own: Life,
+pub struct ClaimState {
+    own: StoreLife,
     epoch: u64,
     session: u64,
-    former: Vec<Life>,
+    former: Vec<StoreLife>,
     wait_ms: Millis,
-    stage: Stage,
+    stage: ClaimStage,
     /// An earlier life has spoken up.
     doubt: bool,
-    rival: Option<Rival>,
+    rival: Option<RivalAgent>,
 }
 
 /// Another one that shows itself while this agent works.
 #[derive(Clone, Copy, Debug)]
-struct Rival {
+struct RivalAgent {
     instance: Uuid,
     session: u64,
     /// How often it has spoken up, each time after an objection.
@@ -139,7 +138,7 @@ struct Rival {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ClaimStage {
     /// Subscribed and published; what was retained comes before what was published.
     Asking { other: bool },
     /// Somebody was there; an objection may still come.
@@ -151,34 +150,37 @@ enum Stage {
     Sole,
 }
 
-impl Standing {
+impl ClaimState {
     /// A connection begins, in which `own` has published its presence. `former` are earlier lives, `wait_ms` is how long
     /// to wait for an objection.
     #[must_use]
-    pub fn new(own: Life, (epoch, session): (u64, u64), former: Vec<Life>, wait_ms: Millis) -> Self {
-        let stage = Stage::Asking { other: false };
+    pub fn new(own: StoreLife, (epoch, session): (u64, u64), former: Vec<StoreLife>, wait_ms: Millis) -> Self {
+        let stage = ClaimStage::Asking { other: false };
         Self { own, epoch, session, former, wait_ms, stage, doubt: false, rival: None }
     }
 
     /// Whether this agent works.
     #[must_use]
     pub fn is_sole(&self) -> bool {
-        self.stage == Stage::Sole
+        self.stage == ClaimStage::Sole
     }
 
     /// Whether this shows a life of the host that came after the last one that this agent's disk knows of, which had the
     /// epoch `last`: then the whole disk is older than that life, and so is all that is on it. A clone that worked meanwhile
     /// looks the same, and has done what this disk does not know of, too.
+    ///
+    /// The own epoch says nothing here: where the clock is behind, it may be lower than that of a life that came before. A twin
+    /// that began later and has not worked is therefore taken for a later life, if this agent does not work either.
     #[must_use]
     pub fn is_unknown_later_life(&self, presence: &Presence, last: u64) -> bool {
         let is_known = presence.instance == self.own.instance || self.former_life(presence).is_some();
-        !self.is_sole() && !is_known && presence.epoch > last && presence.epoch < self.epoch
+        !self.is_sole() && !is_known && presence.epoch > last
     }
 
     /// Whether this agent waits for an objection.
     #[must_use]
     pub fn is_claiming(&self) -> bool {
-        matches!(self.stage, Stage::Claiming { .. } | Stage::Confirming)
+        matches!(self.stage, ClaimStage::Claiming { .. } | ClaimStage::Confirming)
     }
 
     /// Whether this agent works, and this is the presence of another one that would: a twin of it.
@@ -187,17 +189,17 @@ impl Standing {
         self.is_sole() && presence.state == PresenceState::Online && presence.instance != self.own.instance
     }
 
-    /// When to call [`Standing::tick`].
+    /// When to call [`ClaimState::tick`].
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {
         match self.stage {
-            Stage::Claiming { until_ms } => Some(until_ms),
-            Stage::Asking { .. } | Stage::Confirming | Stage::Sole => None,
+            ClaimStage::Claiming { until_ms } => Some(until_ms),
+            ClaimStage::Asking { .. } | ClaimStage::Confirming | ClaimStage::Sole => None,
         }
     }
 
     /// Something came on the presence topic; nothing inside if it could not be read, or was empty.
-    pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> Verdict {
+    pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> PresenceVerdict {
         let mine = presence.is_some_and(|presence| {
             presence.instance == self.own.instance
                 && presence.session == self.session
@@ -218,64 +220,66 @@ impl Standing {
         }
         let yields = self.is_sole() && other && presence.is_some_and(|presence| self.yields_to(presence));
         match self.stage {
-            Stage::Sole if yields => Verdict::Withdraw,
-            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole if original && self.doubt => Verdict::Withdraw,
-            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole if original => {
+            ClaimStage::Sole if yields => PresenceVerdict::Withdraw,
+            ClaimStage::Claiming { .. } | ClaimStage::Confirming | ClaimStage::Sole if original && self.doubt => {
+                PresenceVerdict::Withdraw
+            }
+            ClaimStage::Claiming { .. } | ClaimStage::Confirming | ClaimStage::Sole if original => {
                 self.doubt = true;
-                Verdict::Assert
+                PresenceVerdict::Assert
             }
-            Stage::Asking { other: true } if mine && !planted!(ClaimAtOnce) => {
-                self.stage = Stage::Claiming { until_ms: now_ms + self.wait_ms };
-                Verdict::Claim
+            ClaimStage::Asking { other: true } if mine && !planted!(ClaimAtOnce) => {
+                self.stage = ClaimStage::Claiming { until_ms: now_ms + self.wait_ms };
+                PresenceVerdict::Claim
             }
-            Stage::Asking { .. } | Stage::Confirming if mine => {
-                self.stage = Stage::Sole;
-                Verdict::Settled
+            ClaimStage::Asking { .. } | ClaimStage::Confirming if mine => {
+                self.stage = ClaimStage::Sole;
+                PresenceVerdict::Settled
             }
-            Stage::Asking { other: before } => {
+            ClaimStage::Asking { other: before } => {
                 // Later news supersedes: what was online may have gone offline before we spoke.
-                self.stage = Stage::Asking { other: if presence.is_some() { other || hides } else { before } };
-                Verdict::Ignore
+                self.stage = ClaimStage::Asking { other: if presence.is_some() { other || hides } else { before } };
+                PresenceVerdict::Ignore
             }
-            Stage::Claiming { .. } | Stage::Confirming if other => Verdict::Withdraw,
-            Stage::Sole if other && planted!(YieldToTwin) => Verdict::Withdraw,
-            Stage::Sole if other && planted!(NeverObject) => Verdict::Ignore,
-            Stage::Sole if !other && !mine && planted!(LeaveOldWill) => Verdict::Ignore,
-            Stage::Claiming { .. } | Stage::Sole if mine => Verdict::Ignore,
-            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole => Verdict::Assert,
+            ClaimStage::Claiming { .. } | ClaimStage::Confirming if other => PresenceVerdict::Withdraw,
+            ClaimStage::Sole if other && planted!(YieldToTwin) => PresenceVerdict::Withdraw,
+            ClaimStage::Sole if other && planted!(NeverObject) => PresenceVerdict::Ignore,
+            ClaimStage::Sole if !other && !mine && planted!(LeaveOldWill) => PresenceVerdict::Ignore,
+            ClaimStage::Claiming { .. } | ClaimStage::Sole if mine => PresenceVerdict::Ignore,
+            ClaimStage::Claiming { .. } | ClaimStage::Confirming | ClaimStage::Sole => PresenceVerdict::Assert,
         }
     }
 
     /// Whether a newcomer of this store left this, on a topic that may have been another's by then.
     fn may_hide_another(&self, presence: &Presence) -> bool {
-        let is_its = |life: &&Life| life.instance == presence.instance;
+        let is_its = |life: &&StoreLife| life.instance == presence.instance;
         self.former.iter().chain([&self.own]).find(is_its).is_some_and(|life| life.is_newcomer)
     }
 
-    fn former_life(&self, presence: &Presence) -> Option<&Life> {
+    fn former_life(&self, presence: &Presence) -> Option<&StoreLife> {
         self.former.iter().find(|life| life.instance == presence.instance)
     }
 
     /// Another one speaks up while this agent works; whether it works too, and has the older right.
     fn yields_to(&mut self, other: &Presence) -> bool {
         let (instance, session) = (other.instance, other.session);
-        let is_same = |rival: &Rival| (rival.instance, rival.session) == (instance, session);
+        let is_same = |rival: &RivalAgent| (rival.instance, rival.session) == (instance, session);
         let spoken = match self.rival.filter(is_same) {
             Some(rival) => rival.spoken + u32::from(rival.answered),
             None => 0,
         };
-        self.rival = Some(Rival { instance, session, spoken, answered: false });
+        self.rival = Some(RivalAgent { instance, session, spoken, answered: false });
         spoken >= OBJECTIONS_MAX && (other.epoch, instance) < (self.epoch, self.own.instance)
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now_ms: Millis) -> Verdict {
+    pub fn tick(&mut self, now_ms: Millis) -> PresenceVerdict {
         match self.stage {
-            Stage::Claiming { until_ms } if now_ms >= until_ms => {
-                self.stage = Stage::Confirming;
-                Verdict::Assert
+            ClaimStage::Claiming { until_ms } if now_ms >= until_ms => {
+                self.stage = ClaimStage::Confirming;
+                PresenceVerdict::Assert
             }
-            _ => Verdict::Ignore,
+            _ => PresenceVerdict::Ignore,
         }
     }
 }
@@ -292,8 +296,8 @@ mod tests {
     const TWIN: Uuid = Uuid::from_u128(3);
     const NEWCOMER_LIFE: Uuid = Uuid::from_u128(4);
 
-    fn life(instance: Uuid) -> Life {
-        Life { instance, is_newcomer: instance == NEWCOMER_LIFE }
+    fn life(instance: Uuid) -> StoreLife {
+        StoreLife { instance, is_newcomer: instance == NEWCOMER_LIFE }
     }
 
     fn presence(instance: Uuid, session: u64, state: PresenceState) -> Presence {
@@ -309,29 +313,29 @@ mod tests {
         }
     }
 
-    fn standing() -> Standing {
-        Standing::new(life(ME), (7, 2), vec![life(FORMER)], 45_000)
+    fn standing() -> ClaimState {
+        ClaimState::new(life(ME), (7, 2), vec![life(FORMER)], 45_000)
     }
 
     /// What is heard, in order, and what each leads to; then the own presence, and what that leads to.
     #[track_caller]
-    fn check(before: &[(Uuid, u64, PresenceState)], sole: bool) -> Standing {
+    fn check(before: &[(Uuid, u64, PresenceState)], sole: bool) -> ClaimState {
         check_of(standing(), before, sole)
     }
 
     #[track_caller]
-    fn check_of(mut standing: Standing, before: &[(Uuid, u64, PresenceState)], sole: bool) -> Standing {
+    fn check_of(mut standing: ClaimState, before: &[(Uuid, u64, PresenceState)], sole: bool) -> ClaimState {
         for (instance, session, state) in before {
-            assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), Verdict::Ignore);
+            assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), PresenceVerdict::Ignore);
         }
         let verdict = standing.heard(Some(&presence(ME, 2, Online)), 0);
-        let wanted = if sole { Verdict::Settled } else { Verdict::Claim };
+        let wanted = if sole { PresenceVerdict::Settled } else { PresenceVerdict::Claim };
         assert_eq!((verdict, standing.is_sole()), (wanted, sole), "after {before:?}");
         standing
     }
 
     #[test]
-    fn host_is_away_ten_seconds_after_its_connection_broke_and_at_once_after_its_goodbye() {
+    fn host_counts_as_offline_after_ten_seconds_or_goodbye() {
         use PresenceState::{Offline, Online, Stopped};
         const SINCE: Millis = 1_000_000;
         for (state, after_ms, is_away) in [
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_have_growing_epochs_and_copies_of_a_store_each_their_own() {
+    fn epochs_grow_and_differ_between_copies() {
         assert_eq!([epoch(5_000, None, 0.5), epoch(5_000, Some(4_999), 0.0), epoch(-1, None, 0.0)], [5_000, 5_000, 0]);
         let (one, other) = (epoch(1_000, Some(5_000), 0.25), epoch(1_000, Some(5_000), 0.75));
         assert!((5_001..=6_000).contains(&one) && (5_001..=6_000).contains(&other) && one != other, "{one} {other}");
@@ -359,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_life_that_the_disk_does_not_know_is_noticed() {
+    fn unknown_later_life_is_noticed() {
         for (instance, epoch, wanted) in [
             (TWIN, 6, true),
             // The last one that it knows of, from before the machine was started anew.
             (TWIN, 5, false),
             (TWIN, 4, false),
-            // Another agent that runs at the same time, and began later.
-            (TWIN, 8, false),
+            // The clock is behind: this life's epoch, 7, is one step after 5, and the unknown one's was a longer step.
+            (TWIN, 8, true),
             (FORMER, 6, false),
             (ME, 6, false),
         ] {
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lives_of_this_place_are_over() {
+    fn only_instances_of_this_place_are_over() {
         let here = "boot 1:2";
         let text = format!(
             "{ME} {here}\n{TWIN} boot 1:3\nnonsense {here}\n{FORMER}\n{NEWCOMER_LIFE} {here} newcomer\n{FORMER} {here}\n"
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_twin_begins_at_once() {
+    fn host_without_twin_works_at_once() {
         check(&[], true);
         check(&[(ME, 1, Offline)], true);
         check(&[(ME, 1, Online)], true);
@@ -398,60 +402,63 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_waits_for_objections() {
+    fn newcomer_waits_for_objections() {
         let mut claiming = check(&[(TWIN, 1, Online)], false);
-        assert_eq!((claiming.tick(44_999), claiming.next_ms()), (Verdict::Ignore, Some(45_000)));
-        assert_eq!((claiming.tick(45_000), claiming.is_sole(), claiming.next_ms()), (Verdict::Assert, false, None));
+        assert_eq!((claiming.tick(44_999), claiming.next_ms()), (PresenceVerdict::Ignore, Some(45_000)));
+        assert_eq!(
+            (claiming.tick(45_000), claiming.is_sole(), claiming.next_ms()),
+            (PresenceVerdict::Assert, false, None)
+        );
         let mut deaf = claiming.clone();
-        assert_eq!(claiming.heard(Some(&presence(ME, 2, Online)), 45_001), Verdict::Settled);
+        assert_eq!(claiming.heard(Some(&presence(ME, 2, Online)), 45_001), PresenceVerdict::Settled);
         assert!(claiming.is_sole());
         // What comes before the own presence was only late.
-        assert_eq!(deaf.heard(Some(&presence(TWIN, 1, Online)), 90_000), Verdict::Withdraw);
+        assert_eq!(deaf.heard(Some(&presence(TWIN, 1, Online)), 90_000), PresenceVerdict::Withdraw);
         let mut claiming = check(&[(TWIN, 1, Online)], false);
-        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), Verdict::Assert);
-        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), Verdict::Withdraw);
+        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), PresenceVerdict::Assert);
+        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), PresenceVerdict::Withdraw);
     }
 
     #[test]
-    fn a_copy_that_remembers_its_original_withdraws() {
+    fn copy_withdraws_before_its_original() {
         let mut copy = check(&[(FORMER, 1, Online)], true);
         // The first time it may be what was still under way.
-        for wanted in [Verdict::Assert, Verdict::Withdraw] {
+        for wanted in [PresenceVerdict::Assert, PresenceVerdict::Withdraw] {
             assert_eq!(copy.heard(Some(&presence(FORMER, 1, Online)), 0), wanted);
         }
-        assert_eq!(check(&[], true).heard(Some(&presence(FORMER, 1, Offline)), 0), Verdict::Assert);
+        assert_eq!(check(&[], true).heard(Some(&presence(FORMER, 1, Offline)), 0), PresenceVerdict::Assert);
         // The original does not know it, and stays.
-        let mut original = Standing::new(life(FORMER), (7, 1), vec![], 45_000);
-        assert_eq!(original.heard(Some(&presence(FORMER, 1, Online)), 0), Verdict::Settled);
+        let mut original = ClaimState::new(life(FORMER), (7, 1), vec![], 45_000);
+        assert_eq!(original.heard(Some(&presence(FORMER, 1, Online)), 0), PresenceVerdict::Settled);
         let (twin, own) = (presence(ME, 2, Online), presence(FORMER, 1, Online));
         assert_eq!((original.is_twin(&twin), original.is_twin(&own)), (true, false));
-        assert_eq!(original.heard(Some(&twin), 0), Verdict::Assert);
+        assert_eq!(original.heard(Some(&twin), 0), PresenceVerdict::Assert);
     }
 
     #[test]
-    fn what_a_newcomer_left_hides_who_works() {
+    fn leftover_of_newcomer_causes_claim() {
         for state in [Online, Offline, Stopped] {
-            let after = || Standing::new(life(ME), (7, 2), vec![life(NEWCOMER_LIFE), life(FORMER)], 45_000);
+            let after = || ClaimState::new(life(ME), (7, 2), vec![life(NEWCOMER_LIFE), life(FORMER)], 45_000);
             check_of(after(), &[(NEWCOMER_LIFE, 1, state)], false);
             check_of(after(), &[(FORMER, 1, state)], true);
             check_of(after(), &[(ME, 1, state)], true);
         }
         // The same of this life, before it has worked.
         let heard = |is_newcomer| {
-            let mut standing = Standing::new(Life { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
-            assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), Verdict::Ignore);
+            let mut standing = ClaimState::new(StoreLife { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
+            assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), PresenceVerdict::Ignore);
             standing.heard(Some(&presence(ME, 2, Online)), 0)
         };
-        assert_eq!([heard(false), heard(true)], [Verdict::Settled, Verdict::Claim]);
+        assert_eq!([heard(false), heard(true)], [PresenceVerdict::Settled, PresenceVerdict::Claim]);
     }
 
     /// Two that work, whose messages both hear in one order.
     #[test]
-    fn of_two_that_work_the_later_leaves() {
+    fn later_of_two_twins_leaves() {
         let of = |instance, epoch| Presence { epoch, ..presence(instance, 2, Online) };
         let sole = |instance, epoch| {
-            let mut standing = Standing::new(life(instance), (epoch, 2), vec![], 45_000);
-            assert_eq!(standing.heard(Some(&of(instance, epoch)), 0), Verdict::Settled);
+            let mut standing = ClaimState::new(life(instance), (epoch, 2), vec![], 45_000);
+            assert_eq!(standing.heard(Some(&of(instance, epoch)), 0), PresenceVerdict::Settled);
             standing
         };
         for epochs in [[5, 6], [6, 5], [5, 5]] {
@@ -462,8 +469,8 @@ mod tests {
                 let speaker = turn % 2;
                 for (index, standing) in both.iter_mut().enumerate() {
                     let verdict = standing.heard(Some(&of(lives[speaker].0, lives[speaker].1)), 0);
-                    assert_eq!(verdict == Verdict::Ignore, index == speaker);
-                    if verdict == Verdict::Withdraw {
+                    assert_eq!(verdict == PresenceVerdict::Ignore, index == speaker);
+                    if verdict == PresenceVerdict::Withdraw {
                         withdrawn.push((lives[index].0, turn));
                     }
                 }
@@ -477,35 +484,35 @@ mod tests {
         // One that comes again and again withdraws each time, and never counts as one that works.
         let mut standing = sole(TWIN, 9);
         for session in 1..20 {
-            assert_eq!(standing.heard(Some(&presence(ME, session, Online)), 0), Verdict::Assert);
-            assert_eq!(standing.heard(Some(&of(TWIN, 9)), 0), Verdict::Ignore);
+            assert_eq!(standing.heard(Some(&presence(ME, session, Online)), 0), PresenceVerdict::Assert);
+            assert_eq!(standing.heard(Some(&of(TWIN, 9)), 0), PresenceVerdict::Ignore);
         }
     }
 
     #[test]
-    fn one_that_works_objects_and_overwrites_stale_wills() {
+    fn working_agent_objects_and_overwrites_stale_wills() {
         for (instance, session, state) in
             [(TWIN, 9, Online), (TWIN, 9, Stopped), (ME, 1, Offline), (ME, 2, Offline), (FORMER, 1, Offline)]
         {
             let mut sole = check(&[], true);
-            assert_eq!(sole.heard(Some(&presence(instance, session, state)), 0), Verdict::Assert, "{state:?}");
-            assert_eq!(sole.heard(Some(&presence(ME, 2, Online)), 0), Verdict::Ignore);
+            assert_eq!(sole.heard(Some(&presence(instance, session, state)), 0), PresenceVerdict::Assert, "{state:?}");
+            assert_eq!(sole.heard(Some(&presence(ME, 2, Online)), 0), PresenceVerdict::Ignore);
         }
-        assert_eq!(check(&[], true).heard(None, 0), Verdict::Assert);
+        assert_eq!(check(&[], true).heard(None, 0), PresenceVerdict::Assert);
     }
 
     /// Two agents on one topic, whose messages both hear in one order.
     #[test]
-    fn of_two_that_start_together_at_most_one_works() {
-        let mut agents = [(ME, standing()), (TWIN, Standing::new(life(TWIN), (7, 2), vec![life(FORMER)], 45_000))];
+    fn at_most_one_of_two_newcomers_works() {
+        let mut agents = [(ME, standing()), (TWIN, ClaimState::new(life(TWIN), (7, 2), vec![life(FORMER)], 45_000))];
         let mut topic: std::collections::VecDeque<_> = [ME, TWIN].into();
         let mut withdrawn = vec![];
         while let Some(speaker) = topic.pop_front() {
             for (agent, standing) in &mut agents {
                 match standing.heard(Some(&presence(speaker, 2, Online)), 0) {
-                    Verdict::Assert => topic.push_back(*agent),
-                    Verdict::Withdraw => withdrawn.push(*agent),
-                    Verdict::Ignore | Verdict::Settled | Verdict::Claim => {}
+                    PresenceVerdict::Assert => topic.push_back(*agent),
+                    PresenceVerdict::Withdraw => withdrawn.push(*agent),
+                    PresenceVerdict::Ignore | PresenceVerdict::Settled | PresenceVerdict::Claim => {}
                 }
             }
         }

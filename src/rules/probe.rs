@@ -1,7 +1,7 @@
-//! One probe of a unit: what is wrong with it, where it leads, when it is tried, and what its answers come to.
+//! One probe of a unit: its validation, its address, its schedule, and how its results count.
 //!
-//! A [`Watch`] is told each answer and says whether that is news. What the news means for the unit is the planner's
-//! business ([`super::plan`]).
+//! A [`ProbeCounter`] takes each result and says whether the probe's state has changed. The planner decides what that means for the unit
+//! ([`super::plan`]).
 
 use core::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use muster_topics::{
     unit::Spec,
 };
 
-use super::lease;
+use super::port_lease;
 
 /// The shortest interval: each attempt may be a process of its own, and nobody needs to know sooner.
 pub const INTERVAL_MIN_MS: u64 = 100;
@@ -38,7 +38,7 @@ const EAGER_MAX_MS: u64 = 1_000;
 
 /// What a probe has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProbeVerdict {
     /// It has succeeded.
     Passed,
     /// It has not succeeded yet, of one that is coming up; why, as of its last answer.
@@ -49,7 +49,7 @@ pub enum Verdict {
 
 /// How the answers to one probe count.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Watch {
+pub struct ProbeCounter {
     interval_ms: u64,
     failures: u32,
     successes: u32,
@@ -58,11 +58,11 @@ pub struct Watch {
     /// How many answers of one kind there were in a row.
     good: u32,
     bad: u32,
-    told: Option<Verdict>,
+    told: Option<ProbeVerdict>,
     wait_ms: u64,
 }
 
-impl Watch {
+impl ProbeCounter {
     /// For a probe of a unit that is `coming` up and waits for this, or of one that is up. `random`, from 0 to 1,
     /// spreads what many units ask for the first time.
     #[must_use]
@@ -87,25 +87,25 @@ impl Watch {
     }
 
     /// Takes in an answer; what it has come to, if that is news.
-    pub fn answered(&mut self, answer: Result<(), String>) -> Option<Verdict> {
+    pub fn answered(&mut self, answer: Result<(), String>) -> Option<ProbeVerdict> {
         let verdict = match answer {
             Ok(()) => {
                 (self.good, self.bad) = (self.good.saturating_add(1), 0);
-                (self.good >= self.successes).then_some(Verdict::Passed)
+                (self.good >= self.successes).then_some(ProbeVerdict::Passed)
             }
             Err(why) => {
                 (self.good, self.bad) = (0, self.bad.saturating_add(1));
                 match self.coming {
-                    true => Some(Verdict::Pending(why)),
-                    false => (self.bad >= self.failures).then_some(Verdict::Failed(why)),
+                    true => Some(ProbeVerdict::Pending(why)),
+                    false => (self.bad >= self.failures).then_some(ProbeVerdict::Failed(why)),
                 }
             }
         };
-        self.coming &= verdict != Some(Verdict::Passed);
+        self.coming &= verdict != Some(ProbeVerdict::Passed);
         self.wait_ms = self.next_wait_ms();
         let is_news = match (&self.told, &verdict) {
             // Why it still fails is told once.
-            (Some(Verdict::Failed(_)), Some(Verdict::Failed(_))) | (_, None) => false,
+            (Some(ProbeVerdict::Failed(_)), Some(ProbeVerdict::Failed(_))) | (_, None) => false,
             (told, verdict) => told != verdict,
         };
         if is_news {
@@ -187,7 +187,7 @@ fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(String)) {
     if argv.len() > ARGV_MAX || argv.iter().any(|word| word.len() > WORD_MAX_BYTES || word.contains('\0')) {
         complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL"));
     }
-    for (word, wrong) in lease::wrong_placeholders(argv, spec) {
+    for (word, wrong) in port_lease::wrong_placeholders(argv, spec) {
         complain(format!("exec: word {word} says {wrong}"));
     }
 }
@@ -276,21 +276,21 @@ mod tests {
     /// `+` is a good answer, a letter a bad one for that reason; what each comes to: `.` is no news.
     #[track_caller]
     fn check_answers(probe: &Probe, coming: bool, answers: &str, wanted: &str) {
-        let mut watch = Watch::new(probe, coming, 0.0);
+        let mut watch = ProbeCounter::new(probe, coming, 0.0);
         let told = answers.chars().map(|answer| {
             let answer = if answer == '+' { Ok(()) } else { Err(answer.to_string()) };
             match watch.answered(answer) {
                 None => ".".to_owned(),
-                Some(Verdict::Passed) => "+".to_owned(),
-                Some(Verdict::Pending(why)) => format!("?{why}"),
-                Some(Verdict::Failed(why)) => format!("!{why}"),
+                Some(ProbeVerdict::Passed) => "+".to_owned(),
+                Some(ProbeVerdict::Pending(why)) => format!("?{why}"),
+                Some(ProbeVerdict::Failed(why)) => format!("!{why}"),
             }
         });
         assert_eq!(told.collect::<Vec<_>>().join(" "), wanted, "{answers}");
     }
 
     #[test]
-    fn what_answers_come_to() {
+    fn probe_results_change_state_by_thresholds() {
         let usual = probe(|_| ());
         check_answers(&usual, false, "+++", "+ . .");
         check_answers(&usual, false, "ab+abab+", ". . + . . !a . +");
@@ -301,15 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_up_says_why_it_has_not_yet_and_does_not_fail() {
+    fn starting_probe_reports_reason_without_failing() {
         let usual = probe(|_| ());
         check_answers(&usual, true, "aaab+aaa", "?a . . ?b + . . !a");
         check_answers(&probe(|probe| probe.successes = 2), true, "+a++", ". ?a . +");
     }
 
     #[test]
-    fn what_comes_up_is_asked_often() {
-        let mut watch = Watch::new(&probe(|_| ()), true, 0.9);
+    fn starting_unit_is_probed_often() {
+        let mut watch = ProbeCounter::new(&probe(|_| ()), true, 0.9);
         let mut waits = vec![watch.wait_ms()];
         for answer in
             [Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new())]
@@ -323,7 +323,7 @@ mod tests {
         watch.answered(Err(String::new()));
         assert_eq!(watch.wait_ms(), 10_000, "it was up");
         // Not less often than it was asked for.
-        let mut watch = Watch::new(&probe(|probe| probe.interval_ms = 150), true, 0.0);
+        let mut watch = ProbeCounter::new(&probe(|probe| probe.interval_ms = 150), true, 0.0);
         for _ in 0..3 {
             watch.answered(Err(String::new()));
         }
@@ -331,38 +331,38 @@ mod tests {
     }
 
     #[test]
-    fn many_units_are_not_asked_at_once() {
-        let wait = |random| Watch::new(&probe(|_| ()), false, random).wait_ms();
+    fn probes_of_many_units_are_spread() {
+        let wait = |random| ProbeCounter::new(&probe(|_| ()), false, random).wait_ms();
         assert_eq!((wait(0.0), wait(0.5), wait(1.0)), (0, 5_000, 10_000));
     }
 
     proptest! {
         #[test]
-        fn it_is_told_only_what_is_so(
+        fn probe_reports_only_changes(
             answers in prop::collection::vec(any::<bool>(), 0..60),
             failures in 1u32..5,
             successes in 1u32..5,
             coming in any::<bool>(),
         ) {
-            let mut watch = Watch::new(&probe(|probe| (probe.failures, probe.successes) = (failures, successes)), coming, 0.5);
-            let mut told: Option<Verdict> = None;
+            let mut watch = ProbeCounter::new(&probe(|probe| (probe.failures, probe.successes) = (failures, successes)), coming, 0.5);
+            let mut told: Option<ProbeVerdict> = None;
             for (index, good) in answers.iter().enumerate() {
                 let news = watch.answered(if *good { Ok(()) } else { Err("no".to_owned()) });
                 let row = answers[..=index].iter().rev().take_while(|answer| *answer == good).count();
                 prop_assert!(news.is_none() || news != told, "told twice");
                 match &news {
-                    Some(Verdict::Passed) => prop_assert!(*good && row >= successes as usize),
-                    Some(Verdict::Failed(_)) => prop_assert!(!good && row >= failures as usize),
-                    Some(Verdict::Pending(_)) => prop_assert!(!good && coming && told != Some(Verdict::Passed)),
+                    Some(ProbeVerdict::Passed) => prop_assert!(*good && row >= successes as usize),
+                    Some(ProbeVerdict::Failed(_)) => prop_assert!(!good && row >= failures as usize),
+                    Some(ProbeVerdict::Pending(_)) => prop_assert!(!good && coming && told != Some(ProbeVerdict::Passed)),
                     None => {}
                 }
                 told = news.or(told);
                 // Enough of a kind are never left untold.
                 if *good && row >= successes as usize {
-                    prop_assert_eq!(&told, &Some(Verdict::Passed));
+                    prop_assert_eq!(&told, &Some(ProbeVerdict::Passed));
                 }
                 if !good && row >= failures as usize {
-                    prop_assert!(matches!(told, Some(Verdict::Failed(_) | Verdict::Pending(_))));
+                    prop_assert!(matches!(told, Some(ProbeVerdict::Failed(_) | ProbeVerdict::Pending(_))));
                 }
                 prop_assert!((INTERVAL_MIN_MS..=10_000).contains(&watch.wait_ms()));
             }

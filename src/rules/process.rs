@@ -1,4 +1,4 @@
-//! Whether a process can be started from a spec at all.
+//! Validates the spec of a process.
 
 use std::collections::BTreeMap;
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_can_be_given() {
+    fn valid_process_specs_are_accepted() {
         use serde_json::json;
         check_fields(json!({}), None);
         check_fields(json!({"cwd": "/srv", "limits": {"memory_bytes": 1_048_576, "cpu": 0.5, "pids": 1}}), None);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_daemon_runs_in_a_container() {
+    fn yuno_in_container_must_be_a_daemon() {
         use serde_json::json;
         let daemon = json!({
             "container": "default/shop", "args": ["/bin/sleep", "5"], "transient": true, "restart": "never", "rollback": "never",
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_process_can_be_made_of() {
+    fn invalid_process_specs_are_refused() {
         use serde_json::json;
         for (fields, complaint) in [
             (json!({"args": ["", "a\0b"]}), "argument 2"),

@@ -1,10 +1,10 @@
-//! What a realm comes to: what it says itself, and what it has from its parents.
+//! Resolves realms: a realm's own settings, and those inherited from its parents.
 //!
-//! The console and each host resolve realms by the same functions. A name of which nothing was ever said is a
-//! realm that says nothing: whether there is such a realm is asked elsewhere.
+//! The console and each host resolve realms by the same functions. An unknown name counts as a
+//! realm without settings: whether a realm exists is checked elsewhere.
 //!
-//! **Invariant: realms have no cycles.** [`Realms::check`] refuses what would close one, and a walk upwards ends
-//! after [`PARENTS_MAX`] steps whatever there is.
+//! **Invariant: realms have no cycles.** [`Realms::check`] refuses an edge that would close one, and a walk upwards ends
+//! after [`PARENTS_MAX`] steps in any case.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ pub struct Realms(BTreeMap<Name, Realm>);
 
 /// What a realm comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedRealm {
     /// Where its global endpoints listen.
     pub bind: IpAddr,
     /// Its ports.
@@ -33,7 +33,7 @@ pub struct Resolved {
     pub lineage: Vec<Name>,
 }
 
-impl Resolved {
+impl ResolvedRealm {
     /// Where an endpoint listens.
     #[must_use]
     pub fn address(&self, global: bool) -> IpAddr {
@@ -90,10 +90,10 @@ impl Realms {
 
     /// What a realm comes to.
     #[must_use]
-    pub fn resolve(&self, name: &Name) -> Resolved {
+    pub fn resolve(&self, name: &Name) -> ResolvedRealm {
         let lineage = self.lineage(name);
         let known = || lineage.iter().filter_map(|name| self.get(name));
-        Resolved {
+        ResolvedRealm {
             bind: known().find_map(|realm| realm.bind).unwrap_or(BIND),
             ports: known().find_map(|realm| realm.ports).unwrap_or_default(),
             disabled: known().find(|realm| realm.disabled).map(|realm| realm.name.clone()),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_open_comes_from_the_nearest_parent_that_says_it() {
+    fn settings_are_inherited_from_nearest_parent() {
         check("default", "127.0.0.1", "11100-11199", None, "default");
         check("land", "10.1.2.3", "500-509", None, "land");
         check("town", "10.1.2.3", "500-509", Some("town"), "town land");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn realm_address_is_resolved() {
         for (realm, global, address, reached_at) in [
             ("default", false, "127.0.0.1", "127.0.0.1"),
             ("land", false, "127.0.0.1", "127.0.0.1"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_faults_are_reported_at_once() {
         check_wrong(&realm("new<shop", |_| ()), &[]);
         check_wrong(&realm("new<default", |_| ()), &[]);
         check_wrong(&realm("new<none", |_| ()), &["no realm none"]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_walk_is_endless() {
+    fn walk_over_cycle_ends() {
         let ring: Realms = [realm("a<b", |_| ()), realm("b<a", |_| ())].into_iter().collect();
         assert_eq!(ring.lineage(&name("a")), [name("a"), name("b")]);
         let mut deep = Realms::default();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_go_before_those_below_them() {
+    fn parents_come_before_children() {
         let chain = realms().chain(&name("shop"));
         assert_eq!(chain.iter().map(|realm| realm.name.as_str()).collect::<Vec<_>>(), ["land", "town", "shop"]);
         assert_eq!(realms().children(&name("town")), [&name("shop")]);

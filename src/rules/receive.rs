@@ -1,10 +1,11 @@
-//! What a message from the console comes to on a host, once its signature is known to be good.
+//! Checks a message from the console on a host, once its signature is verified.
 //!
-//! Whatever is dated moves the host's time ahead ([`KnownTime::saw`]), a command after it was judged: otherwise one that
-//! is dated far ahead would be a witness for itself.
+//! Every signed date moves the host's time ahead ([`KnownTime::saw`]), that of a command only after it was checked: otherwise a date
+//! far ahead would vouch for itself.
 
 use std::collections::BTreeSet;
 
+use muster_fault::planted;
 use muster_topics::{
     Millis,
     ack::Ack,
@@ -13,10 +14,9 @@ use muster_topics::{
 };
 
 use super::{
-    authorise::{self, Channel, Judge, Verdict},
+    authorise::{self, CommandSource, CommandVerdict, JudgeContext},
     time::KnownTime,
 };
-use crate::fault::planted;
 
 /// The longest time that a refresh may be put off.
 const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
@@ -28,21 +28,26 @@ const KEEP_SIGNED_MS: Millis = 3_600_000;
 
 /// Judges a command. `judge.time` is `time` as it was before.
 #[must_use]
-pub fn command(command: Command, channel: Channel, judge: &Judge<'_>, time: &mut KnownTime) -> Verdict {
+pub fn command(
+    command: Command,
+    channel: CommandSource,
+    judge: &JudgeContext<'_>,
+    time: &mut KnownTime,
+) -> CommandVerdict {
     let issued_ms = command.issued_ms;
     let verdict = authorise::check(command, channel, judge);
     if !planted!(ForgetSignedTime) {
         time.saw(issued_ms, judge.clock_ms);
     }
     match verdict {
-        Verdict::Refused(..) if planted!(RefuseInSilence) => Verdict::NotMine,
+        CommandVerdict::Refused(..) if planted!(RefuseInSilence) => CommandVerdict::NotMine,
         verdict => verdict,
     }
 }
 
 /// What an acknowledgement comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acknowledged {
+pub enum AckEffect {
     /// It is for another host.
     NotMine,
     /// What it names is forgotten.
@@ -53,15 +58,15 @@ pub enum Acknowledged {
 }
 
 /// Takes an acknowledgement. `kept_ms` is the signed time that is stored.
-pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_ms: Millis) -> Acknowledged {
+pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_ms: Millis) -> AckEffect {
     if ack.host != me {
-        return Acknowledged::NotMine;
+        return AckEffect::NotMine;
     }
     if !planted!(ForgetSignedTime) {
         time.saw(ack.issued_ms, clock_ms);
     }
     let store = !ack.reports.is_empty() || time.signed_ms() - kept_ms > KEEP_SIGNED_MS;
-    Acknowledged::Forget { store }
+    AckEffect::Forget { store }
 }
 
 /// Requests that are remembered: those of days, for a host whose console has nothing to mend.
@@ -71,9 +76,9 @@ const REFRESHES_MAX: usize = 64;
 /// each is good once. The latest alone would do, if no console's clock was ever set back: what it asked for then would
 /// be taken for old until its clock is where it was.
 #[derive(Clone, Debug, Default)]
-pub struct Refreshes(BTreeSet<Millis>);
+pub struct RefreshHistory(BTreeSet<Millis>);
 
-impl Refreshes {
+impl RefreshHistory {
     /// Whether a request is a new one; if so, it counts as taken.
     fn is_new(&mut self, issued_ms: Millis) -> bool {
         let forgotten = self.0.len() >= REFRESHES_MAX && self.0.first().is_some_and(|oldest_ms| issued_ms < *oldest_ms);
@@ -89,7 +94,12 @@ impl Refreshes {
 }
 
 /// Takes a request to tell everything anew: within how long, or nothing if it is a repetition.
-pub fn refresh(refresh: &Refresh, taken: &mut Refreshes, time: &mut KnownTime, clock_ms: Millis) -> Option<Millis> {
+pub fn refresh(
+    refresh: &Refresh,
+    taken: &mut RefreshHistory,
+    time: &mut KnownTime,
+    clock_ms: Millis,
+) -> Option<Millis> {
     if !taken.is_new(refresh.issued_ms) {
         return None;
     }
@@ -99,7 +109,7 @@ pub fn refresh(refresh: &Refresh, taken: &mut Refreshes, time: &mut KnownTime, c
 
 /// What becomes of a command that an earlier life of the agent left unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resumed {
+pub enum ResumedCommand {
     /// Nothing of it was begun: it is, or waits again.
     Anew,
     /// A program, which may run still: its shim knows, and what no shim knows of is lost.
@@ -114,17 +124,17 @@ pub enum Resumed {
 
 /// What becomes of an unfinished command; `verb` is nothing if it cannot be read any more.
 #[must_use]
-pub fn resume(verb: Option<&Verb>, queued: bool) -> Resumed {
+pub fn resume(verb: Option<&Verb>, queued: bool) -> ResumedCommand {
     match verb {
         // Nothing of it was begun before its answer was stored.
-        Some(Verb::Exec(exec)) if exec.daemon => Resumed::Anew,
-        Some(Verb::Exec(_) | Verb::Batch(_)) if queued || planted!(RunLostAgain) => Resumed::Anew,
-        Some(Verb::Exec(_) | Verb::Batch(_)) if planted!(GiveUpUnfinished) => Resumed::Lost,
-        Some(Verb::Exec(_) | Verb::Batch(_)) => Resumed::LookedUp,
-        Some(Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitStats { .. }) => Resumed::AskedAgain,
-        Some(Verb::UnitFollow { .. }) => Resumed::Over,
+        Some(Verb::Exec(exec)) if exec.daemon => ResumedCommand::Anew,
+        Some(Verb::Exec(_) | Verb::Batch(_)) if queued || planted!(RunLostAgain) => ResumedCommand::Anew,
+        Some(Verb::Exec(_) | Verb::Batch(_)) if planted!(GiveUpUnfinished) => ResumedCommand::Lost,
+        Some(Verb::Exec(_) | Verb::Batch(_)) => ResumedCommand::LookedUp,
+        Some(Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitStats { .. }) => ResumedCommand::AskedAgain,
+        Some(Verb::UnitFollow { .. }) => ResumedCommand::Over,
         // What a yuno's own command does nobody knows here, and so not whether it may be done twice.
-        Some(_) | None => Resumed::Lost,
+        Some(_) | None => ResumedCommand::Lost,
     }
 }
 
@@ -140,8 +150,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refresh_is_good_once_whatever_the_consoles_clock_does() {
-        let mut taken = Refreshes::default();
+    fn refresh_is_accepted_once() {
+        let mut taken = RefreshHistory::default();
         let times = [1_000, 1_000, 2_000, 1_500, 1_500, 1_000];
         assert_eq!(times.map(|at| taken.is_new(at)), [true, false, true, true, false, false]);
         let many = 10_000..10_000 + 2 * REFRESHES_MAX as Millis;

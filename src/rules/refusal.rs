@@ -1,18 +1,18 @@
-//! Why something is not even begun.
+//! Reasons for which a command is refused.
 
 use muster_topics::outcome::{RefusalCode, Status};
 
 /// Why something is not even begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct CommandRefusal {
     /// Why, for programs.
     pub code: RefusalCode,
     /// Why, for people.
     pub message: String,
 }
 
-impl Refusal {
+impl CommandRefusal {
     /// A refusal for a reason.
     #[must_use]
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
@@ -20,8 +20,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<CommandRefusal> for Status {
+    fn from(refusal: CommandRefusal) -> Self {
         Self::Refused { code: refusal.code, message: refusal.message }
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a config is what a JSON Schema wants.
+//! Validates a config against a JSON Schema.
 //!
 //! All drafts from 4 to 2020-12. References lead within the schema or to the drafts' own documents: nothing is ever
-//! fetched. `format` and the `content…` keywords are notes and not rules, as the standard has it.
+//! downloaded. `format` and the `content…` keywords are annotations, as the standard says.
 
 use std::error::Error;
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_complaint_has_its_pointer() {
+    fn each_error_has_its_pointer() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_checked_and_not_told() {
+    fn secrets_are_validated_and_masked() {
         for (rule, words) in [
             (json!({"type": "integer"}), "/p: want integer, but got string"),
             (json!({"minLength": 20}), "/p: has less than 20"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schema() {
+    fn invalid_schema_is_refused() {
         for (schema, words) in [
             (json!({"type": "colour"}), "/type"),
             (json!({"properties": []}), "/properties"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_leads_in_circles_comes_to_an_end() {
+    fn recursive_schema_terminates() {
         let schema = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
         assert!(check_schema(&schema).is_err() || check(&schema, &json!({})).len() == 1);
         let tree = json!({"properties": {"left": {"$ref": "#"}, "n": {"type": "integer"}}});
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_complaining() {
+    fn errors_are_limited() {
         let document: Vec<_> = (0..100).map(|n| n.to_string()).collect();
         assert_eq!(check(&json!({"items": {"type": "integer"}}), &json!(document)).len(), COMPLAINTS_MAX);
     }

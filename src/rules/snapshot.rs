@@ -1,7 +1,6 @@
-//! How units differ from a snapshot, and what to make of them to go back to it.
+//! Compares units with a snapshot, and computes the edits that go back to it.
 //!
-//! **Invariant: what is the same is not touched.** A restart on demand since is no difference: nobody wants a process
-//! replaced because it was replaced before.
+//! **Invariant: a unit that matches is not touched.** A restart on demand since the snapshot is no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +12,14 @@ use muster_topics::{
 
 /// What a unit should be, as a snapshot has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pinned {
+pub struct SnapshotUnit {
     /// What it should be.
     pub spec: Spec,
     /// Whether it should run.
     pub run: Run,
 }
 
-impl Pinned {
+impl SnapshotUnit {
     /// What to make of a unit so that it is this again.
     #[must_use]
     pub fn after(&self, now: Option<&Spec>) -> Self {
@@ -35,7 +34,7 @@ impl Pinned {
 
 /// How each unit that is `now` differs from what it was `then`.
 #[must_use]
-pub fn diff(then: &BTreeMap<UnitName, Pinned>, now: &BTreeMap<UnitName, Pinned>) -> Vec<UnitDiff> {
+pub fn diff(then: &BTreeMap<UnitName, SnapshotUnit>, now: &BTreeMap<UnitName, SnapshotUnit>) -> Vec<UnitDiff> {
     let names: BTreeSet<&UnitName> = then.keys().chain(now.keys()).collect();
     let differences = names.into_iter().filter_map(|unit| {
         let difference = match (then.get(unit), now.get(unit)) {
@@ -51,7 +50,7 @@ pub fn diff(then: &BTreeMap<UnitName, Pinned>, now: &BTreeMap<UnitName, Pinned>)
 
 /// How one unit differs.
 #[must_use]
-pub fn difference(then: &Pinned, now: &Pinned) -> Difference {
+pub fn difference(then: &SnapshotUnit, now: &SnapshotUnit) -> Difference {
     let goal = then.after(Some(&now.spec));
     if goal == *now {
         return Difference::Same;
@@ -79,18 +78,18 @@ mod tests {
 
     use super::*;
 
-    fn pinned(run: Run, change: impl FnOnce(&mut YunoSpec)) -> Pinned {
+    fn pinned(run: Run, change: impl FnOnce(&mut YunoSpec)) -> SnapshotUnit {
         let artifact = json!({ "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1" });
         let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
         change(&mut spec);
-        Pinned { spec: Spec::Yuno(spec), run }
+        SnapshotUnit { spec: Spec::Yuno(spec), run }
     }
 
     fn same(_: &mut YunoSpec) {}
 
     /// How a unit that runs differs from one that ran, with a restart between.
     #[track_caller]
-    fn check(then: Pinned, now: Pinned, wanted: Option<(&[&str], Option<Run>, bool)>) {
+    fn check(then: SnapshotUnit, now: SnapshotUnit, wanted: Option<(&[&str], Option<Run>, bool)>) {
         let wanted = wanted.map_or(Difference::Same, |(fields, run, restarts)| Difference::Changed {
             fields: fields.iter().map(|field| (*field).to_owned()).collect(),
             run,
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn differences() {
+    fn changed_fields_are_listed() {
         let then = || pinned(Run::Running, |spec| spec.restart_epoch = 3);
         check(then(), then(), None);
         check(then(), pinned(Run::Running, |spec| spec.restart_epoch = 9), None);
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_are_not_in_both() {
+    fn units_in_only_one_side_are_listed() {
         let map =
             |names: &[&str]| names.iter().map(|name| (name.parse().unwrap(), pinned(Run::Running, same))).collect();
         let seen: Vec<_> = diff(&map(&["a/a", "a/b"]), &map(&["a/b", "a/c"]))
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_made_again() {
+    fn snapshot_restores_the_spec() {
         let now = pinned(Run::Running, |spec| spec.restart_epoch = 9);
         let goal = pinned(Run::Stopped, |spec| spec.args.push("x".to_owned())).after(Some(&now.spec));
         let Spec::Yuno(spec) = &goal.spec else { panic!("a yuno") };

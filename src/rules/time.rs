@@ -1,15 +1,14 @@
-//! What time it is, for a host whose clock may be wrong: the latest of its clock, of the moment
-//! that this program was built, and of the latest signed time that it has seen. So a host without a
-//! clock battery still refuses what has expired.
+//! The time of a host whose clock may be wrong: the latest of its clock, of the build
+//! date of this program, and of the latest signed date that it has received. So a host without a
+//! clock battery still refuses expired commands.
 //!
-//! A console whose clock was ahead has signed times that have not come yet. Nothing that it signs after its clock was put right shows by
-//! itself that it is later, for whoever owns the broker can bring what is old once more. An acknowledgement of a heartbeat
-//! does: it was made after that heartbeat. So a host goes back to what such a one says ([`KnownTime::heard_fresh`]), and until it has
-//! heard one it leaves unanswered what has expired by signed times alone ([`KnownTime::is_sure`]).
+//! A console whose clock was ahead has signed dates in the future. A later message with an earlier date proves
+//! nothing, because whoever owns the broker can replay old messages. An acknowledgement of a heartbeat
+//! does: it was made after that heartbeat. So a host goes back to the date of such an acknowledgement ([`KnownTime::heard_fresh`]), and until
+//! it has received one it does not answer commands that have expired by signed dates alone ([`KnownTime::is_sure`]).
 
+use muster_fault::planted;
 use muster_topics::Millis;
-
-use crate::fault::planted;
 
 /// When this program was built, as its packager says (`SOURCE_DATE_EPOCH`); otherwise a time before
 /// its first release.
@@ -60,12 +59,12 @@ const ASK_MS: Millis = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTime {
     signed_ms: Millis,
-    way_back: Option<WayBack>,
+    way_back: Option<ReturnToTime>,
 }
 
 /// How a host finds back from a signed time that was ahead. Its own times are of a clock that only goes forward: milliseconds of this life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct WayBack {
+struct ReturnToTime {
     /// Now.
     life_ms: Millis,
     /// The console's latest fresh word, and when it came.
@@ -84,13 +83,13 @@ impl KnownTime {
     /// The same for a host that can go back.
     #[must_use]
     pub fn with_way_back(self) -> Self {
-        Self { way_back: Some(WayBack::default()), ..self }
+        Self { way_back: Some(ReturnToTime::default()), ..self }
     }
 
     /// As it is at this time of the agent's life.
     #[must_use]
     pub fn at(self, life_ms: Millis) -> Self {
-        Self { way_back: self.way_back.map(|back| WayBack { life_ms, ..back }), ..self }
+        Self { way_back: self.way_back.map(|back| ReturnToTime { life_ms, ..back }), ..self }
     }
 
     /// Whether the signed time is no later than the console's latest fresh word allows.
@@ -178,21 +177,21 @@ mod tests {
     const DAY: Millis = 24 * 3_600_000;
 
     #[test]
-    fn the_latest_witness_counts() {
+    fn known_time_is_the_latest_witness() {
         assert_eq!(KnownTime::new(0).now_ms(UNSET), BUILD_MS);
         assert_eq!(KnownTime::new(BUILD_MS + 5).now_ms(UNSET), BUILD_MS + 5);
         assert_eq!(KnownTime::new(BUILD_MS + 5).now_ms(BUILD_MS + 9), BUILD_MS + 9);
     }
 
     #[test]
-    fn a_host_whose_clock_was_never_set_learns_the_time() {
+    fn unset_clock_follows_signed_time() {
         let mut time = KnownTime::new(0);
         time.saw(BUILD_MS + 400 * DAY, UNSET);
         assert_eq!(time.now_ms(UNSET), BUILD_MS + 400 * DAY);
     }
 
     #[test]
-    fn a_console_far_in_the_future_does_not_move_a_set_clock() {
+    fn date_far_ahead_does_not_move_set_clock() {
         let clock_ms = BUILD_MS + DAY;
         let mut time = KnownTime::new(0);
         time.saw(clock_ms + AHEAD_MAX_MS + 1, clock_ms);
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_time_that_was_ahead_goes_back_to_the_consoles_fresh_word() {
+    fn fresh_acknowledgement_takes_time_back() {
         let clock_ms = BUILD_MS + 10 * DAY;
         let mut time = KnownTime::new(clock_ms + DAY).with_way_back().at(1_000);
         assert!(!time.is_sure(), "nobody has said so in this life");
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_word_of_more_than_a_day_ahead_is_not_believed() {
+    fn fresh_acknowledgement_a_day_ahead_is_ignored() {
         let clock_ms = BUILD_MS + 10 * DAY;
         let mut time = KnownTime::new(clock_ms).with_way_back().at(1_000);
         assert_eq!(time.heard_fresh(clock_ms + AHEAD_MAX_MS + 1, clock_ms, DAY), None);
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_cannot_be_true_is_known_by_when_it_was_received() {
+    fn impossible_time_is_dated_by_receipt() {
         let now_ms = BUILD_MS + 400 * DAY;
         for (host_ms, can_be) in [
             (now_ms, true),
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_build_is_read_from_digits() {
+    fn build_date_parses_from_digits() {
         assert_eq!(parse_seconds(b"1767225600") * 1000, FIRST_MS);
     }
 

@@ -1,7 +1,7 @@
-//! What comes in, made ready for the writer: which series, which times, which values. Pure.
+//! Prepares incoming points for the writer: sorts them into series, and validates them. Pure.
 //!
-//! Points come from hosts, so each is checked, and what cannot be kept is left out and counted rather
-//! than refused with the rest of its batch: an agent would send that batch again for ever.
+//! Points come from hosts, so each is checked, and an invalid one is left out and counted rather
+//! than refused with the rest of its batch: an agent would send that batch again forever.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,10 +11,12 @@ use std::{
 use muster_topics::{Millis, metric::Point};
 
 use super::{
-    Column, Summary, chunk,
+    chunk,
     key::{self, Hour},
+    points::SeriesColumn,
     span, thin,
 };
+use muster_promql::StretchSummary;
 
 /// The label that stands for the name in selectors, so no tag may be called so.
 pub(super) const NAME_LABEL: &str = "__name__";
@@ -28,7 +30,7 @@ const TEXT_MAX_BYTES: usize = 1024;
 
 /// What tells a series from every other one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
+pub(super) struct SeriesIdentity {
     /// `measurement_field`.
     pub(super) name: String,
     /// A JSON object with sorted names.
@@ -37,7 +39,7 @@ pub(super) struct Identity {
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct BatchSample {
     /// Which of the batch's series.
     pub(super) series: usize,
     /// When.
@@ -48,13 +50,13 @@ pub(super) struct Sample {
 
 /// Many points of a series in one hour, sealed already.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SealedRun {
     /// Which of the batch's series.
     pub(super) series: usize,
     /// Which hour.
     pub(super) hour: Hour,
     /// The points, sorted by time: for an hour of which something is there already.
-    pub(super) samples: Vec<thin::Sample>,
+    pub(super) samples: Vec<thin::ThinPoint>,
     /// Where each chunk begins, and its body.
     pub(super) chunks: Vec<(u16, Vec<u8>)>,
     /// The body of the hour's summary.
@@ -63,28 +65,28 @@ pub(super) struct Run {
 
 /// What was found out of fields of points so far, by measurement, tags and field as they came: which of the batch's series they are, if
 /// they are fit. Samples of a series come several at a time.
-type Seen<'a> = HashMap<(&'a str, &'a [(String, String)], &'a str), Option<usize>>;
+type FieldCache<'a> = HashMap<(&'a str, &'a [(String, String)], &'a str), Option<usize>>;
 
 /// Points, ready to be written.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct WriteBatch {
     /// The series that occur, each once.
-    pub(super) series: Vec<Identity>,
+    pub(super) series: Vec<SeriesIdentity>,
     /// Their values.
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<BatchSample>,
     /// Those of them that are many in one hour. No series has the same hour here and there.
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<SealedRun>,
     /// How many values were left out because their time is not one that is kept.
     pub(super) untimely: usize,
     /// How many values were left out because their names or labels are not fit.
     pub(super) unfit: usize,
 }
 
-impl Batch {
+impl WriteBatch {
     /// Sorts points into series. Only values of the times `accepted` are taken.
     pub(super) fn new(points: &[Point], accepted: &RangeInclusive<Millis>) -> Self {
         let mut batch = Self::default();
-        let (mut numbers, mut seen) = (HashMap::new(), Seen::new());
+        let (mut numbers, mut seen) = (HashMap::new(), FieldCache::new());
         for point in points {
             if !accepted.contains(&point.at_ms) || !key::has_key(point.at_ms) {
                 batch.untimely += point.fields.len();
@@ -97,10 +99,10 @@ impl Batch {
     }
 
     /// The same of columns.
-    pub(super) fn of_columns(columns: Vec<Column>, accepted: &RangeInclusive<Millis>) -> Self {
+    pub(super) fn of_columns(columns: Vec<SeriesColumn>, accepted: &RangeInclusive<Millis>) -> Self {
         let mut batch = Self::default();
         let mut numbers = HashMap::new();
-        for Column { name, labels, mut samples } in columns {
+        for SeriesColumn { name, labels, mut samples } in columns {
             let count = samples.len();
             samples.retain(|(at_ms, value)| accepted.contains(at_ms) && key::has_key(*at_ms) && value.is_finite());
             batch.untimely += count - samples.len();
@@ -108,7 +110,7 @@ impl Batch {
                 batch.unfit += samples.len();
                 continue;
             };
-            let series = batch.series_of(Identity { name, labels }, &mut numbers);
+            let series = batch.series_of(SeriesIdentity { name, labels }, &mut numbers);
             batch.gather_series(series, samples);
         }
         batch
@@ -128,7 +130,7 @@ impl Batch {
         if counts.iter().all(|count| *count < RUN_MIN) {
             return;
         }
-        let mut dense: BTreeMap<usize, Vec<thin::Sample>> = BTreeMap::new();
+        let mut dense: BTreeMap<usize, Vec<thin::ThinPoint>> = BTreeMap::new();
         self.samples.retain(|sample| {
             let many = counts[sample.series] >= RUN_MIN;
             if many {
@@ -142,20 +144,20 @@ impl Batch {
     }
 
     /// Takes points of one series, in the order in which they were written.
-    fn gather_series(&mut self, series: usize, mut samples: Vec<thin::Sample>) {
+    fn gather_series(&mut self, series: usize, mut samples: Vec<thin::ThinPoint>) {
         chunk::settle(&mut samples);
         for samples in samples.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
-            let summary = Summary::over(samples.iter().map(|sample| sample.1));
+            let summary = StretchSummary::over(samples.iter().map(|sample| sample.1));
             let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
             match summary.filter(|_| samples.len() >= RUN_MIN) {
-                Some(summary) => self.runs.push(Run {
+                Some(summary) => self.runs.push(SealedRun {
                     series,
                     hour,
                     samples: samples.to_vec(),
                     chunks: chunk::encode_hour(hour, samples),
                     summary: span::encode(&[(0, summary)].into()),
                 }),
-                None => self.samples.extend(samples.iter().map(|(at_ms, value)| Sample {
+                None => self.samples.extend(samples.iter().map(|(at_ms, value)| BatchSample {
                     series,
                     at_ms: *at_ms,
                     value: *value,
@@ -164,14 +166,14 @@ impl Batch {
         }
     }
 
-    fn series_of(&mut self, identity: Identity, numbers: &mut HashMap<Identity, usize>) -> usize {
+    fn series_of(&mut self, identity: SeriesIdentity, numbers: &mut HashMap<SeriesIdentity, usize>) -> usize {
         *numbers.entry(identity).or_insert_with_key(|identity| {
             self.series.push(identity.clone());
             self.series.len() - 1
         })
     }
 
-    fn take<'a>(&mut self, point: &'a Point, numbers: &mut HashMap<Identity, usize>, seen: &mut Seen<'a>) {
+    fn take<'a>(&mut self, point: &'a Point, numbers: &mut HashMap<SeriesIdentity, usize>, seen: &mut FieldCache<'a>) {
         for (field, value) in &point.fields {
             if !value.is_finite() {
                 self.unfit += 1;
@@ -180,7 +182,7 @@ impl Batch {
             let series = seen.entry((&point.measurement, &point.tags, field));
             let series = *series.or_insert_with(|| Some(self.series_of(identity(point, field)?, numbers)));
             match series {
-                Some(series) => self.samples.push(Sample { series, at_ms: point.at_ms, value: *value }),
+                Some(series) => self.samples.push(BatchSample { series, at_ms: point.at_ms, value: *value }),
                 None => self.unfit += 1,
             }
         }
@@ -188,10 +190,10 @@ impl Batch {
 }
 
 /// Which series a field of a point is of; none, if its names or labels are not fit.
-fn identity(point: &Point, field: &str) -> Option<Identity> {
+fn identity(point: &Point, field: &str) -> Option<SeriesIdentity> {
     let name = format!("{}_{field}", point.measurement);
     let labels = canonical(&point.tags)?;
-    (name.len() <= TEXT_MAX_BYTES).then_some(Identity { name, labels })
+    (name.len() <= TEXT_MAX_BYTES).then_some(SeriesIdentity { name, labels })
 }
 
 /// One spelling for one set of labels. Of two tags with one name the first counts.
@@ -218,8 +220,8 @@ mod tests {
 
     const NOW: Millis = 1_800_000_000_000;
 
-    fn batch(points: &[Point]) -> Batch {
-        Batch::new(points, &(NOW - 1_000..=NOW + 1_000))
+    fn batch(points: &[Point]) -> WriteBatch {
+        WriteBatch::new(points, &(NOW - 1_000..=NOW + 1_000))
     }
 
     #[test]
@@ -233,7 +235,10 @@ mod tests {
         let labels = r#"{"a":"1","b":"x\"y"}"#.to_owned();
         assert_eq!(
             batch.series,
-            [Identity { name: "m_f".into(), labels: labels.clone() }, Identity { name: "m_g".into(), labels },]
+            [
+                SeriesIdentity { name: "m_f".into(), labels: labels.clone() },
+                SeriesIdentity { name: "m_g".into(), labels },
+            ]
         );
         let samples: Vec<_> = batch.samples.iter().map(|s| (s.series, s.at_ms, s.value)).collect();
         assert_eq!(samples, [(0, NOW, 1.0), (1, NOW, 2.0), (0, NOW + 1, 1.0), (1, NOW + 1, 2.0)]);
@@ -241,16 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_many_in_one_hour_is_sealed_at_once() {
+    fn dense_hour_is_sealed_at_once() {
         let hour = Hour::of(NOW);
         let labels = vec![("a".to_owned(), "1".to_owned())];
-        let column = |first: i64, count: i64| Column {
+        let column = |first: i64, count: i64| SeriesColumn {
             name: "m".to_owned(),
             labels: labels.clone(),
             samples: (0..count).map(|i| (hour.start_ms() + (first + i) * 1_000, i as f64)).collect(),
         };
         let all = Millis::MIN..=Millis::MAX;
-        let batch = Batch::of_columns(vec![column(0, 32), column(3_590, 20)], &all);
+        let batch = WriteBatch::of_columns(vec![column(0, 32), column(3_590, 20)], &all);
         assert_eq!((batch.series.len(), batch.runs.len(), batch.samples.len(), batch.len()), (1, 1, 20, 52));
         assert_eq!((batch.runs[0].hour, batch.runs[0].samples.len(), batch.runs[0].chunks.len()), (hour, 32, 1));
 
@@ -258,14 +263,14 @@ mod tests {
         let point = |i: i64, value| Point::new("m", &[("a", "1")], hour.start_ms() + i * 1_000).field("f", value);
         let mut points: Vec<_> = (0..40).map(|i| point(39 - i, 0.5)).collect();
         points.push(point(0, 7.0));
-        let batch = Batch::new(&points, &all);
+        let batch = WriteBatch::new(&points, &all);
         assert_eq!((batch.runs.len(), batch.samples.len()), (1, 0));
         assert_eq!(batch.runs[0].samples.len(), 40);
         assert_eq!(batch.runs[0].samples[0], (hour.start_ms(), 7.0));
     }
 
     #[test]
-    fn what_cannot_be_kept_is_counted() {
+    fn invalid_points_are_counted() {
         let long = "x".repeat(TEXT_MAX_BYTES + 1);
         let many: Vec<_> = (0..=LABELS_MAX).map(|i| format!("l{i}")).collect();
         let many: Vec<_> = many.iter().map(|name| (name.as_str(), "v")).collect();
@@ -286,7 +291,7 @@ mod tests {
             assert_eq!((batch.untimely, batch.unfit, batch.samples.len()), (untimely, unfit, 0), "{point:?}");
             assert!(batch.series.is_empty());
         }
-        let everything = Batch::new(&[Point::new("m", &[], 0).field("f", 1.0)], &(Millis::MIN..=Millis::MAX));
+        let everything = WriteBatch::new(&[Point::new("m", &[], 0).field("f", 1.0)], &(Millis::MIN..=Millis::MAX));
         assert_eq!(everything.untimely, 1, "1970 has no key");
     }
 }

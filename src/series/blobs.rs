@@ -1,7 +1,7 @@
-//! The tables of blobs: reading and writing them, and setting aside what is damaged.
+//! The tables of blobs: reads and writes them, and sets damaged ones aside.
 //!
-//! **Invariant: a damaged blob is never deleted.** It is moved to the table `damaged`, with its reason, and said so in
-//! the log; everything else stays readable.
+//! **Invariant: a damaged blob is never deleted.** It is moved to the table `damaged`, with its reason, and
+//! logged; everything else stays readable.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::{
     chunk,
     key::{self, CHUNK_STRIDE, ChunkKey, Hour, SeriesId},
-    numbers::{self, Fault},
-    span::{self, Span},
-    thin::Sample,
+    numbers::{self, DecodeError},
+    span::{self, SummarySpan},
+    thin::ThinPoint,
 };
 
 /// What is set aside at most: enough to see what happened, and to try to save the latest of it. Blobs have some
@@ -25,14 +25,14 @@ pub(crate) const ROWS: usize = 16;
 
 /// A table of blobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Table {
+pub(crate) enum BlobTable {
     Chunk,
     Summary,
     Five,
     Hourly,
 }
 
-impl Table {
+impl BlobTable {
     /// Its name in the database.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -61,10 +61,10 @@ impl Table {
     }
 
     /// Whether a blob of it can be read.
-    fn check(self, key: i64, data: &[u8]) -> Result<(), Fault> {
+    fn check(self, key: i64, data: &[u8]) -> Result<(), DecodeError> {
         match self {
             Self::Chunk => {
-                let hour = ChunkKey::from_sql(key).ok_or(Fault::Content("its key"))?.hour;
+                let hour = ChunkKey::from_sql(key).ok_or(DecodeError::Content("its key"))?.hour;
                 chunk::decode(key, hour, data).map(drop)
             }
             _ => span::decode(key, data).map(drop),
@@ -73,19 +73,19 @@ impl Table {
 }
 
 /// Blobs that could not be read.
-pub(crate) type Faults = Vec<(Table, i64, Fault)>;
+pub(crate) type UnreadableBlobs = Vec<(BlobTable, i64, DecodeError)>;
 
 /// Reads all blobs from one key to another.
 pub(crate) async fn range(
     connection: &mut SqliteConnection,
-    table: Table,
+    table: BlobTable,
     (first, last): (i64, i64),
 ) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
     let statement = match table {
-        Table::Chunk => "SELECT key, data FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key",
-        Table::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
-        Table::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
-        Table::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Chunk => "SELECT key, data FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        BlobTable::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
     };
     sqlx::query_as(statement).bind(first).bind(last).fetch_all(connection).await
 }
@@ -93,11 +93,11 @@ pub(crate) async fn range(
 /// Reads a span of summaries; an empty one if there is none, or none that can be read.
 pub(crate) async fn span(
     connection: &mut SqliteConnection,
-    table: Table,
+    table: BlobTable,
     key: i64,
-    faults: &mut Faults,
-) -> Result<Span, sqlx::Error> {
-    let mut span = Span::new();
+    faults: &mut UnreadableBlobs,
+) -> Result<SummarySpan, sqlx::Error> {
+    let mut span = SummarySpan::new();
     for (key, data) in range(connection, table, (key, key)).await? {
         match span::decode(key, &data) {
             Ok(found) => span = found,
@@ -112,9 +112,9 @@ pub(crate) async fn points(
     connection: &mut SqliteConnection,
     series: SeriesId,
     hours: std::ops::Range<u32>,
-    faults: &mut Faults,
-) -> Result<Vec<(Hour, Vec<Sample>)>, sqlx::Error> {
-    let mut found: Vec<(Hour, Vec<Sample>)> = Vec::new();
+    faults: &mut UnreadableBlobs,
+) -> Result<Vec<(Hour, Vec<ThinPoint>)>, sqlx::Error> {
+    let mut found: Vec<(Hour, Vec<ThinPoint>)> = Vec::new();
     if hours.is_empty() {
         return Ok(found);
     }
@@ -136,7 +136,7 @@ pub(crate) async fn points(
                 Some((last, before)) if *last == hour => before.extend(samples),
                 _ => found.push((hour, samples)),
             },
-            Err(fault) => faults.push((Table::Chunk, key, fault)),
+            Err(fault) => faults.push((BlobTable::Chunk, key, fault)),
         }
     }
     Ok(found)
@@ -162,7 +162,7 @@ pub(crate) async fn meets(
 /// Writes bodies, each in the place of what is there under its key.
 pub(crate) async fn put(
     connection: &mut SqliteConnection,
-    table: Table,
+    table: BlobTable,
     bodies: &[(i64, Vec<u8>)],
 ) -> Result<(), sqlx::Error> {
     for some in bodies.chunks(ROWS) {
@@ -178,7 +178,7 @@ pub(crate) async fn put(
     Ok(())
 }
 
-fn put_statement(table: Table, rows: usize) -> Arc<str> {
+fn put_statement(table: BlobTable, rows: usize) -> Arc<str> {
     format!("INSERT OR REPLACE INTO {} (key, data) VALUES {}", table.name(), pairs(rows)).into()
 }
 
@@ -196,14 +196,14 @@ pub(crate) fn list(numbers: impl Iterator<Item = i64>) -> String {
 /// Deletes what lies between two keys.
 pub(crate) async fn delete(
     connection: &mut SqliteConnection,
-    table: Table,
+    table: BlobTable,
     (first, last): (i64, i64),
 ) -> Result<u64, sqlx::Error> {
     let statement = match table {
-        Table::Chunk => "DELETE FROM chunk WHERE key BETWEEN $1 AND $2",
-        Table::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
-        Table::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
-        Table::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
+        BlobTable::Chunk => "DELETE FROM chunk WHERE key BETWEEN $1 AND $2",
+        BlobTable::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
+        BlobTable::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
+        BlobTable::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
     };
     Ok(sqlx::query(statement).bind(first).bind(last).execute(connection).await?.rows_affected())
 }
@@ -211,7 +211,7 @@ pub(crate) async fn delete(
 /// Moves blobs to where the damaged ones are, if they are still as they were found.
 pub(crate) async fn set_aside(
     connection: &mut SqliteConnection,
-    faults: Faults,
+    faults: UnreadableBlobs,
     now_ms: Millis,
 ) -> Result<(), sqlx::Error> {
     for (table, key, _) in faults {

@@ -1,8 +1,8 @@
 //! Transactions of the one connection that writes.
 //!
-//! SQLite itself ends a transaction in which the disk turned out to be full. Who counts transactions, as `sqlx` does, then
-//! believes that one is open still, and begins no other until the connection is made anew. So they are begun and ended
-//! in so many words here, and what a failed one left is always swept away.
+//! SQLite itself ends a transaction when the disk is full. A library that counts transactions, as `sqlx` does, then
+//! believes that one is still open, and begins no other until the connection is reopened. So they are begun and ended
+//! by explicit statements here, and what a failed one left is always rolled back.
 
 use sqlx::SqliteConnection;
 

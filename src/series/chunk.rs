@@ -1,12 +1,12 @@
-//! Chunks: the points of a series in an hour, or in a part of it where they lie very dense, as one blob. Pure.
+//! Chunks: the points of a series in an hour, or in a part of it if they are very dense, as one blob. Pure.
 //!
-//! A chunk is a checksum, what kind it is, the number of its points, their times, and their values beside
-//! them. Times that keep their distance, as most do, are the first one and the distance.
+//! A chunk has a checksum, its encoding, the number of its points, their times, and their values.
+//! Equidistant times, which most are, take the first one and the distance.
 
 use super::{
     key::{HOUR_MS, Hour, SLOTS},
-    numbers::{self, Fault},
-    thin::Sample,
+    numbers::{self, DecodeError},
+    thin::ThinPoint,
 };
 
 /// The most points of a chunk: what a series that is measured every second has in an hour, and as many again. It is
@@ -18,7 +18,7 @@ const REGULAR: u8 = 0;
 const IRREGULAR: u8 = 1;
 
 /// What a chunk holds, before it gets its checksum. There is at least one point, and they are sorted by time.
-pub(crate) fn encode(hour: Hour, samples: &[Sample]) -> Vec<u8> {
+pub(crate) fn encode(hour: Hour, samples: &[ThinPoint]) -> Vec<u8> {
     let times: Vec<i64> = samples.iter().map(|sample| sample.0 - hour.start_ms()).collect();
     let values: Vec<f64> = samples.iter().map(|sample| sample.1).collect();
     let mut body = Vec::with_capacity(64);
@@ -37,12 +37,12 @@ pub(crate) fn encode(hour: Hour, samples: &[Sample]) -> Vec<u8> {
 }
 
 /// The points of a chunk, sorted by time. They are those that were written, or a fault is told.
-pub(crate) fn decode(key: i64, hour: Hour, bytes: &[u8]) -> Result<Vec<Sample>, Fault> {
+pub(crate) fn decode(key: i64, hour: Hour, bytes: &[u8]) -> Result<Vec<ThinPoint>, DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let kind = numbers::take_byte(&mut body)?;
     let count = usize::try_from(numbers::take_varint(&mut body)?).unwrap_or(usize::MAX);
     if count > POINTS_MAX {
-        return Err(Fault::Content("too many points"));
+        return Err(DecodeError::Content("too many points"));
     }
     let times = match kind {
         REGULAR => {
@@ -51,17 +51,17 @@ pub(crate) fn decode(key: i64, hour: Hour, bytes: &[u8]) -> Result<Vec<Sample>, 
             (0_i64..).take(count).map(|index| first.saturating_add(step.saturating_mul(index))).collect()
         }
         IRREGULAR => numbers::take_wholes(&mut body, count)?,
-        _ => return Err(Fault::Content("a chunk of no known kind")),
+        _ => return Err(DecodeError::Content("a chunk of no known kind")),
     };
     if times.iter().any(|time| !(0..HOUR_MS).contains(time)) {
-        return Err(Fault::Content("a time outside its hour"));
+        return Err(DecodeError::Content("a time outside its hour"));
     }
     let values = numbers::take(&mut body, count)?;
     Ok(times.into_iter().map(|time| hour.start_ms() + time).zip(values).collect())
 }
 
 /// Divides the points between two parts of an hour so that each chunk has few enough: gives where each begins.
-pub(crate) fn divide(hour: Hour, first: u16, end: u16, samples: &[Sample]) -> Vec<(u16, &[Sample])> {
+pub(crate) fn divide(hour: Hour, first: u16, end: u16, samples: &[ThinPoint]) -> Vec<(u16, &[ThinPoint])> {
     if samples.is_empty() {
         return Vec::new();
     }
@@ -77,12 +77,12 @@ pub(crate) fn divide(hour: Hour, first: u16, end: u16, samples: &[Sample]) -> Ve
 }
 
 /// The points of a whole hour as chunks: where each begins, and its body.
-pub(crate) fn encode_hour(hour: Hour, samples: &[Sample]) -> Vec<(u16, Vec<u8>)> {
+pub(crate) fn encode_hour(hour: Hour, samples: &[ThinPoint]) -> Vec<(u16, Vec<u8>)> {
     divide(hour, 0, SLOTS, samples).into_iter().map(|(slot, samples)| (slot, encode(hour, samples))).collect()
 }
 
 /// Points of both, sorted by time; where both have one of the same time, the later writer's counts.
-pub(crate) fn merge(earlier: Vec<Sample>, later: Vec<Sample>) -> Vec<Sample> {
+pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinPoint> {
     if earlier.last().is_none_or(|last| later.first().is_none_or(|first| last.0 < first.0)) {
         return earlier.into_iter().chain(later).collect();
     }
@@ -100,7 +100,7 @@ pub(crate) fn merge(earlier: Vec<Sample>, later: Vec<Sample>) -> Vec<Sample> {
 }
 
 /// Of points in the order in which they were written: sorted by time, and of those of one time the last.
-pub(crate) fn settle(samples: &mut Vec<Sample>) {
+pub(crate) fn settle(samples: &mut Vec<ThinPoint>) {
     if samples.is_sorted_by(|one, next| one.0 < next.0) {
         return;
     }
@@ -124,20 +124,20 @@ mod tests {
 
     const HOUR: Hour = Hour(60_000);
 
-    fn whole(samples: &[Sample]) -> usize {
+    fn whole(samples: &[ThinPoint]) -> usize {
         let body = encode(HOUR, samples);
         let bytes = numbers::sealed(&body, 7);
         assert_eq!(decode(7, HOUR, &bytes).unwrap(), samples);
-        assert_eq!(decode(8, HOUR, &bytes), Err(Fault::Checksum), "under another key");
+        assert_eq!(decode(8, HOUR, &bytes), Err(DecodeError::Checksum), "under another key");
         bytes.len()
     }
 
     #[test]
     fn an_hour_is_small() {
         let at = |i: i64| HOUR.start_ms() + i * 10_000 + 1_234;
-        let counter: Vec<Sample> = (0..360).map(|i| (at(i), i as f64 * 512.0)).collect();
+        let counter: Vec<ThinPoint> = (0..360).map(|i| (at(i), i as f64 * 512.0)).collect();
         assert!(whole(&counter) <= 60, "{}", whole(&counter));
-        let shaky: Vec<Sample> = (0..360).map(|i| (at(i) + i * i % 7, (i * 31 % 10) as f64)).collect();
+        let shaky: Vec<ThinPoint> = (0..360).map(|i| (at(i) + i * i % 7, (i * 31 % 10) as f64)).collect();
         assert!(whole(&shaky) <= 360 * 7 / 5, "{}", whole(&shaky));
         assert_eq!(whole(&[(HOUR.start_ms(), 1.0)]), 4 + 1 + 1 + 1 + 1 + 1 + 8);
         whole(&[(HOUR.start_ms(), 0.5), (HOUR.start_ms() + HOUR_MS - 1, f64::MAX)]);
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_found() {
-        let samples: Vec<Sample> = (0..100).map(|i| (HOUR.start_ms() + i * i, (i * 17 % 23) as f64 / 3.0)).collect();
+        let samples: Vec<ThinPoint> = (0..100).map(|i| (HOUR.start_ms() + i * i, (i * 17 % 23) as f64 / 3.0)).collect();
         let good = numbers::sealed(&encode(HOUR, &samples), 7);
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(7, HOUR, &bad), Err(Fault::Checksum), "bit {bit}");
+            assert_eq!(decode(7, HOUR, &bad), Err(DecodeError::Checksum), "bit {bit}");
         }
         for length in 0..good.len() {
             assert!(decode(7, HOUR, &good[..length]).is_err(), "{length} bytes");
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_dense_hour_is_divided() {
-        let samples: Vec<Sample> = (0..HOUR_MS / 2).map(|i| (HOUR.start_ms() + i, 1.0)).collect();
+        let samples: Vec<ThinPoint> = (0..HOUR_MS / 2).map(|i| (HOUR.start_ms() + i, 1.0)).collect();
         let parts = divide(HOUR, 0, SLOTS, &samples);
         assert!(parts.len() >= samples.len() / POINTS_MAX);
         assert!(parts.iter().all(|(slot, part)| part.len() <= POINTS_MAX && HOUR.slot(part[0].0) >= *slot));
@@ -168,15 +168,15 @@ mod tests {
     }
 
     trait Concat {
-        fn concat_samples(&self) -> Vec<Sample>;
+        fn concat_samples(&self) -> Vec<ThinPoint>;
     }
-    impl Concat for Vec<(u16, &[Sample])> {
-        fn concat_samples(&self) -> Vec<Sample> {
+    impl Concat for Vec<(u16, &[ThinPoint])> {
+        fn concat_samples(&self) -> Vec<ThinPoint> {
             self.iter().flat_map(|(_, part)| part.iter().copied()).collect()
         }
     }
 
-    fn some() -> impl Strategy<Value = Vec<Sample>> {
+    fn some() -> impl Strategy<Value = Vec<ThinPoint>> {
         proptest::collection::vec((0..40_i64, -5..5_i32), 0..60)
             .prop_map(|all| all.into_iter().map(|(at, value)| (HOUR.start_ms() + at, f64::from(value))).collect())
     }

@@ -1,6 +1,6 @@
-//! Writing measurements out as text: line protocol, which other databases take, or CSV, which people do.
+//! Exports measurements as text: line protocol, for other databases, or CSV, for people.
 //!
-//! A day of one series is written at a time, and waits until it was taken: memory is bounded, whatever the range.
+//! It writes a day of one series at a time, and waits until the reader has taken it: memory is bounded, whatever the range.
 
 use std::fmt::Write as _;
 
@@ -14,11 +14,11 @@ use sqlx::SqlitePool;
 use tokio::sync::mpsc;
 
 use super::{
-    SeriesError,
-    blobs::Faults,
-    reader::{self, Chosen, DAY_MS},
-    selector::Selector,
-    view::View,
+    blobs::UnreadableBlobs,
+    error::SeriesError,
+    reader::{self, ChosenSeries, DAY_MS},
+    selector::SeriesSelector,
+    view::StoreView,
 };
 
 /// The most series of one export: what a thousand hosts have, and their units.
@@ -28,7 +28,7 @@ const WAITING: usize = 2;
 
 /// How measurements are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LineFormat {
     /// InfluxDB's line protocol, with times in milliseconds. A name is divided into measurement and field at its last
     /// `_`: whoever joins the two with `_`, as VictoriaMetrics and this store do, has the same name again.
     Lines,
@@ -39,10 +39,10 @@ pub enum Format {
 /// Begins to write; gives where the text comes out, and what could not be read at its end.
 pub(crate) async fn export(
     readers: SqlitePool,
-    selector: Selector,
+    selector: SeriesSelector,
     (start_ms, end_ms): (Millis, Millis),
-    format: Format,
-    damaged: impl Fn(Faults) + Send + 'static,
+    format: LineFormat,
+    damaged: impl Fn(UnreadableBlobs) + Send + 'static,
 ) -> Result<mpsc::Receiver<Result<String, SeriesError>>, SeriesError> {
     if start_ms > end_ms {
         return Err(SeriesError::Range { start_ms, end_ms });
@@ -50,7 +50,7 @@ pub(crate) async fn export(
     let chosen = reader::within_deadline(reader::choose(&readers, selector, SERIES_MAX)).await?;
     let (sender, receiver) = mpsc::channel(WAITING);
     tokio::spawn(async move {
-        if format == Format::Csv && sender.send(Ok("series,time_ms,value\n".to_owned())).await.is_err() {
+        if format == LineFormat::Csv && sender.send(Ok("series,time_ms,value\n".to_owned())).await.is_err() {
             return;
         }
         for series in chosen {
@@ -72,17 +72,17 @@ pub(crate) async fn export(
 /// Writes one series; gives nothing if nobody takes it any more.
 async fn one(
     readers: &SqlitePool,
-    series: &Chosen,
+    series: &ChosenSeries,
     (start_ms, end_ms): (Millis, Millis),
-    format: Format,
+    format: LineFormat,
     sender: &mpsc::Sender<Result<String, SeriesError>>,
-) -> Result<Option<Faults>, SeriesError> {
-    let mut faults = Faults::new();
+) -> Result<Option<UnreadableBlobs>, SeriesError> {
+    let mut faults = UnreadableBlobs::new();
     // Each look is short: a long one would keep SQLite from shortening its log.
-    let Some(extent) = View::new(readers).await?.extent() else { return Ok(Some(faults)) };
+    let Some(extent) = StoreView::new(readers).await?.extent() else { return Ok(Some(faults)) };
     let prefix = prefix(series, format);
     for (from_ms, to_ms) in reader::windows(start_ms.max(*extent.start()), end_ms.min(*extent.end()), DAY_MS) {
-        let mut view = View::new(readers).await?;
+        let mut view = StoreView::new(readers).await?;
         let points = view.points(series.id, from_ms..=to_ms).await?;
         faults.append(&mut view.faults);
         drop(view);
@@ -93,8 +93,8 @@ async fn one(
         for (at_ms, value) in points {
             // Writing to a String cannot fail.
             let _ = match format {
-                Format::Lines => writeln!(text, "{prefix}{value} {at_ms}"),
-                Format::Csv => writeln!(text, "{prefix},{at_ms},{value}"),
+                LineFormat::Lines => writeln!(text, "{prefix}{value} {at_ms}"),
+                LineFormat::Csv => writeln!(text, "{prefix},{at_ms},{value}"),
             };
         }
         if sender.send(Ok(text)).await.is_err() {
@@ -105,9 +105,9 @@ async fn one(
 }
 
 /// What stands before each value of a series.
-fn prefix(series: &Chosen, format: Format) -> String {
+fn prefix(series: &ChosenSeries, format: LineFormat) -> String {
     match format {
-        Format::Lines => {
+        LineFormat::Lines => {
             let (measurement, field) = match series.name.rsplit_once('_') {
                 Some((measurement, field)) if !measurement.is_empty() && !field.is_empty() => (measurement, field),
                 _ => (series.name.as_str(), "value"),
@@ -118,7 +118,7 @@ fn prefix(series: &Chosen, format: Format) -> String {
             let line = text.lines().nth(1).unwrap_or_default();
             line.strip_suffix("0 0").unwrap_or(line).to_owned()
         }
-        Format::Csv => {
+        LineFormat::Csv => {
             let labels: Vec<String> =
                 series.labels.iter().map(|(name, value)| format!("{name}={}", text::quote(value))).collect();
             let series = format!("{}{{{}}}", series.name, labels.join(","));
@@ -135,9 +135,12 @@ mod tests {
     #[test]
     fn a_series_is_written_so_that_it_is_read_back() {
         let labels = [("host", "a b"), ("mount", "/x,\"y\"")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let series =
-            |name: &str| Chosen { id: SeriesId::new(1).unwrap(), name: name.to_owned(), labels: labels.clone().into() };
-        let lines = |name| prefix(&series(name), Format::Lines);
+        let series = |name: &str| ChosenSeries {
+            id: SeriesId::new(1).unwrap(),
+            name: name.to_owned(),
+            labels: labels.clone().into(),
+        };
+        let lines = |name| prefix(&series(name), LineFormat::Lines);
         assert_eq!(lines("muster_cpu_busy_ratio"), "muster_cpu_busy,host=a\\ b,mount=/x\\,\"y\" ratio=");
         assert_eq!(lines("up"), "up,host=a\\ b,mount=/x\\,\"y\" value=");
         assert_eq!(lines("up_"), "up_,host=a\\ b,mount=/x\\,\"y\" value=");
@@ -147,6 +150,6 @@ mod tests {
             points,
             [Point { measurement: "a".into(), tags: labels.to_vec(), fields: vec![("b".into(), 0.5)], at_ms: 7 }]
         );
-        assert_eq!(prefix(&series("up"), Format::Csv), r#""up{host=""a b"",mount=""/x,\""y\""""}""#);
+        assert_eq!(prefix(&series("up"), LineFormat::Csv), r#""up{host=""a b"",mount=""/x,\""y\""""}""#);
     }
 }

@@ -1,7 +1,7 @@
-//! The store's file: opening it, and setting a damaged one aside.
+//! The store's file: opens it, and sets a damaged one aside.
 //!
 //! **Invariant: a store is never silently emptied.** One that SQLite cannot read is renamed, with its
-//! companions, said so in the log and in [`super::SeriesStore::set_aside`], and only then a new one is made.
+//! companions, and reported in the log and in [`super::SeriesStore::set_aside`], and only then a new one is created.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -17,7 +17,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
 
-use super::SeriesError;
+use super::error::SeriesError;
 
 /// A store up to this size is read whole when it is opened, a tenth of a second or so. A larger one is
 /// only if damage was met while it was used.
@@ -38,14 +38,14 @@ const ROWS_AHEAD: usize = 512;
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// An open store: the one connection that writes, and those that answer queries.
-pub(super) struct Opened {
+pub(super) struct OpenStore {
     pub(super) writer: SqliteConnection,
     pub(super) readers: SqlitePool,
     pub(super) set_aside: Option<PathBuf>,
 }
 
 /// Opens the store, and makes it if there is none, or none that can be read.
-pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesError> {
+pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, SeriesError> {
     let (writer, set_aside) = match open_writer(path).await {
         Ok(writer) => (writer, None),
         Err(error) if is_damage(&error) => {
@@ -69,7 +69,7 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesEr
         .idle_timeout(None)
         .connect_with(options(path).read_only(true).pragma("cache_size", READER_CACHE))
         .await?;
-    Ok(Opened { writer, readers, set_aside })
+    Ok(OpenStore { writer, readers, set_aside })
 }
 
 async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {

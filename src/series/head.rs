@@ -1,7 +1,7 @@
-//! The table `head`: points as they came, until their hour is sealed.
+//! The table `head`: points until their hour is sealed.
 //!
-//! Its keys begin with five minutes ([`Slice`]), so that the points of a series lie in as many places as there are such. Which of them have
-//! any points at all is looked for first: mostly those of the last hour, and a few of hosts that come back.
+//! Its keys begin with five minutes ([`Slice`]), so the points of a series lie in as many places as there are slices. A query first
+//! finds the slices that have any points: mostly those of the last hour, and a few of hosts that have returned.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::{
     blobs::{self, list},
     chunk,
-    key::{Hour, Key, SLICE_MS, SLICE_STRIDE, SeriesId, Slice},
-    thin::Sample,
+    key::{Hour, PointKey, SLICE_MS, SLICE_STRIDE, SeriesId, Slice},
+    thin::ThinPoint,
 };
 
 /// Rows per statement, the largest first. A statement costs about as much as twenty rows.
@@ -26,9 +26,9 @@ const SEALED_SERIES: i64 = 32;
 
 /// Statements for so many rows each, prepared once.
 #[derive(Debug)]
-pub(crate) struct Inserts([(usize, Arc<str>); ROWS.len()]);
+pub(crate) struct InsertStatements([(usize, Arc<str>); ROWS.len()]);
 
-impl Inserts {
+impl InsertStatements {
     pub(crate) fn new() -> Self {
         Self(ROWS.map(|rows| (rows, insert_statement(rows))))
     }
@@ -46,7 +46,7 @@ impl Inserts {
     pub(crate) async fn insert(
         &self,
         tx: &mut SqliteConnection,
-        rows: &mut Vec<(Key, f64)>,
+        rows: &mut Vec<(PointKey, f64)>,
     ) -> Result<(), sqlx::Error> {
         // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
         rows.sort_by_key(|(key, _)| *key);
@@ -103,7 +103,7 @@ pub(crate) async fn points(
     connection: &mut SqliteConnection,
     series: SeriesId,
     slices: &[Slice],
-) -> Result<Vec<Sample>, sqlx::Error> {
+) -> Result<Vec<ThinPoint>, sqlx::Error> {
     if slices.is_empty() {
         return Ok(Vec::new());
     }
@@ -115,7 +115,7 @@ pub(crate) async fn points(
     .bind(SLICE_MS - 1)
     .fetch_all(connection)
     .await?;
-    Ok(rows.into_iter().map(|(key, value)| (Key::from_sql(key).at_ms(), value)).collect())
+    Ok(rows.into_iter().map(|(key, value)| (PointKey::from_sql(key).at_ms(), value)).collect())
 }
 
 /// Which of some hours of series have points, by their places in the list.
@@ -160,18 +160,18 @@ pub(crate) fn within<'a>(slices: &'a [Slice], times: &RangeInclusive<Millis>) ->
 
 /// What came for an hour of some series.
 #[derive(Debug)]
-pub(crate) struct Came {
+pub(crate) struct HourArrivals {
     /// By series, sorted by time.
-    pub(crate) points: BTreeMap<SeriesId, Vec<Sample>>,
+    pub(crate) points: BTreeMap<SeriesId, Vec<ThinPoint>>,
     /// The first number of a series that has been looked at.
     first: SeriesId,
     /// Where they are.
     slices: Vec<Slice>,
     /// The last that was read, if there may be more.
-    cut: Option<Key>,
+    cut: Option<PointKey>,
 }
 
-impl Came {
+impl HourArrivals {
     /// The number of a series from which on there may be more.
     pub(crate) fn next(&self) -> i64 {
         self.first.to_sql() + if self.cut.is_some() { 0 } else { SEALED_SERIES }
@@ -189,11 +189,15 @@ pub(crate) async fn first_hour(tx: &mut SqliteConnection, from: Hour) -> Result<
         .bind(Slice::of(from.start_ms()).keys().0)
         .fetch_optional(tx)
         .await?;
-    Ok(key.map(|key| Key::from_sql(key).slice().hour()))
+    Ok(key.map(|key| PointKey::from_sql(key).slice().hour()))
 }
 
 /// What came for an hour, of some series from a number on; of very much the earliest.
-pub(crate) async fn of_hour(tx: &mut SqliteConnection, hour: Hour, from: i64) -> Result<Option<Came>, sqlx::Error> {
+pub(crate) async fn of_hour(
+    tx: &mut SqliteConnection,
+    hour: Hour,
+    from: i64,
+) -> Result<Option<HourArrivals>, sqlx::Error> {
     let slices = slices(tx, hour.times()).await?;
     let offset: Option<i64> = sqlx::query_scalar(
         "SELECT MIN((SELECT head.key - first.value FROM head WHERE head.key BETWEEN first.value + $2 AND first.value + $3
@@ -215,19 +219,19 @@ pub(crate) async fn of_hour(tx: &mut SqliteConnection, hour: Hour, from: i64) ->
     .bind(i64::try_from(SEALED_MAX).unwrap_or(i64::MAX))
     .fetch_all(tx)
     .await?;
-    let cut = rows.last().filter(|_| rows.len() >= SEALED_MAX).map(|(key, _)| Key::from_sql(*key));
-    let mut points: BTreeMap<SeriesId, Vec<Sample>> = BTreeMap::new();
+    let cut = rows.last().filter(|_| rows.len() >= SEALED_MAX).map(|(key, _)| PointKey::from_sql(*key));
+    let mut points: BTreeMap<SeriesId, Vec<ThinPoint>> = BTreeMap::new();
     for (key, value) in rows {
-        let key = Key::from_sql(key);
+        let key = PointKey::from_sql(key);
         if let Some(series) = key.series() {
             points.entry(series).or_default().push((key.at_ms(), value));
         }
     }
-    Ok(Some(Came { points, first, slices, cut }))
+    Ok(Some(HourArrivals { points, first, slices, cut }))
 }
 
 /// Deletes what came, once it is elsewhere: in the same transaction in which it was read.
-pub(crate) async fn delete(tx: &mut SqliteConnection, came: &Came) -> Result<(), sqlx::Error> {
+pub(crate) async fn delete(tx: &mut SqliteConnection, came: &HourArrivals) -> Result<(), sqlx::Error> {
     for slice in &came.slices {
         let first = slice.first(came.first);
         let last = first + sealed_stride(came.first) - 1;
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn rows_go_in_few_statements_that_are_nearly_full() {
-        let statements = Inserts::new();
+        let statements = InsertStatements::new();
         let plan = |mut rows: usize| {
             let mut plan = Vec::new();
             while rows > 0 {

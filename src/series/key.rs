@@ -1,10 +1,10 @@
 //! Keys: a series' number and a time, packed into one integer. SQLite finds an integer key faster than any
 //! other, and keeps rows in the order of their keys.
 //!
-//! - of a point ([`Key`]): five minutes ([`Slice`]), then series, then the time within. What hosts measure now lies close together
-//!   at the end of `head`, so that few pages change with each commit, and a series has few places in it where it has to be looked for.
+//! - of a point ([`PointKey`]): five minutes ([`Slice`]), then series, then the time within. Current points lie close together
+//!   at the end of `head`, so that few pages change with each commit, and a series is in few places.
 //! - of a chunk ([`ChunkKey`]): hour, then series, then the part of the hour. Sealing appends to the table, whose pages
-//!   are so filled to the brim, and deleting what is oldest gives whole pages back.
+//!   are therefore full, and deleting the oldest frees whole pages.
 //! - of an hour's summary and of a span of hours ([`series_first`]): series, then time
 //! - of a day of five minutes ([`time_first`]): day, then series, for the same reasons as chunks
 
@@ -78,9 +78,9 @@ impl Slice {
 
 /// Where a point lies: a series and a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(i64);
+pub(crate) struct PointKey(i64);
 
-impl Key {
+impl PointKey {
     /// The key of a point. Times without a key take the nearest that has one.
     pub(crate) fn new(series: SeriesId, at_ms: Millis) -> Self {
         let slice = Slice::of(at_ms);
@@ -260,10 +260,10 @@ mod tests {
         ) {
             let series = |id| SeriesId::new(id).unwrap();
             for t in [t, TIME_LAST_MS.min(s + near)] {
-                let (first, second) = (Key::new(series(a), s), Key::new(series(b), t));
+                let (first, second) = (PointKey::new(series(a), s), PointKey::new(series(b), t));
                 prop_assert_eq!(first.cmp(&second), (Slice::of(s), a, s).cmp(&(Slice::of(t), b, t)));
             }
-            let key = Key::new(series(a), s);
+            let key = PointKey::new(series(a), s);
             prop_assert_eq!((key.slice(), key.series(), key.at_ms()), (Slice::of(s), Some(series(a)), s));
             prop_assert!((0..SLICE_MS).contains(&(key.to_sql() - key.slice().first(series(a)))));
             let (first, last) = key.slice().keys();
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_last_key_is_the_last_number() {
-        let key = Key::new(SeriesId(ID_MAX), Millis::MAX);
+        let key = PointKey::new(SeriesId(ID_MAX), Millis::MAX);
         assert_eq!((key.at_ms(), key.slice().keys().1), (TIME_LAST_MS, key.to_sql()));
         assert_eq!(HOUR_MS % SLICE_MS, 0, "an hour has whole slices");
     }

@@ -1,46 +1,49 @@
 //! The embedded time-series store: points of all hosts in an SQLite file of their own.
 //!
 //! A batch of points becomes rows of one table, `head`, keyed by time and series, so that writing a point
-//! twice changes nothing. Once an hour is over, the points of a series in it are sealed: they become one compressed
-//! blob in the table `chunk`, some hundred bytes in the place of some thousand. Once a day is over it is rolled up, into
-//! summaries of five minutes and of an hour each, which are kept longer than points. One task writes; queries are answered
-//! beside it, from all of these as if they were one.
+//! twice changes nothing. Once an hour is over, its points are sealed: those of each series become one compressed
+//! blob in the table `chunk`, some hundred bytes instead of some thousand. Once a day is over it is rolled up, into
+//! summaries of five minutes and of an hour each, which are kept longer than points. One task writes; queries run
+//! beside it, over all of these as if they were one.
 //!
 //! Modules, in reading order:
 //!
 //! - `key`: a series' number and a time as one integer
-//! - [`summary`](Summary), `numbers`, `chunk`, `span`: what a stretch of points comes to; points and summaries as
-//!   few bytes, each blob with its checksum; pure
-//! - `batch`: points that came in, checked and sorted into series; pure
+//! - [`summary`](StretchSummary), `numbers`, `chunk`, `span`: summaries of points; compact encodings of points and
+//!   summaries, each blob with its checksum; pure
+//! - `batch`: incoming points, validated and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `change`: its transactions
-//! - `upkeep`: what that task does beside, in small steps: `seal`, `rollup`, and deleting what is too old (`sweep`)
-//! - `head`: the table of points as they came; `blobs`: the tables of blobs, and setting aside what is damaged
-//! - `selector`: which series are meant; pure
-//! - `thin`: fewer points without hiding peaks; pure
-//! - `view`: a look at the store, and what summaries may be wrong by; `reader`: answering queries; `export`: text
-//! - `file`: opening the file, and what happens to a damaged one
+//! - `upkeep`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`sweep`)
+//! - `head`: the table of new points; `blobs`: the tables of blobs, and damaged ones
+//! - `selector`: selects series; pure
+//! - `thin`: reduces points without hiding peaks; pure
+//! - `view`: a consistent view of the store, and the error bounds of summaries; `reader`: answers queries; `export`: text
+//! - `file`: opens the file, and sets a damaged one aside
 //!
-//! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and outlives a power cut. On the strength of that
-//! the console lets agents forget.
+//! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and survives a power cut. Because of that
+//! the console lets agents delete it.
 //!
-//! **Invariant: nothing that a host sends is refused twice.** What can never be kept is counted and left out.
+//! **Invariant: nothing that a host sends is refused repeatedly.** A point that can never be stored is counted and left out.
 //!
-//! **Of two values of a series at one time, the one that was written last counts**, wherever the first is by then.
+//! **Of two values of a series at one time, the later write wins**, wherever the first is by then.
 
 mod batch;
 mod blobs;
 mod change;
 mod chunk;
 mod clock;
+mod error;
 mod export;
 mod file;
 mod head;
 mod key;
 mod numbers;
+mod points;
 mod reader;
 mod rollup;
 mod seal;
 mod selector;
+mod settings;
 mod span;
 mod sweep;
 mod thin;
@@ -51,14 +54,13 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+pub use settings::StoreSettings;
+
+pub use points::{DamagedPiece, SeriesColumn, SeriesPoints};
+
+pub use error::SeriesError;
+
+use std::{io, ops::RangeInclusive, path::Path, sync::Arc, time::Duration};
 
 use muster_topics::{Millis, metric::Point};
 use sqlx::{
@@ -68,20 +70,20 @@ use sqlx::{
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    batch::Batch,
-    blobs::Faults,
-    view::View,
-    writer::{Request, Writer},
+    batch::WriteBatch,
+    blobs::UnreadableBlobs,
+    view::StoreView,
+    writer::{WriterRequest, WriterTask},
 };
 pub use self::{
-    export::Format,
+    export::LineFormat,
     key::SeriesId,
-    reader::Chosen,
-    selector::{Selector, SelectorError},
+    reader::ChosenSeries,
+    selector::{SelectorError, SeriesSelector},
     span::Resolution,
-    view::Bucket,
+    view::ViewBucket,
 };
-pub use muster_promql::Summary;
+pub use muster_promql::StretchSummary;
 
 /// How long whoever feeds the store lets a batch wait for others, to append them together: of a thousand hosts eight come
 /// meanwhile. Somebody who looks at a chart does not see it.
@@ -93,123 +95,6 @@ pub const GATHERED_MAX: usize = 128;
 /// console whose own clock is behind by more has no valid certificates, so nothing reaches it.
 const AHEAD_MAX_MS: Millis = 24 * 3600 * 1000;
 
-/// Something went wrong with the time-series store.
-#[derive(Debug, thiserror::Error)]
-pub enum SeriesError {
-    /// The selector is not one.
-    #[error("selector: {0}")]
-    Selector(#[from] SelectorError),
-    /// The range ends before it starts.
-    #[error("the range ends at {end_ms}, before it starts at {start_ms}")]
-    Range {
-        /// Start.
-        start_ms: Millis,
-        /// End.
-        end_ms: Millis,
-    },
-    /// The selector chooses too much.
-    #[error("the selector chooses more than {series_max} series. hint: name a host, as in {{hostname=\"…\"}}")]
-    TooMany {
-        /// The limit.
-        series_max: usize,
-    },
-    /// The answer took too long.
-    #[error("no answer within {0:?}. hint: ask for a shorter range or fewer series")]
-    Deadline(Duration),
-    /// A statement failed.
-    #[error("the time-series store: {0}")]
-    Sql(#[from] sqlx::Error),
-    /// The tables could not be brought up to date.
-    #[error("the time-series store cannot be brought up to date: {0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
-    /// SQLite found the file itself to be wrong.
-    #[error("the time-series store is damaged: {0}")]
-    Damaged(String),
-    /// A damaged store could not be moved out of the way.
-    #[error("the damaged time-series store {path} cannot be set aside: {source}")]
-    SetAside {
-        /// The store's file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The store has been stopped.
-    #[error("the time-series store has been stopped")]
-    Stopped,
-    /// The store could not be opened when its owner started.
-    #[error("the time-series store is left out: {0}")]
-    LeftOut(Arc<str>),
-}
-
-/// One series, and points of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Series {
-    /// Its name, such as `muster_host_cpu_busy_ratio`.
-    pub name: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Times and values, oldest first.
-    pub points: Vec<(Millis, f64)>,
-}
-
-/// Many points of one series.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Column {
-    /// The series' name.
-    pub name: String,
-    /// Its labels.
-    pub labels: Vec<(String, String)>,
-    /// Times and values.
-    pub samples: Vec<(Millis, f64)>,
-}
-
-/// A piece of the store that could not be read and was set aside.
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub struct Damaged {
-    /// Its table: `chunk`, `summary`, `five` or `hourly`.
-    pub place: String,
-    /// Its key there.
-    pub key: i64,
-    /// When it was found.
-    pub found_ms: Millis,
-    /// What is wrong with it.
-    pub reason: String,
-}
-
-/// What can be chosen about the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How long points are kept as they came.
-    pub raw: Duration,
-    /// How long summaries of five minutes are kept; not shorter than points.
-    pub five_minutes: Duration,
-    /// How long summaries of an hour are kept; not shorter than those of five minutes.
-    pub hours: Duration,
-    /// How large the store may get, as far as deleting points older than a day helps: the oldest go first.
-    pub size_max_bytes: u64,
-}
-
-const DAY: Duration = Duration::from_secs(24 * 3600);
-
-impl Default for Settings {
-    /// Points for two weeks, five minutes for a quarter, hours for two years: for a thousand hosts with twenty series each,
-    /// every ten seconds, about 4, 5 and 15 GB.
-    fn default() -> Self {
-        Self { raw: DAY * 14, five_minutes: DAY * 90, hours: DAY * 730, size_max_bytes: 32 << 30 }
-    }
-}
-
-impl Settings {
-    /// Nothing coarse is deleted before what is finer.
-    fn five_minutes(&self) -> Duration {
-        self.five_minutes.max(self.raw)
-    }
-
-    fn hours(&self) -> Duration {
-        self.hours.max(self.five_minutes())
-    }
-}
-
 /// Times of points that are taken, as far as the clock knows.
 fn accepted() -> RangeInclusive<Millis> {
     Millis::MIN..=clock::now_ms().saturating_add(AHEAD_MAX_MS)
@@ -219,7 +104,7 @@ fn accepted() -> RangeInclusive<Millis> {
 /// committed, and the file closed.
 #[derive(Clone, Debug)]
 pub struct SeriesStore {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<WriterRequest>,
     readers: SqlitePool,
     path: Arc<Path>,
     set_aside: Option<Arc<Path>>,
@@ -233,16 +118,16 @@ impl SeriesStore {
     /// # Errors
     /// If it cannot be opened or brought up to date.
     pub async fn open(path: &Path) -> Result<Self, SeriesError> {
-        Self::open_with(path, &Settings::default()).await
+        Self::open_with(path, &StoreSettings::default()).await
     }
 
     /// Opens the store with other settings.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub async fn open_with(path: &Path, settings: &Settings) -> Result<Self, SeriesError> {
+    pub async fn open_with(path: &Path, settings: &StoreSettings) -> Result<Self, SeriesError> {
         let opened = file::open(path, clock::now_ms()).await?;
-        let writer = Writer::new(path.to_owned(), opened.writer, settings).await?;
+        let writer = WriterTask::new(path.to_owned(), opened.writer, settings).await?;
         let (requests, queue) = mpsc::channel(writer::QUEUE_MAX);
         tokio::spawn(writer.run(queue));
         let set_aside = opened.set_aside.map(Arc::from);
@@ -286,7 +171,7 @@ impl SeriesStore {
     /// If they could not be committed; none of them has to be there then. It is never the points' fault, so the same
     /// points can be appended later, and must not be acknowledged before.
     pub async fn append(&self, points: &[Point]) -> Result<(), SeriesError> {
-        let batch = Batch::new(points, &accepted());
+        let batch = WriteBatch::new(points, &accepted());
         if batch.untimely + batch.unfit > 0 {
             tracing::warn!(
                 untimely = batch.untimely, unfit = batch.unfit, first = ?points.first(),
@@ -301,8 +186,8 @@ impl SeriesStore {
     ///
     /// # Errors
     /// As [`Self::append`].
-    pub async fn append_columns(&self, columns: Vec<Column>) -> Result<(), SeriesError> {
-        let batch = tokio::task::spawn_blocking(move || Batch::of_columns(columns, &accepted()));
+    pub async fn append_columns(&self, columns: Vec<SeriesColumn>) -> Result<(), SeriesError> {
+        let batch = tokio::task::spawn_blocking(move || WriteBatch::of_columns(columns, &accepted()));
         let batch = batch.await.map_err(|error| SeriesError::Sql(sqlx::Error::Io(io::Error::other(error))))?;
         if batch.untimely + batch.unfit > 0 {
             tracing::warn!(untimely = batch.untimely, unfit = batch.unfit, "measurements were left out");
@@ -310,13 +195,13 @@ impl SeriesStore {
         self.commit(batch).await
     }
 
-    async fn commit(&self, batch: Batch) -> Result<(), SeriesError> {
+    async fn commit(&self, batch: WriteBatch) -> Result<(), SeriesError> {
         self.readers()?;
         if batch.len() == 0 {
             return Ok(());
         }
         let (reply, answer) = oneshot::channel();
-        self.requests.send(Request::Append(batch, reply)).await.map_err(|_| SeriesError::Stopped)?;
+        self.requests.send(WriterRequest::Append(batch, reply)).await.map_err(|_| SeriesError::Stopped)?;
         answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Sql)
     }
 
@@ -330,7 +215,7 @@ impl SeriesStore {
         selector: &str,
         range: Option<(Millis, Millis)>,
         points_max: usize,
-    ) -> Result<Vec<Series>, SeriesError> {
+    ) -> Result<Vec<SeriesPoints>, SeriesError> {
         let answer = reader::query(self.readers()?, selector, range, points_max, clock::now_ms()).await;
         self.noted(answer)
     }
@@ -339,9 +224,9 @@ impl SeriesStore {
     ///
     /// # Errors
     /// If there are more, or if the store cannot be read.
-    pub async fn select(&self, selector: Selector, series_max: usize) -> Result<Vec<Chosen>, SeriesError> {
+    pub async fn select(&self, selector: SeriesSelector, series_max: usize) -> Result<Vec<ChosenSeries>, SeriesError> {
         let chosen = reader::within_deadline(reader::choose(self.readers()?, selector, series_max)).await;
-        self.noted(chosen.map(|chosen| (chosen, Faults::new())))
+        self.noted(chosen.map(|chosen| (chosen, UnreadableBlobs::new())))
     }
 
     /// Points of some series from one time to another, both included: for each of them in its turn, sorted by time.
@@ -355,7 +240,7 @@ impl SeriesStore {
     ) -> Result<Vec<Vec<(Millis, f64)>>, SeriesError> {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
-            let mut view = View::new(readers).await?;
+            let mut view = StoreView::new(readers).await?;
             let mut found = Vec::with_capacity(series.len());
             for series in series {
                 found.push(view.points(*series, start_ms..=end_ms).await?);
@@ -377,10 +262,10 @@ impl SeriesStore {
         series: &[SeriesId],
         (start_ms, end_ms): (Millis, Millis),
         resolution: Resolution,
-    ) -> Result<Vec<Vec<Bucket>>, SeriesError> {
+    ) -> Result<Vec<Vec<ViewBucket>>, SeriesError> {
         let readers = self.readers()?;
         let read = reader::within_deadline(async {
-            let mut view = View::new(readers).await?;
+            let mut view = StoreView::new(readers).await?;
             let mut found = Vec::with_capacity(series.len());
             for series in series {
                 found.push(view.buckets(*series, start_ms..=end_ms, resolution).await?);
@@ -432,11 +317,11 @@ impl SeriesStore {
         &self,
         selector: &str,
         range: (Millis, Millis),
-        format: Format,
+        format: LineFormat,
     ) -> Result<mpsc::Receiver<Result<String, SeriesError>>, SeriesError> {
-        let selector = Selector::parse(selector)?;
+        let selector = SeriesSelector::parse(selector)?;
         let requests = self.requests.clone();
-        let damaged = move |faults| drop(requests.try_send(Request::Damaged(faults)));
+        let damaged = move |faults| drop(requests.try_send(WriterRequest::Damaged(faults)));
         export::export(self.readers()?.clone(), selector, range, format, damaged).await
     }
 
@@ -444,7 +329,7 @@ impl SeriesStore {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn damaged(&self) -> Result<Vec<Damaged>, SeriesError> {
+    pub async fn damaged(&self) -> Result<Vec<DamagedPiece>, SeriesError> {
         let rows = sqlx::query_as("SELECT place, key, found_ms, reason FROM damaged ORDER BY id DESC");
         Ok(rows.fetch_all(self.readers()?).await?)
     }
@@ -453,13 +338,13 @@ impl SeriesStore {
     pub async fn settle(&self) {
         let (reply, answer) = oneshot::channel();
         // If nobody takes the request or answers it, the writer has ended.
-        if self.requests.send(Request::Settle(reply)).await.is_ok() {
+        if self.requests.send(WriterRequest::Settle(reply)).await.is_ok() {
             let _ = answer.await;
         }
     }
 
     /// Sees to it that damage is dealt with: a piece is set aside, a file at the next start.
-    fn noted<T>(&self, answer: Result<(T, Faults), SeriesError>) -> Result<T, SeriesError> {
+    fn noted<T>(&self, answer: Result<(T, UnreadableBlobs), SeriesError>) -> Result<T, SeriesError> {
         if let Err(SeriesError::Sql(error)) = &answer
             && file::is_corrupt(error)
         {
@@ -468,7 +353,7 @@ impl SeriesStore {
         let (answer, faults) = answer?;
         if !faults.is_empty() {
             // If there is no room now, whoever reads it next finds it again.
-            let _ = self.requests.try_send(Request::Damaged(faults));
+            let _ = self.requests.try_send(WriterRequest::Damaged(faults));
         }
         Ok(answer)
     }
@@ -478,7 +363,7 @@ impl SeriesStore {
         self.readers.close().await;
         let (reply, answer) = oneshot::channel();
         // If nobody takes the request or answers it, the writer has ended before.
-        if self.requests.send(Request::Stop(reply)).await.is_ok() {
+        if self.requests.send(WriterRequest::Stop(reply)).await.is_ok() {
             let _ = answer.await;
         }
     }

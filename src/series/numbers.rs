@@ -1,7 +1,7 @@
-//! Columns of numbers as few bytes, and back again, bit by bit the same. Pure.
+//! Compact encoding of columns of numbers, lossless to the bit. Pure.
 //!
-//! Most of what is measured is a whole number or has few decimals; such a column is kept as whole numbers
-//! without their common divisor (memory comes in pages) and packed by `pco`. A column that stands still is
+//! Most metrics are whole numbers or have few decimals; such a column is stored as whole numbers
+//! without their common divisor (memory comes in pages) and packed by `pco`. A constant column is
 //! one number. Everything else is given to `pco` as it is.
 
 use pco::{
@@ -27,7 +27,7 @@ const WHOLE: u8 = 3;
 
 /// Why bytes cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum DecodeError {
     /// They are not what was written.
     #[error("its checksum is wrong")]
     Checksum,
@@ -55,7 +55,7 @@ pub(crate) fn put(out: &mut Vec<u8>, values: &[f64]) {
 }
 
 /// Reads a column of so many numbers, and leaves what stands behind it.
-pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, Fault> {
+pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeError> {
     if count == 0 {
         return Ok(Vec::new());
     }
@@ -64,7 +64,8 @@ pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, Fault> {
         CONSTANT => Ok(vec![take_float(input)?; count]),
         FLOATS => unpack(take_bytes(input)?, count),
         kind => {
-            let scale = SCALES.get(usize::from(kind - WHOLE)).ok_or(Fault::Content("a column of no known kind"))?;
+            let scale =
+                SCALES.get(usize::from(kind - WHOLE)).ok_or(DecodeError::Content("a column of no known kind"))?;
             Ok(take_wholes(input, count)?.into_iter().map(|whole| from_whole(whole, *scale)).collect())
         }
     }
@@ -91,8 +92,8 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
 }
 
 /// Reads so many whole numbers.
-pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, Fault> {
-    let divisor = i64::try_from(take_varint(input)?).map_err(|_| Fault::Content("a divisor"))?;
+pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
+    let divisor = i64::try_from(take_varint(input)?).map_err(|_| DecodeError::Content("a divisor"))?;
     let packed = take_bytes(input)?;
     let mut values = if packed.is_empty() {
         let mut last = 0_i64;
@@ -153,10 +154,10 @@ fn pack<T: Packed>(values: &[T], mode: ModeSpec) -> Option<Vec<u8>> {
     simple_compress(values, &config).ok()
 }
 
-fn unpack<T: Packed>(bytes: &[u8], count: usize) -> Result<Vec<T>, Fault> {
+fn unpack<T: Packed>(bytes: &[u8], count: usize) -> Result<Vec<T>, DecodeError> {
     let mut values = vec![T::default(); count];
-    let progress = simple_decompress_into(bytes, &mut values).map_err(|_| Fault::Content("a packed column"))?;
-    if progress.n_processed == count { Ok(values) } else { Err(Fault::Content("a column that is too short")) }
+    let progress = simple_decompress_into(bytes, &mut values).map_err(|_| DecodeError::Content("a packed column"))?;
+    if progress.n_processed == count { Ok(values) } else { Err(DecodeError::Content("a column that is too short")) }
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -169,7 +170,7 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, Fault> {
+pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, DecodeError> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {
         let byte = take_byte(input)?;
@@ -178,7 +179,7 @@ pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, Fault> {
             return Ok(value);
         }
     }
-    Err(Fault::Content("a number without an end"))
+    Err(DecodeError::Content("a number without an end"))
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -186,22 +187,22 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
+fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
     let length = usize::try_from(take_varint(input)?).unwrap_or(usize::MAX);
     let (bytes, rest) = input.split_at_checked(length).ok_or(ENDS)?;
     *input = rest;
     Ok(bytes)
 }
 
-const ENDS: Fault = Fault::Content("it ends early");
+const ENDS: DecodeError = DecodeError::Content("it ends early");
 
-pub(crate) fn take_byte(input: &mut &[u8]) -> Result<u8, Fault> {
+pub(crate) fn take_byte(input: &mut &[u8]) -> Result<u8, DecodeError> {
     let (byte, rest) = input.split_first().ok_or(ENDS)?;
     *input = rest;
     Ok(*byte)
 }
 
-pub(crate) fn take_float(input: &mut &[u8]) -> Result<f64, Fault> {
+pub(crate) fn take_float(input: &mut &[u8]) -> Result<f64, DecodeError> {
     let (bytes, rest) = input.split_first_chunk::<8>().ok_or(ENDS)?;
     *input = rest;
     Ok(f64::from_le_bytes(*bytes))
@@ -221,9 +222,9 @@ pub(crate) fn checksum(body: &[u8], key: i64) -> u32 {
 }
 
 /// What stands behind its checksum.
-pub(crate) fn checked(bytes: &[u8], key: i64) -> Result<&[u8], Fault> {
-    let (found, body) = bytes.split_first_chunk::<4>().ok_or(Fault::Checksum)?;
-    if u32::from_le_bytes(*found) == checksum(body, key) { Ok(body) } else { Err(Fault::Checksum) }
+pub(crate) fn checked(bytes: &[u8], key: i64) -> Result<&[u8], DecodeError> {
+    let (found, body) = bytes.split_first_chunk::<4>().ok_or(DecodeError::Checksum)?;
+    if u32::from_le_bytes(*found) == checksum(body, key) { Ok(body) } else { Err(DecodeError::Checksum) }
 }
 
 /// A body behind its checksum.
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_becomes_small() {
+    fn usual_columns_are_small() {
         let hour = |value: fn(u32) -> f64| (0..360).map(value).collect::<Vec<_>>();
         assert_eq!(packed(&hour(|_| 0.1)).len(), 9);
         for (what, values, bytes_max) in [
@@ -294,7 +295,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100), count in 0..1_000_usize) {
+        fn no_bytes_panic_the_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..100), count in 0..1_000_usize) {
             let _ = take(&mut &bytes[..], count);
             let _ = take_wholes(&mut &bytes[..], count);
             let _ = checked(&bytes, 7);

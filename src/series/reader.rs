@@ -1,4 +1,4 @@
-//! Answering queries, on connections of their own, beside the writer.
+//! Answers queries, on connections of their own, beside the writer.
 //!
 //! **Invariant: a query costs a bounded amount**, of series, of points in memory, and of time.
 
@@ -9,15 +9,16 @@ use muster_topics::Millis;
 use sqlx::SqlitePool;
 
 use super::{
-    Series, SeriesError,
     batch::NAME_LABEL,
-    blobs::Faults,
+    blobs::UnreadableBlobs,
+    error::SeriesError,
     key::{SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
-    selector::Selector,
+    points::SeriesPoints,
+    selector::SeriesSelector,
     span::Resolution,
     thin::{THIN_MIN, Thinner},
     upkeep,
-    view::{Bucket, View},
+    view::{StoreView, ViewBucket},
 };
 
 /// The most series in one answer: more than a page or a person reads.
@@ -43,7 +44,7 @@ const LABELS_MAX: i64 = 100_000;
 
 /// A series that was chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub struct ChosenSeries {
     /// Its number, for reading its points.
     pub id: SeriesId,
     /// Its name.
@@ -59,8 +60,8 @@ pub(crate) async fn query(
     range: Option<(Millis, Millis)>,
     points_max: usize,
     now_ms: Millis,
-) -> Result<(Vec<Series>, Faults), SeriesError> {
-    let selector = Selector::parse(selector)?;
+) -> Result<(Vec<SeriesPoints>, UnreadableBlobs), SeriesError> {
+    let selector = SeriesSelector::parse(selector)?;
     if let Some((start_ms, end_ms)) = range
         && start_ms > end_ms
     {
@@ -70,15 +71,15 @@ pub(crate) async fn query(
         let chosen = choose(readers, selector, SERIES_MAX).await?;
         let points_max = points_max.min(POINTS_MAX).min(ANSWER_POINTS_MAX / chosen.len().max(1));
         let mut answer = Vec::with_capacity(chosen.len());
-        let mut view = View::new(readers).await?;
-        for Chosen { id, name, labels } in chosen {
+        let mut view = StoreView::new(readers).await?;
+        for ChosenSeries { id, name, labels } in chosen {
             let points = match range {
                 Some((start_ms, end_ms)) => thinned(&mut view, id, start_ms..=end_ms, points_max).await?,
                 // Clocks of hosts may be ahead, so there is no upper end.
                 None => view.points(id, now_ms - LAST_MAX_AGE_MS..=TIME_LAST_MS).await?.pop().into_iter().collect(),
             };
             if !points.is_empty() {
-                answer.push(Series { name, labels, points });
+                answer.push(SeriesPoints { name, labels, points });
             }
         }
         Ok((answer, view.faults))
@@ -94,9 +95,9 @@ pub(crate) async fn within_deadline<T>(answer: impl Future<Output = Result<T, Se
 /// The series that a selector means.
 pub(crate) async fn choose(
     readers: &SqlitePool,
-    selector: Selector,
+    selector: SeriesSelector,
     series_max: usize,
-) -> Result<Vec<Chosen>, SeriesError> {
+) -> Result<Vec<ChosenSeries>, SeriesError> {
     let mut candidates = match rarest(readers, &selector).await? {
         Some((name, value)) => sqlx::query_as(
             "SELECT series.id, series.name, series.labels FROM label CROSS JOIN series ON series.id = label.series
@@ -117,7 +118,7 @@ pub(crate) async fn choose(
             if chosen.len() == series_max {
                 return Err(SeriesError::TooMany { series_max });
             }
-            chosen.push(Chosen { id, name, labels });
+            chosen.push(ChosenSeries { id, name, labels });
         }
     }
     chosen.sort_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
@@ -125,7 +126,7 @@ pub(crate) async fn choose(
 }
 
 /// Of the labels that must have a certain value, the one that the fewest series have.
-async fn rarest(readers: &SqlitePool, selector: &Selector) -> Result<Option<(String, String)>, SeriesError> {
+async fn rarest(readers: &SqlitePool, selector: &SeriesSelector) -> Result<Option<(String, String)>, SeriesError> {
     let mut rarest = None;
     for (name, value) in selector.equalities() {
         let count: i64 = sqlx::query_scalar(
@@ -184,7 +185,7 @@ pub(crate) async fn label_values(readers: &SqlitePool, name: &str) -> Result<Vec
 /// The points of a series from one time to another, thinned while they are read: points where they are kept and the range
 /// is short, else summaries that are finer than the answer.
 async fn thinned(
-    view: &mut View,
+    view: &mut StoreView,
     series: SeriesId,
     times: RangeInclusive<Millis>,
     points_max: usize,
@@ -229,8 +230,8 @@ pub(crate) fn windows(start_ms: Millis, end_ms: Millis, width_ms: Millis) -> imp
 
 /// A summary as a chart shows it: it begins with its first value and ends with its last, and between them are the
 /// least and the greatest where those are others. A counter stays a counter.
-fn outline(bucket: &Bucket) -> impl Iterator<Item = (Millis, f64)> {
-    let Bucket { start_ms, width_ms, summary } = *bucket;
+fn outline(bucket: &ViewBucket) -> impl Iterator<Item = (Millis, f64)> {
+    let ViewBucket { start_ms, width_ms, summary } = *bucket;
     let ends = [summary.first, summary.last];
     let inner = |value: f64| (!ends.contains(&value)).then_some(value);
     [
@@ -246,7 +247,7 @@ fn outline(bucket: &Bucket) -> impl Iterator<Item = (Millis, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Summary;
+    use muster_promql::StretchSummary;
 
     #[test]
     fn windows_cover_a_range() {
@@ -268,12 +269,12 @@ mod tests {
         let store = crate::SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
         let end_ms = BASE_MS + 400 * DAY_MS;
         let samples = (BASE_MS..end_ms).step_by(300_000).map(|at_ms| (at_ms, (at_ms / 300_000 % 97) as f64)).collect();
-        let column = crate::Column { name: "m".to_owned(), labels: Vec::new(), samples };
+        let column = crate::SeriesColumn { name: "m".to_owned(), labels: Vec::new(), samples };
         store.append_columns(vec![column]).await.unwrap();
         store.settle().await;
-        let series = store.select(Selector::parse("m").unwrap(), 1).await.unwrap()[0].id;
+        let series = store.select(SeriesSelector::parse("m").unwrap(), 1).await.unwrap()[0].id;
         for days in [365, 90, 30, 7, 1] {
-            let mut view = View::new(&store.readers).await.unwrap();
+            let mut view = StoreView::new(&store.readers).await.unwrap();
             let points = thinned(&mut view, series, end_ms - days * DAY_MS..=end_ms, 360).await.unwrap();
             assert!(points.len() > 150, "{days} days: {}", points.len());
             // Of 105,120 points: blobs of 16 days, and the hours of a day that is not rolled up yet.
@@ -284,8 +285,8 @@ mod tests {
     #[test]
     fn a_summary_keeps_its_outline() {
         let of = |values: &[f64]| {
-            let summary = Summary::over(values.iter().copied()).unwrap();
-            outline(&Bucket { start_ms: 0, width_ms: 300, summary }).collect::<Vec<_>>()
+            let summary = StretchSummary::over(values.iter().copied()).unwrap();
+            outline(&ViewBucket { start_ms: 0, width_ms: 300, summary }).collect::<Vec<_>>()
         };
         assert_eq!(of(&[1.0]), [(0, 1.0)]);
         assert_eq!(of(&[1.0, 2.0, 3.0]), [(0, 1.0), (299, 3.0)], "a counter stays one");

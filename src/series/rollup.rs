@@ -1,17 +1,17 @@
-//! Rolling up: what the hours of a series come to goes into its day by five minutes and its sixteen days by the hour.
+//! Rolls up: summaries of a series' hours go into its day by five minutes and its sixteen days by the hour.
 //!
-//! Only hours that were sealed since they were last rolled up are touched; `summary` has a row of each. All others
+//! Only hours that were sealed since the last rollup are read; `summary` has a row of each. All others
 //! stay as they are, also when their points have been deleted.
 
 use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
-    Summary,
-    blobs::{self, Faults, Table},
+    blobs::{self, BlobTable, UnreadableBlobs},
     key::{self, DAY_HOURS, Hour, SeriesId},
     span,
 };
+use muster_promql::StretchSummary;
 
 /// Rolls up the fresh hours of a series' day. Gives how many there were.
 pub(crate) async fn roll(
@@ -22,20 +22,20 @@ pub(crate) async fn roll(
 ) -> Result<usize, sqlx::Error> {
     let hours = day * DAY_HOURS..(day + 1) * DAY_HOURS;
     let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
-    let rows = blobs::range(tx, Table::Summary, stretch).await?;
+    let rows = blobs::range(tx, BlobTable::Summary, stretch).await?;
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(0) };
     let hours = key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1;
-    let mut faults = Faults::new();
+    let mut faults = UnreadableBlobs::new();
     let points = blobs::points(tx, series, hours, &mut faults).await?;
     let (day_key, hourly_key) = (span::day_key(series, day), span::hourly_key(series, Hour(day * DAY_HOURS)));
-    let mut fives = blobs::span(tx, Table::Five, day_key, &mut faults).await?;
-    let mut hourly = blobs::span(tx, Table::Hourly, hourly_key, &mut faults).await?;
+    let mut fives = blobs::span(tx, BlobTable::Five, day_key, &mut faults).await?;
+    let mut hourly = blobs::span(tx, BlobTable::Hourly, hourly_key, &mut faults).await?;
     for (key, data) in &rows {
         let hour = Hour(key::of_series_first(*key).1);
         let mut summary = match span::decode(*key, data) {
-            Ok(span) => span.into_values().reduce(Summary::join),
+            Ok(span) => span.into_values().reduce(StretchSummary::join),
             Err(fault) => {
-                faults.push((Table::Summary, *key, fault));
+                faults.push((BlobTable::Summary, *key, fault));
                 None
             }
         };
@@ -44,23 +44,23 @@ pub(crate) async fn roll(
             fives.retain(|place, _| !span::fives_of(hour).contains(place));
             fives.extend(span::by_fives(hour, samples));
             if !faults.iter().any(|(table, key, _)| is_of(*table, *key, hour)) {
-                summary = Summary::over(samples.iter().map(|sample| sample.1)).or(summary);
+                summary = StretchSummary::over(samples.iter().map(|sample| sample.1)).or(summary);
             }
         }
         hourly.extend(summary.map(|summary| (span::place_of(hour), summary)));
     }
     blobs::set_aside(tx, faults, now_ms).await?;
     if !fives.is_empty() {
-        blobs::put(tx, Table::Five, &[(day_key, span::encode(&fives))]).await?;
+        blobs::put(tx, BlobTable::Five, &[(day_key, span::encode(&fives))]).await?;
     }
     if !hourly.is_empty() {
-        blobs::put(tx, Table::Hourly, &[(hourly_key, span::encode(&hourly))]).await?;
+        blobs::put(tx, BlobTable::Hourly, &[(hourly_key, span::encode(&hourly))]).await?;
     }
-    blobs::delete(tx, Table::Summary, stretch).await?;
+    blobs::delete(tx, BlobTable::Summary, stretch).await?;
     Ok(rows.len())
 }
 
 /// Whether this is a chunk of the hour.
-fn is_of(table: Table, key: i64, hour: Hour) -> bool {
-    table == Table::Chunk && key::ChunkKey::from_sql(key).is_some_and(|key| key.hour == hour)
+fn is_of(table: BlobTable, key: i64, hour: Hour) -> bool {
+    table == BlobTable::Chunk && key::ChunkKey::from_sql(key).is_some_and(|key| key.hour == hour)
 }

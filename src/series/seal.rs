@@ -1,9 +1,9 @@
-//! Sealing: the points of a series that came for an hour go from `head` into that hour's chunk, some series at a time.
+//! Seals an hour: moves its points from `head` into chunks, some series at a time.
 //!
-//! It makes no difference whether the hour has a chunk already: late points are merged with what is there, a point that
-//! is there already changes nothing, and of two values at one time the one that was written last counts.
+//! The hour may already have chunks: late points are merged, a point that
+//! exists changes nothing, and of two values at one time the later write wins.
 //!
-//! Whoever calls does it in a transaction, in which points are always in one place: `head` or a chunk.
+//! The caller does it in a transaction, so a point is always in one place: `head` or a chunk.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
-    Summary,
-    blobs::{self, Faults, Table},
+    blobs::{self, BlobTable, UnreadableBlobs},
     chunk, head,
     key::{self, ChunkKey, Hour, SLOTS, SeriesId},
     span,
-    thin::Sample,
+    thin::ThinPoint,
 };
+use muster_promql::StretchSummary;
 
 /// Part of an hour: where it begins and ends, whether it has a chunk, and what came for it.
-struct Part {
+struct HourPart {
     first: u16,
     end: u16,
     stored: bool,
-    came: Vec<Sample>,
+    came: Vec<ThinPoint>,
 }
 
 /// Seals what came for an hour, of some series from a number on. Gives the number to go on at, or nothing if there are no more.
@@ -44,7 +44,7 @@ pub(crate) async fn seal(
 async fn put(
     tx: &mut SqliteConnection,
     hour: Hour,
-    came: BTreeMap<SeriesId, Vec<Sample>>,
+    came: BTreeMap<SeriesId, Vec<ThinPoint>>,
     now_ms: Millis,
 ) -> Result<(), sqlx::Error> {
     let mut stored = stored(tx, hour, &came).await?;
@@ -56,7 +56,7 @@ async fn put(
             let alone = (part.first, part.end) == (0, SLOTS);
             if let Some(merged) = seal_part(tx, series, hour, part, &mut chunks, now_ms).await? {
                 changed = true;
-                whole = alone.then(|| Summary::over(merged.iter().map(|sample| sample.1))).flatten();
+                whole = alone.then(|| StretchSummary::over(merged.iter().map(|sample| sample.1))).flatten();
             }
         }
         match whole {
@@ -65,20 +65,20 @@ async fn put(
             None => {}
         }
     }
-    blobs::put(tx, Table::Chunk, &chunks).await?;
+    blobs::put(tx, BlobTable::Chunk, &chunks).await?;
     for series in several {
         summaries.extend(summarise(tx, series, hour, now_ms).await?.map(|summary| (series, summary)));
     }
     // Such a row says, too, that the hour has to be rolled up.
     let body = |(series, summary)| (key::series_first(series, hour.0), span::encode(&[(0, summary)].into()));
-    blobs::put(tx, Table::Summary, &summaries.into_iter().map(body).collect::<Vec<_>>()).await
+    blobs::put(tx, BlobTable::Summary, &summaries.into_iter().map(body).collect::<Vec<_>>()).await
 }
 
 /// Where the chunks of an hour begin, of some series.
 async fn stored(
     tx: &mut SqliteConnection,
     hour: Hour,
-    of: &BTreeMap<SeriesId, Vec<Sample>>,
+    of: &BTreeMap<SeriesId, Vec<ThinPoint>>,
 ) -> Result<BTreeMap<SeriesId, Vec<u16>>, sqlx::Error> {
     let mut stored: BTreeMap<SeriesId, Vec<u16>> = BTreeMap::new();
     let (Some((first, _)), Some((last, _))) = (of.first_key_value(), of.last_key_value()) else { return Ok(stored) };
@@ -94,8 +94,8 @@ async fn stored(
 }
 
 /// Which chunk each point belongs into: the last that begins before it, up to the next.
-fn parts(hour: Hour, starts: &[u16], came: Vec<Sample>) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+fn parts(hour: Hour, starts: &[u16], came: Vec<ThinPoint>) -> Vec<HourPart> {
+    let mut parts: Vec<HourPart> = Vec::new();
     for sample in came {
         let slot = hour.slot(sample.0);
         if let Some(part) = parts.last_mut().filter(|part| slot < part.end) {
@@ -105,7 +105,7 @@ fn parts(hour: Hour, starts: &[u16], came: Vec<Sample>) -> Vec<Part> {
         let before = starts.partition_point(|start| *start <= slot);
         let stored = before.checked_sub(1).map(|index| starts[index]);
         let end = starts.get(before).copied().unwrap_or(SLOTS);
-        parts.push(Part { first: stored.unwrap_or(0), end, stored: stored.is_some(), came: vec![sample] });
+        parts.push(HourPart { first: stored.unwrap_or(0), end, stored: stored.is_some(), came: vec![sample] });
     }
     parts
 }
@@ -115,18 +115,18 @@ async fn seal_part(
     tx: &mut SqliteConnection,
     series: SeriesId,
     hour: Hour,
-    part: Part,
+    part: HourPart,
     chunks: &mut Vec<(i64, Vec<u8>)>,
     now_ms: Millis,
-) -> Result<Option<Vec<Sample>>, sqlx::Error> {
+) -> Result<Option<Vec<ThinPoint>>, sqlx::Error> {
     let key = ChunkKey { hour, series, slot: part.first }.to_sql();
     let mut merged = part.came;
     if part.stored {
         let mut before = Vec::new();
-        for (key, data) in blobs::range(tx, Table::Chunk, (key, key)).await? {
+        for (key, data) in blobs::range(tx, BlobTable::Chunk, (key, key)).await? {
             match chunk::decode(key, hour, &data) {
                 Ok(samples) => before = samples,
-                Err(fault) => blobs::set_aside(tx, vec![(Table::Chunk, key, fault)], now_ms).await?,
+                Err(fault) => blobs::set_aside(tx, vec![(BlobTable::Chunk, key, fault)], now_ms).await?,
             }
         }
         let count = before.len();
@@ -137,7 +137,7 @@ async fn seal_part(
     }
     let divided = chunk::divide(hour, part.first, part.end, &merged);
     if part.stored && divided.iter().all(|(slot, _)| *slot != part.first) {
-        blobs::delete(tx, Table::Chunk, (key, key)).await?;
+        blobs::delete(tx, BlobTable::Chunk, (key, key)).await?;
     }
     chunks.extend(
         divided
@@ -147,7 +147,7 @@ async fn seal_part(
     Ok(Some(merged))
 }
 
-fn same(one: &[Sample], other: &[Sample]) -> bool {
+fn same(one: &[ThinPoint], other: &[ThinPoint]) -> bool {
     one.iter().zip(other).all(|(one, other)| one.0 == other.0 && one.1.to_bits() == other.1.to_bits())
 }
 
@@ -157,11 +157,11 @@ async fn summarise(
     series: SeriesId,
     hour: Hour,
     now_ms: Millis,
-) -> Result<Option<Summary>, sqlx::Error> {
-    let mut faults = Faults::new();
+) -> Result<Option<StretchSummary>, sqlx::Error> {
+    let mut faults = UnreadableBlobs::new();
     let found = blobs::points(tx, series, hour.0..hour.0 + 1, &mut faults).await?;
     blobs::set_aside(tx, faults, now_ms).await?;
-    Ok(found.first().and_then(|(_, samples)| Summary::over(samples.iter().map(|sample| sample.1))))
+    Ok(found.first().and_then(|(_, samples)| StretchSummary::over(samples.iter().map(|sample| sample.1))))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Selectors: which series are meant. A plain selector is written as in PromQL,
+//! Selectors of series. A plain selector is written as in PromQL,
 //! `name{label="value", other!="value", third=~"regex", fourth!~"regex"}`; the name may be written as
-//! the label `__name__`, and must be if it holds anything but letters, digits, `_` and `:`.
+//! the label `__name__`, and must be if it contains anything but letters, digits, `_` and `:`.
 //!
 //! As there, a label that a series does not have is an empty value, regular expressions match whole
 //! values, and a selector that an empty set of labels would satisfy is refused.
@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use muster_promql::{
-    matcher::{Matcher, Pattern, Test},
+    matcher::{MatchOperator, Matcher, Pattern},
     text,
 };
 
@@ -34,11 +34,11 @@ pub struct SelectorError {
 
 /// Which series are meant.
 #[derive(Debug)]
-pub struct Selector {
+pub struct SeriesSelector {
     matchers: Vec<Matcher>,
 }
 
-impl Selector {
+impl SeriesSelector {
     /// Of matchers that were read, and compiled, elsewhere. The name is the label `__name__`.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Selector {
             let problem = format!("a selector may have at most {SELECTOR_MAX_BYTES} bytes");
             return Err(SelectorError { position: 1, problem });
         }
-        let mut parser = Parser { text, at: 0 };
+        let mut parser = SelectorParser { text, at: 0 };
         let selector = parser.selector()?;
         if selector.matchers.iter().all(|matcher| matcher.test.accepts("")) {
             let problem = "a name, or a matcher that an empty value does not satisfy, is wanted".to_owned();
@@ -76,7 +76,7 @@ impl Selector {
     /// Labels that must have this very value: any of them leads to the series.
     pub(crate) fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.matchers.iter().filter_map(|matcher| match &matcher.test {
-            Test::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
+            MatchOperator::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
             _ => None,
         })
     }
@@ -99,7 +99,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
 }
 
 /// As it could have been written: parsing it gives the same selector.
-impl fmt::Display for Selector {
+impl fmt::Display for SeriesSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, matcher) in self.matchers.iter().enumerate() {
@@ -112,14 +112,14 @@ impl fmt::Display for Selector {
 }
 
 /// Reads from left to right, one character ahead.
-struct Parser<'a> {
+struct SelectorParser<'a> {
     text: &'a str,
     /// In bytes, always between two characters.
     at: usize,
 }
 
-impl Parser<'_> {
-    fn selector(&mut self) -> Result<Selector, SelectorError> {
+impl SelectorParser<'_> {
+    fn selector(&mut self) -> Result<SeriesSelector, SelectorError> {
         let mut matchers = Vec::new();
         self.blanks();
         let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
@@ -127,7 +127,7 @@ impl Parser<'_> {
             return Err(self.error_at(self.at - name.len(), "a name does not begin with a digit"));
         }
         if !name.is_empty() {
-            matchers.push(Matcher { label: NAME_LABEL.to_owned(), test: Test::Equal(name) });
+            matchers.push(Matcher { label: NAME_LABEL.to_owned(), test: MatchOperator::Equal(name) });
         }
         self.blanks();
         let braced = self.take('{');
@@ -137,7 +137,7 @@ impl Parser<'_> {
         }
         match self.peek() {
             None if matchers.is_empty() && !braced => Err(self.error("a name or '{' is wanted")),
-            None => Ok(Selector { matchers }),
+            None => Ok(SeriesSelector { matchers }),
             Some('[') => Err(self.error("only a plain selector is understood: the range is given by start and end")),
             Some('(') => Err(self.error("only a plain selector is understood: no functions")),
             Some(c) => Err(self.error(&format!("the end is wanted, not {c:?}"))),
@@ -154,7 +154,7 @@ impl Parser<'_> {
             let start = self.at;
             let matcher = self.matcher()?;
             let named = matcher.label == NAME_LABEL && matchers.iter().any(|other| other.label == NAME_LABEL);
-            if named && matches!(matcher.test, Test::Equal(_)) {
+            if named && matches!(matcher.test, MatchOperator::Equal(_)) {
                 return Err(self.error_at(start, "the name is given twice"));
             }
             if matchers.len() == MATCHERS_MAX {
@@ -182,10 +182,10 @@ impl Parser<'_> {
         let value = self.string()?;
         let pattern = |parser: &Self| pattern(&value).map_err(|problem| parser.error_at(start, &problem));
         let test = match operator {
-            "=~" => Test::Match(pattern(self)?),
-            "!~" => Test::NotMatch(pattern(self)?),
-            "!=" => Test::NotEqual(value),
-            _ => Test::Equal(value),
+            "=~" => MatchOperator::Match(pattern(self)?),
+            "!~" => MatchOperator::NotMatch(pattern(self)?),
+            "!=" => MatchOperator::NotEqual(value),
+            _ => MatchOperator::Equal(value),
         };
         Ok(Matcher { label, test })
     }
@@ -249,9 +249,9 @@ mod tests {
             (r#"{__name__=~"a|b",__name__!="c"}"#, r#"{__name__=~"a|b",__name__!="c"}"#),
             (r#"m{l=""}"#, r#"{__name__="m",l=""}"#),
         ] {
-            let selector = Selector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let selector = SeriesSelector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(selector.to_string(), canonical, "{text}");
-            assert_eq!(Selector::parse(canonical).unwrap().to_string(), canonical);
+            assert_eq!(SeriesSelector::parse(canonical).unwrap().to_string(), canonical);
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
             (&long, 1, "at most"),
             (&many, 189, "at most 32"),
         ] {
-            let error = Selector::parse(text).expect_err(text);
+            let error = SeriesSelector::parse(text).expect_err(text);
             assert!(error.problem.contains(problem), "{text}: {error}");
             assert_eq!(error.position, position, "{text}: {error}");
         }
@@ -319,48 +319,48 @@ mod tests {
             ("{__name__=~'m.?',host='h1'}", true),
             ("{host='h1',host!='h2'}", true),
         ] {
-            assert_eq!(Selector::parse(selector).unwrap().accepts("m", &labels), chosen, "{selector}");
+            assert_eq!(SeriesSelector::parse(selector).unwrap().accepts("m", &labels), chosen, "{selector}");
         }
     }
 
     #[test]
     fn only_equalities_lead_to_series() {
-        let selector = Selector::parse("m{a='1',b='',c!='2',d=~'3'}").unwrap();
+        let selector = SeriesSelector::parse("m{a='1',b='',c!='2',d=~'3'}").unwrap();
         assert_eq!(selector.equalities().collect::<Vec<_>>(), [(NAME_LABEL, "m"), ("a", "1")]);
     }
 
     #[test]
     fn matchers_make_the_same_selector() {
-        let of = |label: &str, test: Test| Matcher { label: label.to_owned(), test };
+        let of = |label: &str, test: MatchOperator| Matcher { label: label.to_owned(), test };
         let pattern = |text| Pattern::new(text).unwrap();
         let matchers = [
-            of(NAME_LABEL, Test::Equal("m".to_owned())),
-            of("a", Test::NotEqual("1".to_owned())),
-            of("b", Test::Match(pattern("2|3"))),
-            of("c", Test::NotMatch(pattern("4"))),
+            of(NAME_LABEL, MatchOperator::Equal("m".to_owned())),
+            of("a", MatchOperator::NotEqual("1".to_owned())),
+            of("b", MatchOperator::Match(pattern("2|3"))),
+            of("c", MatchOperator::NotMatch(pattern("4"))),
         ];
-        let selector = Selector::of(&matchers).unwrap();
-        assert_eq!(selector.to_string(), Selector::parse(r#"m{a!="1",b=~"2|3",c!~"4"}"#).unwrap().to_string());
+        let selector = SeriesSelector::of(&matchers).unwrap();
+        assert_eq!(selector.to_string(), SeriesSelector::parse(r#"m{a!="1",b=~"2|3",c!~"4"}"#).unwrap().to_string());
         let labels = |b: &str| BTreeMap::from([("b".to_owned(), b.to_owned())]);
         assert_eq!(["3", "23"].map(|b| selector.accepts("m", &labels(b))), [true, false]);
-        let long = of("c", Test::Equal("x".repeat(SELECTOR_MAX_BYTES + 1)));
-        assert_eq!(Selector::of([&matchers[0], &long]).unwrap_err().position, 2);
-        assert!(Selector::of([&matchers[0]; MATCHERS_MAX + 1]).is_err());
+        let long = of("c", MatchOperator::Equal("x".repeat(SELECTOR_MAX_BYTES + 1)));
+        assert_eq!(SeriesSelector::of([&matchers[0], &long]).unwrap_err().position, 2);
+        assert!(SeriesSelector::of([&matchers[0]; MATCHERS_MAX + 1]).is_err());
     }
 
     proptest! {
         #[test]
         fn nothing_panics(text in any::<String>(), likely in r#"[a-c{}=!~,"'`\\. \né(|)*+?\[\]u0-9-]{0,40}"#) {
-            let _ = Selector::parse(&text);
-            let _ = Selector::parse(&likely);
-            let _ = Selector::parse(&format!("m{{l=~`{likely}`}}"));
-            let _ = Selector::parse(&format!("m{{l=\"{likely}"));
+            let _ = SeriesSelector::parse(&text);
+            let _ = SeriesSelector::parse(&likely);
+            let _ = SeriesSelector::parse(&format!("m{{l=~`{likely}`}}"));
+            let _ = SeriesSelector::parse(&format!("m{{l=\"{likely}"));
         }
 
         #[test]
         fn what_is_quoted_is_read_back(value in any::<String>()) {
             let text = format!("{{a!={},__name__=\"m\"}}", text::quote(&value));
-            let selector = Selector::parse(&text).unwrap();
+            let selector = SeriesSelector::parse(&text).unwrap();
             prop_assert_eq!(selector.to_string(), text);
             prop_assert!(!selector.accepts("m", &BTreeMap::from([("a".to_owned(), value)])));
         }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use muster_topics::Millis;
 
 use super::{
-    Summary,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
-    numbers::{self, Fault},
+    numbers::{self, DecodeError},
 };
+use muster_promql::StretchSummary;
 
 /// Five minutes.
 pub(crate) const FIVE_MS: Millis = 300_000;
@@ -20,7 +20,7 @@ pub(crate) const SPAN_HOURS: u32 = 16 * DAY_HOURS;
 const BUCKETS_MAX: usize = SPAN_HOURS as usize;
 
 /// Summaries by their place in a stretch of time.
-pub(crate) type Span = BTreeMap<u16, Summary>;
+pub(crate) type SummarySpan = BTreeMap<u16, StretchSummary>;
 
 /// How finely points are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,12 +77,12 @@ pub(crate) fn place_of(hour: Hour) -> u16 {
 }
 
 /// The points of an hour, sorted by time, by their place among its day's five minutes.
-pub(crate) fn by_fives(hour: Hour, samples: &[(Millis, f64)]) -> Span {
+pub(crate) fn by_fives(hour: Hour, samples: &[(Millis, f64)]) -> SummarySpan {
     let first = fives_of(hour).start;
-    let mut span = Span::new();
+    let mut span = SummarySpan::new();
     for (at_ms, value) in samples {
         let place = first + u16::try_from((at_ms - hour.start_ms()) / FIVE_MS).unwrap_or_default();
-        let summary = Summary::of(*value);
+        let summary = StretchSummary::of(*value);
         span.entry(place).and_modify(|before| *before = before.join(summary)).or_insert(summary);
     }
     span
@@ -94,12 +94,12 @@ const AS_LAST: u8 = 1;
 const ITSELF: u8 = 2;
 
 /// What a blob holds, before it gets its checksum.
-pub(crate) fn encode(span: &Span) -> Vec<u8> {
+pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
     put_places(&mut body, span);
     let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
     numbers::put_wholes(&mut body, &counts);
-    let column = |of: fn(&Summary) -> f64| span.values().map(of).collect::<Vec<f64>>();
+    let column = |of: fn(&StretchSummary) -> f64| span.values().map(of).collect::<Vec<f64>>();
     let (first, last) = (column(|summary| summary.first), column(|summary| summary.last));
     numbers::put(&mut body, &first);
     put_column(&mut body, &last, &first, None);
@@ -115,7 +115,7 @@ pub(crate) fn encode(span: &Span) -> Vec<u8> {
 }
 
 /// Reads a blob.
-pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<Span, Fault> {
+pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
     let places = take_places(input)?;
@@ -125,7 +125,7 @@ pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<Span, Fault> {
     let last = take_column(input, &first, None)?;
     let mut column = || take_column(input, &first, Some(&last));
     let (min, max, sum, resets) = (column()?, column()?, column()?, column()?);
-    let summaries = (0..count).map(|i| Summary {
+    let summaries = (0..count).map(|i| StretchSummary {
         count: counts[i].cast_unsigned(),
         min: min[i],
         max: max[i],
@@ -138,7 +138,7 @@ pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<Span, Fault> {
 }
 
 /// Places that follow each other are one run: how many are left out before it, and how many it has.
-fn put_places(body: &mut Vec<u8>, span: &Span) {
+fn put_places(body: &mut Vec<u8>, span: &SummarySpan) {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for place in span.keys() {
         match runs.last_mut() {
@@ -155,14 +155,14 @@ fn put_places(body: &mut Vec<u8>, span: &Span) {
     }
 }
 
-fn take_places(input: &mut &[u8]) -> Result<Vec<u16>, Fault> {
+fn take_places(input: &mut &[u8]) -> Result<Vec<u16>, DecodeError> {
     let mut places = Vec::new();
     let mut end = 0_u64;
     for _ in 0..numbers::take_varint(input)? {
         let first = end.saturating_add(numbers::take_varint(input)?);
         end = first.saturating_add(numbers::take_varint(input)?);
         if end > BUCKETS_MAX as u64 {
-            return Err(Fault::Content("a place outside its stretch"));
+            return Err(DecodeError::Content("a place outside its stretch"));
         }
         places.extend((first..end).filter_map(|place| u16::try_from(place).ok()));
     }
@@ -180,12 +180,12 @@ fn put_column(body: &mut Vec<u8>, column: &[f64], first: &[f64], last: Option<&[
     }
 }
 
-fn take_column(input: &mut &[u8], first: &[f64], last: Option<&[f64]>) -> Result<Vec<f64>, Fault> {
+fn take_column(input: &mut &[u8], first: &[f64], last: Option<&[f64]>) -> Result<Vec<f64>, DecodeError> {
     match (numbers::take_byte(input)?, last) {
         (AS_FIRST, _) => Ok(first.to_vec()),
         (AS_LAST, Some(last)) => Ok(last.to_vec()),
         (ITSELF, _) => numbers::take(input, first.len()),
-        _ => Err(Fault::Content("a column of no known kind")),
+        _ => Err(DecodeError::Content("a column of no known kind")),
     }
 }
 
@@ -207,24 +207,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn whole(span: &Span) -> usize {
+    fn whole(span: &SummarySpan) -> usize {
         let bytes = numbers::sealed(&encode(span), 7);
         let read = decode(7, &bytes).unwrap();
         assert_eq!(read.keys().collect::<Vec<_>>(), span.keys().collect::<Vec<_>>());
         for (one, other) in read.values().zip(span.values()) {
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
             assert!(near(one.sum, other.sum) && near(one.resets, other.resets), "{one:?} {other:?}");
-            assert_eq!(Summary { sum: other.sum, resets: other.resets, ..*one }, *other);
+            assert_eq!(StretchSummary { sum: other.sum, resets: other.resets, ..*one }, *other);
         }
-        assert_eq!(decode(8, &bytes), Err(Fault::Checksum));
+        assert_eq!(decode(8, &bytes), Err(DecodeError::Checksum));
         bytes.len()
     }
 
     #[test]
     fn a_day_is_small() {
-        let day = |value: fn(u32) -> f64| -> Span {
+        let day = |value: fn(u32) -> f64| -> SummarySpan {
             (0..288_u16)
-                .map(|five| (five, Summary::over((0..30).map(|i| value(u32::from(five) * 30 + i))).unwrap()))
+                .map(|five| (five, StretchSummary::over((0..30).map(|i| value(u32::from(five) * 30 + i))).unwrap()))
                 .collect()
         };
         for (what, span, bytes_max) in [
@@ -235,8 +235,8 @@ mod tests {
             let bytes = whole(&span);
             assert!(bytes <= bytes_max, "{what}: {bytes}");
         }
-        whole(&Span::new());
-        whole(&Span::from([(383, Summary::of(-0.5))]));
+        whole(&SummarySpan::new());
+        whole(&SummarySpan::from([(383, StretchSummary::of(-0.5))]));
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         let at = |ms| hour.start_ms() + ms;
         let span = by_fives(hour, &[(at(0), 1.0), (at(FIVE_MS - 1), 2.0), (at(FIVE_MS), 3.0), (at(HOUR_MS - 1), 4.0)]);
         assert_eq!(span.keys().copied().collect::<Vec<_>>(), [60, 61, 71]);
-        assert_eq!(span[&60], Summary::of(1.0).join(Summary::of(2.0)));
+        assert_eq!(span[&60], StretchSummary::of(1.0).join(StretchSummary::of(2.0)));
         assert_eq!(fives_of(hour), 60..72);
     }
 
@@ -270,9 +270,9 @@ mod tests {
             values in proptest::collection::vec(-1e6..1e6, 150),
         ) {
             let mut values = values.chunks(3);
-            let span: Span = places
+            let span: SummarySpan = places
                 .into_iter()
-                .map(|place| (place, Summary::over(values.next().unwrap().iter().copied()).unwrap()))
+                .map(|place| (place, StretchSummary::over(values.next().unwrap().iter().copied()).unwrap()))
                 .collect();
             whole(&span);
         }

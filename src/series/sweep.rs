@@ -1,4 +1,4 @@
-//! Deleting series that have nothing left, and their oldest hours.
+//! Deletes the oldest hours of series, and series without data.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use super::{
 const SERIES_MAX: i64 = 256;
 
 /// What a step has done.
-pub(crate) struct Swept {
+pub(crate) struct SweepResult {
     /// The last series that was looked at; nothing if there are no more.
     pub(crate) done: Option<i64>,
     /// Series that are gone.
@@ -25,7 +25,7 @@ pub(crate) struct Swept {
 }
 
 /// Goes on behind a series: deletes summaries of hours before a time, and series that have nothing any more.
-pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Millis) -> Result<Swept, sqlx::Error> {
+pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Millis) -> Result<SweepResult, sqlx::Error> {
     let mut slices = head::slices(tx, TIME_FIRST_MS..=TIME_LAST_MS).await?;
     // A series that is measured still is in the latest.
     slices.reverse();
@@ -46,7 +46,7 @@ pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Milli
     .bind(SLICE_MS)
     .fetch_all(&mut *tx)
     .await?;
-    let Some(last) = rows.last().map(|row| row.0) else { return Ok(Swept { done: None, gone: HashSet::new() }) };
+    let Some(last) = rows.last().map(|row| row.0) else { return Ok(SweepResult { done: None, gone: HashSet::new() }) };
     sqlx::query(
         "DELETE FROM hourly WHERE key IN (
              SELECT hourly.key FROM series CROSS JOIN hourly
@@ -67,7 +67,7 @@ pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Milli
         }
     }
     let more = i64::try_from(rows.len()).is_ok_and(|count| count >= SERIES_MAX);
-    Ok(Swept { done: more.then_some(last), gone })
+    Ok(SweepResult { done: more.then_some(last), gone })
 }
 
 /// Whether a series whose summaries are gone still has points, as it may once a blob was damaged.

@@ -1,5 +1,6 @@
-//! The store as a whole, on real files.
+//! Tests of the store as a whole, on real files.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -230,7 +231,7 @@ async fn every_commit_is_synced() {
 
 /// Prints what a build without optimisation makes of bulk data; its limits are those of patience.
 #[tokio::test]
-async fn bulk() {
+async fn bulk_write_and_query() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let (hosts, samples) = (100, 100);

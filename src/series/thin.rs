@@ -1,29 +1,29 @@
-//! Fewer points of a series without hiding its peaks.
+//! Reduces the points of a series without hiding its peaks.
 //!
 //! Points are taken in the order of time and folded into buckets of equal width; a bucket keeps its
-//! least and its greatest point, so that a peak of one sample stays as visible as it was. The width
-//! is the smallest power of two milliseconds with which everything fits, found on the way: as soon as
-//! there is too much, neighbours are merged. So nothing is lost as long as everything fits, whatever
-//! the range that was asked for, memory is bounded by the answer, and buckets stand still while a
-//! range moves on, so that a chart does not flicker. The last point is always kept, for people read it.
+//! least and its greatest point, so that a peak of one sample stays visible. The width
+//! is the smallest power of two milliseconds with which everything fits, found on the way: whenever there
+//! are too many buckets, neighbours are merged. So nothing is lost as long as everything fits, whatever
+//! the requested range, memory is bounded by the answer, and buckets do not move while a
+//! range does, so that a chart does not flicker. The last point is always kept, because people read it.
 
 use muster_topics::Millis;
 
 /// One time and value.
-pub(crate) type Sample = (Millis, f64);
+pub(crate) type ThinPoint = (Millis, f64);
 
 /// The least that a series can be thinned to: least, greatest and last of one bucket, and one to spare.
 pub(crate) const THIN_MIN: usize = 4;
 
 /// The least and the greatest point of a stretch of time.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
-    least: Sample,
-    greatest: Sample,
+struct ThinBucket {
+    least: ThinPoint,
+    greatest: ThinPoint,
 }
 
-impl Bucket {
-    fn of(sample: Sample) -> Self {
+impl ThinBucket {
+    fn of(sample: ThinPoint) -> Self {
         Self { least: sample, greatest: sample }
     }
 
@@ -37,7 +37,7 @@ impl Bucket {
         }
     }
 
-    fn samples(self) -> impl Iterator<Item = Sample> {
+    fn samples(self) -> impl Iterator<Item = ThinPoint> {
         let (first, second) =
             if self.least.0 <= self.greatest.0 { (self.least, self.greatest) } else { (self.greatest, self.least) };
         std::iter::once(first).chain((second.0 != first.0).then_some(second))
@@ -53,10 +53,10 @@ impl Bucket {
 pub(crate) struct Thinner {
     samples_max: usize,
     width_ms: Millis,
-    buckets: Vec<Bucket>,
+    buckets: Vec<ThinBucket>,
     /// Points in `buckets`.
     kept: usize,
-    last: Option<Sample>,
+    last: Option<ThinPoint>,
 }
 
 impl Thinner {
@@ -66,9 +66,9 @@ impl Thinner {
     }
 
     /// Takes the next point.
-    pub(crate) fn push(&mut self, sample: Sample) {
+    pub(crate) fn push(&mut self, sample: ThinPoint) {
         self.last = Some(sample);
-        let bucket = Bucket::of(sample);
+        let bucket = ThinBucket::of(sample);
         match self.buckets.last_mut() {
             Some(last) if same(last, &bucket, self.width_ms) => {
                 self.kept -= last.len();
@@ -88,7 +88,7 @@ impl Thinner {
     }
 
     /// What is left, oldest first.
-    pub(crate) fn finish(self) -> Vec<Sample> {
+    pub(crate) fn finish(self) -> Vec<ThinPoint> {
         let mut samples: Vec<_> = self.buckets.iter().flat_map(|bucket| bucket.samples()).collect();
         if let Some(last) = self.last
             && samples.last().is_none_or(|sample| sample.0 < last.0)
@@ -104,7 +104,7 @@ impl Thinner {
         while self.kept > self.samples_max - 1 {
             let Some(width_ms) = self.width_ms.checked_mul(2) else { return };
             self.width_ms = width_ms;
-            let mut merged: Vec<Bucket> = Vec::with_capacity(self.buckets.len());
+            let mut merged: Vec<ThinBucket> = Vec::with_capacity(self.buckets.len());
             for bucket in self.buckets.drain(..) {
                 match merged.last_mut() {
                     Some(last) if same(last, &bucket, width_ms) => last.fold(bucket),
@@ -118,7 +118,7 @@ impl Thinner {
 }
 
 /// Whether two buckets fall into one of this width.
-fn same(a: &Bucket, b: &Bucket, width_ms: Millis) -> bool {
+fn same(a: &ThinBucket, b: &ThinBucket, width_ms: Millis) -> bool {
     a.least.0.div_euclid(width_ms) == b.least.0.div_euclid(width_ms)
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn thin(samples: &[Sample], samples_max: usize) -> Vec<Sample> {
+    fn thin(samples: &[ThinPoint], samples_max: usize) -> Vec<ThinPoint> {
         let mut thinner = Thinner::new(samples_max);
         samples.iter().for_each(|sample| thinner.push(*sample));
         thinner.finish()
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_peak_of_one_sample_stays() {
-        let mut samples: Vec<Sample> = (0..100_000).map(|i| (i * 10_000, 0.5)).collect();
+        let mut samples: Vec<ThinPoint> = (0..100_000).map(|i| (i * 10_000, 0.5)).collect();
         samples[33_333].1 = 1.0;
         samples[66_666].1 = 0.0;
         let thinned = thin(&samples, 100);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_left_alone_though_it_is_crowded() {
-        let samples: Vec<Sample> = (0..100).map(|i| (i * 3, f64::from(i as i32 % 7))).collect();
+        let samples: Vec<ThinPoint> = (0..100).map(|i| (i * 3, f64::from(i as i32 % 7))).collect();
         assert_eq!(thin(&samples, 100), samples);
         assert!(thin(&samples, 99).len() <= 99);
         assert_eq!(thin(&[], 4), []);
@@ -158,14 +158,14 @@ mod tests {
             samples in proptest::collection::btree_map(0..=super::super::key::TIME_LAST_MS, -1e9..1e9, 1..300),
             samples_max in 0..300_usize,
         ) {
-            let samples: Vec<Sample> = samples.into_iter().collect();
+            let samples: Vec<ThinPoint> = samples.into_iter().collect();
             let thinned = thin(&samples, samples_max);
             prop_assert!(thinned.len() <= samples_max.max(THIN_MIN));
             prop_assert!(thinned.is_sorted_by(|a, b| a.0 < b.0));
             prop_assert!(thinned.iter().all(|sample| samples.contains(sample)));
             prop_assert_eq!(thinned.last(), samples.last());
             for pick in [f64::min, f64::max] {
-                let of = |samples: &[Sample]| samples.iter().map(|sample| sample.1).reduce(pick);
+                let of = |samples: &[ThinPoint]| samples.iter().map(|sample| sample.1).reduce(pick);
                 prop_assert_eq!(of(&thinned), of(&samples));
             }
             if samples.len() <= samples_max {

@@ -1,15 +1,15 @@
-//! What is done beside taking points in, in small steps: sealing hours that are over, rolling up days that are
-//! over, and deleting what is too old, or too much.
+//! Maintenance in small steps: seals hours that are over, rolls up days that are
+//! over, and deletes data that is too old, or too much.
 //!
-//! A round goes through these one after the other. Each step is one short transaction, after which whoever waits to
-//! have points committed comes first.
+//! A round does these one after the other. Each step is one short transaction, after which queued
+//! batches are committed first.
 //!
-//! What "over" and "too old" mean counts from the newest point that came since the start, not from the clock alone: a
-//! console whose clock jumps ahead must not lose everything. SQLite takes freed pages for new points: the file stops
-//! growing, it does not shrink.
+//! "Over" and "too old" are relative to the newest point since the start, and not to the clock alone: a
+//! console whose clock jumps ahead must not lose everything. SQLite reuses freed pages for new points: the file stops
+//! growing, but does not shrink.
 //!
 //! **Invariant: points are deleted after their hours were rolled up.** From the beginning of a round on, points that it
-//! will delete are not taken any more ([`Upkeep::taken_from_ms`]).
+//! will delete are no longer accepted ([`Upkeep::taken_from_ms`]).
 
 use std::{
     collections::HashSet,
@@ -20,9 +20,10 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
-    Settings, change, head,
+    change, head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId, TIME_FIRST_MS},
     rollup, seal,
+    settings::StoreSettings,
     span::SPAN_HOURS,
     sweep,
 };
@@ -52,15 +53,15 @@ const LEAST_HOURS: u32 = DAY_HOURS;
 
 /// From when on there is anything, by resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct RetentionBounds {
     pub(crate) raw_ms: Millis,
     pub(crate) five_ms: Millis,
     pub(crate) hourly_ms: Millis,
 }
 
 /// Reads it.
-pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<Kept, sqlx::Error> {
-    let mut kept = Kept { raw_ms: TIME_FIRST_MS, five_ms: TIME_FIRST_MS, hourly_ms: TIME_FIRST_MS };
+pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<RetentionBounds, sqlx::Error> {
+    let mut kept = RetentionBounds { raw_ms: TIME_FIRST_MS, five_ms: TIME_FIRST_MS, hourly_ms: TIME_FIRST_MS };
     let rows: Vec<(String, Millis)> =
         sqlx::query_as("SELECT resolution, at_ms FROM kept_from").fetch_all(connection).await?;
     for (resolution, at_ms) in rows {
@@ -75,7 +76,7 @@ pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<Kept, sqlx
 
 /// How far a round has come.
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum UpkeepPhase {
     /// At the beginning.
     Begin,
     /// Sealing hours from this one on, of this hour series from this number on.
@@ -91,12 +92,12 @@ enum Phase {
 /// What a round does, and how far it has come.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
-    settings: Settings,
-    phase: Phase,
+    settings: StoreSettings,
+    phase: UpkeepPhase,
     pause: Duration,
-    kept: Kept,
+    kept: RetentionBounds,
     /// What this round will leave.
-    wanted: Kept,
+    wanted: RetentionBounds,
     swept: Option<Instant>,
     /// No point before this one waits to be sealed. To look at every series costs as much as to take in some seconds' points, so it
     /// is done when there is something to be found.
@@ -111,10 +112,10 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Before the first round.
-    pub(crate) fn new(settings: &Settings, kept: Kept) -> Self {
+    pub(crate) fn new(settings: &StoreSettings, kept: RetentionBounds) -> Self {
         Self {
             settings: settings.clone(),
-            phase: Phase::Begin,
+            phase: UpkeepPhase::Begin,
             pause: FIRST,
             kept,
             wanted: kept,
@@ -154,7 +155,7 @@ impl Upkeep {
         now_ms: Millis,
     ) -> Result<HashSet<SeriesId>, sqlx::Error> {
         // Whatever goes wrong, the next try comes with the next round.
-        let phase = std::mem::replace(&mut self.phase, Phase::Begin);
+        let phase = std::mem::replace(&mut self.phase, UpkeepPhase::Begin);
         self.pause = ROUND;
         change::begin(connection).await?;
         let done = self.perform(phase, connection, now_ms).await;
@@ -166,7 +167,7 @@ impl Upkeep {
         let (next, gone, kept) = done?;
         self.kept = kept;
         match next {
-            Some(Phase::Sweep { done: 0 }) if self.swept.is_some_and(|swept| swept.elapsed() < SWEEP) => {}
+            Some(UpkeepPhase::Sweep { done: 0 }) if self.swept.is_some_and(|swept| swept.elapsed() < SWEEP) => {}
             Some(next) => {
                 self.phase = next;
                 self.pause = STEP;
@@ -179,13 +180,13 @@ impl Upkeep {
     /// What one step does, and what comes next.
     async fn perform(
         &mut self,
-        phase: Phase,
+        phase: UpkeepPhase,
         tx: &mut SqliteConnection,
         now_ms: Millis,
-    ) -> Result<(Option<Phase>, HashSet<SeriesId>, Kept), sqlx::Error> {
+    ) -> Result<(Option<UpkeepPhase>, HashSet<SeriesId>, RetentionBounds), sqlx::Error> {
         let mut gone = HashSet::new();
         let next = match phase {
-            Phase::Begin => {
+            UpkeepPhase::Begin => {
                 self.wanted = self.want(tx, now_ms).await?;
                 if is_over(Hour::of(self.unsealed_ms), now_ms) {
                     self.sealing_ms = Hour::of(now_ms.saturating_sub(SEAL_AFTER_MS)).start_ms();
@@ -193,24 +194,24 @@ impl Upkeep {
                     self.unsealed_ms = Millis::MAX;
                     Some(self.seal_some(tx, Hour(0), 0, now_ms).await?)
                 } else {
-                    Some(Phase::Roll { from: 0, again: false })
+                    Some(UpkeepPhase::Roll { from: 0, again: false })
                 }
             }
-            Phase::Seal { hour, from } => Some(self.seal_some(tx, hour, from, now_ms).await?),
-            Phase::Roll { from: 0, again: false } if !self.may_roll(now_ms) => Some(Phase::Cut),
-            Phase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
-            Phase::Cut => Some(self.cut_some(tx).await?),
-            Phase::Sweep { done } => {
+            UpkeepPhase::Seal { hour, from } => Some(self.seal_some(tx, hour, from, now_ms).await?),
+            UpkeepPhase::Roll { from: 0, again: false } if !self.may_roll(now_ms) => Some(UpkeepPhase::Cut),
+            UpkeepPhase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
+            UpkeepPhase::Cut => Some(self.cut_some(tx).await?),
+            UpkeepPhase::Sweep { done } => {
                 let swept = sweep::sweep(tx, done, self.kept.hourly_ms).await?;
                 gone = swept.gone;
-                swept.done.map(|done| Phase::Sweep { done })
+                swept.done.map(|done| UpkeepPhase::Sweep { done })
             }
         };
         Ok((next, gone, kept(tx).await?))
     }
 
     /// What a round that begins now shall leave.
-    async fn want(&self, tx: &mut SqliteConnection, now_ms: Millis) -> Result<Kept, sqlx::Error> {
+    async fn want(&self, tx: &mut SqliteConnection, now_ms: Millis) -> Result<RetentionBounds, sqlx::Error> {
         let since = |kept: Duration| {
             let kept_ms = Millis::try_from(kept.as_millis()).unwrap_or(Millis::MAX);
             Hour::of(now_ms.saturating_sub(kept_ms))
@@ -226,7 +227,7 @@ impl Upkeep {
             raw_ms = raw_ms.max(place.unwrap_or(TIME_FIRST_MS).min(last_ms));
         }
         let floor = |hour: Hour, hours: u32| Hour(hour.0 / hours * hours).start_ms();
-        Ok(Kept {
+        Ok(RetentionBounds {
             raw_ms: raw_ms.max(self.wanted.raw_ms),
             five_ms: floor(five, DAY_HOURS).max(self.kept.five_ms),
             hourly_ms: floor(hourly, SPAN_HOURS).max(self.kept.hourly_ms),
@@ -240,17 +241,17 @@ impl Upkeep {
         begun: Hour,
         from: i64,
         now_ms: Millis,
-    ) -> Result<Phase, sqlx::Error> {
+    ) -> Result<UpkeepPhase, sqlx::Error> {
         let hour = head::first_hour(tx, begun).await?;
         let Some(hour) = hour.filter(|hour| is_over(*hour, now_ms)) else {
             self.unsealed_ms = self.unsealed_ms.min(self.sealing_ms);
-            return Ok(Phase::Roll { from: 0, again: false });
+            return Ok(UpkeepPhase::Roll { from: 0, again: false });
         };
         let from = if hour == begun { from } else { 0 };
         self.unrolled = true;
         Ok(match seal::seal(tx, hour, from, now_ms).await? {
-            Some(from) => Phase::Seal { hour, from },
-            None => Phase::Seal { hour: Hour(hour.0 + 1), from: 0 },
+            Some(from) => UpkeepPhase::Seal { hour, from },
+            None => UpkeepPhase::Seal { hour: Hour(hour.0 + 1), from: 0 },
         })
     }
 
@@ -268,7 +269,7 @@ impl Upkeep {
         from: i64,
         mut again: bool,
         now_ms: Millis,
-    ) -> Result<Phase, sqlx::Error> {
+    ) -> Result<UpkeepPhase, sqlx::Error> {
         let keys = firsts(tx, from).await?;
         let mut rolled = 0;
         for key in &keys {
@@ -279,18 +280,18 @@ impl Upkeep {
                 again = true;
             }
             if rolled >= ROLLED {
-                return Ok(Phase::Roll { from: next_series(*key), again });
+                return Ok(UpkeepPhase::Roll { from: next_series(*key), again });
             }
         }
         Ok(match next_from(&keys) {
-            Some(from) => Phase::Roll { from, again },
-            None if again => Phase::Roll { from: 1, again: false },
-            None => Phase::Cut,
+            Some(from) => UpkeepPhase::Roll { from, again },
+            None if again => UpkeepPhase::Roll { from: 1, again: false },
+            None => UpkeepPhase::Cut,
         })
     }
 
     /// Deletes some of what is too old.
-    async fn cut_some(&self, tx: &mut SqliteConnection) -> Result<Phase, sqlx::Error> {
+    async fn cut_some(&self, tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Error> {
         for (resolution, wanted_ms, kept_ms) in [
             ("raw", self.wanted.raw_ms, self.kept.raw_ms),
             ("five", self.wanted.five_ms, self.kept.five_ms),
@@ -315,7 +316,7 @@ impl Upkeep {
             deleted = deleted.max(done.rows_affected());
         }
         let more = i64::try_from(deleted).is_ok_and(|deleted| deleted >= DELETED);
-        Ok(if more { Phase::Cut } else { Phase::Sweep { done: 0 } })
+        Ok(if more { UpkeepPhase::Cut } else { UpkeepPhase::Sweep { done: 0 } })
     }
 }
 

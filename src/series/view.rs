@@ -1,16 +1,16 @@
-//! One look at the store: points and summaries of a series, from `head`, chunks and rollups, as if they lay in one
+//! A consistent view of the store: points and summaries of a series from `head`, chunks and rollups, as if they were in one
 //! place.
 //!
-//! A look is a transaction, in which sealing cannot move a point from one place to the other.
+//! A view is a transaction, during which sealing cannot move a point.
 //!
-//! # What summaries may be wrong by
+//! # Error bounds of summaries
 //!
-//! A summary is of all points in its five minutes or hour, whose ends are whole ones of UTC. So over a range that begins
-//! and ends with them summaries tell what points would: count, least, greatest, first, last and increase exactly, the
-//! sum but for its rounding (a relative error of 2^-52 for each point). Over any other range they tell what points would
+//! A summary covers all points in its five minutes or hour, whose bounds are whole ones of UTC. So over a range with such
+//! bounds summaries equal points: count, least, greatest, first, last and increase exactly, the
+//! sum but for its rounding (a relative error of 2^-52 for each point). Over any other range they equal points
 //! over the range widened to whole summaries, by less than one at each end; count and sum of
 //! non-negative values are then not less than the true ones, the greatest value is not less and the least is not greater.
-//! What is older than a resolution is kept is given by the next coarser one.
+//! Data older than the retention of a resolution is taken from the next coarser one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,33 +21,33 @@ use muster_topics::Millis;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
 use super::{
-    Summary,
-    blobs::{self, Faults, Table},
+    blobs::{self, BlobTable, UnreadableBlobs},
     chunk, head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SLICE_MS, SeriesId, Slice},
     span::{self, FIVE_MS, Resolution, SPAN_HOURS},
-    thin::Sample,
-    upkeep::{Kept, kept},
+    thin::ThinPoint,
+    upkeep::{RetentionBounds, kept},
 };
+use muster_promql::StretchSummary;
 
 /// Slices of three hours: mostly all rows of `head` lie in fewer.
 const SLICES_FEW: i64 = 36;
 
 /// What a stretch of time of a series comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bucket {
+pub struct ViewBucket {
     /// When it begins.
     pub start_ms: Millis,
     /// How long it is.
     pub width_ms: Millis,
     /// What its points come to; there is at least one.
-    pub summary: Summary,
+    pub summary: StretchSummary,
 }
 
 /// A look at the store.
-pub(crate) struct View {
+pub(crate) struct StoreView {
     tx: Transaction<'static, Sqlite>,
-    kept: Kept,
+    kept: RetentionBounds,
     /// The first and the last hour that has chunks.
     chunks: Option<(Hour, Hour)>,
     /// The first and the last slice that has rows in `head`.
@@ -55,12 +55,12 @@ pub(crate) struct View {
     /// All of those, once some of them are asked for.
     slices: Option<Vec<Slice>>,
     /// What could not be read.
-    pub(crate) faults: Faults,
+    pub(crate) faults: UnreadableBlobs,
     /// How many rows were read: what a look costs, whatever the machine.
     pub(crate) rows: usize,
 }
 
-impl View {
+impl StoreView {
     /// Begins to look.
     pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut tx = readers.begin().await?;
@@ -73,9 +73,9 @@ impl View {
         .await?;
         let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
         let chunks = hour(first).zip(hour(last));
-        let slice = |key: Option<i64>| key.map(|key| key::Key::from_sql(key).slice());
+        let slice = |key: Option<i64>| key.map(|key| key::PointKey::from_sql(key).slice());
         let head = slice(first_row).zip(slice(last_row));
-        Ok(Self { tx, kept, chunks, head, slices: None, faults: Faults::new(), rows: 0 })
+        Ok(Self { tx, kept, chunks, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
     }
 
     /// Between when and when points of a series may be there; `None` if there are none of any.
@@ -98,18 +98,19 @@ impl View {
         &mut self,
         series: SeriesId,
         times: RangeInclusive<Millis>,
-    ) -> Result<Vec<Sample>, sqlx::Error> {
+    ) -> Result<Vec<ThinPoint>, sqlx::Error> {
         let times = (*times.start()).max(self.kept.raw_ms)..=*times.end();
         if !key::overlaps(&times) || times.is_empty() {
             return Ok(Vec::new());
         }
         let sealed = self.sealed(series, key::hours(&times)).await?;
-        let sealed: Vec<Sample> = sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
+        let sealed: Vec<ThinPoint> =
+            sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
         Ok(chunk::merge(sealed, self.came(series, &times).await?))
     }
 
     /// Points of a series that are not sealed, sorted by time.
-    async fn came(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<Vec<Sample>, sqlx::Error> {
+    async fn came(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<Vec<ThinPoint>, sqlx::Error> {
         let Some((first, last)) = self.head else { return Ok(Vec::new()) };
         if Slice::of(*times.end()) < first || last < Slice::of(*times.start()) {
             return Ok(Vec::new());
@@ -131,7 +132,7 @@ impl View {
         &mut self,
         series: SeriesId,
         hours: std::ops::Range<u32>,
-    ) -> Result<BTreeMap<Hour, Vec<Sample>>, sqlx::Error> {
+    ) -> Result<BTreeMap<Hour, Vec<ThinPoint>>, sqlx::Error> {
         let Some((first, last)) = self.chunks else { return Ok(BTreeMap::new()) };
         let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
         let found = blobs::points(&mut self.tx, series, hours, &mut self.faults).await?;
@@ -145,7 +146,7 @@ impl View {
         series: SeriesId,
         times: RangeInclusive<Millis>,
         resolution: Resolution,
-    ) -> Result<Vec<Bucket>, sqlx::Error> {
+    ) -> Result<Vec<ViewBucket>, sqlx::Error> {
         let times = (*times.start()).max(self.kept.hourly_ms)..=*times.end();
         if !key::overlaps(&times) || times.is_empty() {
             return Ok(Vec::new());
@@ -158,7 +159,7 @@ impl View {
         if *times.start() < fine_ms {
             let coarse = *times.start()..=(*times.end()).min(fine_ms.saturating_sub(1));
             let hourly = self.hourly(series, &coarse).await?;
-            buckets.extend(hourly.into_iter().map(|(hour, summary)| Bucket {
+            buckets.extend(hourly.into_iter().map(|(hour, summary)| ViewBucket {
                 start_ms: hour.start_ms(),
                 width_ms: HOUR_MS,
                 summary,
@@ -166,7 +167,7 @@ impl View {
         }
         if *times.end() >= fine_ms {
             let fine = (*times.start()).max(fine_ms)..=*times.end();
-            buckets.extend(self.fives(series, &fine).await?.into_iter().map(|(start_ms, summary)| Bucket {
+            buckets.extend(self.fives(series, &fine).await?.into_iter().map(|(start_ms, summary)| ViewBucket {
                 start_ms,
                 width_ms: FIVE_MS,
                 summary,
@@ -189,22 +190,23 @@ impl View {
         &mut self,
         series: SeriesId,
         times: &RangeInclusive<Millis>,
-    ) -> Result<BTreeMap<Hour, Summary>, sqlx::Error> {
+    ) -> Result<BTreeMap<Hour, StretchSummary>, sqlx::Error> {
         let hours = key::hours(times);
         let mut found = BTreeMap::new();
         let spans = (span::hourly_key(series, Hour(hours.start)), span::hourly_key(series, Hour(hours.end - 1)));
-        for (key, span) in self.spans(Table::Hourly, spans).await? {
+        for (key, span) in self.spans(BlobTable::Hourly, spans).await? {
             let first = key::of_series_first(key).1 * SPAN_HOURS;
             found.extend(span.into_iter().map(|(place, summary)| (Hour(first + u32::from(place)), summary)));
         }
         let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
-        for (key, span) in self.spans(Table::Summary, stretch).await? {
+        for (key, span) in self.spans(BlobTable::Summary, stretch).await? {
             let hour = Hour(key::of_series_first(key).1);
-            found.extend(span.into_values().reduce(Summary::join).map(|summary| (hour, summary)));
+            found.extend(span.into_values().reduce(StretchSummary::join).map(|summary| (hour, summary)));
         }
         for hour in self.fresh(series, times).await? {
             let points = self.points(series, hour.times()).await?;
-            found.extend(Summary::over(points.into_iter().map(|sample| sample.1)).map(|summary| (hour, summary)));
+            found
+                .extend(StretchSummary::over(points.into_iter().map(|sample| sample.1)).map(|summary| (hour, summary)));
         }
         found.retain(|hour, _| hours.contains(&hour.0));
         Ok(found)
@@ -215,7 +217,7 @@ impl View {
         &mut self,
         series: SeriesId,
         times: &RangeInclusive<Millis>,
-    ) -> Result<BTreeMap<Millis, Summary>, sqlx::Error> {
+    ) -> Result<BTreeMap<Millis, StretchSummary>, sqlx::Error> {
         let hours = key::hours(times);
         let start_ms = |day: u32, place: u16| Hour(day * DAY_HOURS).start_ms() + Millis::from(place) * FIVE_MS;
         let mut found = BTreeMap::new();
@@ -228,13 +230,13 @@ impl View {
         let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
         for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
             let key = span::day_key(series, day);
-            let span = blobs::span(&mut self.tx, Table::Five, key, &mut self.faults).await?;
+            let span = blobs::span(&mut self.tx, BlobTable::Five, key, &mut self.faults).await?;
             self.rows += 1;
             found.extend(span.into_iter().map(|(place, summary)| (start_ms(day, place), summary)));
         }
         let mut behind = self.fresh(series, times).await?;
         let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
-        let rows = blobs::range(&mut self.tx, Table::Summary, stretch).await?;
+        let rows = blobs::range(&mut self.tx, BlobTable::Summary, stretch).await?;
         self.rows += rows.len();
         behind.extend(rows.iter().map(|(key, _)| Hour(key::of_series_first(*key).1)));
         // One search for all that lie together: mostly today's.
@@ -250,7 +252,11 @@ impl View {
         Ok(found)
     }
 
-    async fn spans(&mut self, table: Table, keys: (i64, i64)) -> Result<Vec<(i64, span::Span)>, sqlx::Error> {
+    async fn spans(
+        &mut self,
+        table: BlobTable,
+        keys: (i64, i64),
+    ) -> Result<Vec<(i64, span::SummarySpan)>, sqlx::Error> {
         let rows = blobs::range(&mut self.tx, table, keys).await?;
         self.rows += rows.len();
         let mut spans = Vec::with_capacity(rows.len());

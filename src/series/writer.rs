@@ -1,11 +1,11 @@
-//! The one task that writes: commits batches, and keeps up what is there.
+//! The one task that writes: commits batches, and does the maintenance.
 //!
-//! Batches of many hosts come through one queue, and whatever waits is committed together, so that the
+//! Batches of many hosts come through one queue, and all queued ones are committed together, so that the
 //! cost of a sync is shared and falls, batch by batch, as load grows.
 //!
-//! **Invariant: a batch is answered after its commit.** Who was told so may forget it.
+//! **Invariant: a batch is answered after its commit.** Its sender may then delete it.
 //!
-//! **Invariant: series are made and deleted here alone**, so the numbers that this task remembers are true.
+//! **Invariant: series are created and deleted here alone**, so the numbers that this task caches are right.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,12 +22,14 @@ use tokio::{
 };
 
 use super::{
-    SeriesError, Settings,
-    batch::{Batch, Identity, NAME_LABEL, Run},
-    blobs::{self, Faults, Table},
-    change, clock, file,
-    head::{self, Inserts},
-    key::{self, ChunkKey, Hour, ID_MAX, Key, SeriesId},
+    batch::{NAME_LABEL, SealedRun, SeriesIdentity, WriteBatch},
+    blobs::{self, BlobTable, UnreadableBlobs},
+    change, clock,
+    error::SeriesError,
+    file,
+    head::{self, InsertStatements},
+    key::{self, ChunkKey, Hour, ID_MAX, PointKey, SeriesId},
+    settings::StoreSettings,
     upkeep::{self, Upkeep},
 };
 
@@ -39,11 +41,11 @@ const GROUP_MAX: usize = 1 << 16;
 /// The most series. Ten thousand hosts with fifty each are half of it; remembering one takes 40 bytes.
 const SERIES_MAX: usize = 1_000_000;
 /// What the writer is asked.
-pub(super) enum Request {
+pub(super) enum WriterRequest {
     /// Commit this, then answer.
-    Append(Batch, oneshot::Sender<Result<(), sqlx::Error>>),
+    Append(WriteBatch, oneshot::Sender<Result<(), sqlx::Error>>),
     /// Look at these again, and set them aside.
-    Damaged(Faults),
+    Damaged(UnreadableBlobs),
     /// Do at once what would be done by and by, then answer.
     Settle(oneshot::Sender<()>),
     /// Commit what waits, close the file, then answer.
@@ -51,10 +53,10 @@ pub(super) enum Request {
 }
 
 /// Who waits for which batch.
-type Group = Vec<(Batch, oneshot::Sender<Result<(), sqlx::Error>>)>;
+type BatchWaiters = Vec<(WriteBatch, oneshot::Sender<Result<(), sqlx::Error>>)>;
 
 /// The task's own state.
-pub(super) struct Writer {
+pub(super) struct WriterTask {
     path: PathBuf,
     connection: SqliteConnection,
     /// Numbers of series, by fingerprint; at most [`SERIES_MAX`], for there are no more.
@@ -62,18 +64,18 @@ pub(super) struct Writer {
     hashers: [RandomState; 2],
     count: usize,
     last_id: i64,
-    inserts: Inserts,
+    inserts: InsertStatements,
     /// The latest time of a point that came since the start.
     newest_ms: Option<Millis>,
     upkeep: Upkeep,
 }
 
-impl Writer {
+impl WriterTask {
     /// Takes over the connection.
     pub(super) async fn new(
         path: PathBuf,
         mut connection: SqliteConnection,
-        settings: &Settings,
+        settings: &StoreSettings,
     ) -> Result<Self, SeriesError> {
         let (count, last_id) = census(&mut connection).await?;
         let kept = upkeep::kept(&mut connection).await?;
@@ -84,14 +86,14 @@ impl Writer {
             hashers: [RandomState::new(), RandomState::new()],
             count,
             last_id,
-            inserts: Inserts::new(),
+            inserts: InsertStatements::new(),
             newest_ms: None,
             upkeep: Upkeep::new(settings, kept),
         })
     }
 
     /// Runs until it is told to stop or nobody is left who could ask, and everything is committed.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
         let mut stopping = None;
         let mut upkeep_at = Instant::now() + self.upkeep.pause();
         loop {
@@ -119,18 +121,22 @@ impl Writer {
     }
 
     /// Takes what waits behind the first request, and commits it together. Gives who asked to stop.
-    async fn serve(&mut self, first: Request, requests: &mut mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
-        let (mut group, mut stopping, mut next) = (Group::new(), None, Some(first));
-        let (mut waiting, mut faults, mut settling) = (0, Faults::new(), Vec::new());
+    async fn serve(
+        &mut self,
+        first: WriterRequest,
+        requests: &mut mpsc::Receiver<WriterRequest>,
+    ) -> Option<oneshot::Sender<()>> {
+        let (mut group, mut stopping, mut next) = (BatchWaiters::new(), None, Some(first));
+        let (mut waiting, mut faults, mut settling) = (0, UnreadableBlobs::new(), Vec::new());
         while let Some(request) = next {
             match request {
-                Request::Append(batch, reply) => {
+                WriterRequest::Append(batch, reply) => {
                     waiting += batch.len();
                     group.push((batch, reply));
                 }
-                Request::Damaged(found) => faults.extend(found),
-                Request::Settle(reply) => settling.push(reply),
-                Request::Stop(reply) => stopping = Some(reply),
+                WriterRequest::Damaged(found) => faults.extend(found),
+                WriterRequest::Settle(reply) => settling.push(reply),
+                WriterRequest::Stop(reply) => stopping = Some(reply),
             }
             next = if waiting < GROUP_MAX { requests.try_recv().ok() } else { None };
         }
@@ -148,7 +154,7 @@ impl Writer {
     }
 
     /// Commits batches, and tells those who wait.
-    async fn answer(&mut self, group: Group) {
+    async fn answer(&mut self, group: BatchWaiters) {
         let count = self.count;
         let mut result = self.commit(&group).await;
         if let Err(error) = &result {
@@ -165,7 +171,7 @@ impl Writer {
         }
     }
 
-    async fn commit(&mut self, group: &Group) -> Result<(), sqlx::Error> {
+    async fn commit(&mut self, group: &BatchWaiters) -> Result<(), sqlx::Error> {
         change::begin(&mut self.connection).await?;
         let written = self.write(group).await;
         if let Some((oldest_ms, newest_ms)) = change::end(&mut self.connection, written).await? {
@@ -176,11 +182,11 @@ impl Writer {
     }
 
     /// Writes points, within a transaction; gives the earliest and the latest time of one.
-    async fn write(&mut self, group: &Group) -> Result<Option<(Millis, Millis)>, sqlx::Error> {
+    async fn write(&mut self, group: &BatchWaiters) -> Result<Option<(Millis, Millis)>, sqlx::Error> {
         let from_ms = self.upkeep.taken_from_ms();
         let mut rows = Vec::with_capacity(group.iter().map(|(batch, _)| batch.samples.len()).sum());
         let tx = &mut self.connection;
-        let mut series = Numbers {
+        let mut series = SeriesNumbers {
             known: &mut self.known,
             hashers: &self.hashers,
             count: &mut self.count,
@@ -200,9 +206,9 @@ impl Writer {
                     continue;
                 }
                 times = widened(times, sample.at_ms);
-                rows.push((Key::new(series, sample.at_ms), sample.value));
+                rows.push((PointKey::new(series, sample.at_ms), sample.value));
             }
-            let runs: Vec<(SeriesId, &Run)> = batch
+            let runs: Vec<(SeriesId, &SealedRun)> = batch
                 .runs
                 .iter()
                 .filter_map(|run| Some(((*ids.get(run.series)?)?, run)))
@@ -282,7 +288,7 @@ impl Writer {
     }
 
     /// Sets aside what a reader has found to be damaged.
-    async fn set_aside(&mut self, faults: Faults) {
+    async fn set_aside(&mut self, faults: UnreadableBlobs) {
         let connection = &mut self.connection;
         let moved = async {
             change::begin(connection).await?;
@@ -320,7 +326,7 @@ async fn census(connection: &mut SqliteConnection) -> Result<(usize, i64), Serie
 }
 
 /// Finds and makes the numbers of series, within a transaction.
-struct Numbers<'a> {
+struct SeriesNumbers<'a> {
     known: &'a mut HashMap<u128, SeriesId>,
     hashers: &'a [RandomState; 2],
     count: &'a mut usize,
@@ -328,12 +334,12 @@ struct Numbers<'a> {
     refused: usize,
 }
 
-impl Numbers<'_> {
+impl SeriesNumbers<'_> {
     /// The number of a series; none if there are too many.
     async fn number(
         &mut self,
         tx: &mut SqliteConnection,
-        identity: &Identity,
+        identity: &SeriesIdentity,
     ) -> Result<Option<SeriesId>, sqlx::Error> {
         // Two keyed hashes of 64 bits: hosts choose labels, but without the keys nobody finds two that collide.
         let [a, b] = self.hashers;
@@ -357,7 +363,11 @@ impl Numbers<'_> {
         Ok(id)
     }
 
-    async fn make(&mut self, tx: &mut SqliteConnection, identity: &Identity) -> Result<Option<SeriesId>, sqlx::Error> {
+    async fn make(
+        &mut self,
+        tx: &mut SqliteConnection,
+        identity: &SeriesIdentity,
+    ) -> Result<Option<SeriesId>, sqlx::Error> {
         if *self.count >= SERIES_MAX {
             return Ok(None);
         }
@@ -401,8 +411,8 @@ impl Numbers<'_> {
 /// Writes chunks for hours of which nothing is there; the points of other hours become rows, to be merged.
 async fn put_runs(
     tx: &mut SqliteConnection,
-    runs: &[(SeriesId, &Run)],
-    rows: &mut Vec<(Key, f64)>,
+    runs: &[(SeriesId, &SealedRun)],
+    rows: &mut Vec<(PointKey, f64)>,
 ) -> Result<(), sqlx::Error> {
     let hours: Vec<(SeriesId, Hour)> = runs.iter().map(|(series, run)| (*series, run.hour)).collect();
     let mut taken = vec![false; runs.len()];
@@ -415,7 +425,7 @@ async fn put_runs(
     let mut seen = HashSet::with_capacity(runs.len());
     for ((series, run), taken) in runs.iter().zip(taken) {
         if taken || !seen.insert((*series, run.hour)) {
-            rows.extend(run.samples.iter().map(|(at_ms, value)| (Key::new(*series, *at_ms), *value)));
+            rows.extend(run.samples.iter().map(|(at_ms, value)| (PointKey::new(*series, *at_ms), *value)));
             continue;
         }
         for (slot, body) in &run.chunks {
@@ -426,6 +436,6 @@ async fn put_runs(
     // Neighbours in the file one after the other.
     chunks.sort_by_key(|(key, _)| *key);
     summaries.sort_by_key(|(key, _)| *key);
-    blobs::put(tx, Table::Chunk, &chunks).await?;
-    blobs::put(tx, Table::Summary, &summaries).await
+    blobs::put(tx, BlobTable::Chunk, &chunks).await?;
+    blobs::put(tx, BlobTable::Summary, &summaries).await
 }

@@ -1,4 +1,4 @@
-//! What a program's process is given beside its arguments, environment, user and working directory.
+//! Attributes of a program's process beside its arguments, environment, user and working directory.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub const UMASK: u32 = 0o022;
 /// Attributes of a process. The default is what most programs expect; where nothing is named, the
 /// process has what the shim has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attributes {
+pub struct ProcessAttributes {
     /// The mask of the files that it makes; [`UMASK`] if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<u32>,
@@ -17,7 +17,7 @@ pub struct Attributes {
     pub nice: Option<i32>,
     /// Limits that the kernel keeps for each of its processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rlimits: Vec<Rlimit>,
+    pub rlimits: Vec<ResourceLimit>,
     /// The only capabilities, by number, that it has and can ever get, as root and as any other user.
     /// If there is no list, those that its user has anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,9 +29,9 @@ pub struct Attributes {
 
 /// One limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rlimit {
+pub struct ResourceLimit {
     /// Of what.
-    pub resource: Resource,
+    pub resource: LimitResource,
     /// What holds; no limit if there is none.
     pub soft: Option<u64>,
     /// How far the process itself may raise it; without limit if there is none.
@@ -41,7 +41,7 @@ pub struct Rlimit {
 /// What may be limited, by the names of `setrlimit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Resource {
+pub enum LimitResource {
     /// Address space, in bytes.
     As,
     /// A core file, in bytes.

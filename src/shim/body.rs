@@ -1,4 +1,4 @@
-//! What of a program is alive: its main process, whatever descends from that, and its cgroup if it has one.
+//! The living processes of a program: its main process, all descendants, and its cgroup if it has one.
 
 use std::{
     fs::File,
@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::{Main, NEXT, cgroup::Cgroup, proc};
+use muster_shim::{MainProcessId, NEXT, cgroup::Cgroup, proc};
 use nix::{fcntl::OFlag, unistd::getpid};
 
 use crate::{
-    next::Next,
-    program::{self, Program},
-    sys::{self, Waited},
+    next::NextProcess,
+    program::{self, MainProcess},
+    sys::{self, ReapedChild},
 };
 
 const SIGKILL: i32 = 9;
@@ -38,18 +38,18 @@ const PID_FILE_MAX_BYTES: u64 = 64;
 
 /// All that is alive.
 #[derive(Debug)]
-pub(crate) struct Body {
-    program: Option<Program>,
+pub(crate) struct ProcessTree {
+    program: Option<MainProcess>,
     /// What an adopted main process left behind.
     others: Vec<OwnedFd>,
     cgroup: Cgroup,
     /// What waits there to be the next main process. It counts as nothing that is alive.
-    pub(crate) next: Option<Next>,
+    pub(crate) next: Option<NextProcess>,
     /// How many processes had been killed for their memory before this main process.
     oom_kills_before: u64,
 }
 
-impl Body {
+impl ProcessTree {
     /// Nothing yet, in a cgroup that the agent has made.
     pub(crate) fn new(cgroup: Cgroup) -> Self {
         Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup, next: None }
@@ -63,7 +63,7 @@ impl Body {
 
     /// The process that waits to be the next main one.
     fn waiting(&self) -> Option<i32> {
-        self.next.as_ref().map(Next::pid)
+        self.next.as_ref().map(NextProcess::pid)
     }
 
     /// The main process is about to run.
@@ -72,23 +72,23 @@ impl Body {
     }
 
     /// The main process runs.
-    pub(crate) fn live(&mut self, program: Program) {
+    pub(crate) fn live(&mut self, program: MainProcess) {
         self.program = Some(program);
     }
 
     /// The main process has ended. Says whether the kernel has killed something of it for its memory.
     pub(crate) fn main_ended(&mut self) -> bool {
-        self.others = self.program.take().map(Program::into_others).unwrap_or_default();
+        self.others = self.program.take().map(MainProcess::into_others).unwrap_or_default();
         self.cgroup.oom_kills() > self.oom_kills_before
     }
 
     /// The main process, if it is our child, and so ours to reap.
-    pub(crate) fn child(&self) -> Option<&Main> {
-        self.program.as_ref().filter(|program| program.pidfd().is_none()).map(Program::main)
+    pub(crate) fn child(&self) -> Option<&MainProcessId> {
+        self.program.as_ref().filter(|program| program.pidfd().is_none()).map(MainProcess::main)
     }
 
     /// The main process, if it is not our child.
-    pub(crate) fn adopted(&self) -> Option<(&Main, &OwnedFd)> {
+    pub(crate) fn adopted(&self) -> Option<(&MainProcessId, &OwnedFd)> {
         self.program.as_ref().and_then(|program| Some((program.main(), program.pidfd()?)))
     }
 
@@ -159,7 +159,7 @@ impl Body {
     /// Whether anything else than what waits is a child of ours.
     fn has_children(&self) -> bool {
         match self.waiting() {
-            None => !matches!(sys::peek(), Ok(Waited::NoChildren)),
+            None => !matches!(sys::peek(), Ok(ReapedChild::NoChildren)),
             Some(waiting) => proc::children().is_none_or(|children| children.into_iter().any(|pid| pid != waiting)),
         }
     }
@@ -187,15 +187,15 @@ impl Body {
     }
 
     /// The oldest process that is left beside the one that has ended.
-    pub(crate) fn oldest_left(&self, ended: i32) -> Option<Program> {
-        self.left(ended).into_iter().find_map(Program::of)
+    pub(crate) fn oldest_left(&self, ended: i32) -> Option<MainProcess> {
+        self.left(ended).into_iter().find_map(MainProcess::of)
     }
 
     /// The process that a file names, if it is there and belongs to the program.
-    pub(crate) fn named(&self, pid_file: &str) -> Option<Program> {
+    pub(crate) fn named(&self, pid_file: &str) -> Option<MainProcess> {
         let pid = read_pid(Path::new(pid_file)).filter(|pid| Some(*pid) != self.waiting())?;
         // Held before it is looked at, so that what is looked at is what is held.
-        let program = Program::of(pid)?;
+        let program = MainProcess::of(pid)?;
         (pid != getpid().as_raw() && self.is_part(pid)).then_some(program)
     }
 
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_in_a_file_is_read_and_nothing_else() {
+    fn process_id_file_is_parsed_strictly() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         assert_eq!(read_pid(&path), None);

@@ -1,13 +1,13 @@
-//! A program's cgroup: what it may use, and whatever belongs to it.
+//! A program's cgroup: its limits, and all its processes.
 //!
-//! The agent makes the cgroup and writes its limits, for it knows where on this host that is allowed; a
-//! child enters it before it is the program. From then on whatever the program forks is in it too, however
-//! far it goes away from its parents.
+//! The agent creates the cgroup and writes its limits, because it knows where on this host that is allowed; a
+//! child enters it before it executes the program. From then on every process that the program forks is in it too, even if it
+//! leaves its parents.
 //!
-//! A host has the unified hierarchy (v2), or one hierarchy for each controller (v1), or both beside each
-//! other. So this is one folder or several, and everything here is done in those that there are.
+//! A host has the unified hierarchy (v2), or one hierarchy for each controller (v1), or both. So a cgroup is one folder or several,
+//! and every operation is done in all of them.
 //!
-//! **Invariant: a cgroup belongs to one program.** Everything that is in it may be killed.
+//! **Invariant: a cgroup belongs to one program.** Every process in it may be killed.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_any_folder_there_is_nothing_to_do() {
+    fn missing_cgroup_is_ignored() {
         let none = Cgroup::default();
         assert!(none.is_none() && none.is_empty() && none.doors().unwrap().is_empty());
         assert!(!none.kill() && !none.set_frozen(true) && !none.is_frozen());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn how_often_the_memory_was_used_up() {
+    fn oom_kills_are_counted() {
         for (file, content, count) in [
             ("memory.events", "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n", 2),
             ("memory.events", "low 0\n", 0),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_all_levels_once() {
+    fn members_of_all_levels_are_listed_once() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(a.path().join("further")).unwrap();
         fs::write(a.path().join("cgroup.procs"), "12\n7\n0\n").unwrap();

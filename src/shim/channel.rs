@@ -1,32 +1,32 @@
-//! What the shim does about its program's channel of JSON lines: who speaks there is told, what it says of itself is
-//! taken in, and all else passes between it and the agent.
+//! Handles the program's channel of JSON lines: reports who connects, takes in what concerns the shim, and
+//! forwards the rest between program and agent.
 
 use std::{fs::File, io, io::Read};
 
-use muster_shim::{Channel, Connected, SAID_MAX_BYTES, Token, Welcome};
+use muster_shim::{ChannelInfo, ChannelToken, ChannelWelcome, PeerConnected, SAID_MAX_BYTES};
 
 use crate::{
-    line::{Hello, Line},
-    lines::Heard,
-    notify::{self, Word},
-    supervise::Shim,
+    line::{ChannelHello, ChannelLine},
+    lines::ChannelEvent,
+    notify::{self, NotifyMessage},
+    supervise::Supervisor,
 };
 
-impl Shim {
+impl Supervisor {
     /// A token for a process that will speak there, which is its own; nothing if the program has no such channel.
-    pub(crate) fn token(&self) -> io::Result<Option<Token>> {
+    pub(crate) fn token(&self) -> io::Result<Option<ChannelToken>> {
         self.welcome().map(|_| new_token()).transpose()
     }
 
     /// The process that is about to be the program has this token.
-    pub(crate) fn renew_channel(&mut self, token: Option<Token>) {
+    pub(crate) fn renew_channel(&mut self, token: Option<ChannelToken>) {
         if let Some((welcome, token)) = self.welcome().zip(token) {
             let playing = self.state.channel.as_ref().map_or(welcome.playing, |channel| channel.playing);
-            self.state.channel = Some(Box::new(Channel { token, playing, connections: 0, connected: None }));
+            self.state.channel = Some(Box::new(ChannelInfo { token, playing, connections: 0, connected: None }));
         }
     }
 
-    fn welcome(&self) -> Option<&Welcome> {
+    fn welcome(&self) -> Option<&ChannelWelcome> {
         self.life.launch().notify.as_ref()?.lines.as_ref()
     }
 
@@ -36,33 +36,35 @@ impl Shim {
         lines.accept(|pid| self.body.is_part(pid));
         for heard in lines.hear(&channel.token) {
             match heard {
-                Heard::Hello(hello) => self.greet(hello),
-                Heard::Line(Line::Ready) => self.heard(Word::Ready),
-                Heard::Line(Line::Alive) => self.heard(Word::Alive),
-                Heard::Line(Line::Status(status)) => self.heard(Word::Status(notify::status(status.as_bytes()))),
+                ChannelEvent::Hello(hello) => self.greet(hello),
+                ChannelEvent::Line(ChannelLine::Ready) => self.heard(NotifyMessage::Ready),
+                ChannelEvent::Line(ChannelLine::Alive) => self.heard(NotifyMessage::Alive),
+                ChannelEvent::Line(ChannelLine::Status(status)) => {
+                    self.heard(NotifyMessage::Status(notify::status(status.as_bytes())));
+                }
                 // The others are said as what they are.
-                Heard::Line(Line::Hello(_) | Line::Other) => {}
+                ChannelEvent::Line(ChannelLine::Hello(_) | ChannelLine::Other) => {}
                 // While there is no agent nobody remembers what it would have been told.
-                Heard::Said(line) => self.tell(|agent, _| agent.relay(line)),
-                Heard::Gone => self.gone(),
+                ChannelEvent::Said(line) => self.tell(|agent, _| agent.relay(line)),
+                ChannelEvent::Gone => self.gone(),
             }
         }
     }
 
-    fn greet(&mut self, hello: Hello) {
+    fn greet(&mut self, hello: ChannelHello) {
         let Some(channel) = &mut self.state.channel else { return };
         let (is_ready, playing) = (hello.ready, channel.playing);
         channel.connections += 1;
-        channel.connected = Some(Connected { playing, can: hello.can() });
+        channel.connected = Some(PeerConnected { playing, can: hello.can() });
         (self.unrecorded, self.untold) = (true, true);
-        let welcome = self.welcome().map(|welcome| Welcome { playing, ..welcome.clone() });
+        let welcome = self.welcome().map(|welcome| ChannelWelcome { playing, ..welcome.clone() });
         let text = serde_json::to_string(&welcome).unwrap_or_default();
         if let Some(lines) = &mut self.lines {
             // If it is gone already, that is heard next.
             let _ = lines.say(&format!("{{\"welcome\":{text}}}"));
         }
         if is_ready {
-            self.heard(Word::Ready);
+            self.heard(NotifyMessage::Ready);
         }
     }
 
@@ -101,8 +103,8 @@ impl Shim {
 }
 
 /// 128 bits that nobody can guess.
-fn new_token() -> io::Result<Token> {
+fn new_token() -> io::Result<ChannelToken> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok(ChannelToken(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
 }

@@ -1,7 +1,7 @@
-//! What a forked child does until it is the program.
+//! A forked child, until it executes the program.
 //!
-//! **Invariant: from the first attribute on, a child allocates nothing and opens nothing**, for it may
-//! just have been denied more memory or files; all that it needs is made before the fork.
+//! **Invariant: after the first attribute is applied, a child allocates nothing and opens nothing**, because a limit
+//! on memory or files may apply by then; everything it needs is prepared before the fork.
 
 use std::{
     convert::Infallible,
@@ -11,7 +11,7 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use muster_shim::{Attributes, Launch, NEXT, Step, TOKEN_VARIABLE, User, attributes};
+use muster_shim::{Launch, NEXT, ProcessAttributes, ResolvedUser, StartStep, TOKEN_VARIABLE, attributes};
 use nix::{
     errno::Errno,
     sys::{
@@ -24,63 +24,63 @@ use nix::{
 };
 
 use crate::{
-    enter::{self, Door},
-    program::{Failure, Stdio},
+    enter::{self, ContainerEntry},
+    program::{SpawnError, Stdio},
     sys,
 };
 
 /// All steps, so that one can be told by its number.
-const STEPS: [Step; 10] = [
-    Step::Prepare,
-    Step::Cgroup,
-    Step::Enter,
-    Step::Nice,
-    Step::Rlimit,
-    Step::Capabilities,
-    Step::User,
-    Step::NoNewPrivs,
-    Step::Cwd,
-    Step::Exec,
+const STEPS: [StartStep; 10] = [
+    StartStep::Prepare,
+    StartStep::Cgroup,
+    StartStep::Enter,
+    StartStep::Nice,
+    StartStep::Rlimit,
+    StartStep::Capabilities,
+    StartStep::User,
+    StartStep::NoNewPrivs,
+    StartStep::Cwd,
+    StartStep::Exec,
 ];
 /// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
 const NONE: u8 = u8::MAX;
 
 /// What a child says if it fails: step, which one, and error number.
-pub(crate) type Answer = [u8; 6];
+pub(crate) type ChildError = [u8; 6];
 
 /// The failure that a child tells of.
-pub(crate) fn failure([step, which, errno @ ..]: Answer) -> Failure {
-    let step = STEPS.into_iter().find(|known| *known as u8 == step).unwrap_or(Step::Prepare);
-    Failure { step, which: (which != NONE).then_some(which), errno: i32::from_ne_bytes(errno) }
+pub(crate) fn failure([step, which, errno @ ..]: ChildError) -> SpawnError {
+    let step = STEPS.into_iter().find(|known| *known as u8 == step).unwrap_or(StartStep::Prepare);
+    SpawnError { step, which: (which != NONE).then_some(which), errno: i32::from_ne_bytes(errno) }
 }
 
 /// Everything that a child needs, made before the fork.
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedChild<'a> {
     /// What it is called until then.
     name: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
     cwd: CString,
-    user: Option<(&'a User, Vec<Gid>)>,
+    user: Option<(&'a ResolvedUser, Vec<Gid>)>,
     /// Its cgroup is entered by these.
     doors: Vec<File>,
-    attributes: &'a Attributes,
+    attributes: &'a ProcessAttributes,
     /// The capabilities to keep, as bits.
     keep: Option<u64>,
     /// Where it goes in, if it runs in a container.
-    door: Option<Door>,
+    door: Option<ContainerEntry>,
     /// The capabilities that it cannot exceed there.
     bounding: Option<u64>,
 }
 
-impl<'a> Prepared<'a> {
-    pub(crate) fn new(launch: &'a Launch, token: Option<&str>) -> Result<Self, Failure> {
-        let invalid = |step| Failure { step, which: None, errno: Errno::EINVAL as i32 };
-        let text = |text: &str| CString::new(text).map_err(|_| invalid(Step::Exec));
+impl<'a> PreparedChild<'a> {
+    pub(crate) fn new(launch: &'a Launch, token: Option<&str>) -> Result<Self, SpawnError> {
+        let invalid = |step| SpawnError { step, which: None, errno: Errno::EINVAL as i32 };
+        let text = |text: &str| CString::new(text).map_err(|_| invalid(StartStep::Exec));
         if launch.argv.is_empty() {
-            return Err(invalid(Step::Exec));
+            return Err(invalid(StartStep::Exec));
         }
-        let gids = |user: &User| user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let gids = |user: &ResolvedUser| user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let attributes = &launch.attributes;
         Ok(Self {
             name: text(NEXT)?,
@@ -97,7 +97,7 @@ impl<'a> Prepared<'a> {
             doors: launch.cgroup.doors().map_err(|error| in_cgroup(&error))?,
             attributes,
             keep: attributes.capabilities.as_deref().map(bits).transpose()?,
-            door: launch.inside.as_ref().map(Door::open).transpose()?,
+            door: launch.inside.as_ref().map(ContainerEntry::open).transpose()?,
             bounding: launch.inside.as_ref().map(|inside| inside.bounding),
         })
     }
@@ -115,13 +115,13 @@ impl<'a> Prepared<'a> {
             _ => self.take_place(stdio),
         };
         let Err(failed) = gone.and_then(|()| self.wait_and_execute(leave, &failure));
-        let mut answer: Answer = [failed.step as u8, failed.which.unwrap_or(NONE), 0, 0, 0, 0];
+        let mut answer: ChildError = [failed.step as u8, failed.which.unwrap_or(NONE), 0, 0, 0, 0];
         answer[2..].copy_from_slice(&failed.errno.to_ne_bytes());
         let _ = failure.write_all(&answer);
         sys::exit_now(127)
     }
 
-    fn wait_and_execute(&self, mut leave: File, failure: &File) -> Result<Infallible, Failure> {
+    fn wait_and_execute(&self, mut leave: File, failure: &File) -> Result<Infallible, SpawnError> {
         // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
         let _ = prctl::set_name(&self.name);
         sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
@@ -133,7 +133,14 @@ impl<'a> Prepared<'a> {
 
     /// Goes into the container and forks the program's process there; only that returns. Who went in ends: it is seen by
     /// nobody inside, and what can be seen there has nothing of the host's any more.
-    fn go_inside(&self, door: &Door, leave: &File, failure: &File, born: &File, stdio: &Stdio) -> Result<(), Failure> {
+    fn go_inside(
+        &self,
+        door: &ContainerEntry,
+        leave: &File,
+        failure: &File,
+        born: &File,
+        stdio: &Stdio,
+    ) -> Result<(), SpawnError> {
         self.take_place(stdio)?;
         // Limits can be raised here, and perhaps not there.
         self.limit()?;
@@ -142,7 +149,7 @@ impl<'a> Prepared<'a> {
         sys::close_all_but([leave, failure, told, process, root]);
         door.enter()?;
         sys::close_all_but([leave, failure, told]);
-        let at_enter = at(Step::Enter);
+        let at_enter = at(StartStep::Enter);
         if let Some(pid) = sys::fork_sibling().map_err(&at_enter)? {
             // If the shim is gone, the program is never let run.
             let _ = enter::tell(born, pid);
@@ -152,7 +159,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Goes where the program will be. To enter a cgroup takes the kernel up to some ten milliseconds.
-    fn take_place(&self, [stdin, stdout, stderr]: &Stdio) -> Result<(), Failure> {
+    fn take_place(&self, [stdin, stdout, stderr]: &Stdio) -> Result<(), SpawnError> {
         setsid()?;
         // First of all: from here on everything counts as the program's.
         for mut door in self.door.iter().flat_map(|door| &door.cgroups).chain(&self.doors) {
@@ -163,7 +170,7 @@ impl<'a> Prepared<'a> {
         Ok(dup2_stderr(stderr)?)
     }
 
-    fn execute(&self) -> Result<Infallible, Failure> {
+    fn execute(&self) -> Result<Infallible, SpawnError> {
         umask(Mode::from_bits_truncate(self.attributes.umask.unwrap_or(attributes::UMASK)));
         for signal in 1..=sys::signal_max() {
             sys::default_signal(signal);
@@ -173,34 +180,34 @@ impl<'a> Prepared<'a> {
             self.limit()?;
         }
         if let Some(bounding) = self.bounding {
-            sys::inherit_no_capabilities().map_err(at(Step::Capabilities))?;
+            sys::inherit_no_capabilities().map_err(at(StartStep::Capabilities))?;
             bound(bounding)?;
         }
         self.become_user()?;
         if self.attributes.no_new_privs {
-            prctl::set_no_new_privs().map_err(at(Step::NoNewPrivs))?;
+            prctl::set_no_new_privs().map_err(at(StartStep::NoNewPrivs))?;
         }
         // As the user: a folder that only the shim may enter is not theirs to work in.
-        chdir(self.cwd.as_c_str()).map_err(at(Step::Cwd))?;
-        execve(&self.argv[0], &self.argv, &self.env).map_err(at(Step::Exec))
+        chdir(self.cwd.as_c_str()).map_err(at(StartStep::Cwd))?;
+        execve(&self.argv[0], &self.argv, &self.env).map_err(at(StartStep::Exec))
     }
 
-    fn limit(&self) -> Result<(), Failure> {
+    fn limit(&self) -> Result<(), SpawnError> {
         if let Some(nice) = self.attributes.nice {
-            sys::set_nice(nice).map_err(at(Step::Nice))?;
+            sys::set_nice(nice).map_err(at(StartStep::Nice))?;
         }
         for (limit, place) in self.attributes.rlimits.iter().zip(0..NONE) {
             let (soft, hard) = (limit.soft.unwrap_or(RLIM_INFINITY), limit.hard.unwrap_or(RLIM_INFINITY));
-            resource::setrlimit(kind(limit.resource), soft, hard).map_err(at_one(Step::Rlimit, place))?;
+            resource::setrlimit(kind(limit.resource), soft, hard).map_err(at_one(StartStep::Rlimit, place))?;
         }
         Ok(())
     }
 
     /// Becomes the user, and keeps those capabilities that it shall have all the same.
-    fn become_user(&self) -> Result<(), Failure> {
+    fn become_user(&self) -> Result<(), SpawnError> {
         if let Some(keep) = self.keep {
             drop_others(keep)?;
-            prctl::set_keepcaps(true).map_err(at(Step::Capabilities))?;
+            prctl::set_keepcaps(true).map_err(at(StartStep::Capabilities))?;
         }
         if let Some((user, groups)) = &self.user {
             let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
@@ -209,13 +216,13 @@ impl<'a> Prepared<'a> {
                 setresgid(gid, gid, gid)?;
                 setresuid(uid, uid, uid)
             };
-            change().map_err(at(Step::User))?;
+            change().map_err(at(StartStep::User))?;
         }
         if let Some(keep) = self.keep {
-            sys::set_capabilities(keep).map_err(at(Step::Capabilities))?;
+            sys::set_capabilities(keep).map_err(at(StartStep::Capabilities))?;
             // Without these a program of another user than root would lose them when it is executed.
             for number in numbers(keep) {
-                sys::raise_ambient(number).map_err(at_one(Step::Capabilities, number))?;
+                sys::raise_ambient(number).map_err(at_one(StartStep::Capabilities, number))?;
             }
         }
         Ok(())
@@ -223,40 +230,41 @@ impl<'a> Prepared<'a> {
 }
 
 /// Takes all capabilities but these from what any program executed from here on can ever get.
-fn drop_others(keep: u64) -> Result<(), Failure> {
-    let ours = sys::permitted_capabilities().map_err(at(Step::Capabilities))?;
+fn drop_others(keep: u64) -> Result<(), SpawnError> {
+    let ours = sys::permitted_capabilities().map_err(at(StartStep::Capabilities))?;
     if let Some(number) = numbers(keep & !ours).next() {
-        return Err(at_one(Step::Capabilities, number)(Errno::EPERM));
+        return Err(at_one(StartStep::Capabilities, number)(Errno::EPERM));
     }
     bound(keep)
 }
 
 /// Has it that nothing that is executed from here on gets any capability but these.
-fn bound(keep: u64) -> Result<(), Failure> {
+fn bound(keep: u64) -> Result<(), SpawnError> {
     for number in 0..64 {
         // Those past the last that this kernel knows are not in the set.
         if keep & (1 << number) == 0 && sys::is_bounded_by(number) {
-            sys::drop_from_bounding(number).map_err(at_one(Step::Capabilities, number))?;
+            sys::drop_from_bounding(number).map_err(at_one(StartStep::Capabilities, number))?;
         }
     }
     Ok(())
 }
 
-fn in_cgroup(error: &io::Error) -> Failure {
-    Failure { step: Step::Cgroup, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+fn in_cgroup(error: &io::Error) -> SpawnError {
+    SpawnError { step: StartStep::Cgroup, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
 }
 
-fn at(step: Step) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure { step, which: None, errno: errno as i32 }
+fn at(step: StartStep) -> impl Fn(Errno) -> SpawnError {
+    move |errno| SpawnError { step, which: None, errno: errno as i32 }
 }
 
-fn at_one(step: Step, which: u8) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure { step, which: Some(which), errno: errno as i32 }
+fn at_one(step: StartStep, which: u8) -> impl Fn(Errno) -> SpawnError {
+    move |errno| SpawnError { step, which: Some(which), errno: errno as i32 }
 }
 
-fn bits(capabilities: &[u8]) -> Result<u64, Failure> {
-    let bit =
-        |number: u8| 1_u64.checked_shl(number.into()).ok_or_else(|| at_one(Step::Capabilities, number)(Errno::EINVAL));
+fn bits(capabilities: &[u8]) -> Result<u64, SpawnError> {
+    let bit = |number: u8| {
+        1_u64.checked_shl(number.into()).ok_or_else(|| at_one(StartStep::Capabilities, number)(Errno::EINVAL))
+    };
     capabilities.iter().try_fold(0, |bits, number| Ok(bits | bit(*number)?))
 }
 
@@ -264,8 +272,8 @@ fn numbers(bits: u64) -> impl Iterator<Item = u8> {
     (0..64).filter(move |number| bits & (1 << number) != 0)
 }
 
-fn kind(resource: attributes::Resource) -> resource::Resource {
-    use attributes::Resource as Of;
+fn kind(resource: attributes::LimitResource) -> resource::Resource {
+    use attributes::LimitResource as Of;
     use resource::Resource as Kind;
     match resource {
         Of::As => Kind::RLIMIT_AS,

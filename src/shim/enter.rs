@@ -1,4 +1,4 @@
-//! The way into a container.
+//! Enters a container.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use muster_shim::{Inside, Step, proc};
+use muster_shim::{ContainerNamespaces, StartStep, proc};
 use nix::{
     errno::Errno,
     libc,
@@ -17,7 +17,7 @@ use nix::{
     unistd::{chroot, fchdir},
 };
 
-use crate::{program::Failure, sys};
+use crate::{program::SpawnError, sys};
 
 /// The namespaces that there may be, by their names below `/proc/<pid>/ns`. Without the first there is no container.
 const NAMESPACES: [(&str, i32); 8] = [
@@ -34,7 +34,7 @@ const NAMESPACES: [(&str, i32); 8] = [
 
 /// A container, and what it takes to go in. Nothing in here is the host's.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct ContainerEntry {
     process: OwnedFd,
     root: File,
     /// Those of its namespaces that are not ours.
@@ -43,9 +43,9 @@ pub(crate) struct Door {
     pub(crate) cgroups: Vec<File>,
 }
 
-impl Door {
+impl ContainerEntry {
     /// Finds the container that is meant.
-    pub(crate) fn open(inside: &Inside) -> Result<Self, Failure> {
+    pub(crate) fn open(inside: &ContainerNamespaces) -> Result<Self, SpawnError> {
         let found = |stat: &proc::Stat| stat.start_ticks == inside.start_ticks && !stat.is_dead();
         let is_meant = || proc::stat(inside.pid).as_ref().is_some_and(found);
         let of_it = |what: &str| format!("/proc/{}/{what}", inside.pid);
@@ -57,7 +57,7 @@ impl Door {
             return Err(failure(Errno::ESRCH));
         }
         let door = |folder: &std::path::PathBuf| OpenOptions::new().write(true).open(folder.join("cgroup.procs"));
-        let cgroups = inside.cgroups.iter().map(door).collect::<io::Result<_>>().map_err(at(Step::Cgroup))?;
+        let cgroups = inside.cgroups.iter().map(door).collect::<io::Result<_>>().map_err(at(StartStep::Cgroup))?;
         Ok(Self { process, root: root.map_err(at_enter)?, namespaces: namespaces?, cgroups })
     }
 
@@ -67,7 +67,7 @@ impl Door {
     }
 
     /// Goes in: what this process forks from here on is in the container.
-    pub(crate) fn enter(&self) -> Result<(), Failure> {
+    pub(crate) fn enter(&self) -> Result<(), SpawnError> {
         // Nobody in there can look into what is not the program yet.
         prctl::set_dumpable(false).map_err(failure)?;
         sys::join_namespaces(&self.process, self.namespaces).map_err(failure)?;
@@ -78,7 +78,7 @@ impl Door {
 }
 
 /// Those of a process's namespaces that are not ours.
-fn namespaces(folder: &str) -> Result<i32, Failure> {
+fn namespaces(folder: &str) -> Result<i32, SpawnError> {
     let mut differ = 0;
     for (name, flag) in NAMESPACES {
         let (theirs, ours) = (fs::metadata(format!("{folder}/{name}")), fs::metadata(format!("/proc/self/ns/{name}")));
@@ -101,14 +101,14 @@ pub(crate) fn tell(mut to: &File, pid: i32) -> io::Result<()> {
     to.write_all(&pid.to_ne_bytes())
 }
 
-fn failure(errno: Errno) -> Failure {
-    Failure { step: Step::Enter, which: None, errno: errno as i32 }
+fn failure(errno: Errno) -> SpawnError {
+    SpawnError { step: StartStep::Enter, which: None, errno: errno as i32 }
 }
 
-fn at_enter(error: io::Error) -> Failure {
-    at(Step::Enter)(error)
+fn at_enter(error: io::Error) -> SpawnError {
+    at(StartStep::Enter)(error)
 }
 
-fn at(step: Step) -> impl Fn(io::Error) -> Failure {
-    move |error| Failure { step, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+fn at(step: StartStep) -> impl Fn(io::Error) -> SpawnError {
+    move |error| SpawnError { step, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
 }

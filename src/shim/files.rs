@@ -2,21 +2,21 @@
 //!
 //! | name | what |
 //! |---|---|
-//! | `launch.json` | what to run, written by the agent before it starts the shim |
-//! | `lock` | locked for as long as a shim is here |
-//! | `state.json` | what has become of the program; always whole |
-//! | `boot.<id>` | empty: in which boot `state.json` was begun |
+//! | `launch.json` | the program to run, written by the agent before it starts the shim |
+//! | `lock` | locked as long as a shim is here |
+//! | `state.json` | the state of the program; always complete |
+//! | `boot.<id>` | empty: the boot in which `state.json` was begun |
 //! | `socket` | where the shim listens |
-//! | `stdin` | what a command reads, if it brought something, written by the agent before it starts the shim |
+//! | `stdin` | standard input of a command, if any, written by the agent before it starts the shim |
 //! | `stdout`, `stderr` | the output of a captured program |
 //! | `log`, `log.1`, … | the output of a logged one; a higher number is older |
-//! | `times`, `times.1`, … | when what stands in each of these was written ([`times`](crate::times)) |
+//! | `times`, `times.1`, … | the times at which each of these was written ([`times`](crate::times)) |
 //! | `*.fifo` | where the program writes its output to |
 //!
 //! `state.json` is replaced by renaming, so a reader finds the old content or the new. Only the last
 //! state (`over`) is synced to the disk, because waiting for a disk would delay every restart. After a
-//! power cut an earlier one may therefore be damaged, which is harmless as nothing can be alive then;
-//! the name of the empty file tells that case from one in which something may be, for a file's name
+//! power cut an earlier one may therefore be damaged, which is harmless because nothing can be alive then;
+//! the name of the empty file tells that case from one in which something may be, because a file's name
 //! is never half written.
 
 use std::{
@@ -28,7 +28,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Launch, State, proc};
+use crate::{Launch, ProgramState, proc};
 
 /// What to run.
 pub const LAUNCH: &str = "launch.json";
@@ -54,11 +54,11 @@ const BOOT_PREFIX: &str = "boot.";
 
 /// What `state.json` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum StateFile {
     /// There is none: no program was ever started here.
     Nothing,
     /// This.
-    State(State),
+    State(ProgramState),
     /// It cannot be read, and a power cut explains that: it was begun in another boot.
     Damaged,
 }
@@ -67,11 +67,13 @@ pub enum Found {
 ///
 /// # Errors
 /// If it cannot be read although it was begun in this boot, so that something may be alive.
-pub fn read_state(folder: &Path) -> io::Result<Found> {
+pub fn read_state(folder: &Path) -> io::Result<StateFile> {
     match read(&folder.join(STATE)) {
-        Ok(state) => Ok(Found::State(state)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData && !begun_in_this_boot(folder)? => Ok(Found::Damaged),
+        Ok(state) => Ok(StateFile::State(state)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StateFile::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData && !begun_in_this_boot(folder)? => {
+            Ok(StateFile::Damaged)
+        }
         Err(error) => Err(error),
     }
 }
@@ -81,7 +83,7 @@ pub fn read_state(folder: &Path) -> io::Result<Found> {
 ///
 /// # Errors
 /// If it cannot be written; the old one then still stands.
-pub fn write_state(folder: &Path, state: &State, durable: bool) -> io::Result<()> {
+pub fn write_state(folder: &Path, state: &ProgramState, durable: bool) -> io::Result<()> {
     let beside = folder.join(STATE_NEW);
     let written = write_private(&beside, &to_json(state)?).and_then(|file| {
         if durable {
@@ -121,6 +123,19 @@ pub fn write_launch(folder: &Path, launch: &Launch) -> io::Result<()> {
 pub fn begin(folder: &Path) -> io::Result<()> {
     clear(folder)?;
     write_private(&folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)), b"").map(drop)
+}
+
+/// Makes `launch.json` and the name of this boot say what a shim knows, if somebody has damaged or deleted them since: a shim after
+/// it has nothing else.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn mend(folder: &Path, launch: &Launch, boot_id: &str) -> io::Result<()> {
+    if read_launch(folder).ok().as_ref() != Some(launch) {
+        write_launch(folder, launch)?;
+    }
+    let boot = folder.join(format!("{BOOT_PREFIX}{boot_id}"));
+    if boot.is_file() { Ok(()) } else { write_private(&boot, b"").map(drop) }
 }
 
 /// Removes what an earlier launch recorded in `folder`; its output stays.
@@ -177,12 +192,12 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn state() -> State {
-        State { restarts: 3, dropped_bytes: (0, 7), ..State::new(proc::boot_id().unwrap()) }
+    fn state() -> ProgramState {
+        ProgramState { restarts: 3, dropped_bytes: (0, 7), ..ProgramState::new(proc::boot_id().unwrap()) }
     }
 
     #[test]
-    fn folder_in_the_place_of_a_record_is_in_nobodys_way() {
+    fn folder_in_place_of_a_record_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         for name in [STATE, STATE_NEW, LAUNCH] {
             let path = folder.path().join(name);
@@ -190,45 +205,45 @@ mod tests {
             fs::create_dir(&path).unwrap();
             fs::write(path.join("inside"), "x").unwrap();
         }
-        assert_eq!(read_state(folder.path()).unwrap(), Found::Damaged, "it was begun in no boot");
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::Damaged, "it was begun in no boot");
         write_state(folder.path(), &state(), true).unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::State(state()));
         fs::remove_file(folder.path().join(STATE)).unwrap();
         fs::create_dir(folder.path().join(STATE)).unwrap();
         begin(folder.path()).unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing);
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::Nothing);
     }
 
     #[test]
     fn a_state_reads_back_as_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing);
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::Nothing);
         for durable in [false, true] {
             write_state(folder.path(), &state(), durable).unwrap();
-            assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+            assert_eq!(read_state(folder.path()).unwrap(), StateFile::State(state()));
         }
     }
 
     #[test]
-    fn damage_is_excused_by_another_boot_only() {
+    fn damaged_state_of_this_boot_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(STATE), "{\"v\":1,").unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::Damaged);
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::Damaged);
 
         begin(folder.path()).unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing, "an earlier launch is forgotten");
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::Nothing, "an earlier launch is forgotten");
         fs::write(folder.path().join(STATE), "").unwrap();
         assert!(read_state(folder.path()).is_err(), "its program may be alive");
     }
 
     #[test]
-    fn a_state_that_cannot_be_written_leaves_the_old_one() {
+    fn failed_write_keeps_the_old_state() {
         let folder = tempfile::tempdir().unwrap();
         write_state(folder.path(), &state(), false).unwrap();
         let away = folder.path().with_extension("away");
         fs::rename(folder.path(), &away).unwrap();
-        assert!(write_state(folder.path(), &State { restarts: 4, ..state() }, true).is_err());
+        assert!(write_state(folder.path(), &ProgramState { restarts: 4, ..state() }, true).is_err());
         fs::rename(&away, folder.path()).unwrap();
-        assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+        assert_eq!(read_state(folder.path()).unwrap(), StateFile::State(state()));
     }
 }

@@ -1,12 +1,12 @@
-//! A container that a program shall run in.
+//! A container in which a program shall run.
 //!
-//! The shim goes in by the container's first process: by a handle of it, which never comes to mean another one, it joins
-//! the namespaces that are not the shim's own, and takes that process's root folder for its own. What is forked then is
-//! inside, and a child of the shim all the same. The container's limits hold because the program is in the container's
-//! cgroups, in one of its own below them ([`crate::cgroup`]), by which everything of it is found and killed.
+//! The shim enters through the container's first process: by a handle that can never come to mean another process, it joins
+//! the namespaces that are not the shim's own, and takes that process's root folder as its own. Its children are then
+//! inside, and still children of the shim. The container's limits apply because the program is in the container's
+//! cgroups, in a child cgroup of its own ([`crate::cgroup`]), by which all its processes are found and killed.
 //!
-//! **Invariant: what runs inside has nothing of the host's**: no descriptor of a folder, no file but copies that nobody
-//! can change, and not the shim's own program, which a container could write to once it is its process's
+//! **Invariant: a process inside has nothing of the host's**: no descriptor of a folder, no file except immutable copies,
+//! and not the shim's own program, which a container could write to through its process's
 //! `/proc/self/exe`. So the agent starts such a shim from a [sealed](crate::sealed) copy in memory.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// The container, as the agent has found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inside {
+pub struct ContainerNamespaces {
     /// Its first process.
     pub pid: i32,
     /// When that started, in clock ticks since boot: with another one nothing is started.

@@ -1,31 +1,31 @@
 //! The protocol between agent and shim: JSON lines over a Unix socket, and the files in the shim's
-//! folder. It is versioned, for a new agent drives the shims that an old one started.
+//! folder. It is versioned, because a new agent drives the shims that an old one started.
 //!
 //! A shim is started as `muster-shim FOLDER [--adopt]`, with one end of a socket pair as its standard
 //! input and the locked file [`files::LOCK`] as its standard output. On that first connection it sends
-//! one [`Report`], then [`Event`]s; on each later one, made through [`files::SOCKET`], events only.
-//! The first event on any connection is the whole [`State`]. There is one connection at a time: the
+//! one [`StartReport`], then [`ShimEvent`]s; on each later one, made through [`files::SOCKET`], events only.
+//! The first event on any connection is the whole [`ProgramState`]. There is one connection at a time: the
 //! newest replaces the one before it.
 //!
 //! Modules, in reading order:
 //!
-//! - this one: what passes between the two
-//! - [`attributes`]: what a process is given beside its arguments
-//! - [`cgroup`]: what it may use, and whatever belongs to it
-//! - [`inside`]: the container that it shall run in
+//! - this one: the messages between the two
+//! - [`attributes`]: attributes of a process beside its arguments
+//! - [`cgroup`]: its limits, and all its processes
+//! - [`inside`]: the container in which it runs
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
-//! - [`proc`]: which boot this is, and which process a number means
-//! - [`times`]: when what stands in a log was written
+//! - [`proc`]: identifies boots and processes
+//! - [`times`]: when each part of a log was written
 //!
 //! **Invariant: no program runs that is not recorded.** A forked child executes its program only after
 //! its process id and start time are in `state.json`; if the shim dies before that, the child ends
 //! without having run anything.
 //!
-//! **Invariant: what has ended is recorded before anybody is told**, in a file that is whole at every
-//! instant; a last exit status is also on the disk by then.
+//! **Invariant: an end is recorded before it is reported**, in a file that is complete at every
+//! moment; a last exit status is also on the disk by then.
 //!
 //! **Invariant: there is at most one shim in a folder.** Its lock is taken by the agent before the
-//! shim is started, and held by the shim for as long as it may start a program.
+//! shim is started, and held by the shim as long as it may start a program.
 
 pub mod attributes;
 pub mod cgroup;
@@ -37,9 +37,9 @@ pub mod times;
 
 use serde::{Deserialize, Serialize};
 
-pub use attributes::Attributes;
+pub use attributes::ProcessAttributes;
 use cgroup::Cgroup;
-pub use inside::Inside;
+pub use inside::ContainerNamespaces;
 
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
@@ -52,7 +52,7 @@ pub const NEXT: &str = "muster-next";
 pub const SAID_MAX_BYTES: usize = 64 * 1024;
 
 /// The longest line either side accepts: one of a channel as a text, where each quote takes two bytes, and what is
-/// around it. A [`State`] stays below 2 KiB.
+/// around it. A [`ProgramState`] stays below 2 KiB.
 pub const LINE_MAX_BYTES: usize = 2 * SAID_MAX_BYTES + 4 * 1024;
 
 /// The version of the protocol that a program speaks on its channel, as its hello has to say.
@@ -76,27 +76,27 @@ pub struct Launch {
     /// Working directory.
     pub cwd: String,
     /// The user to become; the shim's own if there is none.
-    pub user: Option<User>,
+    pub user: Option<ResolvedUser>,
     /// Further attributes of its process.
     #[serde(default)]
-    pub attributes: Attributes,
+    pub attributes: ProcessAttributes,
     /// The cgroup that it shall be in, which is there, and empty; the shim removes it when it is over.
     #[serde(default, skip_serializing_if = "Cgroup::is_none")]
     pub cgroup: Cgroup,
     /// The container that it shall run in, in which its user, folder and program are then; the host if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inside: Option<Inside>,
+    pub inside: Option<ContainerNamespaces>,
     /// What to do with its output.
-    pub output: Output,
+    pub output: OutputMode,
     /// How the program says that it is up, and alive; if it has no such way there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub notify: Option<Notify>,
+    pub notify: Option<NotifyKind>,
     /// How its main process is found, if it goes to the background; otherwise that is the process that is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forking: Option<Forking>,
+    pub forking: Option<ForkingMode>,
     /// How often to start it again by itself.
-    pub restart: Restart,
-    /// After this it is ended, as by [`Request::Stop`].
+    pub restart: RestartLimits,
+    /// After this it is ended, as by [`ShimRequest::Stop`].
     pub timeout_ms: Option<u64>,
     /// The signal that asks it to end.
     pub stop_signal: i32,
@@ -106,7 +106,7 @@ pub struct Launch {
 
 /// A user, resolved by the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
+pub struct ResolvedUser {
     /// User id.
     pub uid: u32,
     /// Primary group.
@@ -118,7 +118,7 @@ pub struct User {
 /// How a program speaks with its shim: by systemd's notify protocol, or by JSON lines. Its environment has to name the
 /// socket, in `NOTIFY_SOCKET` or [`SOCKET_VARIABLE`], which the agent sees to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notify {
+pub struct NotifyKind {
     /// The abstract name of the socket, without the `@` before it.
     pub name: String,
     /// How long it may take to say that it is up. If it does not it is asked to end, and has failed.
@@ -128,13 +128,13 @@ pub struct Notify {
     pub watchdog_ms: Option<u64>,
     /// What it is told when it has said hello, if it speaks JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lines: Option<Welcome>,
+    pub lines: Option<ChannelWelcome>,
 }
 
 /// A program that goes to the background: the process that is started ends with exit code 0 once the program is up, and one
 /// of those that it leaves is the main one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Forking {
+pub struct ForkingMode {
     /// The file in which the program writes the number of its main process, as an absolute path. Without one the main process
     /// is the oldest of those that are left. What the file names counts only if it belongs to the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,14 +145,14 @@ pub struct Forking {
 
 /// What a program is told once it has proved itself on its channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Welcome {
+pub struct ChannelWelcome {
     /// The unit that it is.
     pub unit: String,
     /// The host that it runs on.
     pub host: String,
     /// The unit's realm.
     pub realm: String,
-    /// Whether it shall play. [`Request::Playing`] changes this.
+    /// Whether it shall play. [`ShimRequest::Playing`] changes this.
     pub playing: bool,
     /// Where its configuration is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,9 +162,9 @@ pub struct Welcome {
 /// A secret that only a process itself knows, its shim, and the agent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Token(pub String);
+pub struct ChannelToken(pub String);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for ChannelToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
     }
@@ -172,21 +172,21 @@ impl std::fmt::Debug for Token {
 
 /// What there is to know of a program's channel of JSON lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Channel {
+pub struct ChannelInfo {
     /// What the process that runs now proves itself with.
-    pub token: Token,
+    pub token: ChannelToken,
     /// Whether it shall play, as its next welcome says.
     pub playing: bool,
     /// How many connections of this process have proved themselves.
     pub connections: u64,
     /// The one that there is, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connected: Option<Connected>,
+    pub connected: Option<PeerConnected>,
 }
 
 /// A connection that has proved itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connected {
+pub struct PeerConnected {
     /// Whether its welcome said that it shall play.
     pub playing: bool,
     /// What it has said that it can.
@@ -221,7 +221,7 @@ impl Notified {
 /// What to do with a program's output, and so what kind of program it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Output {
+pub enum OutputMode {
     /// Both streams into one log, rotated, to which a later launch in the same folder appends.
     ///
     /// The program is a service: the signal that asks it to end goes to its main process alone, and
@@ -243,12 +243,12 @@ pub enum Output {
     /// what it leaves behind has the grace as well. If it ends by itself, what it started in the
     /// background stays, as after `ssh`, and the shim stays with it for as long as that holds the
     /// output, only to drain it.
-    Capture(Capture),
+    Capture(CaptureResult),
 }
 
 /// What becomes of a command's streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capture {
+pub struct CaptureResult {
     /// The most of each stream.
     pub max_bytes: u64,
     /// The most of standard error, if that is not the same.
@@ -265,7 +265,7 @@ pub struct Capture {
     pub stdin: bool,
 }
 
-impl Capture {
+impl CaptureResult {
     /// Both streams, up to a limit.
     #[must_use]
     pub fn of(max_bytes: u64) -> Self {
@@ -282,7 +282,7 @@ impl Capture {
 
 /// How often a shim may start its program again at once. What is beyond that the agent decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restart {
+pub struct RestartLimits {
     /// When at all.
     pub on: RestartOn,
     /// How often.
@@ -306,7 +306,7 @@ pub enum RestartOn {
 /// What an agent may ask of a shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum ShimRequest {
     /// End the program: the signal, the grace, then SIGKILL for everything that descends from it. It is
     /// not started again.
     Stop {
@@ -324,7 +324,7 @@ pub enum Request {
     Freeze,
     /// Let it go on.
     Thaw,
-    /// Say a line to the program on its channel. If that is not possible the answer is [`Event::Unreachable`].
+    /// Say a line to the program on its channel. If that is not possible the answer is [`ShimEvent::Unreachable`].
     Say {
         /// Names this request in that answer.
         id: String,
@@ -341,7 +341,7 @@ pub enum Request {
 /// How the start of a shim went: the first line that it writes, to the agent that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Report {
+pub enum StartReport {
     /// The program runs; events follow.
     Started,
     /// It was to adopt a program that has ended meanwhile. One event follows, with `over`.
@@ -349,7 +349,7 @@ pub enum Report {
     /// Nothing runs, and nothing is left of the attempt.
     Failed {
         /// What was being done.
-        step: Step,
+        step: StartStep,
         /// Which one of several: the place of a limit among the rlimits of the launch, or the number
         /// of a capability.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -362,7 +362,7 @@ pub enum Report {
 /// What a shim was doing when its start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum StartStep {
     /// Preparing itself: its folder, files and socket.
     Prepare,
     /// Entering its cgroup.
@@ -388,9 +388,9 @@ pub enum Step {
 /// What a shim tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum ShimEvent {
     /// What has become of the program: at first, and on each change.
-    State(State),
+    State(ProgramState),
     /// A captured stream's file has grown to this length.
     Output {
         /// Standard error rather than standard output.
@@ -398,7 +398,7 @@ pub enum Event {
         /// How long the file is now.
         len_bytes: u64,
     },
-    /// What has become of a [`Request::Signal`]. (Shims of before do not say so.)
+    /// What has become of a [`ShimRequest::Signal`]. (Shims of before do not say so.)
     Signalled {
         /// Which signal.
         signal: i32,
@@ -420,17 +420,17 @@ pub enum Event {
 
 /// What has become of a program; also the content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ProgramState {
     /// Version of this protocol: 1.
     pub v: u32,
     /// The boot that all of this belongs to.
     pub boot_id: String,
     /// The process that runs now.
-    pub main: Option<Main>,
+    pub main: Option<MainProcessId>,
     /// How often it was started again by the shim.
     pub restarts: u32,
     /// How the last process ended, if one did.
-    pub last: Option<Ended>,
+    pub last: Option<ProgramEnd>,
     /// It is over: there will be no further process, and the shim ends. Always with `last`.
     pub over: bool,
     /// What was dropped of stdout and of stderr because it was over the limit.
@@ -443,12 +443,12 @@ pub struct State {
     pub notified: Notified,
     /// Its channel, if it is one of JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub channel: Option<Box<Channel>>,
+    pub channel: Option<Box<ChannelInfo>>,
 }
 
 /// A running process, by everything that tells it from a later one with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Main {
+pub struct MainProcessId {
     /// Process id.
     pub pid: i32,
     /// Start time, in clock ticks since boot, from `/proc/<pid>/stat`.
@@ -459,9 +459,9 @@ pub struct Main {
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ProgramEnd {
     /// How.
-    pub exit: Exit,
+    pub exit: ProcessExit,
     /// When it was started, if that is known.
     pub started_ms: Option<i64>,
     /// When it ended.
@@ -481,7 +481,7 @@ pub struct Ended {
     /// What it had not said is that it is up, within its start timeout. (Shims of before do not tell.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub start_timed_out: bool,
-    /// The agent had asked for its end, by [`Request::Stop`]. (Shims of before do not say so.)
+    /// The agent had asked for its end, by [`ShimRequest::Stop`]. (Shims of before do not say so.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// It ended with exit code 0 soon after its start, and what it had started still ran: as of a program that goes to the
@@ -490,10 +490,10 @@ pub struct Ended {
     pub left_some: bool,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// An end of which nothing more is known.
     #[must_use]
-    pub fn new(exit: Exit, started_ms: Option<i64>, at_ms: i64) -> Self {
+    pub fn new(exit: ProcessExit, started_ms: Option<i64>, at_ms: i64) -> Self {
         Self {
             exit,
             started_ms,
@@ -509,7 +509,7 @@ impl Ended {
     }
 }
 
-impl State {
+impl ProgramState {
     /// A program of this boot that has not been started yet.
     #[must_use]
     pub fn new(boot_id: String) -> Self {
@@ -531,7 +531,7 @@ impl State {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Exit {
+pub enum ProcessExit {
     /// It returned this exit code.
     Code(i32),
     /// This signal ended it.

@@ -1,7 +1,7 @@
-//! The life of a program: when it is signalled, killed, started again and over.
+//! The life cycle of a program: when it is signalled, killed, restarted, and over.
 //!
-//! **Invariant: this module does no IO and reads no clock.** What has happened comes in as an
-//! [`Input`], the time as milliseconds since the shim's start; what to do comes out as [`Step`]s.
+//! **Invariant: this module does no IO and reads no clock.** Events come in as
+//! [`LifeInput`]s, with the time in milliseconds since the shim's start; actions are returned as [`LifeStep`]s.
 //!
 //! ```text
 //!            Stop, time limit              MainEnded
@@ -11,7 +11,7 @@
 //!      └───────────────────── started again ──────────────┘
 //! ```
 
-use muster_shim::{Exit, Launch, Output, RestartOn};
+use muster_shim::{Launch, OutputMode, ProcessExit, RestartOn};
 
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
@@ -30,9 +30,9 @@ const FORK_AGAIN_MS: u64 = 10_000;
 
 /// Something has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum LifeInput {
     /// The main process has ended.
-    MainEnded(Exit),
+    MainEnded(ProcessExit),
     /// Nothing that descends from the program is left.
     NoneLeft,
     /// All output has been read to its end.
@@ -57,7 +57,7 @@ pub(crate) enum Input {
 
 /// Something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LifeStep {
     /// Ask the program to end.
     Ask { signal: i32, group: bool },
     /// Kill the main process and everything that descends from it.
@@ -73,7 +73,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LifePhase {
     /// The main process runs.
     Up,
     /// It was asked to end, and is killed from then on.
@@ -88,9 +88,9 @@ enum Phase {
 
 /// Where a program is in its life.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ProgramLife {
     launch: Launch,
-    phase: Phase,
+    phase: LifePhase,
     up_since_ms: u64,
     /// Until when another process may take the place of the main one, once the program is up.
     forks_until_ms: u64,
@@ -109,10 +109,10 @@ pub(crate) struct Life {
     /// It shall end for good.
     stop: bool,
     timed_out: bool,
-    last: Option<Exit>,
+    last: Option<ProcessExit>,
 }
 
-impl Life {
+impl ProgramLife {
     /// A program that runs since `up_for_ms` before the shim's start, was started again `restarts` times
     /// already, and has said that it is `ready`.
     pub(crate) fn new(launch: Launch, restarts: u32, up_for_ms: u64, ready: bool) -> Self {
@@ -121,7 +121,7 @@ impl Life {
             restarts_left: launch.restart.budget.saturating_sub(restarts),
             asked_by: launch.stop_signal,
             launch,
-            phase: Phase::Up,
+            phase: LifePhase::Up,
             up_since_ms: 0,
             forks_until_ms: 0,
             ready,
@@ -142,9 +142,9 @@ impl Life {
         &self.launch
     }
 
-    /// Whether it is a command rather than a service; see [`Output`].
+    /// Whether it is a command rather than a service; see [`OutputMode`].
     pub(crate) fn is_command(&self) -> bool {
-        matches!(self.launch.output, Output::Capture(_))
+        matches!(self.launch.output, OutputMode::Capture(_))
     }
 
     /// Whether the program's time has run out.
@@ -164,26 +164,26 @@ impl Life {
 
     /// Whether the program runs, and nobody wants it to end.
     pub(crate) fn is_up(&self) -> bool {
-        self.phase == Phase::Up
+        self.phase == LifePhase::Up
     }
 
     /// Whether another process may take the place of the main one when that ends.
     pub(crate) fn may_fork(&self) -> bool {
-        self.launch.forking.is_some() && matches!(self.phase, Phase::Up | Phase::Stopping { .. })
+        self.launch.forking.is_some() && matches!(self.phase, LifePhase::Up | LifePhase::Stopping { .. })
     }
 
     /// Whether an end of the main process is what it is when a program goes to the background. (Of one that another shim had
     /// started nobody has seen how it ended.)
-    pub(crate) fn is_fork(&self, exit: Exit, now_ms: u64) -> bool {
+    pub(crate) fn is_fork(&self, exit: ProcessExit, now_ms: u64) -> bool {
         let in_time = !self.ready || now_ms < self.forks_until_ms;
-        self.may_fork() && in_time && matches!(exit, Exit::Code(0) | Exit::Unknown)
+        self.may_fork() && in_time && matches!(exit, ProcessExit::Code(0) | ProcessExit::Unknown)
     }
 
     /// Whether an end of the main process looks like that of a program that goes to the background and should not.
-    pub(crate) fn looks_like_fork(&self, exit: Exit, now_ms: u64) -> bool {
+    pub(crate) fn looks_like_fork(&self, exit: ProcessExit, now_ms: u64) -> bool {
         let is_fresh = now_ms.saturating_sub(self.up_since_ms) < FORK_AGAIN_MS;
         let stays = !self.is_command() && self.launch.forking.is_none();
-        self.is_up() && stays && is_fresh && exit == Exit::Code(0)
+        self.is_up() && stays && is_fresh && exit == ProcessExit::Code(0)
     }
 
     /// Whether the program is up, as it has said or as it went to the background.
@@ -194,60 +194,62 @@ impl Life {
     /// Whether the program would be started again if it ended now.
     pub(crate) fn starts_again(&self) -> bool {
         let wanted = self.launch.restart.on != RestartOn::Never && self.launch.restart.budget > 0;
-        wanted && !self.stop && !matches!(self.phase, Phase::Draining { .. } | Phase::Over)
+        wanted && !self.stop && !matches!(self.phase, LifePhase::Draining { .. } | LifePhase::Over)
     }
 
     /// Whether the program is over.
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == LifePhase::Over
     }
 
     /// Whether the shim waits for what the main process left behind.
     pub(crate) fn is_clearing(&self) -> bool {
-        matches!(self.phase, Phase::Clearing { .. })
+        matches!(self.phase, LifePhase::Clearing { .. })
     }
 
     /// Whether the shim waits for the end of the output.
     pub(crate) fn is_draining(&self) -> bool {
-        matches!(self.phase, Phase::Draining { .. })
+        matches!(self.phase, LifePhase::Draining { .. })
     }
 
-    /// When the next [`Input::Tick`] is due, if one is.
+    /// When the next [`LifeInput::Tick`] is due, if one is.
     pub(crate) fn wake_at_ms(&self) -> Option<u64> {
         match self.phase {
-            Phase::Up => self.timeout_at_ms.into_iter().chain(self.heard_by_ms).min(),
-            Phase::Stopping { kill_at_ms } => Some(kill_at_ms),
-            Phase::Clearing { kill_at_ms, until_ms } => Some(kill_at_ms.min(until_ms)),
-            Phase::Draining { until_ms } => Some(until_ms),
-            Phase::Over => None,
+            LifePhase::Up => self.timeout_at_ms.into_iter().chain(self.heard_by_ms).min(),
+            LifePhase::Stopping { kill_at_ms } => Some(kill_at_ms),
+            LifePhase::Clearing { kill_at_ms, until_ms } => Some(kill_at_ms.min(until_ms)),
+            LifePhase::Draining { until_ms } => Some(until_ms),
+            LifePhase::Over => None,
         }
     }
 
     /// Takes in what has happened.
-    pub(crate) fn on(&mut self, input: Input, now_ms: u64) -> Vec<Step> {
+    pub(crate) fn on(&mut self, input: LifeInput, now_ms: u64) -> Vec<LifeStep> {
         match input {
-            Input::MainEnded(exit) => self.main_ended(exit, now_ms),
-            Input::NoneLeft if self.is_clearing() => self.cleared(now_ms),
-            Input::OutputEnded if self.is_draining() => self.finish(),
-            Input::Stop { signal, grace_ms } => self.stop(signal, grace_ms, now_ms),
-            Input::Tick => self.tick(now_ms),
-            Input::Ready | Input::Alive | Input::Frozen | Input::Thawed => {
-                self.ready |= input == Input::Ready;
+            LifeInput::MainEnded(exit) => self.main_ended(exit, now_ms),
+            LifeInput::NoneLeft if self.is_clearing() => self.cleared(now_ms),
+            LifeInput::OutputEnded if self.is_draining() => self.finish(),
+            LifeInput::Stop { signal, grace_ms } => self.stop(signal, grace_ms, now_ms),
+            LifeInput::Tick => self.tick(now_ms),
+            LifeInput::Ready | LifeInput::Alive | LifeInput::Frozen | LifeInput::Thawed => {
+                self.ready |= input == LifeInput::Ready;
                 // What it had said before it was suspended may come after that.
-                self.frozen = input == Input::Frozen || self.frozen && input != Input::Thawed;
+                self.frozen = input == LifeInput::Frozen || self.frozen && input != LifeInput::Thawed;
                 self.listen(now_ms);
                 Vec::new()
             }
-            Input::Forked => {
+            LifeInput::Forked => {
                 self.forks_until_ms = now_ms.saturating_add(FORK_AGAIN_MS);
                 match self.phase {
                     // Who was asked is gone, and this one was not.
-                    Phase::Stopping { .. } => vec![Step::Ask { signal: self.asked_by, group: self.is_command() }],
+                    LifePhase::Stopping { .. } => {
+                        vec![LifeStep::Ask { signal: self.asked_by, group: self.is_command() }]
+                    }
                     _ => Vec::new(),
                 }
             }
-            Input::Unwell if self.is_up() => self.give_up(SIGABRT, now_ms),
-            Input::Unwell | Input::NoneLeft | Input::OutputEnded => Vec::new(),
+            LifeInput::Unwell if self.is_up() => self.give_up(SIGABRT, now_ms),
+            LifeInput::Unwell | LifeInput::NoneLeft | LifeInput::OutputEnded => Vec::new(),
         }
     }
 
@@ -263,92 +265,92 @@ impl Life {
     }
 
     /// Ends a program that is not well; it may be started again.
-    fn give_up(&mut self, signal: i32, now_ms: u64) -> Vec<Step> {
+    fn give_up(&mut self, signal: i32, now_ms: u64) -> Vec<LifeStep> {
         self.silent = true;
         self.asked_by = signal;
-        self.phase = Phase::Stopping { kill_at_ms: now_ms.saturating_add(self.launch.grace_ms) };
-        vec![Step::Ask { signal, group: self.is_command() }]
+        self.phase = LifePhase::Stopping { kill_at_ms: now_ms.saturating_add(self.launch.grace_ms) };
+        vec![LifeStep::Ask { signal, group: self.is_command() }]
     }
 
-    fn stop(&mut self, signal: i32, grace_ms: u64, now_ms: u64) -> Vec<Step> {
+    fn stop(&mut self, signal: i32, grace_ms: u64, now_ms: u64) -> Vec<LifeStep> {
         self.stop = true;
         self.asked_by = signal;
         let grace_ms = if signal == SIGKILL { 0 } else { grace_ms };
         // Who asks again may be in more of a hurry, but gives no further time.
         let kill_at_ms = match self.phase {
-            Phase::Up => now_ms.saturating_add(grace_ms),
-            Phase::Stopping { kill_at_ms } => kill_at_ms.min(now_ms.saturating_add(grace_ms)),
-            Phase::Clearing { kill_at_ms, .. } => {
+            LifePhase::Up => now_ms.saturating_add(grace_ms),
+            LifePhase::Stopping { kill_at_ms } => kill_at_ms.min(now_ms.saturating_add(grace_ms)),
+            LifePhase::Clearing { kill_at_ms, .. } => {
                 let kill_at_ms = kill_at_ms.min(now_ms.saturating_add(grace_ms));
-                self.phase = Phase::Clearing { kill_at_ms, until_ms: kill_at_ms.saturating_add(CLEAR_MS) };
+                self.phase = LifePhase::Clearing { kill_at_ms, until_ms: kill_at_ms.saturating_add(CLEAR_MS) };
                 return Vec::new();
             }
-            Phase::Draining { .. } | Phase::Over => return Vec::new(),
+            LifePhase::Draining { .. } | LifePhase::Over => return Vec::new(),
         };
-        self.phase = Phase::Stopping { kill_at_ms };
-        if kill_at_ms <= now_ms { self.tick(now_ms) } else { vec![Step::Ask { signal, group: self.is_command() }] }
+        self.phase = LifePhase::Stopping { kill_at_ms };
+        if kill_at_ms <= now_ms { self.tick(now_ms) } else { vec![LifeStep::Ask { signal, group: self.is_command() }] }
     }
 
-    fn main_ended(&mut self, exit: Exit, now_ms: u64) -> Vec<Step> {
+    fn main_ended(&mut self, exit: ProcessExit, now_ms: u64) -> Vec<LifeStep> {
         self.last = Some(exit);
-        let now_clear = Phase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms: now_ms + CLEAR_MS };
+        let now_clear = LifePhase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms: now_ms + CLEAR_MS };
         match self.phase {
-            Phase::Up if self.is_command() => self.cleared(now_ms),
-            Phase::Stopping { kill_at_ms } if self.is_command() => {
+            LifePhase::Up if self.is_command() => self.cleared(now_ms),
+            LifePhase::Stopping { kill_at_ms } if self.is_command() => {
                 let until_ms = kill_at_ms.max(now_ms).saturating_add(CLEAR_MS);
-                self.phase = Phase::Clearing { kill_at_ms, until_ms };
-                vec![Step::LookWhatIsLeft]
+                self.phase = LifePhase::Clearing { kill_at_ms, until_ms };
+                vec![LifeStep::LookWhatIsLeft]
             }
-            Phase::Up | Phase::Stopping { .. } => {
+            LifePhase::Up | LifePhase::Stopping { .. } => {
                 self.phase = now_clear;
-                vec![Step::KillAll, Step::LookWhatIsLeft]
+                vec![LifeStep::KillAll, LifeStep::LookWhatIsLeft]
             }
-            Phase::Clearing { .. } | Phase::Draining { .. } | Phase::Over => Vec::new(),
+            LifePhase::Clearing { .. } | LifePhase::Draining { .. } | LifePhase::Over => Vec::new(),
         }
     }
 
-    fn tick(&mut self, now_ms: u64) -> Vec<Step> {
+    fn tick(&mut self, now_ms: u64) -> Vec<LifeStep> {
         match self.phase {
-            Phase::Up if self.timeout_at_ms.is_some_and(|at_ms| at_ms <= now_ms) => {
+            LifePhase::Up if self.timeout_at_ms.is_some_and(|at_ms| at_ms <= now_ms) => {
                 self.timed_out = true;
                 self.stop(self.launch.stop_signal, self.launch.grace_ms, now_ms)
             }
-            Phase::Up if self.heard_by_ms.is_some_and(|by_ms| by_ms <= now_ms) => {
+            LifePhase::Up if self.heard_by_ms.is_some_and(|by_ms| by_ms <= now_ms) => {
                 let signal = if self.ready { SIGABRT } else { self.launch.stop_signal };
                 self.start_timed_out = !self.ready;
                 self.give_up(signal, now_ms)
             }
-            Phase::Stopping { kill_at_ms } if kill_at_ms <= now_ms => {
-                self.phase = Phase::Stopping { kill_at_ms: now_ms + KILL_AGAIN_MS };
-                vec![Step::KillAll]
+            LifePhase::Stopping { kill_at_ms } if kill_at_ms <= now_ms => {
+                self.phase = LifePhase::Stopping { kill_at_ms: now_ms + KILL_AGAIN_MS };
+                vec![LifeStep::KillAll]
             }
-            Phase::Clearing { until_ms, .. } if until_ms <= now_ms => self.cleared(now_ms),
-            Phase::Clearing { kill_at_ms, until_ms } if kill_at_ms <= now_ms => {
-                self.phase = Phase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms };
-                vec![Step::KillAll, Step::LookWhatIsLeft]
+            LifePhase::Clearing { until_ms, .. } if until_ms <= now_ms => self.cleared(now_ms),
+            LifePhase::Clearing { kill_at_ms, until_ms } if kill_at_ms <= now_ms => {
+                self.phase = LifePhase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms };
+                vec![LifeStep::KillAll, LifeStep::LookWhatIsLeft]
             }
-            Phase::Draining { until_ms } if until_ms <= now_ms => self.finish(),
+            LifePhase::Draining { until_ms } if until_ms <= now_ms => self.finish(),
             _ => Vec::new(),
         }
     }
 
-    fn cleared(&mut self, now_ms: u64) -> Vec<Step> {
+    fn cleared(&mut self, now_ms: u64) -> Vec<LifeStep> {
         if self.take_restart(now_ms) {
-            self.phase = Phase::Up;
+            self.phase = LifePhase::Up;
             self.up_since_ms = now_ms;
             (self.ready, self.frozen, self.silent, self.start_timed_out) = (false, false, false, false);
             self.listen(now_ms);
-            return vec![Step::Start];
+            return vec![LifeStep::Start];
         }
-        self.phase = Phase::Draining { until_ms: now_ms + DRAIN_MS };
-        vec![Step::Drain]
+        self.phase = LifePhase::Draining { until_ms: now_ms + DRAIN_MS };
+        vec![LifeStep::Drain]
     }
 
     fn take_restart(&mut self, now_ms: u64) -> bool {
         let restart = self.launch.restart;
         let wanted = match restart.on {
             RestartOn::Never => false,
-            RestartOn::Failure => self.silent || self.last != Some(Exit::Code(0)),
+            RestartOn::Failure => self.silent || self.last != Some(ProcessExit::Code(0)),
             RestartOn::Always => true,
         };
         if self.stop || !wanted {
@@ -362,29 +364,29 @@ impl Life {
         allowed
     }
 
-    fn finish(&mut self) -> Vec<Step> {
-        self.phase = Phase::Over;
-        vec![Step::Finish]
+    fn finish(&mut self) -> Vec<LifeStep> {
+        self.phase = LifePhase::Over;
+        vec![LifeStep::Finish]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_shim::{Capture, Restart};
+    use muster_shim::{CaptureResult, RestartLimits};
 
     use super::*;
 
     const TERM: i32 = 15;
-    const NEVER: Restart = Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 1_000 };
+    const NEVER: RestartLimits = RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 1_000 };
 
-    fn launch(output: Output, restart: Restart) -> Launch {
+    fn launch(output: OutputMode, restart: RestartLimits) -> Launch {
         Launch {
             v: muster_shim::VERSION,
             argv: vec!["/bin/true".into()],
             env: Vec::new(),
             cwd: "/".into(),
             user: None,
-            attributes: muster_shim::Attributes::default(),
+            attributes: muster_shim::ProcessAttributes::default(),
             cgroup: muster_shim::cgroup::Cgroup::default(),
             inside: None,
             notify: None,
@@ -397,162 +399,170 @@ mod tests {
         }
     }
 
-    fn command() -> Life {
-        let launch = Launch { timeout_ms: Some(10_000), ..launch(Output::Capture(Capture::of(10)), NEVER) };
-        Life::new(launch, 0, 0, false)
+    fn command() -> ProgramLife {
+        let launch = Launch { timeout_ms: Some(10_000), ..launch(OutputMode::Capture(CaptureResult::of(10)), NEVER) };
+        ProgramLife::new(launch, 0, 0, false)
     }
 
-    fn service(on: RestartOn, budget: u32) -> Life {
-        let restart = Restart { on, budget, reset_after_ms: 1_000 };
-        Life::new(launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart), 0, 0, false)
+    fn service(on: RestartOn, budget: u32) -> ProgramLife {
+        let restart = RestartLimits { on, budget, reset_after_ms: 1_000 };
+        ProgramLife::new(launch(OutputMode::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart), 0, 0, false)
     }
 
     /// Feeds inputs at given times and compares the steps that each one led to.
     #[track_caller]
-    fn check(mut life: Life, script: &[(u64, Input, &[Step])]) -> Life {
+    fn check(mut life: ProgramLife, script: &[(u64, LifeInput, &[LifeStep])]) -> ProgramLife {
         for (now_ms, input, steps) in script {
             assert_eq!(&life.on(*input, *now_ms), steps, "at {now_ms} ms, {input:?}");
         }
         life
     }
 
-    const ASK_GROUP: Step = Step::Ask { signal: TERM, group: true };
-    const ASK_MAIN: Step = Step::Ask { signal: TERM, group: false };
-    const CODE_0: Input = Input::MainEnded(Exit::Code(0));
-    const CODE_1: Input = Input::MainEnded(Exit::Code(1));
-    const STOP: Input = Input::Stop { signal: TERM, grace_ms: 2_000 };
+    const ASK_GROUP: LifeStep = LifeStep::Ask { signal: TERM, group: true };
+    const ASK_MAIN: LifeStep = LifeStep::Ask { signal: TERM, group: false };
+    const CODE_0: LifeInput = LifeInput::MainEnded(ProcessExit::Code(0));
+    const CODE_1: LifeInput = LifeInput::MainEnded(ProcessExit::Code(1));
+    const STOP: LifeInput = LifeInput::Stop { signal: TERM, grace_ms: 2_000 };
 
     #[test]
-    fn a_command_that_ends_by_itself_leaves_what_it_started() {
-        let life = check(command(), &[(5, CODE_1, &[Step::Drain]), (6, Input::OutputEnded, &[Step::Finish])]);
+    fn ended_command_leaves_background_processes() {
+        let life =
+            check(command(), &[(5, CODE_1, &[LifeStep::Drain]), (6, LifeInput::OutputEnded, &[LifeStep::Finish])]);
         assert!(life.is_over() && !life.timed_out());
         assert_eq!(life.wake_at_ms(), None);
     }
 
     #[test]
-    fn output_is_not_waited_for_without_end() {
-        check(command(), &[(5, CODE_0, &[Step::Drain]), (504, Input::Tick, &[]), (505, Input::Tick, &[Step::Finish])]);
+    fn draining_output_has_a_limit() {
+        check(
+            command(),
+            &[
+                (5, CODE_0, &[LifeStep::Drain]),
+                (504, LifeInput::Tick, &[]),
+                (505, LifeInput::Tick, &[LifeStep::Finish]),
+            ],
+        );
     }
 
     #[test]
-    fn a_command_out_of_time_is_asked_then_killed_until_it_is_gone() {
+    fn timed_out_command_is_terminated_then_killed() {
         let life = check(
             command(),
             &[
-                (9_999, Input::Tick, &[]),
-                (10_000, Input::Tick, &[ASK_GROUP]),
-                (14_999, Input::Tick, &[]),
-                (15_000, Input::Tick, &[Step::KillAll]),
-                (15_100, Input::Tick, &[Step::KillAll]),
-                (15_110, Input::MainEnded(Exit::Signal(9)), &[Step::LookWhatIsLeft]),
-                (15_200, Input::Tick, &[Step::KillAll, Step::LookWhatIsLeft]),
-                (15_210, Input::NoneLeft, &[Step::Drain]),
-                (15_220, Input::OutputEnded, &[Step::Finish]),
+                (9_999, LifeInput::Tick, &[]),
+                (10_000, LifeInput::Tick, &[ASK_GROUP]),
+                (14_999, LifeInput::Tick, &[]),
+                (15_000, LifeInput::Tick, &[LifeStep::KillAll]),
+                (15_100, LifeInput::Tick, &[LifeStep::KillAll]),
+                (15_110, LifeInput::MainEnded(ProcessExit::Signal(9)), &[LifeStep::LookWhatIsLeft]),
+                (15_200, LifeInput::Tick, &[LifeStep::KillAll, LifeStep::LookWhatIsLeft]),
+                (15_210, LifeInput::NoneLeft, &[LifeStep::Drain]),
+                (15_220, LifeInput::OutputEnded, &[LifeStep::Finish]),
             ],
         );
         assert!(life.timed_out());
     }
 
     #[test]
-    fn what_a_stopped_command_left_has_the_grace_too() {
+    fn children_of_stopped_command_have_grace() {
         check(
             command(),
             &[
                 (0, STOP, &[ASK_GROUP]),
-                (1, CODE_0, &[Step::LookWhatIsLeft]),
-                (1_999, Input::Tick, &[]),
-                (2_000, Input::Tick, &[Step::KillAll, Step::LookWhatIsLeft]),
+                (1, CODE_0, &[LifeStep::LookWhatIsLeft]),
+                (1_999, LifeInput::Tick, &[]),
+                (2_000, LifeInput::Tick, &[LifeStep::KillAll, LifeStep::LookWhatIsLeft]),
                 // Something stuck in the kernel is not waited for without end.
-                (7_000, Input::Tick, &[Step::Drain]),
+                (7_000, LifeInput::Tick, &[LifeStep::Drain]),
             ],
         );
     }
 
     #[test]
-    fn a_second_stop_can_only_shorten_the_grace() {
+    fn second_stop_only_shortens_grace() {
         check(
             command(),
             &[
                 (0, STOP, &[ASK_GROUP]),
                 (1_000, STOP, &[ASK_GROUP]),
-                (1_500, Input::Tick, &[]),
-                (1_600, Input::Stop { signal: 9, grace_ms: 9_999 }, &[Step::KillAll]),
-                (1_601, Input::MainEnded(Exit::Signal(9)), &[Step::LookWhatIsLeft]),
+                (1_500, LifeInput::Tick, &[]),
+                (1_600, LifeInput::Stop { signal: 9, grace_ms: 9_999 }, &[LifeStep::KillAll]),
+                (1_601, LifeInput::MainEnded(ProcessExit::Signal(9)), &[LifeStep::LookWhatIsLeft]),
             ],
         );
         check(
             command(),
-            &[(0, STOP, &[ASK_GROUP]), (1_900, STOP, &[ASK_GROUP]), (2_000, Input::Tick, &[Step::KillAll])],
+            &[(0, STOP, &[ASK_GROUP]), (1_900, STOP, &[ASK_GROUP]), (2_000, LifeInput::Tick, &[LifeStep::KillAll])],
         );
     }
 
     #[test]
-    fn a_service_is_started_again_within_its_budget_and_meets_nothing_of_before() {
-        const KILL: &[Step] = &[Step::KillAll, Step::LookWhatIsLeft];
+    fn service_restarts_within_budget_after_clearing() {
+        const KILL: &[LifeStep] = &[LifeStep::KillAll, LifeStep::LookWhatIsLeft];
         check(
             service(RestartOn::Always, 2),
             &[
                 (1, CODE_0, KILL),
-                (1, Input::NoneLeft, &[Step::Start]),
+                (1, LifeInput::NoneLeft, &[LifeStep::Start]),
                 (2, CODE_1, KILL),
-                (102, Input::Tick, KILL),
-                (103, Input::NoneLeft, &[Step::Start]),
+                (102, LifeInput::Tick, KILL),
+                (103, LifeInput::NoneLeft, &[LifeStep::Start]),
                 (104, CODE_1, KILL),
-                (104, Input::NoneLeft, &[Step::Drain]),
+                (104, LifeInput::NoneLeft, &[LifeStep::Drain]),
             ],
         );
     }
 
     #[test]
-    fn being_up_long_enough_gives_the_budget_back() {
+    fn stable_run_resets_the_budget() {
         let mut life = service(RestartOn::Failure, 1);
         for round in 1..5 {
             let now_ms = round * 1_000;
             life.on(CODE_1, now_ms);
-            assert_eq!(life.on(Input::NoneLeft, now_ms), [Step::Start], "round {round}");
+            assert_eq!(life.on(LifeInput::NoneLeft, now_ms), [LifeStep::Start], "round {round}");
         }
         life.on(CODE_1, 4_999);
-        assert_eq!(life.on(Input::NoneLeft, 4_999), [Step::Drain]);
+        assert_eq!(life.on(LifeInput::NoneLeft, 4_999), [LifeStep::Drain]);
     }
 
     #[test]
-    fn when_a_service_is_not_started_again() {
+    fn service_is_not_restarted_when_stopped_or_over_budget() {
         for (on, input) in [(RestartOn::Never, CODE_1), (RestartOn::Failure, CODE_0)] {
             let mut life = service(on, 9);
             life.on(input, 1);
-            assert_eq!(life.on(Input::NoneLeft, 1), [Step::Drain], "{on:?}");
+            assert_eq!(life.on(LifeInput::NoneLeft, 1), [LifeStep::Drain], "{on:?}");
         }
         // Not after a stop either, also one that comes between an end and the next start.
         check(
             service(RestartOn::Always, 9),
-            &[(0, STOP, &[ASK_MAIN]), (1, CODE_0, &[Step::KillAll, Step::LookWhatIsLeft])],
+            &[(0, STOP, &[ASK_MAIN]), (1, CODE_0, &[LifeStep::KillAll, LifeStep::LookWhatIsLeft])],
         );
         let mut life = service(RestartOn::Always, 9);
         life.on(CODE_0, 0);
         assert_eq!(life.on(STOP, 1), []);
-        assert_eq!(life.on(Input::NoneLeft, 2), [Step::Drain]);
+        assert_eq!(life.on(LifeInput::NoneLeft, 2), [LifeStep::Drain]);
     }
 
-    fn speaker(watchdog_ms: Option<u64>, ready: bool) -> Life {
-        let restart = Restart { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
-        let notify = muster_shim::Notify { name: "n".into(), start_timeout_ms: 500, watchdog_ms, lines: None };
-        let output = Output::Log { max_bytes: 10, keep: 1, max_age_ms: None };
-        Life::new(Launch { notify: Some(notify), ..launch(output, restart) }, 0, 0, ready)
+    fn speaker(watchdog_ms: Option<u64>, ready: bool) -> ProgramLife {
+        let restart = RestartLimits { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
+        let notify = muster_shim::NotifyKind { name: "n".into(), start_timeout_ms: 500, watchdog_ms, lines: None };
+        let output = OutputMode::Log { max_bytes: 10, keep: 1, max_age_ms: None };
+        ProgramLife::new(Launch { notify: Some(notify), ..launch(output, restart) }, 0, 0, ready)
     }
 
     #[test]
-    fn one_that_does_not_come_up_is_asked_to_end_and_has_failed() {
-        let kill = [Step::KillAll, Step::LookWhatIsLeft];
+    fn start_timeout_ends_and_fails_the_program() {
+        let kill = [LifeStep::KillAll, LifeStep::LookWhatIsLeft];
         let life = check(
             speaker(None, false),
             &[
-                (499, Input::Tick, &[]),
-                (500, Input::Tick, &[ASK_MAIN]),
+                (499, LifeInput::Tick, &[]),
+                (500, LifeInput::Tick, &[ASK_MAIN]),
                 // However it ends.
                 (600, CODE_0, &kill),
-                (600, Input::NoneLeft, &[Step::Start]),
-                (1_000, Input::Ready, &[]),
-                (900_000, Input::Tick, &[]),
+                (600, LifeInput::NoneLeft, &[LifeStep::Start]),
+                (1_000, LifeInput::Ready, &[]),
+                (900_000, LifeInput::Tick, &[]),
             ],
         );
         assert!(!life.was_silent() && !life.was_late_to_start(), "this was the one before");
@@ -560,44 +570,44 @@ mod tests {
     }
 
     #[test]
-    fn one_that_falls_silent_is_aborted() {
-        let abort = Step::Ask { signal: SIGABRT, group: false };
+    fn watchdog_timeout_aborts_the_program() {
+        let abort = LifeStep::Ask { signal: SIGABRT, group: false };
         let life = check(
             speaker(Some(100), false),
             &[
-                (400, Input::Ready, &[]),
-                (499, Input::Alive, &[]),
-                (598, Input::Tick, &[]),
+                (400, LifeInput::Ready, &[]),
+                (499, LifeInput::Alive, &[]),
+                (598, LifeInput::Tick, &[]),
                 // What cannot speak is not silent.
-                (598, Input::Frozen, &[]),
+                (598, LifeInput::Frozen, &[]),
                 // Said before, and heard after.
-                (598, Input::Alive, &[]),
-                (9_000, Input::Tick, &[]),
-                (9_000, Input::Thawed, &[]),
-                (9_099, Input::Tick, &[]),
-                (9_100, Input::Tick, &[abort]),
-                (14_100, Input::Tick, &[Step::KillAll]),
+                (598, LifeInput::Alive, &[]),
+                (9_000, LifeInput::Tick, &[]),
+                (9_000, LifeInput::Thawed, &[]),
+                (9_099, LifeInput::Tick, &[]),
+                (9_100, LifeInput::Tick, &[abort]),
+                (14_100, LifeInput::Tick, &[LifeStep::KillAll]),
             ],
         );
         assert!(life.was_silent() && !life.was_late_to_start());
-        check(speaker(Some(100), true), &[(100, Input::Tick, &[abort])]);
-        check(speaker(None, true), &[(5, Input::Unwell, &[abort]), (6, Input::Unwell, &[])]);
+        check(speaker(Some(100), true), &[(100, LifeInput::Tick, &[abort])]);
+        check(speaker(None, true), &[(5, LifeInput::Unwell, &[abort]), (6, LifeInput::Unwell, &[])]);
     }
 
-    fn forking(ready: bool) -> Life {
-        let restart = Restart { on: RestartOn::Always, budget: 1, reset_after_ms: 60_000 };
-        let forking = muster_shim::Forking { pid_file: None, start_timeout_ms: 500 };
-        let output = Output::Log { max_bytes: 10, keep: 1, max_age_ms: None };
-        Life::new(Launch { forking: Some(forking), ..launch(output, restart) }, 0, 0, ready)
+    fn forking(ready: bool) -> ProgramLife {
+        let restart = RestartLimits { on: RestartOn::Always, budget: 1, reset_after_ms: 60_000 };
+        let forking = muster_shim::ForkingMode { pid_file: None, start_timeout_ms: 500 };
+        let output = OutputMode::Log { max_bytes: 10, keep: 1, max_age_ms: None };
+        ProgramLife::new(Launch { forking: Some(forking), ..launch(output, restart) }, 0, 0, ready)
     }
 
     #[test]
-    fn another_process_takes_over_only_from_one_that_ended_well_and_soon() {
-        let (well, unseen, ill) = (Exit::Code(0), Exit::Unknown, Exit::Code(1));
+    fn fork_is_accepted_only_after_quick_success() {
+        let (well, unseen, ill) = (ProcessExit::Code(0), ProcessExit::Unknown, ProcessExit::Code(1));
         let mut life = forking(false);
         assert!(life.is_fork(well, 499) && life.is_fork(unseen, 499) && !life.is_fork(ill, 499));
-        life.on(Input::Forked, 400);
-        life.on(Input::Ready, 400);
+        life.on(LifeInput::Forked, 400);
+        life.on(LifeInput::Ready, 400);
         assert!(life.is_fork(well, 10_399) && !life.is_fork(well, 10_400) && !life.is_fork(ill, 401));
         assert!(!forking(true).is_fork(well, 0), "it was up under the shim before");
         assert!(!service(RestartOn::Always, 1).is_fork(well, 0));
@@ -606,45 +616,48 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_go_to_the_background_in_time_has_failed() {
-        let kill = [Step::KillAll, Step::LookWhatIsLeft];
+    fn forking_program_that_stays_fails() {
+        let kill = [LifeStep::KillAll, LifeStep::LookWhatIsLeft];
         check(
             forking(false),
             &[
-                (499, Input::Tick, &[]),
-                (500, Input::Tick, &[ASK_MAIN]),
+                (499, LifeInput::Tick, &[]),
+                (500, LifeInput::Tick, &[ASK_MAIN]),
                 // What takes over while it is to end is asked as well.
-                (501, Input::Forked, &[ASK_MAIN]),
-                (600, Input::MainEnded(Exit::Signal(15)), &kill),
-                (600, Input::NoneLeft, &[Step::Start]),
-                (700, Input::Forked, &[]),
-                (700, Input::Ready, &[]),
-                (900_000, Input::Tick, &[]),
-                (900_000, Input::Stop { signal: 3, grace_ms: 2_000 }, &[Step::Ask { signal: 3, group: false }]),
-                (900_001, Input::Forked, &[Step::Ask { signal: 3, group: false }]),
+                (501, LifeInput::Forked, &[ASK_MAIN]),
+                (600, LifeInput::MainEnded(ProcessExit::Signal(15)), &kill),
+                (600, LifeInput::NoneLeft, &[LifeStep::Start]),
+                (700, LifeInput::Forked, &[]),
+                (700, LifeInput::Ready, &[]),
+                (900_000, LifeInput::Tick, &[]),
+                (900_000, LifeInput::Stop { signal: 3, grace_ms: 2_000 }, &[LifeStep::Ask { signal: 3, group: false }]),
+                (900_001, LifeInput::Forked, &[LifeStep::Ask { signal: 3, group: false }]),
             ],
         );
     }
 
     #[test]
-    fn what_looks_as_if_it_went_to_the_background() {
+    fn unexpected_daemonising_is_detected() {
         let life = service(RestartOn::Always, 1);
-        assert!(life.looks_like_fork(Exit::Code(0), 9_999));
-        assert!(!life.looks_like_fork(Exit::Code(0), 10_000) && !life.looks_like_fork(Exit::Code(1), 5));
-        assert!(!forking(false).looks_like_fork(Exit::Code(0), 5) && !command().looks_like_fork(Exit::Code(0), 5));
+        assert!(life.looks_like_fork(ProcessExit::Code(0), 9_999));
+        assert!(!life.looks_like_fork(ProcessExit::Code(0), 10_000) && !life.looks_like_fork(ProcessExit::Code(1), 5));
+        assert!(
+            !forking(false).looks_like_fork(ProcessExit::Code(0), 5)
+                && !command().looks_like_fork(ProcessExit::Code(0), 5)
+        );
     }
 
     #[test]
     fn restarts_and_time_used_before_an_adoption_count() {
-        let restart = Restart { on: RestartOn::Always, budget: 3, reset_after_ms: 1_000 };
+        let restart = RestartLimits { on: RestartOn::Always, budget: 3, reset_after_ms: 1_000 };
         let launch = Launch {
             timeout_ms: Some(500),
-            ..launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart)
+            ..launch(OutputMode::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart)
         };
-        let mut life = Life::new(launch.clone(), 3, 200, false);
+        let mut life = ProgramLife::new(launch.clone(), 3, 200, false);
         assert_eq!(life.wake_at_ms(), Some(300));
         life.on(CODE_1, 1);
-        assert_eq!(life.on(Input::NoneLeft, 1), [Step::Drain]);
-        assert_eq!(Life::new(launch, 3, 9_000, false).wake_at_ms(), Some(0));
+        assert_eq!(life.on(LifeInput::NoneLeft, 1), [LifeStep::Drain]);
+        assert_eq!(ProgramLife::new(launch, 3, 9_000, false).wake_at_ms(), Some(0));
     }
 }

@@ -1,7 +1,7 @@
-//! What a line of a program is about: hello, ready, status and alive are the shim's business, all else the agent's.
+//! Classifies a line of a program: hello, ready, status and alive are for the shim, all others for the agent.
 //!
-//! A line is a JSON object with exactly one key. What is behind a key that is not the shim's is only looked at as far
-//! as that takes.
+//! A line is a JSON object with exactly one key. The value of a key that is not the shim's is parsed only as far
+//! as that requires.
 
 use std::{borrow::Cow, fmt};
 
@@ -17,9 +17,9 @@ const CAN_MAX_BYTES: usize = 32;
 
 /// A line that was understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum ChannelLine {
     /// The first line of a connection.
-    Hello(Hello),
+    Hello(ChannelHello),
     /// It is up.
     Ready,
     /// What it does, for people.
@@ -32,7 +32,7 @@ pub(crate) enum Line {
 
 /// How a process proves itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Hello {
+pub(crate) struct ChannelHello {
     /// What it found in its environment.
     pub(crate) token: String,
     /// The version of the protocol that it speaks.
@@ -45,7 +45,7 @@ pub(crate) struct Hello {
     pub(crate) ready: bool,
 }
 
-impl Hello {
+impl ChannelHello {
     /// What it can, as far as anybody has to remember it.
     pub(crate) fn can(self) -> Vec<String> {
         self.can.into_iter().filter(|word| word.len() <= CAN_MAX_BYTES).take(CAN_MAX).collect()
@@ -53,11 +53,11 @@ impl Hello {
 }
 
 /// Understands a line; if that is not possible, why not.
-pub(crate) fn parse(line: &[u8]) -> Result<Line, String> {
+pub(crate) fn parse(line: &[u8]) -> Result<ChannelLine, String> {
     serde_json::from_slice(line).map_err(|error| format!("a line is not understood: {error}"))
 }
 
-impl<'de> Deserialize<'de> for Line {
+impl<'de> Deserialize<'de> for ChannelLine {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(OneKey)
     }
@@ -66,24 +66,24 @@ impl<'de> Deserialize<'de> for Line {
 struct OneKey;
 
 impl<'de> Visitor<'de> for OneKey {
-    type Value = Line;
+    type Value = ChannelLine;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object with exactly one key")
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Line, M::Error> {
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<ChannelLine, M::Error> {
         let none = || M::Error::custom("an object with exactly one key is wanted");
         let key: Cow<'de, str> = map.next_key()?.ok_or_else(none)?;
         let line = match &*key {
-            "hello" => Line::Hello(map.next_value()?),
-            "status" => Line::Status(map.next_value()?),
+            "hello" => ChannelLine::Hello(map.next_value()?),
+            "status" => ChannelLine::Status(map.next_value()?),
             other => {
                 map.next_value::<IgnoredAny>()?;
                 match other {
-                    "ready" => Line::Ready,
-                    "alive" => Line::Alive,
-                    _ => Line::Other,
+                    "ready" => ChannelLine::Ready,
+                    "alive" => ChannelLine::Alive,
+                    _ => ChannelLine::Other,
                 }
             }
         };
@@ -96,10 +96,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn program_lines_are_classified() {
         let hello = |can: &[&str], ready| {
             let can = can.iter().map(|word| (*word).to_owned()).collect();
-            Line::Hello(Hello { token: "t".into(), protocol: 1, can, ready })
+            ChannelLine::Hello(ChannelHello { token: "t".into(), protocol: 1, can, ready })
         };
         for (text, wanted) in [
             (r#"{"hello":{"token":"t","protocol":1}}"#, Some(hello(&[], false))),
@@ -107,12 +107,12 @@ mod tests {
                 r#"{"hello":{"token":"t","protocol":1,"can":["play"],"ready":true,"new":1}}"#,
                 Some(hello(&["play"], true)),
             ),
-            (r#" { "ready" : {} } "#, Some(Line::Ready)),
-            (r#"{"r\u0065ady":{}}"#, Some(Line::Ready)),
-            (r#"{"alive":null}"#, Some(Line::Alive)),
-            (r#"{"status":"well"}"#, Some(Line::Status("well".into()))),
-            (r#"{"answer":{"id":"1","ok":[1,{"a":2}]}}"#, Some(Line::Other)),
-            (r#"{"":1}"#, Some(Line::Other)),
+            (r#" { "ready" : {} } "#, Some(ChannelLine::Ready)),
+            (r#"{"r\u0065ady":{}}"#, Some(ChannelLine::Ready)),
+            (r#"{"alive":null}"#, Some(ChannelLine::Alive)),
+            (r#"{"status":"well"}"#, Some(ChannelLine::Status("well".into()))),
+            (r#"{"answer":{"id":"1","ok":[1,{"a":2}]}}"#, Some(ChannelLine::Other)),
+            (r#"{"":1}"#, Some(ChannelLine::Other)),
             ("{}", None),
             (r#"{"ready":{},"answer":{}}"#, None),
             (r#"{"answer":{"id":1}"#, None),
@@ -129,13 +129,13 @@ mod tests {
         // No depth ends the shim.
         assert!(parse(&[b'['; 60_000]).is_err());
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(30_000), "]".repeat(30_000));
-        assert_eq!(parse(deep.as_bytes()), Ok(Line::Other));
+        assert_eq!(parse(deep.as_bytes()), Ok(ChannelLine::Other));
     }
 
     #[test]
-    fn what_is_remembered_is_little() {
+    fn remembered_lines_are_bounded() {
         let can = (0..100).map(|number| "x".repeat(number)).collect();
-        let can = Hello { token: String::new(), protocol: 1, can, ready: false }.can();
+        let can = ChannelHello { token: String::new(), protocol: 1, can, ready: false }.can();
         assert_eq!((can.len(), can.iter().map(String::len).max()), (CAN_MAX, Some(CAN_MAX - 1)));
     }
 }

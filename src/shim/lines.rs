@@ -1,14 +1,14 @@
 //! The channel of a program that speaks JSON lines: a stream socket under an abstract name, for the reasons that
-//! [`crate::notify`] has. `topics/CHANNEL.md` says what passes there.
+//! [`crate::notify`] gives. `topics/CHANNEL.md` specifies it.
 //!
-//! Anybody on this host may connect. Who is no part of the program is refused before it has said anything, and who is
-//! part of it has to prove with its token that it is of this start. One connection is the program's; a newer one takes
-//! its place, but not before it has proved itself.
+//! Anybody on this host may connect. A process that is not part of the program is refused at once, and one that
+//! is has to prove with its token that it belongs to this start. One connection is the program's; a newer one replaces
+//! it once it has authenticated.
 //!
-//! **Invariant: the shim never waits for a program.** What it does not take is kept up to a limit; what is beyond
-//! that is unreachable.
+//! **Invariant: the shim never waits for a program.** What the program does not read is buffered up to a limit; beyond
+//! that the program is unreachable.
 //!
-//! **Invariant: what is kept of a connection is bounded**, whatever the program says, and however fast.
+//! **Invariant: the buffers of a connection are bounded**, whatever the program sends, and however fast.
 
 use std::{
     io::{self, Read, Write},
@@ -19,13 +19,13 @@ use std::{
     },
 };
 
-use muster_shim::{CHANNEL_PROTOCOL, SAID_MAX_BYTES, Token};
+use muster_shim::{CHANNEL_PROTOCOL, ChannelToken, SAID_MAX_BYTES};
 use nix::{
     poll::{PollFd, PollFlags},
     sys::socket::{getsockopt, sockopt::PeerCredentials},
 };
 
-use crate::line::{self, Hello, Line};
+use crate::line::{self, ChannelHello, ChannelLine};
 
 /// How much is read at once, on the stack, which is never given back.
 const PIECE_BYTES: usize = 4 * 1024;
@@ -39,17 +39,17 @@ const ACCEPTS_MAX: u32 = 8;
 
 /// Where a program connects to, and its connections.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct ChannelListener {
     listener: UnixListener,
     /// Has not proved itself yet.
-    newcomer: Option<Speaker>,
+    newcomer: Option<ChannelConnection>,
     /// The program.
-    speaker: Option<Speaker>,
+    speaker: Option<ChannelConnection>,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Speaker {
+struct ChannelConnection {
     stream: UnixStream,
     received: Vec<u8>,
     unsent: Vec<u8>,
@@ -57,18 +57,18 @@ struct Speaker {
 
 /// Something that was heard.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ChannelEvent {
     /// A newcomer has proved itself, and is the program's connection now.
-    Hello(Hello),
+    Hello(ChannelHello),
     /// A line that is the shim's business.
-    Line(Line),
+    Line(ChannelLine),
     /// A line that is not.
     Said(String),
     /// The program's connection has ended.
     Gone,
 }
 
-impl Lines {
+impl ChannelListener {
     /// Listens under an abstract name.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
@@ -80,7 +80,7 @@ impl Lines {
     pub(crate) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
         let connections = [&self.newcomer, &self.speaker].into_iter().flatten();
         let listener = PollFd::new(self.listener.as_fd(), PollFlags::POLLIN);
-        std::iter::once(listener).chain(connections.map(Speaker::watched))
+        std::iter::once(listener).chain(connections.map(ChannelConnection::watched))
     }
 
     /// Takes in who connects. Of those that have not proved themselves only the newest is kept: who is part of the
@@ -92,7 +92,7 @@ impl Lines {
                 continue;
             }
             let peer = getsockopt(&stream, PeerCredentials).map(|peer| peer.pid());
-            let speaker = Speaker { stream, received: Vec::new(), unsent: Vec::new() };
+            let speaker = ChannelConnection { stream, received: Vec::new(), unsent: Vec::new() };
             match peer {
                 Ok(pid) if is_part(pid) => self.newcomer = Some(speaker),
                 _ => speaker.refuse("this process is no part of the unit"),
@@ -101,20 +101,20 @@ impl Lines {
     }
 
     /// Takes in what was said; nothing if there is nothing more for now.
-    pub(crate) fn hear(&mut self, token: &Token) -> Vec<Heard> {
+    pub(crate) fn hear(&mut self, token: &ChannelToken) -> Vec<ChannelEvent> {
         let mut heard = Vec::new();
         self.hear_newcomer(token, &mut heard);
         self.hear_speaker(&mut heard);
         heard
     }
 
-    fn hear_newcomer(&mut self, token: &Token, heard: &mut Vec<Heard>) {
+    fn hear_newcomer(&mut self, token: &ChannelToken, heard: &mut Vec<ChannelEvent>) {
         let Some(mut newcomer) = self.newcomer.take() else { return };
         let end = newcomer.receive();
         match (newcomer.take_line(), end) {
             (Ok(Some(line)), _) => match prove(&line, token) {
                 Ok(hello) => {
-                    heard.push(Heard::Hello(hello));
+                    heard.push(ChannelEvent::Hello(hello));
                     self.speaker = Some(newcomer);
                 }
                 Err(why) => newcomer.refuse(&why),
@@ -125,7 +125,7 @@ impl Lines {
         }
     }
 
-    fn hear_speaker(&mut self, heard: &mut Vec<Heard>) {
+    fn hear_speaker(&mut self, heard: &mut Vec<ChannelEvent>) {
         let Some(mut speaker) = self.speaker.take() else { return };
         let received = speaker.flush().and_then(|()| speaker.receive());
         let understood = speaker.take_lines().and_then(|lines| {
@@ -140,7 +140,7 @@ impl Lines {
             (Ok(()), Err(())) => {}
             (Err(why), _) => speaker.refuse(&why),
         }
-        heard.push(Heard::Gone);
+        heard.push(ChannelEvent::Gone);
     }
 
     /// Says a line to the program; false if it cannot be reached.
@@ -163,7 +163,7 @@ impl Lines {
     }
 }
 
-impl Speaker {
+impl ChannelConnection {
     fn watched(&self) -> PollFd<'_> {
         let writable = if self.unsent.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
         PollFd::new(self.stream.as_fd(), PollFlags::POLLIN | writable)
@@ -235,8 +235,8 @@ impl Speaker {
 }
 
 /// Whether a first line proves that a process is of this start.
-fn prove(line: &[u8], token: &Token) -> Result<Hello, String> {
-    let Line::Hello(hello) = line::parse(line)? else {
+fn prove(line: &[u8], token: &ChannelToken) -> Result<ChannelHello, String> {
+    let ChannelLine::Hello(hello) = line::parse(line)? else {
         return Err("the first line has to be a hello".to_owned());
     };
     if hello.token != token.0 {
@@ -252,17 +252,17 @@ fn too_long() -> String {
     format!("a line is longer than {SAID_MAX_BYTES} bytes")
 }
 
-fn understand(line: &[u8]) -> Result<Heard, String> {
+fn understand(line: &[u8]) -> Result<ChannelEvent, String> {
     if line.len() > SAID_MAX_BYTES {
         return Err(too_long());
     }
     match line::parse(line)? {
-        Line::Hello(_) => Err("hello was said already".to_owned()),
-        Line::Other => match std::str::from_utf8(line) {
-            Ok(text) => Ok(Heard::Said(text.to_owned())),
+        ChannelLine::Hello(_) => Err("hello was said already".to_owned()),
+        ChannelLine::Other => match std::str::from_utf8(line) {
+            Ok(text) => Ok(ChannelEvent::Said(text.to_owned())),
             Err(_) => Err("a line is no UTF-8".to_owned()),
         },
-        known => Ok(Heard::Line(known)),
+        known => Ok(ChannelEvent::Line(known)),
     }
 }
 
@@ -274,14 +274,14 @@ mod tests {
 
     struct Bench {
         name: String,
-        lines: Lines,
-        token: Token,
+        lines: ChannelListener,
+        token: ChannelToken,
     }
 
     impl Bench {
         fn new(test: &str) -> Self {
             let name = format!("muster-test-{test}-{}", std::process::id());
-            Self { lines: Lines::open(&name).unwrap(), name, token: Token("secret".to_owned()) }
+            Self { lines: ChannelListener::open(&name).unwrap(), name, token: ChannelToken("secret".to_owned()) }
         }
 
         fn connect(&mut self, is_part: bool) -> BufReader<UnixStream> {
@@ -290,7 +290,7 @@ mod tests {
             BufReader::new(stream)
         }
 
-        fn hear(&mut self) -> Vec<Heard> {
+        fn hear(&mut self) -> Vec<ChannelEvent> {
             self.lines.hear(&self.token)
         }
 
@@ -298,7 +298,7 @@ mod tests {
         fn program(&mut self) -> BufReader<UnixStream> {
             let mut program = self.connect(true);
             say(&mut program, HELLO);
-            assert!(matches!(&self.hear()[..], [Heard::Hello(_)]));
+            assert!(matches!(&self.hear()[..], [ChannelEvent::Hello(_)]));
             program
         }
     }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused() {
+    fn strangers_are_refused() {
         let mut bench = Bench::new("refused");
         let mut stranger = bench.connect(false);
         assert!(answer(&mut stranger).contains("no part of the unit"));
@@ -339,39 +339,39 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_connection_takes_over_once_it_has_proved_itself() {
+    fn newer_connection_takes_over_once_authenticated() {
         let mut bench = Bench::new("newer");
         let mut first = bench.program();
         let mut second = bench.connect(true);
         say(&mut first, "{\"status\":\"one\"}\n");
-        assert_eq!(bench.hear(), [Heard::Line(Line::Status("one".to_owned()))]);
+        assert_eq!(bench.hear(), [ChannelEvent::Line(ChannelLine::Status("one".to_owned()))]);
         say(&mut second, HELLO);
-        assert!(matches!(&bench.hear()[..], [Heard::Hello(_)]));
+        assert!(matches!(&bench.hear()[..], [ChannelEvent::Hello(_)]));
         assert_eq!(answer(&mut first), "", "it is closed");
         assert!(bench.lines.say("{\"pause\":{\"id\":\"1\"}}"));
         assert_eq!(answer(&mut second), "{\"pause\":{\"id\":\"1\"}}\n");
         drop(second);
-        assert_eq!(bench.hear(), [Heard::Gone]);
+        assert_eq!(bench.hear(), [ChannelEvent::Gone]);
         assert!(!bench.lines.say("{}"));
     }
 
     #[test]
-    fn what_is_said_last_is_heard() {
+    fn last_lines_before_close_are_read() {
         let mut bench = Bench::new("last");
         let mut program = bench.program();
         say(&mut program, "{\"ready\":{}}\n{\"answer\":{\"id\":\"1\"}}\n{\"alive\"");
         drop(program);
-        let said = Heard::Said("{\"answer\":{\"id\":\"1\"}}".to_owned());
-        assert_eq!(bench.hear(), [Heard::Line(Line::Ready), said, Heard::Gone]);
+        let said = ChannelEvent::Said("{\"answer\":{\"id\":\"1\"}}".to_owned());
+        assert_eq!(bench.hear(), [ChannelEvent::Line(ChannelLine::Ready), said, ChannelEvent::Gone]);
     }
 
     #[test]
-    fn a_line_that_is_none_ends_it() {
+    fn invalid_line_closes_the_connection() {
         let mut bench = Bench::new("none");
         for bad in ["ready\n".to_owned(), HELLO.to_owned(), "{}\n".to_owned(), " ".repeat(SAID_MAX_BYTES + 1)] {
             let mut program = bench.program();
             say(&mut program, &bad);
-            while bench.hear() != [Heard::Gone] {}
+            while bench.hear() != [ChannelEvent::Gone] {}
             assert!(answer(&mut program).contains("refused"), "{bad}");
         }
     }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_a_turn_is_bounded() {
+    fn bytes_read_per_turn_are_bounded() {
         let mut bench = Bench::new("turn");
         let program = bench.program();
         let writer = std::thread::spawn(move || {
@@ -398,9 +398,9 @@ mod tests {
         let mut alive = 0;
         loop {
             let heard = bench.hear();
-            alive += heard.iter().filter(|heard| **heard == Heard::Line(Line::Alive)).count();
+            alive += heard.iter().filter(|heard| **heard == ChannelEvent::Line(ChannelLine::Alive)).count();
             assert!(heard.len() <= (TURN_BYTES + PIECE_BYTES) / 13 + 1, "{}", heard.len());
-            if heard.last() == Some(&Heard::Gone) {
+            if heard.last() == Some(&ChannelEvent::Gone) {
                 break;
             }
         }

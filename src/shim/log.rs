@@ -1,7 +1,7 @@
-//! A log that grows up to a size or an age and is then begun anew, with a number of old ones kept; and beside each of its
-//! files the times at which what stands there was written ([`muster_shim::times`]).
+//! A rotated log: it grows up to a size or an age and is then begun anew, with a number of old ones kept; and beside each of its
+//! files the times at which its content was written ([`muster_shim::times`]).
 //!
-//! Somebody else may have cut its file, moved it away or removed it: it goes on then in a file of its name.
+//! If somebody else truncates, moves or removes its file, it continues in a file of that name.
 //!
 //! **Invariant: no file of a log is ever longer than its limit**, and none of times longer than that or 4 KiB.
 
@@ -25,12 +25,12 @@ const KEEP_MAX: u32 = 100;
 
 /// The log `path`; older ones are `path.1`, `path.2`, and so on.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct ProgramLog {
     path: PathBuf,
     file: File,
     /// Which file that is.
     inode: u64,
-    times: Times,
+    times: LogTimesWriter,
     len_bytes: u64,
     /// When its first line came.
     begun_ms: i64,
@@ -41,7 +41,7 @@ pub(crate) struct Log {
     max_age_ms: Option<i64>,
 }
 
-impl Log {
+impl ProgramLog {
     /// Opens the log to append to it.
     pub(crate) fn open(path: &Path, max_bytes: u64, keep: u32, max_age_ms: Option<u64>) -> io::Result<Self> {
         let file = open(path)?;
@@ -53,7 +53,7 @@ impl Log {
             path: path.to_owned(),
             file,
             inode,
-            times: Times::open(path, inode),
+            times: LogTimesWriter::open(path, inode),
             len_bytes: metadata.len(),
             begun_ms: i64::try_from(begun.as_millis()).unwrap_or(i64::MAX),
             line_ended: true,
@@ -105,7 +105,7 @@ impl Log {
         };
         if metadata.len() != self.len_bytes {
             if metadata.len() < self.len_bytes {
-                self.times = Times::anew(&self.path);
+                self.times = LogTimesWriter::anew(&self.path);
             }
             (self.len_bytes, self.line_ended, self.times.last) = (metadata.len(), true, None);
         }
@@ -145,21 +145,21 @@ impl Log {
         self.file = open(&self.path)?;
         let metadata = self.file.metadata()?;
         (self.inode, self.len_bytes, self.line_ended) = (metadata.ino(), metadata.len(), true);
-        self.times = Times::open(&self.path, self.inode);
+        self.times = LogTimesWriter::open(&self.path, self.inode);
         Ok(())
     }
 }
 
 /// The times of what stands in one file. That they cannot be written is no reason to lose what was said.
 #[derive(Debug)]
-struct Times {
+struct LogTimesWriter {
     file: Option<File>,
     len_bytes: u64,
     /// The last record: of which byte, and when; none if the next has to be a mark.
     last: Option<(u64, i64)>,
 }
 
-impl Times {
+impl LogTimesWriter {
     /// Those that there are of a log, or none yet.
     fn open(log: &Path, inode: u64) -> Self {
         let path = times_of(log, 0);
@@ -238,7 +238,7 @@ mod tests {
         let path = folder.path().join("log");
         for piece in pieces {
             // Opened anew each time, as by one shim after another.
-            Log::open(&path, 10, keep, None).unwrap().write(piece.as_bytes()).unwrap();
+            ProgramLog::open(&path, 10, keep, None).unwrap().write(piece.as_bytes()).unwrap();
         }
         let read = |number: usize| {
             let name = if number == 0 { "log".to_owned() } else { format!("log.{number}") };
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation() {
+    fn log_is_rotated_by_size() {
         check(2, &["one\n", "two\n"], &["one\ntwo\n"]);
         check(2, &["123456789\n"], &["123456789\n"]);
         check(2, &["123456789\n", "x\n"], &["x\n", "123456789\n"]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_kept() {
+    fn old_logs_are_limited() {
         check(
             2,
             &["1\n3456789\n", "2\n3456789\n", "3\n3456789\n", "4\n3456789\n"],
@@ -290,7 +290,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let began_ms = now_ms();
-        let mut log = Log::open(&path, 1_000, 3, Some(60 * 60_000)).unwrap();
+        let mut log = ProgramLog::open(&path, 1_000, 3, Some(60 * 60_000)).unwrap();
         for (minute, piece) in pieces {
             log.write_at(piece.as_bytes(), began_ms + minute * MINUTE_MS).unwrap();
         }
@@ -303,28 +303,28 @@ mod tests {
     }
 
     /// The times of a file of a log.
-    fn read_times(path: &Path, number: u32) -> times::Times {
+    fn read_times(path: &Path, number: u32) -> times::LogTimes {
         let inode = fs::metadata(numbered(path, number)).unwrap().ino();
-        times::Times::of(inode, &fs::read(times_of(path, number)).unwrap()).unwrap()
+        times::LogTimes::of(inode, &fs::read(times_of(path, number)).unwrap()).unwrap()
     }
 
     #[test]
     fn times_go_along_with_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::open(&path, 10, 2, None).unwrap();
+        let mut log = ProgramLog::open(&path, 10, 2, None).unwrap();
         log.write_at(b"one\n", 1_000).unwrap();
         log.write_at(b"two\n", 1_000).unwrap();
         log.write_at(b"three\n", 2_000).unwrap();
         // Another shim goes on, after the clock was set back.
-        let mut log = Log::open(&path, 10, 2, None).unwrap();
+        let mut log = ProgramLog::open(&path, 10, 2, None).unwrap();
         log.write_at(b"4\n", 500).unwrap();
         let (old, new) = (read_times(&path, 1), read_times(&path, 0));
         assert_eq!([old.at(0), old.at(4)], [Some(1_000), Some(1_000)]);
         assert_eq!([new.at(0), new.at(5), new.at(6)], [Some(2_000), Some(2_000), Some(500)]);
         // As a log from before times were kept.
         fs::remove_file(folder.path().join("times")).unwrap();
-        Log::open(&path, 10, 2, None).unwrap().write_at(b"5\n", 3_000).unwrap();
+        ProgramLog::open(&path, 10, 2, None).unwrap().write_at(b"5\n", 3_000).unwrap();
         let new = read_times(&path, 0);
         assert_eq!([new.at(0), new.at(7), new.at(8)], [None, None, Some(3_000)]);
     }
@@ -333,7 +333,7 @@ mod tests {
     fn times_are_bounded_however_short_the_lines_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::open(&path, 6 * 1_024, 100, None).unwrap();
+        let mut log = ProgramLog::open(&path, 6 * 1_024, 100, None).unwrap();
         for at_ms in 0..10_000 {
             log.write_at(b"\n", at_ms * 100_000).unwrap();
         }
@@ -348,7 +348,7 @@ mod tests {
     fn log_that_was_cut_or_moved_away_goes_on_in_a_file_of_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::open(&path, 100, 1, None).unwrap();
+        let mut log = ProgramLog::open(&path, 100, 1, None).unwrap();
         let mut write = |text: &str, at_ms| log.write_at(text.as_bytes(), at_ms).unwrap();
         write("one\n", 1_000);
         File::create(&path).unwrap();
@@ -381,12 +381,12 @@ mod tests {
     }
 
     #[test]
-    fn another_shim_knows_the_age() {
+    fn adopting_shim_keeps_the_log_age() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         for keep in [0, 1] {
-            Log::open(&path, 100, keep, Some(1_000)).unwrap().write(b"a\n").unwrap();
-            let mut log = Log::open(&path, 100, keep, Some(1_000)).unwrap();
+            ProgramLog::open(&path, 100, keep, Some(1_000)).unwrap().write(b"a\n").unwrap();
+            let mut log = ProgramLog::open(&path, 100, keep, Some(1_000)).unwrap();
             log.write_at(b"b\n", now_ms() + 2_000).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "b\n");
             assert_eq!(path.with_extension("1").exists(), keep > 0);
@@ -394,10 +394,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn failed_writes_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::open(&path, 10, 1, None).unwrap();
+        let mut log = ProgramLog::open(&path, 10, 1, None).unwrap();
         log.write(b"1\n3456789\n").unwrap();
         // Something in the way of the old file's new name.
         fs::create_dir(folder.path().join("log.1")).unwrap();

@@ -1,19 +1,19 @@
 //! The shim: one small process between the agent and each program that it runs, the program's parent
-//! and subreaper. It keeps the exit status, the output and the way to reach the program while there is
-//! no agent, and starts the program again within a budget.
+//! and subreaper. It keeps the exit status, the output and the connection to the program while there is
+//! no agent, and restarts the program within a budget.
 //!
-//! One thread, and one loop that sleeps until something happens: nothing wakes an idle shim.
+//! One thread, and one loop that sleeps until an event: nothing wakes an idle shim.
 //!
 //! Modules, in reading order:
 //!
-//! - [`supervise`]: the loop, which takes in what happens and performs what follows; [`begin`]: up to there
-//! - [`life`]: what follows, as a plain function of state and time
-//! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program;
-//!   [`enter`]: its way into a container; [`next`]: one that waits for its turn; [`sys`]: the system calls that have no
+//! - [`supervise`]: the loop, which reads events and performs actions; [`begin`]: the way up to there
+//! - [`life`]: chooses the actions, as a plain function of state and time
+//! - [`body`]: the living processes of a program; [`program`]: starts and signals them; [`child`]: one about to execute the program;
+//!   [`enter`]: enters a container; [`next`]: a process kept ready; [`sys`]: the system calls that have no
 //!   safe form elsewhere
-//! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
-//! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: what one of its lines is
-//!   about; [`channel`]: what follows from that
+//! - [`output`]: from FIFOs into files; [`log`]: a rotated one
+//! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: classifies one of its
+//!   lines; [`channel`]: handles them
 //!
 //! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
@@ -46,7 +46,7 @@ use std::{
     process::ExitCode,
 };
 
-use muster_shim::Report;
+use muster_shim::StartReport;
 use nix::{
     sys::{
         prctl,
@@ -55,7 +55,7 @@ use nix::{
     unistd::{ForkResult, close, dup2_stderr, dup2_stdin, dup2_stdout, setsid},
 };
 
-use crate::{peer::Peer, program::Failure, supervise::Shim};
+use crate::{peer::AgentPeer, program::SpawnError, supervise::Supervisor};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGPIPE: a terminal's business, or that of a write that fails anyway.
 const IGNORED: [i32; 4] = [1, 2, 3, 13];
@@ -74,17 +74,17 @@ fn main() -> ExitCode {
         }
     };
     let Ok((connection, lock)) = detach() else { return ExitCode::FAILURE };
-    let Ok(mut agent) = Peer::new(connection) else { return ExitCode::FAILURE };
+    let Ok(mut agent) = AgentPeer::new(connection) else { return ExitCode::FAILURE };
     let begun = env::set_current_dir(folder)
-        .map_err(Failure::from)
-        .and_then(|()| if adopt { Shim::adopt(lock) } else { Shim::launch(lock) });
+        .map_err(SpawnError::from)
+        .and_then(|()| if adopt { Supervisor::adopt(lock) } else { Supervisor::launch(lock) });
     match begun {
         Ok(shim) => {
             shim.run(agent);
             ExitCode::SUCCESS
         }
-        Err(Failure { step, which, errno }) => {
-            let _ = agent.report(&Report::Failed { step, which, errno });
+        Err(SpawnError { step, which, errno }) => {
+            let _ = agent.report(&StartReport::Failed { step, which, errno });
             ExitCode::FAILURE
         }
     }

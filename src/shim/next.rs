@@ -1,17 +1,17 @@
-//! Starting the program, and a process that waits to be its next one.
+//! Starts the program, and keeps a process ready to be its next one.
 //!
-//! A process that enters a cgroup waits for the kernel: 6 to 16 ms on two cores with cgroups of v1 (Linux 6.18), where
-//! all else that lies between the end of a process and the next `main` takes 1 or 2. So once a program has proved that
-//! it does not end at once, its next process is forked and goes where it will run, and waits there until it is
-//! wanted. It holds nothing of the shim's, and ends if the shim does, however that ends.
+//! A process that enters a cgroup waits for the kernel: 6 to 16 ms on two cores with cgroups of v1 (Linux 6.18), while
+//! everything else between the end of a process and the next `main` takes 1 or 2. So once a program has proved that
+//! it does not end at once, its next process is forked, enters its cgroup, and waits there until it is
+//! needed. It holds nothing of the shim's, and ends when the shim does, however that ends.
 
 use std::fs::File;
 
-use muster_shim::Token;
+use muster_shim::ChannelToken;
 
 use crate::{
-    program::{Failure, Pending},
-    supervise::Shim,
+    program::{PendingChild, SpawnError},
+    supervise::Supervisor,
 };
 
 /// How long a program has to be up before its next process is made. One that ends sooner is in no hurry.
@@ -19,21 +19,21 @@ const AFTER_MS: u64 = 1_000;
 
 /// A process that waits, with the token that it will speak with.
 #[derive(Debug)]
-pub(crate) struct Next {
-    pending: Pending,
-    token: Option<Token>,
+pub(crate) struct NextProcess {
+    pending: PendingChild,
+    token: Option<ChannelToken>,
 }
 
-impl Next {
+impl NextProcess {
     /// Its process.
     pub(crate) fn pid(&self) -> i32 {
         self.pending.main().pid
     }
 }
 
-impl Shim {
+impl Supervisor {
     /// Starts the program, which runs only once it is recorded.
-    pub(crate) fn start(&mut self) -> Result<(), Failure> {
+    pub(crate) fn start(&mut self) -> Result<(), SpawnError> {
         let waited = self.body.next.is_some();
         match self.start_one() {
             // It may have been killed while it waited.
@@ -42,9 +42,9 @@ impl Shim {
         }
     }
 
-    fn start_one(&mut self) -> Result<(), Failure> {
+    fn start_one(&mut self) -> Result<(), SpawnError> {
         self.body.begin();
-        let Next { mut pending, token } = self.body.next.take().map_or_else(|| self.fork(), Ok)?;
+        let NextProcess { mut pending, token } = self.body.next.take().map_or_else(|| self.fork(), Ok)?;
         pending.begin();
         self.renew_channel(token);
         self.state.main = Some(pending.main().clone());
@@ -68,13 +68,16 @@ impl Shim {
         }
     }
 
-    fn fork(&mut self) -> Result<Next, Failure> {
+    fn fork(&mut self) -> Result<NextProcess, SpawnError> {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let token = self.token()?;
         let [stdout, stderr] = self.outputs.writers()?;
-        let pending =
-            Pending::fork(self.life.launch(), token.as_ref().map(|token| token.0.as_str()), [null, stdout, stderr])?;
-        Ok(Next { pending, token })
+        let pending = PendingChild::fork(
+            self.life.launch(),
+            token.as_ref().map(|token| token.0.as_str()),
+            [null, stdout, stderr],
+        )?;
+        Ok(NextProcess { pending, token })
     }
 
     /// A next process will be wanted, but not yet.

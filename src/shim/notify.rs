@@ -1,12 +1,12 @@
-//! What a program says of itself by systemd's notify protocol: datagrams of lines `NAME=value`, sent to the
+//! Receives systemd's notify protocol from the program: datagrams of lines `NAME=value`, sent to the
 //! socket that `NOTIFY_SOCKET` names.
 //!
-//! The socket has an abstract name, for a program that runs as another user reaches nothing in the shim's
-//! folder, and a path may have no more than 108 bytes. So anybody on this host may send to it; what comes from
-//! another process than the program's own is not heard ([`crate::body::Body::is_part`]).
+//! The socket has an abstract name, because a program that runs as another user cannot reach the shim's
+//! folder, and a path is limited to 108 bytes. So anybody on this host may send to it; datagrams
+//! of other processes than the program's own are ignored ([`crate::body::Body::is_part`]).
 //!
-//! Descriptors that come with a message are closed by the kernel, because there is no place for them. This is
-//! all that a `BARRIER=1` waits for.
+//! The kernel closes descriptors that come with a message, because there is no room for them. A
+//! `BARRIER=1` waits for exactly that.
 
 use std::{
     io::{self, IoSliceMut},
@@ -29,13 +29,13 @@ const STATUS_MAX_BYTES: usize = 200;
 
 /// The socket that a program speaks to.
 #[derive(Debug)]
-pub(crate) struct Notify {
+pub(crate) struct NotifySocket {
     socket: UnixDatagram,
 }
 
 /// Something that a program says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum NotifyMessage {
     /// It is up, or has read its configuration again.
     Ready,
     /// It reads its configuration again.
@@ -52,7 +52,7 @@ pub(crate) enum Word {
     MainPid,
 }
 
-impl Notify {
+impl NotifySocket {
     /// Listens under an abstract name.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
@@ -67,7 +67,7 @@ impl Notify {
     }
 
     /// The next message, and the process that sent it, as the kernel says.
-    pub(crate) fn receive(&self) -> Option<(i32, Vec<Word>)> {
+    pub(crate) fn receive(&self) -> Option<(i32, Vec<NotifyMessage>)> {
         let mut message = [0; MESSAGE_MAX_BYTES];
         let mut control = cmsg_space!(UnixCredentials);
         loop {
@@ -90,19 +90,19 @@ impl Notify {
 }
 
 /// What a message says, as far as it concerns us.
-fn words(message: &[u8]) -> Vec<Word> {
+fn words(message: &[u8]) -> Vec<NotifyMessage> {
     message.split(|byte| *byte == b'\n').filter_map(word).collect()
 }
 
-fn word(line: &[u8]) -> Option<Word> {
+fn word(line: &[u8]) -> Option<NotifyMessage> {
     Some(match line {
-        b"READY=1" => Word::Ready,
-        b"RELOADING=1" => Word::Reloading,
-        b"STOPPING=1" => Word::Stopping,
-        b"WATCHDOG=1" => Word::Alive,
-        b"WATCHDOG=trigger" => Word::Unwell,
-        _ if line.starts_with(b"MAINPID=") => Word::MainPid,
-        _ => Word::Status(status(line.strip_prefix(b"STATUS=")?)),
+        b"READY=1" => NotifyMessage::Ready,
+        b"RELOADING=1" => NotifyMessage::Reloading,
+        b"STOPPING=1" => NotifyMessage::Stopping,
+        b"WATCHDOG=1" => NotifyMessage::Alive,
+        b"WATCHDOG=trigger" => NotifyMessage::Unwell,
+        _ if line.starts_with(b"MAINPID=") => NotifyMessage::MainPid,
+        _ => NotifyMessage::Status(status(line.strip_prefix(b"STATUS=")?)),
     })
 }
 
@@ -126,16 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages() {
-        let status = |text: &str| Word::Status(text.to_owned());
+    fn notify_messages_are_parsed() {
+        let status = |text: &str| NotifyMessage::Status(text.to_owned());
         for (message, wanted) in [
-            ("READY=1", vec![Word::Ready]),
-            ("READY=1\n", vec![Word::Ready]),
-            ("STATUS=all is well\nREADY=1\nMAINPID=7", vec![status("all is well"), Word::Ready, Word::MainPid]),
-            ("RELOADING=1\nMONOTONIC_USEC=12", vec![Word::Reloading]),
-            ("STOPPING=1", vec![Word::Stopping]),
-            ("WATCHDOG=1", vec![Word::Alive]),
-            ("WATCHDOG=trigger", vec![Word::Unwell]),
+            ("READY=1", vec![NotifyMessage::Ready]),
+            ("READY=1\n", vec![NotifyMessage::Ready]),
+            (
+                "STATUS=all is well\nREADY=1\nMAINPID=7",
+                vec![status("all is well"), NotifyMessage::Ready, NotifyMessage::MainPid],
+            ),
+            ("RELOADING=1\nMONOTONIC_USEC=12", vec![NotifyMessage::Reloading]),
+            ("STOPPING=1", vec![NotifyMessage::Stopping]),
+            ("WATCHDOG=1", vec![NotifyMessage::Alive]),
+            ("WATCHDOG=trigger", vec![NotifyMessage::Unwell]),
             ("STATUS=", vec![status("")]),
             ("STATUS=a\tb\u{1b}[2J", vec![status("a b [2J")]),
             ("READY=0", vec![]),
@@ -151,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn who_says_what_is_known() {
+    fn sender_of_a_message_is_known() {
         let name = format!("muster-test-{}", std::process::id());
-        let notify = Notify::open(&name).unwrap();
-        assert!(Notify::open(&name).is_err(), "nobody else can listen there");
+        let notify = NotifySocket::open(&name).unwrap();
+        assert!(NotifySocket::open(&name).is_err(), "nobody else can listen there");
         assert_eq!(notify.receive(), None);
         let ours = UnixDatagram::unbound().unwrap();
         ours.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -163,7 +166,7 @@ mod tests {
         ours.send_to_addr(&[b'x'; MESSAGE_MAX_BYTES + 1], &to).unwrap();
         ours.send_to_addr(b"READY=1", &to).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!(notify.receive(), Some((own, vec![Word::Ready])));
+        assert_eq!(notify.receive(), Some((own, vec![NotifyMessage::Ready])));
         assert_eq!(notify.receive(), None);
     }
 }

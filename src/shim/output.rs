@@ -1,7 +1,7 @@
-//! A program's output: out of the FIFOs that it writes to, into files.
+//! Copies a program's output from the FIFOs that it writes to into files.
 //!
-//! A FIFO and not a pipe, for it has a name by which another shim finds it if this one is killed; and
-//! the program holds it for reading too, so that being without a reader meanwhile is no SIGPIPE.
+//! A FIFO and not a pipe, because it has a name by which another shim finds it if this one is killed; and
+//! the program holds it for reading too, so that it gets no SIGPIPE while there is no reader.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,14 +13,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_shim::{Launch, Output, files};
+use muster_shim::{Launch, OutputMode, files};
 use nix::{
     fcntl::OFlag,
     sys::stat::Mode,
     unistd::{Uid, fchown, mkfifo},
 };
 
-use crate::log::Log;
+use crate::log::ProgramLog;
 
 /// How much is read at once. More would hardly be faster, and stay in memory for ever.
 const PIECE_BYTES: usize = 8 * 1024;
@@ -30,18 +30,18 @@ const DRAIN_MAX_BYTES: usize = 1024 * 1024;
 
 /// Where output goes.
 #[derive(Debug)]
-enum Sink {
-    Log(Log),
+enum OutputSink {
+    Log(ProgramLog),
     Capture { file: File, len_bytes: u64, max_bytes: u64 },
     Nowhere,
 }
 
 /// One FIFO and its sink.
 #[derive(Debug)]
-struct Stream {
+struct OutputStream {
     path: PathBuf,
     fifo: File,
-    sink: Sink,
+    sink: OutputSink,
     /// Nobody has it open for writing.
     ended: bool,
     dropped_bytes: u64,
@@ -49,17 +49,17 @@ struct Stream {
 
 /// All output of a program: one stream if it is logged, two if it is captured.
 #[derive(Debug)]
-pub(crate) struct Outputs {
-    streams: Vec<Stream>,
+pub(crate) struct ProgramOutput {
+    streams: Vec<OutputStream>,
     piece: Box<[u8]>,
 }
 
-impl Outputs {
+impl ProgramOutput {
     /// New FIFOs; captured output begins anew, a log goes on.
     pub(crate) fn create(launch: &Launch) -> io::Result<Self> {
         for (name, _) in sources(&launch.output) {
             remove_if_there(&fifo_path(name))?;
-            if matches!(launch.output, Output::Capture(_)) {
+            if matches!(launch.output, OutputMode::Capture(_)) {
                 remove_if_there(Path::new(name))?;
             }
         }
@@ -71,7 +71,7 @@ impl Outputs {
         let mut streams = Vec::new();
         for ((name, to), dropped_bytes) in sources(&launch.output).into_iter().zip([dropped_bytes.0, dropped_bytes.1]) {
             let Some(to) = to else {
-                streams.push(Stream::to_nowhere()?);
+                streams.push(OutputStream::to_nowhere()?);
                 continue;
             };
             let path = fifo_path(name);
@@ -81,8 +81,8 @@ impl Outputs {
             };
             let owner = owner.map(Uid::from_raw);
             let fifo = open_fifo(&path, owner)?;
-            let sink = Sink::open(Path::new(name), to)?;
-            streams.push(Stream { path, fifo, sink, ended: false, dropped_bytes });
+            let sink = OutputSink::open(Path::new(name), to)?;
+            streams.push(OutputStream { path, fifo, sink, ended: false, dropped_bytes });
         }
         Ok(Self { streams, piece: vec![0; PIECE_BYTES].into_boxed_slice() })
     }
@@ -130,8 +130,8 @@ impl Outputs {
     /// How long the files of captured output are.
     pub(crate) fn lens_bytes(&self) -> [u64; 2] {
         self.each(|stream| match &stream.sink {
-            Sink::Capture { len_bytes, .. } => *len_bytes,
-            Sink::Log(_) | Sink::Nowhere => 0,
+            OutputSink::Capture { len_bytes, .. } => *len_bytes,
+            OutputSink::Log(_) | OutputSink::Nowhere => 0,
         })
     }
 
@@ -143,34 +143,34 @@ impl Outputs {
     /// Brings captured output to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.streams.iter().try_for_each(|stream| match &stream.sink {
-            Sink::Capture { file, len_bytes, .. } if *len_bytes > 0 => file.sync_data(),
+            OutputSink::Capture { file, len_bytes, .. } if *len_bytes > 0 => file.sync_data(),
             _ => Ok(()),
         })
     }
 
     /// From now on, reads output only so that who writes it does not have to wait.
     pub(crate) fn discard(&mut self) {
-        self.streams.iter_mut().for_each(|stream| stream.sink = Sink::Nowhere);
+        self.streams.iter_mut().for_each(|stream| stream.sink = OutputSink::Nowhere);
     }
 
     /// Puts a line of the shim's own into a log.
     pub(crate) fn note(&mut self, line: &str) {
-        if let Some(Stream { sink: Sink::Log(log), .. }) = self.streams.first_mut() {
+        if let Some(OutputStream { sink: OutputSink::Log(log), .. }) = self.streams.first_mut() {
             let _ = log.write(format!("muster-shim: {line}\n").as_bytes());
         }
     }
 
-    fn each(&self, value: impl Fn(&Stream) -> u64) -> [u64; 2] {
+    fn each(&self, value: impl Fn(&OutputStream) -> u64) -> [u64; 2] {
         [0, 1].map(|index| self.streams.get(index).map_or(0, &value))
     }
 }
 
-impl Stream {
+impl OutputStream {
     /// One that nobody wants: the program writes to what is at its end for whoever reads it.
     fn to_nowhere() -> io::Result<Self> {
         let path = PathBuf::from("/dev/null");
         let fifo = File::open(&path)?;
-        Ok(Self { path, fifo, sink: Sink::Nowhere, ended: false, dropped_bytes: 0 })
+        Ok(Self { path, fifo, sink: OutputSink::Nowhere, ended: false, dropped_bytes: 0 })
     }
 
     /// Reads a piece; nothing if there is none now.
@@ -192,11 +192,13 @@ impl Stream {
     }
 }
 
-impl Sink {
-    fn open(path: &Path, to: To) -> io::Result<Self> {
+impl OutputSink {
+    fn open(path: &Path, to: SinkKind) -> io::Result<Self> {
         match to {
-            To::Log { max_bytes, keep, max_age_ms } => Ok(Self::Log(Log::open(path, max_bytes, keep, max_age_ms)?)),
-            To::File { max_bytes } => {
+            SinkKind::Log { max_bytes, keep, max_age_ms } => {
+                Ok(Self::Log(ProgramLog::open(path, max_bytes, keep, max_age_ms)?))
+            }
+            SinkKind::File { max_bytes } => {
                 let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
                 let len_bytes = file.metadata()?.len();
                 Ok(Self::Capture { file, len_bytes, max_bytes })
@@ -235,19 +237,19 @@ impl Sink {
 
 /// What kind of file a stream goes into.
 #[derive(Clone, Copy, Debug)]
-enum To {
+enum SinkKind {
     Log { max_bytes: u64, keep: u32, max_age_ms: Option<u64> },
     File { max_bytes: u64 },
 }
 
 /// The streams of a program by the names of their files; without a kind of file those that nobody wants.
-fn sources(output: &Output) -> Vec<(&'static str, Option<To>)> {
+fn sources(output: &OutputMode) -> Vec<(&'static str, Option<SinkKind>)> {
     match *output {
-        Output::Log { max_bytes, keep, max_age_ms } => {
-            vec![(files::LOG, Some(To::Log { max_bytes, keep, max_age_ms }))]
+        OutputMode::Log { max_bytes, keep, max_age_ms } => {
+            vec![(files::LOG, Some(SinkKind::Log { max_bytes, keep, max_age_ms }))]
         }
-        Output::Capture(capture) => {
-            let to = capture.limits_bytes().map(|limit| limit.map(|max_bytes| To::File { max_bytes }));
+        OutputMode::Capture(capture) => {
+            let to = capture.limits_bytes().map(|limit| limit.map(|max_bytes| SinkKind::File { max_bytes }));
             [files::STDOUT, files::STDERR].into_iter().zip(to).collect()
         }
     }

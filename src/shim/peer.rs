@@ -1,7 +1,7 @@
 //! The agent's connection.
 //!
-//! **Invariant: the shim never waits for an agent.** What an agent does not take is kept up to a
-//! limit; then it is disconnected, and finds everything out when it connects again.
+//! **Invariant: the shim never waits for an agent.** What an agent does not read is buffered up to a
+//! limit; then it is disconnected, and gets the whole state when it connects again.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use muster_shim::{Event, LINE_MAX_BYTES, Report, Request, State};
+use muster_shim::{LINE_MAX_BYTES, ProgramState, ShimEvent, ShimRequest, StartReport};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::Serialize;
 
@@ -23,11 +23,11 @@ const RELAYED_MAX_BYTES: usize = 2 * LINE_MAX_BYTES;
 
 /// It cannot be spoken with any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone;
+pub(crate) struct PeerGone;
 
 /// An agent.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct AgentPeer {
     stream: UnixStream,
     received: Vec<u8>,
     unsent: Vec<u8>,
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     told_lens_bytes: [u64; 2],
 }
 
-impl Peer {
+impl AgentPeer {
     /// An agent that has connected, if it is one: of our own user or root.
     pub(crate) fn accept(stream: UnixStream) -> Option<Self> {
         let uid = getsockopt(&stream, PeerCredentials).ok()?.uid();
@@ -63,60 +63,60 @@ impl Peer {
     }
 
     /// Tells how the start went.
-    pub(crate) fn report(&mut self, report: &Report) -> Result<(), Gone> {
+    pub(crate) fn report(&mut self, report: &StartReport) -> Result<(), PeerGone> {
         self.push(report)
     }
 
     /// Tells what has become of the program.
-    pub(crate) fn state(&mut self, state: &State) -> Result<(), Gone> {
-        self.push(&Event::State(state.clone()))
+    pub(crate) fn state(&mut self, state: &ProgramState) -> Result<(), PeerGone> {
+        self.push(&ShimEvent::State(state.clone()))
     }
 
     /// Tells how long captured output is now, unless there is other news that the agent has not taken yet.
-    pub(crate) fn lens_bytes(&mut self, lens_bytes: [u64; 2]) -> Result<(), Gone> {
+    pub(crate) fn lens_bytes(&mut self, lens_bytes: [u64; 2]) -> Result<(), PeerGone> {
         if self.has_unsent() {
             return Ok(());
         }
         for (stderr, len_bytes) in [false, true].into_iter().zip(lens_bytes) {
             if self.told_lens_bytes[usize::from(stderr)] != len_bytes {
                 self.told_lens_bytes[usize::from(stderr)] = len_bytes;
-                self.push(&Event::Output { stderr, len_bytes })?;
+                self.push(&ShimEvent::Output { stderr, len_bytes })?;
             }
         }
         Ok(())
     }
 
     /// Tells what has become of a signal.
-    pub(crate) fn signalled(&mut self, signal: i32, delivered: bool) -> Result<(), Gone> {
-        self.push(&Event::Signalled { signal, delivered })
+    pub(crate) fn signalled(&mut self, signal: i32, delivered: bool) -> Result<(), PeerGone> {
+        self.push(&ShimEvent::Signalled { signal, delivered })
     }
 
     /// Passes on a line of the program's, unless the agent has too many of them before it: a program that floods costs
     /// itself some of its lines, and nobody else anything.
-    pub(crate) fn relay(&mut self, line: String) -> Result<(), Gone> {
+    pub(crate) fn relay(&mut self, line: String) -> Result<(), PeerGone> {
         let before = self.unsent.len();
         if before + line.len() > RELAYED_MAX_BYTES {
             return Ok(());
         }
-        serde_json::to_writer(&mut self.unsent, &Event::Said { line }).map_err(|_| Gone)?;
+        serde_json::to_writer(&mut self.unsent, &ShimEvent::Said { line }).map_err(|_| PeerGone)?;
         self.unsent.push(b'\n');
         self.relayed_bytes += self.unsent.len() - before;
         self.flush()
     }
 
     /// Tells that a line could not be said to the program.
-    pub(crate) fn unreachable(&mut self, id: &str) -> Result<(), Gone> {
-        self.push(&Event::Unreachable { id: id.to_owned() })
+    pub(crate) fn unreachable(&mut self, id: &str) -> Result<(), PeerGone> {
+        self.push(&ShimEvent::Unreachable { id: id.to_owned() })
     }
 
     /// Sends what could not be sent before.
-    pub(crate) fn flush(&mut self) -> Result<(), Gone> {
+    pub(crate) fn flush(&mut self) -> Result<(), PeerGone> {
         while self.has_unsent() {
             match self.stream.write(&self.unsent) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(PeerGone),
             }
         }
         if !self.has_unsent() {
@@ -128,38 +128,38 @@ impl Peer {
     }
 
     /// Takes what the agent has sent.
-    pub(crate) fn receive(&mut self) -> Result<Vec<Request>, Gone> {
+    pub(crate) fn receive(&mut self) -> Result<Vec<ShimRequest>, PeerGone> {
         let mut piece = [0; 512];
         match self.stream.read(&mut piece) {
-            Ok(0) => return Err(Gone),
+            Ok(0) => return Err(PeerGone),
             Ok(len) => self.received.extend_from_slice(&piece[..len]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(PeerGone),
         }
         let requests = take_lines(&mut self.received)?;
         if self.received.is_empty() {
             self.received = Vec::new();
         }
-        if self.received.len() > LINE_MAX_BYTES { Err(Gone) } else { Ok(requests) }
+        if self.received.len() > LINE_MAX_BYTES { Err(PeerGone) } else { Ok(requests) }
     }
 
-    fn push<T: Serialize>(&mut self, message: &T) -> Result<(), Gone> {
-        serde_json::to_writer(&mut self.unsent, message).map_err(|_| Gone)?;
+    fn push<T: Serialize>(&mut self, message: &T) -> Result<(), PeerGone> {
+        serde_json::to_writer(&mut self.unsent, message).map_err(|_| PeerGone)?;
         self.unsent.push(b'\n');
         self.flush()?;
-        if self.unsent.len() > UNREAD_MAX_BYTES + self.relayed_bytes { Err(Gone) } else { Ok(()) }
+        if self.unsent.len() > UNREAD_MAX_BYTES + self.relayed_bytes { Err(PeerGone) } else { Ok(()) }
     }
 }
 
 /// Takes the whole lines out of what was received. A request that is not known comes from a newer
 /// agent, which will see that nothing happens; what is not JSON comes from no agent.
-fn take_lines(received: &mut Vec<u8>) -> Result<Vec<Request>, Gone> {
+fn take_lines(received: &mut Vec<u8>) -> Result<Vec<ShimRequest>, PeerGone> {
     let Some(end) = received.iter().rposition(|byte| *byte == b'\n') else { return Ok(Vec::new()) };
     let lines: Vec<u8> = received.drain(..=end).collect();
     let request = |line: &[u8]| match serde_json::from_slice(line) {
         Ok(request) => Ok(Some(request)),
         Err(error) if error.is_data() => Ok(None),
-        Err(_) => Err(Gone),
+        Err(_) => Err(PeerGone),
     };
     lines[..end].split(|byte| *byte == b'\n').filter_map(|line| request(line).transpose()).collect()
 }
@@ -169,15 +169,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
-        let signal = |signal| Request::Signal { signal };
+    fn agent_lines_are_read_and_written() {
+        let signal = |signal| ShimRequest::Signal { signal };
         let cases = [
             ("", Ok(vec![]), ""),
             ("{\"sig", Ok(vec![]), "{\"sig"),
             ("{\"signal\":{\"signal\":1}}\n", Ok(vec![signal(1)]), ""),
             ("{\"signal\":{\"signal\":1}}\n{\"signal\":{\"signal\":2}}\n{", Ok(vec![signal(1), signal(2)]), "{"),
             ("{\"frighten\":{}}\n{\"signal\":{\"signal\":3}}\n", Ok(vec![signal(3)]), ""),
-            ("\n", Err(Gone), ""),
+            ("\n", Err(PeerGone), ""),
         ];
         for (text, wanted, rest) in cases {
             let mut received = text.as_bytes().to_vec();
@@ -186,14 +186,14 @@ mod tests {
         }
     }
 
-    fn state() -> State {
-        State::new(String::new())
+    fn state() -> ProgramState {
+        ProgramState::new(String::new())
     }
 
     #[test]
     fn an_agent_that_does_not_read_is_disconnected() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut peer = Peer::new(ours).unwrap();
+        let mut peer = AgentPeer::new(ours).unwrap();
         // No socket buffer holds a hundred thousand states, and neither does the shim.
         let gone = (0..100_000).any(|_| peer.state(&state()).is_err());
         assert!(gone && peer.unsent.len() < UNREAD_MAX_BYTES + LINE_MAX_BYTES);
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn growing_output_is_told_once_the_rest_is_taken() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut peer = Peer::new(ours).unwrap();
+        let mut peer = AgentPeer::new(ours).unwrap();
         while !peer.has_unsent() {
             peer.state(&state()).unwrap();
         }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn of_a_flood_of_lines_some_are_not_told_and_news_are() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut peer = Peer::new(ours).unwrap();
+        let mut peer = AgentPeer::new(ours).unwrap();
         for number in 0..100_000 {
             peer.relay(format!("{number} {}", "x".repeat(100))).unwrap();
         }
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_not_kept() {
+    fn endless_line_is_dropped() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut peer = Peer::new(ours).unwrap();
+        let mut peer = AgentPeer::new(ours).unwrap();
         let writer = std::thread::spawn(move || theirs.write_all(&vec![b' '; 4 * LINE_MAX_BYTES]));
         while peer.receive().is_ok() {}
         assert!(peer.received.len() <= LINE_MAX_BYTES + 512);

@@ -1,11 +1,11 @@
-//! Which boot this is, and which process a number means, as `/proc` tells it.
+//! Identifies boots and processes by `/proc`.
 //!
-//! A process id alone means little: numbers are used again. Together with the process's start time and
-//! the boot it is unique.
+//! Process ids are reused. Only together with the process's start time and
+//! the boot an id is unique.
 
 use std::{fs, io};
 
-use crate::Main;
+use crate::MainProcessId;
 
 /// What `/proc/<pid>/stat` tells of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn is_still((pid, start_ticks): (i32, u64)) -> bool {
 
 /// Whether a process that was recorded in this boot is still alive.
 #[must_use]
-pub fn is_alive(main: &Main) -> bool {
+pub fn is_alive(main: &MainProcessId) -> bool {
     stat(main.pid).is_some_and(|stat| stat.start_ticks == main.start_ticks && !stat.is_dead())
 }
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_lines() {
+    fn stat_lines_are_parsed() {
         let rest = "4 5 6 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 2";
         let wanted = Stat { state: b'S', ppid: 4, session: 6, start_ticks: 777 };
         for name in ["(sh)", "(a b)", "(a) Z 1 2 3)", "(\u{fffd})", "()"] {
@@ -116,9 +116,9 @@ mod tests {
     fn this_process_is_alive_and_its_predecessor_is_not() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let stat = stat(pid).unwrap();
-        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: 0 };
+        let main = MainProcessId { pid, start_ticks: stat.start_ticks, started_ms: 0 };
         assert!(is_alive(&main));
-        assert!(!is_alive(&Main { start_ticks: stat.start_ticks.wrapping_sub(1), ..main }));
+        assert!(!is_alive(&MainProcessId { start_ticks: stat.start_ticks.wrapping_sub(1), ..main }));
         assert!(pids().unwrap().contains(&pid));
         assert_eq!(boot_id().unwrap().len(), 36);
     }

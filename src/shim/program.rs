@@ -1,9 +1,9 @@
-//! The program's processes: starting one, signalling it, and killing what descends from it.
+//! The program's processes: starts one, signals it, and kills its descendants.
 //!
 //! **Invariant: a signal goes only to a process that cannot have become another one.** A child that is
-//! not reaped yet keeps its number, and only this process, which has one thread, can reap it; so does
+//! not reaped yet keeps its id, and only this process, which has one thread, can reap it; so does
 //! the group that it leads. Anything else is signalled through a pidfd that was verified by start time
-//! while its number could not have been used again.
+//! while its id could not have been reused.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use muster_shim::{
-    Capture, Launch, Main, Output, Step, files,
+    CaptureResult, Launch, MainProcessId, OutputMode, StartStep, files,
     proc::{self, Stat},
     sealed,
 };
@@ -30,21 +30,21 @@ const SIGCONT: i32 = 18;
 
 /// Why a program could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) step: Step,
+pub(crate) struct SpawnError {
+    pub(crate) step: StartStep,
     pub(crate) which: Option<u8>,
     pub(crate) errno: i32,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for SpawnError {
     fn from(error: io::Error) -> Self {
-        Self { step: Step::Prepare, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+        Self { step: StartStep::Prepare, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
     }
 }
 
-impl From<Errno> for Failure {
+impl From<Errno> for SpawnError {
     fn from(errno: Errno) -> Self {
-        Self { step: Step::Prepare, which: None, errno: errno as i32 }
+        Self { step: StartStep::Prepare, which: None, errno: errno as i32 }
     }
 }
 
@@ -53,14 +53,14 @@ pub(crate) type Stdio = [File; 3];
 
 /// A main process that runs.
 #[derive(Debug)]
-pub(crate) struct Program {
-    main: Main,
-    adopted: Option<Adopted>,
+pub(crate) struct MainProcess {
+    main: MainProcessId,
+    adopted: Option<AdoptedProcess>,
 }
 
 /// What is known of a main process that is not our child: another shim started it.
 #[derive(Debug)]
-struct Adopted {
+struct AdoptedProcess {
     process: OwnedFd,
     /// What descended from it when it was last looked at.
     others: Vec<OwnedFd>,
@@ -68,8 +68,8 @@ struct Adopted {
 
 /// A forked child that waits for leave to execute its program, and ends if the shim does.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    main: Main,
+pub(crate) struct PendingChild {
+    main: MainProcessId,
     leave: File,
     failure: File,
 }
@@ -77,19 +77,19 @@ pub(crate) struct Pending {
 /// What a program is to read in the place of nothing, if it brought something.
 fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
     let stdin = match launch.output {
-        Output::Capture(Capture { stdin: true, .. }) if launch.inside.is_some() => {
+        OutputMode::Capture(CaptureResult { stdin: true, .. }) if launch.inside.is_some() => {
             sealed::copy(c"stdin", &mut File::open(files::STDIN)?)?
         }
-        Output::Capture(Capture { stdin: true, .. }) => File::open(files::STDIN)?,
+        OutputMode::Capture(CaptureResult { stdin: true, .. }) => File::open(files::STDIN)?,
         _ => nothing,
     };
     Ok([stdin, stdout, stderr])
 }
 
-impl Pending {
+impl PendingChild {
     /// Forks a child for a program, which finds a `token` of its own in its environment.
-    pub(crate) fn fork(launch: &Launch, token: Option<&str>, stdio: Stdio) -> Result<Self, Failure> {
-        let prepared = child::Prepared::new(launch, token)?;
+    pub(crate) fn fork(launch: &Launch, token: Option<&str>, stdio: Stdio) -> Result<Self, SpawnError> {
+        let prepared = child::PreparedChild::new(launch, token)?;
         let stdio = with_stdin(launch, stdio)?;
         let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
@@ -111,14 +111,14 @@ impl Pending {
         }
     }
 
-    fn of(pid: i32, leave: File, failure: File) -> Result<Self, Failure> {
-        let stat = proc::stat(pid).ok_or(Failure::from(Errno::ESRCH))?;
-        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
+    fn of(pid: i32, leave: File, failure: File) -> Result<Self, SpawnError> {
+        let stat = proc::stat(pid).ok_or(SpawnError::from(Errno::ESRCH))?;
+        let main = MainProcessId { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
         Ok(Self { main, leave, failure })
     }
 
     /// The process that one that went into a container has forked there, and that is our child as well.
-    fn forked_inside(went: i32, mut born: File, leave: File, mut failure: File) -> Result<Self, Failure> {
+    fn forked_inside(went: i32, mut born: File, leave: File, mut failure: File) -> Result<Self, SpawnError> {
         let mut pid = [0; 4];
         let told = born.read_exact(&mut pid);
         if told.is_ok() {
@@ -130,23 +130,23 @@ impl Pending {
         let mut answer = Vec::new();
         let _ = failure.read_to_end(&mut answer);
         let _ = sys::reap(went);
-        let killed = Failure { step: Step::Enter, which: None, errno: Errno::ECHILD as i32 };
+        let killed = SpawnError { step: StartStep::Enter, which: None, errno: Errno::ECHILD as i32 };
         Err(answer.first_chunk().map_or(killed, |answer| child::failure(*answer)))
     }
 
     /// The process that it is, and its program will be.
-    pub(crate) fn main(&self) -> &Main {
+    pub(crate) fn main(&self) -> &MainProcessId {
         &self.main
     }
 
     /// Lets it execute its program.
-    pub(crate) fn go(mut self) -> Result<Program, Failure> {
+    pub(crate) fn go(mut self) -> Result<MainProcess, SpawnError> {
         let mut answer = Vec::new();
         let allowed = self.leave.write_all(b"!");
         // Also of one that was not allowed to any more: it may have failed before.
         let told = self.failure.read_to_end(&mut answer);
         let failure = match (allowed.and(told), answer.first_chunk()) {
-            (Ok(_), None) => return Ok(Program { main: self.main, adopted: None }),
+            (Ok(_), None) => return Ok(MainProcess { main: self.main, adopted: None }),
             (_, Some(answer)) => child::failure(*answer),
             (Err(error), None) => error.into(),
         };
@@ -171,9 +171,9 @@ impl Pending {
     }
 }
 
-impl Program {
+impl MainProcess {
     /// Takes over a program that another shim started; nothing if it has ended.
-    pub(crate) fn adopt(main: &Main) -> io::Result<Option<Self>> {
+    pub(crate) fn adopt(main: &MainProcessId) -> io::Result<Option<Self>> {
         let process = match sys::pidfd_open(main.pid) {
             Ok(process) => process,
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(None),
@@ -184,7 +184,7 @@ impl Program {
         if !proc::is_alive(main) {
             return Ok(None);
         }
-        let mut program = Self { main: main.clone(), adopted: Some(Adopted { process, others: Vec::new() }) };
+        let mut program = Self { main: main.clone(), adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
         program.look_around();
         Ok(Some(program))
     }
@@ -194,24 +194,24 @@ impl Program {
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let process = sys::pidfd_open(pid).ok()?;
         let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
-        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
+        let main = MainProcessId { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
         if stat.ppid == getpid().as_raw() {
             return Some(Self { main, adopted: None });
         }
         // What was looked at is what the handle means, or the handle means nobody any more.
         sys::pidfd_kill(&process, 0).ok()?;
-        let mut program = Self { main, adopted: Some(Adopted { process, others: Vec::new() }) };
+        let mut program = Self { main, adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
         program.look_around();
         Some(program)
     }
 
     /// The main process.
-    pub(crate) fn main(&self) -> &Main {
+    pub(crate) fn main(&self) -> &MainProcessId {
         &self.main
     }
 
     /// Whether it is that process.
-    pub(crate) fn is_same(&self, main: &Main) -> bool {
+    pub(crate) fn is_same(&self, main: &MainProcessId) -> bool {
         (self.main.pid, self.main.start_ticks) == (main.pid, main.start_ticks)
     }
 
@@ -307,7 +307,7 @@ pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
 }
 
 /// How long a process has been up.
-pub(crate) fn up_for_ms(main: &Main) -> io::Result<u64> {
+pub(crate) fn up_for_ms(main: &MainProcessId) -> io::Result<u64> {
     let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(100);
     let uptime = std::fs::read_to_string("/proc/uptime")?;
     let (seconds, hundredths) = uptime

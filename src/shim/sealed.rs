@@ -1,7 +1,7 @@
-//! A copy in memory that nobody can change any more, not even root by `/proc/<pid>/exe`.
+//! An immutable copy in memory, which not even root can change by `/proc/<pid>/exe`.
 //!
-//! What is in a container could write to files that it reaches by a process that has just come in: to the file of the
-//! shim's program, which is the host's, and to what a command reads. So what goes in is such a copy.
+//! A container could write to files that it reaches through a process that has just entered: to the file of the
+//! shim's program, which is the host's, and to the input of a command. So what enters is such a copy.
 
 use std::{
     ffi::CStr,
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_and_stays_as_it_is() {
+    fn sealed_copy_runs_and_is_immutable() {
         let program = fs::read("/bin/true").unwrap();
         let mut copy = copy(c"true", &mut program.as_slice()).unwrap();
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());

@@ -1,4 +1,4 @@
-//! The shim's loop: waits for something to happen, lets [`Life`] say what follows, and does it.
+//! The shim's loop: waits for events, asks [`ProgramLife`] for actions, and performs them.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_shim::{Ended, Exit, Notified, Report, Request, State, files};
+use muster_shim::{
+    Notified, ProcessExit, ProgramEnd, ProgramState, ShimRequest, StartReport,
+    files::{self, StateFile},
+};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -17,14 +20,14 @@ use nix::{
 };
 
 use crate::{
-    body::Body,
-    life::{Input, Life, Step},
-    lines::Lines,
-    notify::{Notify, Word},
-    output::Outputs,
-    peer::{Gone, Peer},
-    program::{Program, now_ms},
-    sys::{self, Waited},
+    body::ProcessTree,
+    life::{LifeInput, LifeStep, ProgramLife},
+    lines::ChannelListener,
+    notify::{NotifyMessage, NotifySocket},
+    output::ProgramOutput,
+    peer::{AgentPeer, PeerGone},
+    program::{MainProcess, now_ms},
+    sys::{self, ReapedChild},
 };
 
 pub(crate) const SIGKILL: i32 = 9;
@@ -46,20 +49,20 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 
 /// A shim at work. Its folder is the working directory.
 #[derive(Debug)]
-pub(crate) struct Shim {
-    pub(crate) life: Life,
-    pub(crate) state: State,
+pub(crate) struct Supervisor {
+    pub(crate) life: ProgramLife,
+    pub(crate) state: ProgramState,
     /// The state is not what `state.json` says.
     pub(crate) unrecorded: bool,
     /// The state is not what the agent was told.
     pub(crate) untold: bool,
     /// `state.json` says that it is over, and so does the disk.
     pub(crate) closed: bool,
-    pub(crate) body: Body,
-    pub(crate) outputs: Outputs,
+    pub(crate) body: ProcessTree,
+    pub(crate) outputs: ProgramOutput,
     pub(crate) signals: SignalFd,
     pub(crate) listener: Option<UnixListener>,
-    pub(crate) agent: Option<Peer>,
+    pub(crate) agent: Option<AgentPeer>,
     pub(crate) began: Instant,
     /// Held for as long as a program may be started here.
     pub(crate) lock: Option<File>,
@@ -70,9 +73,9 @@ pub(crate) struct Shim {
     /// When memory was last given back.
     pub(crate) shrunk_at: Option<Instant>,
     /// Where the program speaks, if it does.
-    pub(crate) notify: Option<Notify>,
+    pub(crate) notify: Option<NotifySocket>,
     /// Where it speaks JSON lines, if it does that.
-    pub(crate) lines: Option<Lines>,
+    pub(crate) lines: Option<ChannelListener>,
     /// The program was told once that it is not heard in everything.
     pub(crate) complained: bool,
     /// When the agent is told what is not urgent.
@@ -85,7 +88,7 @@ pub(crate) struct Shim {
 
 /// What poll has found.
 #[derive(Debug, Default)]
-struct Ready {
+struct PollReady {
     signals: bool,
     main_ended: bool,
     connecting: bool,
@@ -94,11 +97,11 @@ struct Ready {
     lines: bool,
 }
 
-impl Shim {
+impl Supervisor {
     /// Serves until the program is over, and as long as output must be drained after that.
-    pub(crate) fn run(mut self, agent: Peer) {
+    pub(crate) fn run(mut self, agent: AgentPeer) {
         self.agent = Some(agent);
-        let report = if self.life.is_over() { Report::Over } else { Report::Started };
+        let report = if self.life.is_over() { StartReport::Over } else { StartReport::Started };
         self.tell(|agent, shim| agent.report(&report).and_then(|()| agent.state(&shim.state)));
         self.untold = false;
         while !self.is_done() {
@@ -123,7 +126,7 @@ impl Shim {
                 self.accept();
             }
             self.outputs.pump();
-            self.feed(Input::Tick);
+            self.feed(LifeInput::Tick);
             if self.tell_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
                 self.untold = true;
             }
@@ -134,7 +137,7 @@ impl Shim {
                 self.look_for_main();
             }
             if self.life.is_draining() && self.outputs.ended() {
-                self.feed(Input::OutputEnded);
+                self.feed(LifeInput::OutputEnded);
             }
             self.settle();
         }
@@ -146,7 +149,7 @@ impl Shim {
     }
 
     /// Sleeps until something happens or a time has come.
-    fn wait(&mut self) -> Ready {
+    fn wait(&mut self) -> PollReady {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
         let main = self.body.adopted().map(|(_, process)| readable(process.as_fd()));
@@ -160,7 +163,7 @@ impl Shim {
         let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
         let before = fds.len();
-        fds.extend(self.lines.iter().flat_map(Lines::watched));
+        fds.extend(self.lines.iter().flat_map(ChannelListener::watched));
         let of_lines = fds.len() - before;
         fds.extend(self.outputs.watched().map(readable));
         let timeout = self.timeout();
@@ -170,14 +173,14 @@ impl Shim {
         }
         if poll(&mut fds, timeout).is_err() {
             // Interrupted: whatever there was will be there the next time.
-            return Ready::default();
+            return PollReady::default();
         }
         let mut found = fds.iter().map(|fd| fd.any().unwrap_or(false));
         let signals = found.next().unwrap_or(false);
         let [main_ended, connecting, agent, speaking] =
             places.map(|place| place.is_some() && found.next().unwrap_or(false));
         let lines = found.take(of_lines).any(|ready| ready);
-        Ready { signals, main_ended, connecting, agent, speaking, lines }
+        PollReady { signals, main_ended, connecting, agent, speaking, lines }
     }
 
     fn timeout(&self) -> PollTimeout {
@@ -201,7 +204,7 @@ impl Shim {
             if signal.ssi_signo == Signal::SIGTERM as u32 {
                 self.quit = true;
                 let launch = self.life.launch();
-                self.feed(Input::Stop { signal: launch.stop_signal, grace_ms: launch.grace_ms });
+                self.feed(LifeInput::Stop { signal: launch.stop_signal, grace_ms: launch.grace_ms });
             }
         }
         self.reap();
@@ -209,7 +212,7 @@ impl Shim {
 
     /// Reaps every child that has ended; one of them may be the main process.
     fn reap(&mut self) {
-        while let Ok(Waited::Ended { pid, exit, core_dumped }) = sys::peek() {
+        while let Ok(ReapedChild::Ended { pid, exit, core_dumped }) = sys::peek() {
             let main = self.body.child().filter(|main| main.pid == pid).map(|main| main.started_ms);
             // Not reaped yet, it still keeps its number, and that of its group.
             let successor = main.and_then(|_| self.successor(pid, exit));
@@ -223,7 +226,7 @@ impl Shim {
             self.reaped_next(pid);
             match successor {
                 Some(program) => self.hand_over(program),
-                None if main.is_some() => self.main_ended(Ended { core_dumped, left_some, ..ended(exit, main) }),
+                None if main.is_some() => self.main_ended(ProgramEnd { core_dumped, left_some, ..ended(exit, main) }),
                 None => {}
             }
         }
@@ -232,15 +235,15 @@ impl Shim {
 
     fn adopted_ended(&mut self) {
         let Some((pid, started_ms)) = self.body.adopted().map(|(main, _)| (main.pid, main.started_ms)) else { return };
-        match self.successor(pid, Exit::Unknown) {
+        match self.successor(pid, ProcessExit::Unknown) {
             Some(program) => self.hand_over(program),
-            None => self.main_ended(ended(Exit::Unknown, Some(started_ms))),
+            None => self.main_ended(ended(ProcessExit::Unknown, Some(started_ms))),
         }
     }
 
     /// The process that takes the place of a main one that has ended, if the program goes to the background: the one that it
     /// names, at any time, or what is left of it while it comes up.
-    fn successor(&self, ended: i32, exit: Exit) -> Option<Program> {
+    fn successor(&self, ended: i32, exit: ProcessExit) -> Option<MainProcess> {
         if !self.life.may_fork() {
             return None;
         }
@@ -255,7 +258,7 @@ impl Shim {
 
     /// Another process is the main one from here on, and unless the program is to say which one is, it is up. That is recorded
     /// before anything else is done, so that a later shim finds it.
-    fn hand_over(&mut self, program: Program) {
+    fn hand_over(&mut self, program: MainProcess) {
         let main = program.main().clone();
         let is_up = self.pid_file().is_none_or(|path| self.body.named(path).is_some_and(|named| named.is_same(&main)));
         self.state.main = Some(main);
@@ -263,9 +266,9 @@ impl Shim {
         self.body.live(program);
         (self.unrecorded, self.untold) = (true, true);
         let _ = self.record(false);
-        self.feed(Input::Forked);
+        self.feed(LifeInput::Forked);
         if is_up {
-            self.feed(Input::Ready);
+            self.feed(LifeInput::Ready);
         }
         self.look_at_ms = (!self.life.is_ready()).then(|| self.now_ms() + LOOK_AGAIN_MS);
     }
@@ -284,7 +287,7 @@ impl Shim {
     }
 
     /// The main process has ended, as far as it was seen.
-    pub(crate) fn main_ended(&mut self, seen: Ended) {
+    pub(crate) fn main_ended(&mut self, seen: ProgramEnd) {
         let some_killed = self.body.main_ended();
         self.thaw();
         self.hang_up();
@@ -292,21 +295,21 @@ impl Shim {
         self.state.notified = Notified::default();
         self.state.main = None;
         let exit = seen.exit;
-        self.state.last = Some(Ended {
+        self.state.last = Some(ProgramEnd {
             timed_out: self.life.timed_out(),
             silent: self.life.was_silent(),
             start_timed_out: self.life.was_late_to_start(),
             stopped: self.asked_to_stop,
             // A program that coped with the loss of a process did not end of it.
-            oom_killed: some_killed && exit != Exit::Code(0),
+            oom_killed: some_killed && exit != ProcessExit::Code(0),
             ..seen
         });
         (self.unrecorded, self.untold) = (true, true);
-        self.feed(Input::MainEnded(exit));
+        self.feed(LifeInput::MainEnded(exit));
     }
 
     /// Lets life go on, with everything that follows at once.
-    pub(crate) fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: LifeInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for step in self.life.on(input, self.now_ms()) {
@@ -318,27 +321,27 @@ impl Shim {
         }
     }
 
-    fn perform(&mut self, step: Step) -> Option<Input> {
+    fn perform(&mut self, step: LifeStep) -> Option<LifeInput> {
         match step {
-            Step::Ask { signal, group } => {
+            LifeStep::Ask { signal, group } => {
                 self.thaw();
                 self.body.ask(signal, group);
                 None
             }
-            Step::KillAll => {
+            LifeStep::KillAll => {
                 self.thaw();
                 self.body.kill();
                 None
             }
-            Step::LookWhatIsLeft => self.body.is_gone().then_some(Input::NoneLeft),
-            Step::Start => self.start_again(),
-            Step::Drain => {
+            LifeStep::LookWhatIsLeft => self.body.is_gone().then_some(LifeInput::NoneLeft),
+            LifeStep::Start => self.start_again(),
+            LifeStep::Drain => {
                 // It could write, too.
                 self.dismiss_next();
                 self.outputs.drain();
-                self.outputs.ended().then_some(Input::OutputEnded)
+                self.outputs.ended().then_some(LifeInput::OutputEnded)
             }
-            Step::Finish => {
+            LifeStep::Finish => {
                 self.finish();
                 None
             }
@@ -347,23 +350,23 @@ impl Shim {
 
     fn look_what_is_left(&mut self) {
         if self.life.is_clearing() && self.body.is_gone() {
-            self.feed(Input::NoneLeft);
+            self.feed(LifeInput::NoneLeft);
         }
     }
 
     /// Starts it once more. One that cannot be started now, though it could before, has ended as a
     /// shell would say it.
-    fn start_again(&mut self) -> Option<Input> {
+    fn start_again(&mut self) -> Option<LifeInput> {
         self.state.restarts += 1;
         let failure = self.start().err()?;
         let code = if failure.errno == Errno::ENOENT as i32 { CODE_NOT_FOUND } else { CODE_NOT_EXECUTABLE };
         let program = self.life.launch().argv.first().cloned().unwrap_or_default();
         let why = Errno::from_raw(failure.errno).desc();
         self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
-        let exit = Exit::Code(code);
-        self.state.last = Some(Ended::new(exit, None, now_ms()));
+        let exit = ProcessExit::Code(code);
+        self.state.last = Some(ProgramEnd::new(exit, None, now_ms()));
         (self.unrecorded, self.untold) = (true, true);
-        Some(Input::MainEnded(exit))
+        Some(LifeInput::MainEnded(exit))
     }
 
     /// It is over: what was read is on the disk before the end is, and that before anybody is told.
@@ -417,11 +420,23 @@ impl Shim {
 
     fn accept(&mut self) {
         if let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept)
-            && let Some(agent) = Peer::accept(stream)
+            && let Some(agent) = AgentPeer::accept(stream)
         {
             self.state.dropped_bytes = self.outputs.dropped_bytes();
             self.agent = Some(agent);
+            self.mend();
             self.tell(|agent, shim| agent.state(&shim.state));
+        }
+    }
+
+    /// Sees to it that the files say what the agent is told. They may have been damaged since they were written, and if this shim
+    /// is killed they alone tell that a program runs.
+    fn mend(&mut self) {
+        // If this fails, they are as they were.
+        let _ = files::mend(folder(), self.life.launch(), &self.state.boot_id);
+        let recorded = files::read_state(folder());
+        if !matches!(recorded, Ok(StateFile::State(recorded)) if recorded == self.state) {
+            self.unrecorded = true;
         }
     }
 
@@ -429,62 +444,62 @@ impl Shim {
         let Some(agent) = &mut self.agent else { return };
         match agent.flush().and_then(|()| agent.receive()) {
             Ok(requests) => requests.into_iter().for_each(|request| self.answer(request)),
-            Err(Gone) => self.agent = None,
+            Err(PeerGone) => self.agent = None,
         }
     }
 
-    fn answer(&mut self, request: Request) {
+    fn answer(&mut self, request: ShimRequest) {
         match request {
-            Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
-            }
-            Request::Stop { signal, grace_ms } => {
+            ShimRequest::Stop { signal, .. } | ShimRequest::Signal { signal }
+                if !(1..=sys::signal_max()).contains(&signal) => {}
+            ShimRequest::Stop { signal, grace_ms } => {
                 self.asked_to_stop = true;
-                self.feed(Input::Stop { signal, grace_ms });
+                self.feed(LifeInput::Stop { signal, grace_ms });
             }
-            Request::Signal { signal } => {
+            ShimRequest::Signal { signal } => {
                 let delivered = self.body.signal(signal);
                 self.tell(|agent, _| agent.signalled(signal, delivered));
             }
-            Request::Freeze => self.freeze(),
-            Request::Thaw => self.thaw(),
-            Request::Say { id, line } => self.say(&id, &line),
-            Request::Playing { playing } => self.shall_play(playing),
+            ShimRequest::Freeze => self.freeze(),
+            ShimRequest::Thaw => self.thaw(),
+            ShimRequest::Say { id, line } => self.say(&id, &line),
+            ShimRequest::Playing { playing } => self.shall_play(playing),
         }
     }
 
     /// Takes in what the program says of itself.
     fn hear(&mut self) {
         for _ in 0..MESSAGES_MAX {
-            let Some((sender, words)) = self.notify.as_ref().and_then(Notify::receive) else { return };
+            let Some((sender, words)) = self.notify.as_ref().and_then(NotifySocket::receive) else { return };
             if self.body.is_part(sender) {
                 words.into_iter().for_each(|word| self.heard(word));
             }
         }
     }
 
-    pub(crate) fn heard(&mut self, word: Word) {
+    pub(crate) fn heard(&mut self, word: NotifyMessage) {
         let before = self.state.notified.clone();
         let notified = &mut self.state.notified;
         let input = match word {
-            Word::Ready => {
+            NotifyMessage::Ready => {
                 (notified.ready, notified.reloading) = (true, false);
-                Some(Input::Ready)
+                Some(LifeInput::Ready)
             }
-            Word::Alive => Some(Input::Alive),
-            Word::Unwell => Some(Input::Unwell),
-            Word::Reloading => {
+            NotifyMessage::Alive => Some(LifeInput::Alive),
+            NotifyMessage::Unwell => Some(LifeInput::Unwell),
+            NotifyMessage::Reloading => {
                 notified.reloading = true;
                 None
             }
-            Word::Stopping => {
+            NotifyMessage::Stopping => {
                 notified.stopping = true;
                 None
             }
-            Word::Status(status) => {
+            NotifyMessage::Status(status) => {
                 notified.status = (!status.is_empty()).then_some(status);
                 None
             }
-            Word::MainPid => {
+            NotifyMessage::MainPid => {
                 if !std::mem::replace(&mut self.complained, true) {
                     self.outputs.note("MAINPID is not taken: the process that was started is the main one");
                 }
@@ -515,21 +530,21 @@ impl Shim {
             return;
         }
         self.body.freeze();
-        self.life.on(Input::Frozen, self.now_ms());
+        self.life.on(LifeInput::Frozen, self.now_ms());
         self.untold = true;
     }
 
     fn thaw(&mut self) {
         if std::mem::take(&mut self.state.frozen) {
             self.body.thaw();
-            self.life.on(Input::Thawed, self.now_ms());
+            self.life.on(LifeInput::Thawed, self.now_ms());
             self.want_next();
             (self.unrecorded, self.untold) = (true, true);
         }
     }
 
     /// Says something to the agent, if there is one that listens.
-    pub(crate) fn tell(&mut self, say: impl FnOnce(&mut Peer, &Self) -> Result<(), Gone>) {
+    pub(crate) fn tell(&mut self, say: impl FnOnce(&mut AgentPeer, &Self) -> Result<(), PeerGone>) {
         if let Some(mut agent) = self.agent.take() {
             self.agent = say(&mut agent, self).is_ok().then_some(agent);
         }
@@ -537,8 +552,8 @@ impl Shim {
 }
 
 /// An end of the main process just now.
-pub(crate) fn ended(exit: Exit, started_ms: Option<i64>) -> Ended {
-    Ended::new(exit, started_ms, now_ms())
+pub(crate) fn ended(exit: ProcessExit, started_ms: Option<i64>) -> ProgramEnd {
+    ProgramEnd::new(exit, started_ms, now_ms())
 }
 
 /// Its folder.

@@ -1,12 +1,12 @@
-//! The system calls that neither std nor nix has in a safe form. Numbers of signals stay plain here,
-//! for nix does not know those of real time.
+//! System calls that neither std nor nix has in a safe form. Signals are plain numbers here,
+//! because nix does not know the real-time ones.
 
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use muster_shim::Exit;
+use muster_shim::ProcessExit;
 use nix::{
     errno::Errno,
     libc,
@@ -16,13 +16,13 @@ use nix::{
 
 /// What there is to reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
+pub(crate) enum ReapedChild {
     /// There are children, and all of them are alive.
     AllAlive,
     /// There are no children.
     NoChildren,
     /// This one has ended, and left a core file or not.
-    Ended { pid: i32, exit: Exit, core_dumped: bool },
+    Ended { pid: i32, exit: ProcessExit, core_dumped: bool },
 }
 
 /// Forks. The child may do whatever its parent may: the shim has one thread.
@@ -229,16 +229,16 @@ pub(crate) fn pidfd_kill(process: &OwnedFd, signal: i32) -> io::Result<()> {
 }
 
 /// Looks for a child that has ended and leaves it unreaped, so that its number stays taken.
-pub(crate) fn peek() -> io::Result<Waited> {
+pub(crate) fn peek() -> io::Result<ReapedChild> {
     wait(libc::P_ALL, 0, WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT)
 }
 
 /// Reaps a child that has ended, or is about to.
-pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
+pub(crate) fn reap(pid: i32) -> io::Result<ReapedChild> {
     wait(libc::P_PID, pid.unsigned_abs(), WaitPidFlag::empty())
 }
 
-fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<Waited> {
+fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<ReapedChild> {
     // SAFETY: zeros are a valid siginfo_t, which the call fills in.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let flags = (flags | WaitPidFlag::WEXITED).bits();
@@ -246,7 +246,7 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<
         // SAFETY: `info` lives for the whole call.
         match check(unsafe { libc::waitid(kind, id, &raw mut info, flags) }.into()) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Waited::NoChildren),
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(ReapedChild::NoChildren),
             Err(error) => return Err(error),
             Ok(_) => break,
         }
@@ -254,9 +254,9 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<
     // SAFETY: these fields are valid after waitid; with WNOHANG and nothing to tell they are still zero.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     Ok(match info.si_code {
-        _ if pid == 0 => Waited::AllAlive,
-        libc::CLD_EXITED => Waited::Ended { pid, exit: Exit::Code(status), core_dumped: false },
-        code => Waited::Ended { pid, exit: Exit::Signal(status), core_dumped: code == libc::CLD_DUMPED },
+        _ if pid == 0 => ReapedChild::AllAlive,
+        libc::CLD_EXITED => ReapedChild::Ended { pid, exit: ProcessExit::Code(status), core_dumped: false },
+        code => ReapedChild::Ended { pid, exit: ProcessExit::Signal(status), core_dumped: code == libc::CLD_DUMPED },
     })
 }
 

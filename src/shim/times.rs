@@ -1,14 +1,14 @@
-//! When what stands in a log was written. The log's own bytes stay as the program wrote them: the times of `log` are in
+//! The times at which a log was written. The log's own bytes stay as the program wrote them: the times of `log` are in
 //! `times`, those of `log.1` in `times.1`, and so on.
 //!
-//! Such a file is a sequence of records, each of which says that what comes from a byte of the log on was written at a
-//! time. A *mark* says so by itself: two bytes `00 54`, then in 8 bytes each, the least first, the inode of the log, the
-//! byte, and the time in milliseconds since 1970. A *step* says how many bytes after the record before it (never none),
-//! and how many milliseconds later, signed; both as LEB128, the latter in zigzag order. So a line takes a few bytes,
-//! and what is written within a millisecond one record.
+//! Such a file is a sequence of records, each of which gives the time at which the bytes from one position of the log on were
+//! written. A *mark* is absolute: two bytes `00 54`, then in 8 little-endian bytes each the inode of the log, the
+//! position, and the time in milliseconds since 1970. A *step* is relative to the record before it: the number of bytes (never zero)
+//! and of milliseconds, signed; both as LEB128, the latter in zigzag order. So a line takes a few bytes,
+//! and everything written within a millisecond one record.
 //!
 //! The inode tells which log a file of times belongs to, whatever both are called by now: they are renamed one after the
-//! other. A file of times may end within a record, or have zeros where a power cut took something.
+//! other. A file of times may end within a record, or have zeros after a power cut.
 
 /// Begins a mark. A step never begins with its first byte.
 const MARK: [u8; 2] = [0, b'T'];
@@ -41,12 +41,12 @@ pub fn inode_of(beginning: &[u8]) -> Option<u64> {
 
 /// The times of one file of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct LogTimes {
     /// From which byte on what was written when, in the order of bytes.
     records: Vec<(u64, i64)>,
 }
 
-impl Times {
+impl LogTimes {
     /// Reads times; nothing if they are those of another log. What cannot be read is left out.
     #[must_use]
     pub fn of(inode: u64, mut bytes: &[u8]) -> Option<Self> {
@@ -168,12 +168,12 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let records = [(0, 1_795_000_000_000), (1, 1_795_000_000_001), (200, 1_794_000_000_000), (9_000_000, 1)];
         let bytes = written(&records);
-        let times = Times::of(7, &bytes).unwrap();
+        let times = LogTimes::of(7, &bytes).unwrap();
         assert_eq!(times.records, records);
-        assert_eq!(Times::of(8, &bytes), None);
+        assert_eq!(LogTimes::of(8, &bytes), None);
         // Cut anywhere it has what was whole.
         for cut in MARK_BYTES..bytes.len() {
-            let times = Times::of(7, &bytes[..cut]).unwrap();
+            let times = LogTimes::of(7, &bytes[..cut]).unwrap();
             assert_eq!(times.records, records[..times.records.len()], "{cut}");
         }
         assert!(bytes.len() < MARK_BYTES + 3 * STEP_MAX_BYTES);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn time_of_a_byte_is_that_of_the_record_before_it() {
-        let times = Times::of(7, &written(&[(10, 100), (20, 200)])).unwrap();
+        let times = LogTimes::of(7, &written(&[(10, 100), (20, 200)])).unwrap();
         let at: Vec<Option<i64>> = [0, 9, 10, 19, 20, 1_000].map(|at| times.at(at)).into();
         assert_eq!(at, [None, None, Some(100), Some(100), Some(200), Some(200)]);
     }
@@ -192,12 +192,12 @@ mod tests {
         bytes.extend([0; 11]);
         mark(&mut bytes, 7, 60, 500);
         step(&mut bytes, 5, 1);
-        assert_eq!(Times::of(7, &bytes).unwrap().records, [(0, 100), (50, 110), (60, 500), (65, 501)]);
+        assert_eq!(LogTimes::of(7, &bytes).unwrap().records, [(0, 100), (50, 110), (60, 500), (65, 501)]);
     }
 
     #[test]
     fn range_has_all_that_was_written_within() {
-        let times = Times::of(7, &written(&[(10, 100), (20, 200), (30, 300), (40, 150)])).unwrap();
+        let times = LogTimes::of(7, &written(&[(10, 100), (20, 200), (30, 300), (40, 150)])).unwrap();
         for (since, until, wanted) in [
             (None, None, (0, None)),
             (Some(100), None, (10, None)),
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_ends_nothing_but_the_reading() {
+    fn invalid_record_ends_reading_without_error() {
         for bytes in [&b""[..], b"\0T", b"no times at all, but a text", &[0; 100], &[0xff; 100]] {
-            assert_eq!(Times::of(7, bytes), None);
+            assert_eq!(LogTimes::of(7, bytes), None);
         }
         let mut bytes = written(&[(0, 100)]);
         bytes.extend([0xff; 30]);
-        assert_eq!(Times::of(7, &bytes).unwrap().records, [(0, 100)]);
+        assert_eq!(LogTimes::of(7, &bytes).unwrap().records, [(0, 100)]);
     }
 }

@@ -1,5 +1,5 @@
-//! Simulated hosts become members as any host does: each with a key, a token and a certificate of its own, over HTTPS.
-//! They are kept, so that a later start needs none of it.
+//! Joins simulated hosts to the fleet as any host: each with a key, a token and a certificate of its own, over HTTPS.
+//! These are kept, so that a later start needs none of it.
 
 use std::{
     collections::BTreeSet,
@@ -8,6 +8,12 @@ use std::{
     sync::Arc,
 };
 
+use muster_agent::join::{self, JoinClient, JoinError, Joiner, MemberIdentity};
+use muster_base::{
+    clock,
+    failure::{Failure, FailureContext as _, FailureKind, with_causes},
+    files,
+};
 use muster_topics::{
     Millis,
     heartbeat::Facts,
@@ -18,14 +24,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    hostname,
-    store::{Life, Number, Row, Store},
-};
-use crate::{
-    agent::join::{self, Door, Identity, JoinError, Joiner},
-    clock,
-    failure::{Context as _, Failure, Kind, with_causes},
-    files,
+    hostname::hostname,
+    store::{HostLife, Number, SimulatedHostRow, Store},
 };
 
 /// Hosts that join at the same time. The console makes one a millisecond or two, so these keep it busy.
@@ -38,14 +38,14 @@ const GOOD_FOR_MS: Millis = 24 * 3_600_000;
 const TELL_EVERY: usize = 500;
 
 /// The hosts that have to join: those that are not kept, and those whose certificate ends.
-pub(super) fn missing(count: Number, rows: &[Row], membership: Option<&Membership>) -> Vec<Number> {
+pub(super) fn missing(count: Number, rows: &[SimulatedHostRow], membership: Option<&Membership>) -> Vec<Number> {
     let Some(membership) = membership else { return (0..count).collect() };
     let good: BTreeSet<Number> =
         rows.iter().filter(|row| is_good(row, membership, clock::now_ms())).map(|row| row.n).collect();
     (0..count).filter(|n| !good.contains(n)).collect()
 }
 
-fn is_good(row: &Row, membership: &Membership, now_ms: Millis) -> bool {
+fn is_good(row: &SimulatedHostRow, membership: &Membership, now_ms: Millis) -> bool {
     row.identity(membership).validity_ms().is_ok_and(|(_, ends_ms)| ends_ms > now_ms + GOOD_FOR_MS)
 }
 
@@ -67,22 +67,22 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     lines
         .map(|(index, line)| {
             line.parse()
-                .map_err(|error| Failure::new(Kind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
+                .map_err(|error| Failure::new(FailureKind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
         })
         .collect()
 }
 
 /// What joining needs.
-pub(super) struct Joining<'a> {
+pub(super) struct JoinInputs<'a> {
     pub(super) store: &'a Store,
     /// Those that are kept already, which keep their ids.
-    pub(super) rows: &'a [Row],
+    pub(super) rows: &'a [SimulatedHostRow],
     pub(super) membership: Option<Membership>,
     pub(super) facts: Facts,
     pub(super) shutdown: &'a CancellationToken,
 }
 
-impl Joining<'_> {
+impl JoinInputs<'_> {
     /// Has these hosts join, each with a token, and keeps them.
     pub(super) async fn join(
         self,
@@ -94,11 +94,14 @@ impl Joining<'_> {
         if let Some(membership) = &self.membership {
             let ours = join::fingerprint(&membership.authority).map_err(|error| failure(&error))?;
             if ours != first.authority {
-                return Err(Failure::new(Kind::Refused, "the hosts in this folder are members of another fleet")
-                    .hint("choose another folder with --data DIR"));
+                return Err(Failure::new(
+                    FailureKind::Refused,
+                    "the hosts in this folder are members of another fleet",
+                )
+                .hint("choose another folder with --data DIR"));
             }
         }
-        let door = Arc::new(Door::new(first).map_err(|error| failure(&error))?);
+        let door = Arc::new(JoinClient::new(first).map_err(|error| failure(&error))?);
         let mut work: Vec<(HostId, Number, JoinToken)> =
             missing.iter().zip(tokens).rev().map(|(n, token)| (self.id(*n), *n, token)).collect();
         let mut joining = JoinSet::new();
@@ -134,13 +137,13 @@ impl Joining<'_> {
         self.rows.iter().find(|row| row.n == n).map_or_else(HostId::random, |row| row.id)
     }
 
-    async fn keep(&self, joined: Vec<(Number, Identity)>) -> Result<(), Failure> {
+    async fn keep(&self, joined: Vec<(Number, MemberIdentity)>) -> Result<(), Failure> {
         let Some((_, first)) = joined.first() else { return Ok(()) };
         self.store.set_membership(&first.membership).await.trying("the simulation's store")?;
         let created_ms = clock::now_ms();
         // As an agent's: later than every life that a lost store may have had.
-        let life = Life { epoch: u64::try_from(created_ms / 1000).unwrap_or_default(), instances: Vec::new() };
-        let row = |(n, identity): (Number, Identity)| Row {
+        let life = HostLife { epoch: u64::try_from(created_ms / 1000).unwrap_or_default(), instances: Vec::new() };
+        let row = |(n, identity): (Number, MemberIdentity)| SimulatedHostRow {
             n,
             id: identity.membership.host,
             certificate: identity.membership.certificate,
@@ -148,16 +151,16 @@ impl Joining<'_> {
             created_ms,
             life: life.clone(),
         };
-        let rows: Vec<Row> = joined.into_iter().map(row).collect();
+        let rows: Vec<SimulatedHostRow> = joined.into_iter().map(row).collect();
         self.store.put_hosts(&rows).await.trying("the simulation's store")
     }
 }
 
 fn failure(error: &JoinError) -> Failure {
     let kind = match error {
-        JoinError::Refused { .. } | JoinError::Stranger { .. } => Kind::Refused,
-        JoinError::Unreachable { .. } => Kind::Unreachable,
-        _ => Kind::Failed,
+        JoinError::Refused { .. } | JoinError::Stranger { .. } => FailureKind::Refused,
+        JoinError::Unreachable { .. } => FailureKind::Unreachable,
+        _ => FailureKind::Failed,
     };
     Failure::told(kind, with_causes(error))
 }
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(read_tokens(&path).unwrap(), [token.clone(), token.clone()]);
         fs::write(&path, format!("{token}\nnonsense\n")).unwrap();
         let error = read_tokens(&path).unwrap_err();
-        assert!(error.kind == Kind::Usage && error.message.unwrap().contains("number 2"));
+        assert!(error.kind == FailureKind::Usage && error.message.unwrap().contains("number 2"));
         assert!(read_tokens(&folder.path().join("none")).is_err());
     }
 

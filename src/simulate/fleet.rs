@@ -1,32 +1,30 @@
-//! Simulated hosts, life after life: each connects in its turn, leaves and comes back if hosts are to, and says goodbye
-//! when the simulation ends.
+//! Runs simulated hosts: connects them one after another, has them leave and return if configured, and say goodbye
+//! at the end.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use muster_agent::{
+    config::Config,
+    join::MemberIdentity,
+    link::{ClientIdentity, LinkTask},
+    publisher::Publisher,
+};
+use muster_base::chance;
+use muster_rules::{heartbeat::HeartbeatSchedule, presence, time::KnownTime};
 use muster_topics::{Millis, heartbeat::HostState, join::Membership};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    host::{Host, Leave, Manner, Parts},
-    hostname,
-    measure::Measures,
-    store::{Left, Life, Outbox, Row, Unfinished},
-    tally::Tally,
-    writer::Journal,
-};
-use crate::{
-    agent::{
-        config::Config,
-        join::Identity,
-        link::{Link, Me},
-        voice::Voice,
-    },
-    chance,
-    rules::{heartbeat::Beats, presence, time::KnownTime},
+    host::{Behaviour, HostParts, LifeEnd, SimulatedHost},
+    hostname::hostname,
+    measure::HostMetrics,
+    store::{HostLife, InterruptedCommand, LeftMessages, Outbox, SimulatedHostRow},
+    tally::FleetCounters,
+    writer::JournalWriter,
 };
 
 /// How long a host that has left stays away at most.
@@ -37,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(20);
 
 /// How hosts come and go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Course {
+pub(super) struct FleetPlan {
     /// Over how long the first connections are spread.
     pub(super) ramp: Duration,
     /// The share of hosts that leave in a minute, in `0..=1`.
@@ -45,23 +43,23 @@ pub(super) struct Course {
 }
 
 /// What all hosts have in common.
-pub(super) struct Common {
+pub(super) struct FleetContext {
     pub(super) membership: Membership,
-    pub(super) journal: Journal,
-    pub(super) manner: Arc<Manner>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) course: Course,
+    pub(super) journal: JournalWriter,
+    pub(super) manner: Arc<Behaviour>,
+    pub(super) tally: Arc<FleetCounters>,
+    pub(super) course: FleetPlan,
 }
 
 /// A running fleet.
-pub(super) struct Fleet {
+pub(super) struct SimulatedFleet {
     stop: CancellationToken,
     hosts: JoinSet<()>,
 }
 
-impl Fleet {
+impl SimulatedFleet {
     /// Starts all hosts, each in its turn. `left` is what the last run left.
-    pub(super) fn start(common: Common, rows: Vec<Row>, mut left: Left) -> Self {
+    pub(super) fn start(common: FleetContext, rows: Vec<SimulatedHostRow>, mut left: LeftMessages) -> Self {
         let (common, stop) = (Arc::new(common), CancellationToken::new());
         let mut hosts = JoinSet::new();
         let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);
@@ -69,7 +67,7 @@ impl Fleet {
             let begin = common.course.ramp * index / count;
             let unfinished = left.unfinished.remove(&row.n).unwrap_or_default();
             let outbox = left.outboxes.remove(&row.n).unwrap_or_default();
-            let keeper = Keeper {
+            let keeper = HostRunner {
                 identity: Arc::new(row.identity(&common.membership)),
                 common: Arc::clone(&common),
                 row,
@@ -93,17 +91,17 @@ impl Fleet {
 }
 
 /// One host through all its lives.
-struct Keeper {
-    common: Arc<Common>,
-    row: Row,
-    identity: Arc<Identity>,
+struct HostRunner {
+    common: Arc<FleetContext>,
+    row: SimulatedHostRow,
+    identity: Arc<MemberIdentity>,
     outbox: Outbox,
     signed_ms: Millis,
     stop: CancellationToken,
 }
 
-impl Keeper {
-    async fn keep(self, begin: Duration, mut unfinished: Vec<Unfinished>) {
+impl HostRunner {
+    async fn keep(self, begin: Duration, mut unfinished: Vec<InterruptedCommand>) {
         let mut life = self.row.life.clone();
         if self.sleep(begin).await {
             return;
@@ -132,11 +130,11 @@ impl Keeper {
         }
     }
 
-    async fn live(&self, life: &Life, unfinished: Vec<Unfinished>) -> Vec<Unfinished> {
+    async fn live(&self, life: &HostLife, unfinished: Vec<InterruptedCommand>) -> Vec<InterruptedCommand> {
         // As agents have it by default.
         let config = Config::default();
         let mut instances = life.instances.iter().copied();
-        let me = Me {
+        let me = ClientIdentity {
             goes_back: true,
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
@@ -149,15 +147,15 @@ impl Keeper {
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
         let (groups, groups_watch) = watch::channel(self.common.manner.state.labels.keys().cloned().collect());
-        let link = Link::start_metered(me.clone(), groups_watch, identity, meter, shutdown);
+        let link = LinkTask::start_metered(me.clone(), groups_watch, identity, meter, shutdown);
         let (series, name) = (self.common.manner.series, hostname(self.row.n));
-        let measures = (series > 0).then(|| Measures::new(series, self.row.id, &name, life.epoch));
-        let beats = Beats::new(life.epoch, config.heartbeat.periods(), self.state());
-        let host = Host::new(Parts {
+        let measures = (series > 0).then(|| HostMetrics::new(series, self.row.id, &name, life.epoch));
+        let beats = HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), self.state());
+        let host = SimulatedHost::new(HostParts {
             n: self.row.n,
-            voice: Voice::new(me.clone(), self.outbox.clone(), beats),
+            publisher: Publisher::new(me.clone(), self.outbox.clone(), beats),
             me,
-            former: instances.map(|instance| presence::Life { instance, is_newcomer: false }).collect(),
+            former: instances.map(|instance| presence::StoreLife { instance, is_newcomer: false }).collect(),
             identity: Arc::clone(&self.identity),
             created_ms: self.row.created_ms,
             time: KnownTime::new(self.signed_ms).with_way_back(),
@@ -173,11 +171,11 @@ impl Keeper {
     }
 
     /// When and how this life ends.
-    async fn leave(&self) -> Leave {
+    async fn leave(&self) -> LifeEnd {
         let time = time_of_life(self.common.course.churn, chance::random());
         tokio::select! {
-            () = self.stop.cancelled() => Leave::InOrder,
-            () = tokio::time::sleep(time) => if chance::random() < 0.5 { Leave::InOrder } else { Leave::Broken },
+            () = self.stop.cancelled() => LifeEnd::InOrder,
+            () = tokio::time::sleep(time) => if chance::random() < 0.5 { LifeEnd::InOrder } else { LifeEnd::Broken },
         }
     }
 

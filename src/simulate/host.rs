@@ -1,8 +1,8 @@
-//! One life of a simulated host: the loop of an agent, with an agent's own link, voice, signature check and rules, over a
-//! store that it shares with others. What it is told to run it pretends to.
+//! One life of a simulated host: an agent's loop, with an agent's own link, publisher, signature check and rules, over a
+//! store that it shares with others. It pretends to run programs.
 //!
-//! **Invariant: record, then act**, as an agent has it: a command is in the journal before the broker hears that it
-//! arrived and before it takes effect; its answer is stored before it is said. ([`super::road`] does that.)
+//! **Invariant: record, then act**, as in an agent: a command is in the journal before it is acknowledged to the broker
+//! and before it has any effect; its outcome is stored before it is published. ([`super::command_handler`] does that.)
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -11,6 +11,18 @@ use std::{
     time::Duration,
 };
 
+use muster_agent::{
+    join::MemberIdentity,
+    link::{ClientIdentity, ConnectionHandle, InboundMessage, LinkEvent, LinkTask},
+    publisher::Publisher,
+};
+use muster_base::clock;
+use muster_rules::{
+    authorise::LocalPolicy,
+    presence::{PresenceVerdict, StoreLife},
+    receive::RefreshHistory,
+    time::KnownTime,
+};
 use muster_topics::{
     Millis, V1,
     ack::Numbered,
@@ -25,24 +37,10 @@ use tokio::{sync::watch, time::Instant};
 use uuid::Uuid;
 
 use super::{
-    measure::{Batch, Measures},
-    store::{Number, Outbox, Unfinished},
-    tally::Tally,
-    writer::Journal,
-};
-use crate::{
-    agent::{
-        join::Identity,
-        link::{Connection, Link, LinkEvent, Me, Message},
-        voice::Voice,
-    },
-    clock,
-    rules::{
-        authorise::Policy,
-        presence::{Life, Verdict},
-        receive::Refreshes,
-        time::KnownTime,
-    },
+    measure::{HostMetrics, PackedBatch},
+    store::{InterruptedCommand, Number, Outbox},
+    tally::FleetCounters,
+    writer::JournalWriter,
 };
 
 /// As an agent: messages that are held back while it is not clear whether this host may work.
@@ -54,7 +52,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How hosts pretend.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
+pub(super) struct Behaviour {
     /// How long a program takes.
     pub(super) takes_ms: Millis,
     /// The share of commands that fail, in `0..=1`.
@@ -63,7 +61,7 @@ pub(super) struct Manner {
     pub(super) series: u32,
     /// What all hosts carry, and forbid, and run as.
     pub(super) realms: BTreeSet<Name>,
-    pub(super) policy: Policy,
+    pub(super) policy: LocalPolicy,
     pub(super) user: String,
     /// What each says of itself, but for its name.
     pub(super) state: HostState,
@@ -71,7 +69,7 @@ pub(super) struct Manner {
 
 /// How a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum LifeEnd {
     /// With a goodbye, as an agent that is stopped.
     InOrder,
     /// Without a word, as one whose power fails: its last will is spoken.
@@ -79,20 +77,20 @@ pub(super) enum Leave {
 }
 
 /// What a host is made of.
-pub(super) struct Parts {
+pub(super) struct HostParts {
     pub(super) n: Number,
-    pub(super) me: Me,
-    pub(super) former: Vec<Life>,
-    pub(super) identity: Arc<Identity>,
+    pub(super) me: ClientIdentity,
+    pub(super) former: Vec<StoreLife>,
+    pub(super) identity: Arc<MemberIdentity>,
     pub(super) created_ms: Millis,
     pub(super) time: KnownTime,
-    pub(super) voice: Voice<Outbox>,
+    pub(super) publisher: Publisher<Outbox>,
     pub(super) outbox: Outbox,
-    pub(super) journal: Journal,
-    pub(super) manner: Arc<Manner>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) journal: JournalWriter,
+    pub(super) manner: Arc<Behaviour>,
+    pub(super) tally: Arc<FleetCounters>,
     /// Nothing if it measures nothing.
-    pub(super) measures: Option<Measures>,
+    pub(super) measures: Option<HostMetrics>,
     /// What it says of itself in this life.
     pub(super) state: HostState,
     /// The names of its labels, which the link follows.
@@ -101,7 +99,7 @@ pub(super) struct Parts {
 
 /// A command that takes its time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Running {
+pub(super) struct PretendedCommand {
     pub(super) since_ms: Millis,
     pub(super) end_ms: Millis,
     pub(super) received_ms: Millis,
@@ -111,28 +109,28 @@ pub(super) struct Running {
 }
 
 /// See the module.
-pub(super) struct Host {
-    pub(super) parts: Parts,
-    pub(super) running: BTreeMap<CommandId, Running>,
-    pub(super) refreshes: Refreshes,
+pub(super) struct SimulatedHost {
+    pub(super) parts: HostParts,
+    pub(super) running: BTreeMap<CommandId, PretendedCommand>,
+    pub(super) refreshes: RefreshHistory,
     pub(super) refresh_due_ms: Option<Millis>,
-    held: VecDeque<Message>,
+    held: VecDeque<InboundMessage>,
     sole: bool,
     began: Instant,
 }
 
 /// The writer has ended: so does everything.
 #[derive(Debug)]
-pub(super) struct Ended;
+pub(super) struct WriterEnded;
 
-pub(super) type Done = Result<(), Ended>;
+pub(super) type WriteResult = Result<(), WriterEnded>;
 
-impl Host {
-    pub(super) fn new(parts: Parts) -> Self {
+impl SimulatedHost {
+    pub(super) fn new(parts: HostParts) -> Self {
         Self {
             parts,
             running: BTreeMap::new(),
-            refreshes: Refreshes::default(),
+            refreshes: RefreshHistory::default(),
             refresh_due_ms: None,
             held: VecDeque::new(),
             sole: false,
@@ -153,10 +151,10 @@ impl Host {
     /// Lives until `leave` says how to end. `unfinished` is what an earlier life left; gives what this one leaves.
     pub(super) async fn run(
         mut self,
-        mut link: Link,
-        unfinished: Vec<Unfinished>,
-        leave: impl Future<Output = Leave>,
-    ) -> Vec<Unfinished> {
+        mut link: LinkTask,
+        unfinished: Vec<InterruptedCommand>,
+        leave: impl Future<Output = LifeEnd>,
+    ) -> Vec<InterruptedCommand> {
         tokio::pin!(leave);
         self.resume(unfinished);
         let how = loop {
@@ -166,26 +164,29 @@ impl Host {
                 how = &mut leave => break how,
                 event = link.events.recv() => match event {
                     Some(event) => self.link_event(event, &link).await,
-                    None => break Leave::Broken,
+                    None => break LifeEnd::Broken,
                 },
                 () = until(deadline) => self.on_time(&link).await,
             };
             let now_ms = self.now_ms();
             // An outbox in memory has no errors.
-            if done.is_err() || self.parts.voice.pump(now_ms).await.is_err() {
-                break Leave::Broken;
+            if done.is_err() || self.parts.publisher.pump(now_ms).await.is_err() {
+                break LifeEnd::Broken;
             }
         };
         if self.sole {
             self.parts.tally.online.fetch_sub(1, Ordering::Relaxed);
         }
-        if how == Leave::InOrder {
-            let last = self.parts.measures.as_mut().and_then(Measures::flush);
+        if how == LifeEnd::InOrder {
+            let last = self.parts.measures.as_mut().and_then(HostMetrics::flush);
             self.measured(last);
             self.farewell(&mut link).await;
         }
-        let left =
-            |(id, one): (CommandId, Running)| Unfinished { id, received_ms: one.received_ms, late_ms: one.late_ms };
+        let left = |(id, one): (CommandId, PretendedCommand)| InterruptedCommand {
+            id,
+            received_ms: one.received_ms,
+            late_ms: one.late_ms,
+        };
         self.running.into_iter().map(left).collect()
     }
 
@@ -194,18 +195,18 @@ impl Host {
             .running
             .values()
             .map(|one| if one.told { one.end_ms } else { one.end_ms.min(one.since_ms + QUIET_MS) });
-        let measures = self.parts.measures.as_ref().map(Measures::next_ms);
-        let due = [self.refresh_due_ms, self.parts.voice.next_ms(self.now_ms()), running.min(), measures];
+        let measures = self.parts.measures.as_ref().map(HostMetrics::next_ms);
+        let due = [self.refresh_due_ms, self.parts.publisher.next_ms(self.now_ms()), running.min(), measures];
         let due_ms = due.into_iter().flatten().min()?;
         // A timer's grain is a millisecond: a little later is never too early.
         Some(self.began + Duration::from_millis(due_ms.max(0).unsigned_abs()) + Duration::from_millis(1))
     }
 
-    async fn link_event(&mut self, event: LinkEvent, link: &Link) -> Done {
+    async fn link_event(&mut self, event: LinkEvent, link: &LinkTask) -> WriteResult {
         match event {
             LinkEvent::Up(connection) => {
                 let now_ms = self.now_ms();
-                self.parts.voice.up(connection, self.parts.former.clone(), now_ms);
+                self.parts.publisher.up(connection, self.parts.former.clone(), now_ms);
                 Ok(())
             }
             LinkEvent::Down => {
@@ -217,23 +218,23 @@ impl Host {
     }
 
     fn down(&mut self) {
-        self.parts.voice.down();
+        self.parts.publisher.down();
         self.held.clear();
         if std::mem::take(&mut self.sole) {
             self.parts.tally.online.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    async fn message(&mut self, mut message: Message, link: &Link) -> Done {
+    async fn message(&mut self, mut message: InboundMessage, link: &LinkTask) -> WriteResult {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
-            let verdict = self.parts.voice.heard_presence(message.payload(), now_ms);
-            self.parts.voice.done(message);
+            let verdict = self.parts.publisher.heard_presence(message.payload(), now_ms);
+            self.parts.publisher.done(message);
             return self.stand(verdict, link).await;
         }
-        if !self.parts.voice.is_sole() || !self.held.is_empty() {
+        if !self.parts.publisher.is_sole() || !self.held.is_empty() {
             if self.held.len() < HELD_MAX {
-                self.parts.voice.held(&mut message);
+                self.parts.publisher.held(&mut message);
                 self.held.push_back(message);
             }
             return Ok(());
@@ -241,18 +242,18 @@ impl Host {
         self.order(message).await
     }
 
-    async fn stand(&mut self, verdict: Verdict, link: &Link) -> Done {
+    async fn stand(&mut self, verdict: PresenceVerdict, link: &LinkTask) -> WriteResult {
         match verdict {
-            Verdict::Ignore | Verdict::Assert => {}
-            Verdict::Claim => self.held.iter_mut().for_each(|message| self.parts.voice.held(message)),
-            Verdict::Withdraw => {
+            PresenceVerdict::Ignore | PresenceVerdict::Assert => {}
+            PresenceVerdict::Claim => self.held.iter_mut().for_each(|message| self.parts.publisher.held(message)),
+            PresenceVerdict::Withdraw => {
                 tracing::error!(host.id = %self.parts.me.host, "duplicate: another simulation has this host");
                 link.withdraw();
                 self.down();
             }
-            Verdict::Settled => {
+            PresenceVerdict::Settled => {
                 let now_ms = self.now_ms();
-                self.parts.voice.begin(now_ms);
+                self.parts.publisher.begin(now_ms);
                 self.sole = true;
                 self.parts.tally.online.fetch_add(1, Ordering::Relaxed);
                 while let Some(message) = self.held.pop_front() {
@@ -263,11 +264,11 @@ impl Host {
         Ok(())
     }
 
-    async fn on_time(&mut self, link: &Link) -> Done {
+    async fn on_time(&mut self, link: &LinkTask) -> WriteResult {
         let now_ms = self.now_ms();
         if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
             self.refresh_due_ms = None;
-            self.parts.voice.refresh(now_ms);
+            self.parts.publisher.refresh(now_ms);
         }
         self.tell_slow(now_ms);
         let batch = self.parts.measures.as_mut().and_then(|measures| measures.on_time(now_ms, clock::now_ms()));
@@ -278,12 +279,12 @@ impl Host {
             let status = if is_late { Status::TimedOut } else { Status::exited(self.exit(id)) };
             self.finish(id, status, Some(one.received_ms)).await?;
         }
-        let verdict = self.parts.voice.tick(now_ms);
+        let verdict = self.parts.publisher.tick(now_ms);
         self.stand(verdict, link).await
     }
 
-    /// Puts a batch where the voice finds it.
-    fn measured(&mut self, batch: Option<(Numbered, Batch)>) {
+    /// Puts a batch where the publisher finds it.
+    fn measured(&mut self, batch: Option<(Numbered, PackedBatch)>) {
         let Some((id, batch)) = batch else { return };
         let tally = &self.parts.tally;
         tally.batches.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +293,7 @@ impl Host {
             tally.batches_given_up.fetch_add(1, Ordering::Relaxed);
             tally.values_given_up.fetch_add(values, Ordering::Relaxed);
         }
-        self.parts.voice.metrics_stored();
+        self.parts.publisher.metrics_stored();
     }
 
     fn tell_slow(&mut self, now_ms: Millis) {
@@ -300,14 +301,14 @@ impl Host {
             if !one.told && now_ms >= one.since_ms + QUIET_MS {
                 one.told = true;
                 let at_ms = clock::now_ms();
-                self.parts.voice.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
+                self.parts.publisher.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
             }
         }
     }
 
     /// Says goodbye and waits, a little, until the broker has heard it.
-    async fn farewell(&mut self, link: &mut Link) {
-        let Some(connection) = self.parts.voice.farewell() else { return };
+    async fn farewell(&mut self, link: &mut LinkTask) {
+        let Some(connection) = self.parts.publisher.farewell() else { return };
         let heard = async {
             while let Some(event) = link.events.recv().await {
                 match event {
@@ -323,13 +324,13 @@ impl Host {
     }
 }
 
-fn disconnect(connection: &Connection) {
+fn disconnect(connection: &ConnectionHandle) {
     // Full or gone: then the last will says what was said already.
     let _ = connection.disconnect();
 }
 
 /// Whether this is the last word of a host.
-fn is_echo(message: &Message, instance: Uuid) -> bool {
+fn is_echo(message: &InboundMessage, instance: Uuid) -> bool {
     matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
         && serde_json::from_slice::<Presence>(message.payload())
             .is_ok_and(|presence| presence.instance == instance && presence.state == PresenceState::Stopped)

@@ -1,11 +1,13 @@
-//! What a simulated host measures: as many series as were asked for, each time the same ones, with an agent's names and with values
-//! that look like a small host's. Samples, batches and their moments are an agent's: every ten seconds, every thirty, put together
-//! by [`crate::agent::metric::batch`]. Nothing is thinned, so that every sample has every series and what arrived can be counted.
+//! Synthetic measurements of a simulated host: the configured number of series, always the same ones, with an agent's names and values
+//! of a small host. Samples, batches and their times are an agent's: every ten seconds, every thirty, built
+//! by [`muster_agent::metric::batch`]. Nothing is thinned, so that every sample has every series and arrivals can be counted.
 //!
-//! **Invariant: hosts do not measure in lockstep.** A host's id decides where in the thirty seconds its batch falls.
+//! **Invariant: hosts do not measure in lockstep.** A host's id decides where in the thirty seconds its batch is sent.
 
 use std::time::Duration;
 
+use muster_agent::{config, metric};
+use muster_base::chance;
 use muster_topics::{
     Millis,
     ack::Numbered,
@@ -13,17 +15,12 @@ use muster_topics::{
     name::HostId,
 };
 
-use crate::{
-    agent::{config, metric},
-    chance,
-};
-
 /// The most series of a host. A batch of three samples is then some 40 kB, far below what a message may be.
 pub(super) const SERIES_MAX: u32 = 1_000;
 
 /// What a value does from one sample to the next.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ValueModel {
     /// It stands still.
     Still(f64),
     /// Somewhere below this, in ten thousandths.
@@ -39,41 +36,41 @@ enum Kind {
 }
 
 /// Measurement, a tag, field.
-type Series = (&'static str, Option<(&'static str, &'static str)>, &'static str, Kind);
+type SeriesName = (&'static str, Option<(&'static str, &'static str)>, &'static str, ValueModel);
 
 const ETH0: Option<(&str, &str)> = Some(("interface", "eth0"));
 const ROOT: Option<(&str, &str)> = Some(("mount", "/"));
 const VDA: Option<(&str, &str)> = Some(("device", "vda"));
 
 /// The series that have a name of an agent's. Those of one measurement stand together.
-const SERIES: [Series; 20] = [
-    ("muster_host_cpu", None, "busy_ratio", Kind::Ratio(0.08)),
-    ("muster_host_cpu", None, "user_ratio", Kind::Ratio(0.05)),
-    ("muster_host_cpu", None, "system_ratio", Kind::Ratio(0.03)),
-    ("muster_host_cpu", None, "iowait_ratio", Kind::Ratio(0.0004)),
-    ("muster_host_load", None, "1m", Kind::Load(0.4)),
-    ("muster_host_load", None, "5m", Kind::Load(0.3)),
-    ("muster_host_load", None, "15m", Kind::Load(0.2)),
-    ("muster_host_memory", None, "total_bytes", Kind::Still(4_124_336_128.0)),
-    ("muster_host_memory", None, "used_bytes", Kind::Pages(1.2e9)),
-    ("muster_host_memory", None, "available_bytes", Kind::Pages(2.9e9)),
-    ("muster_host_network", ETH0, "receive_bytes_total", Kind::Counter(18_371.0)),
-    ("muster_host_network", ETH0, "transmit_bytes_total", Kind::Counter(9_733.0)),
-    ("muster_host_disk", ROOT, "total_bytes", Kind::Still(31_526_391_808.0)),
-    ("muster_host_disk", ROOT, "used_bytes", Kind::Pages(9.8e9)),
-    ("muster_host_disk_io", VDA, "read_bytes_total", Kind::Counter(1_536.0)),
-    ("muster_host_disk_io", VDA, "written_bytes_total", Kind::Counter(158_720.0)),
-    ("muster_host_swap", None, "total_bytes", Kind::Still(2_147_479_552.0)),
-    ("muster_host_swap", None, "used_bytes", Kind::Still(1_835_008.0)),
-    ("muster_host_uptime", None, "seconds", Kind::Uptime),
-    ("muster_agent_memory", None, "resident_bytes", Kind::Pages(7.7e6)),
+const SERIES: [SeriesName; 20] = [
+    ("muster_host_cpu", None, "busy_ratio", ValueModel::Ratio(0.08)),
+    ("muster_host_cpu", None, "user_ratio", ValueModel::Ratio(0.05)),
+    ("muster_host_cpu", None, "system_ratio", ValueModel::Ratio(0.03)),
+    ("muster_host_cpu", None, "iowait_ratio", ValueModel::Ratio(0.0004)),
+    ("muster_host_load", None, "1m", ValueModel::Load(0.4)),
+    ("muster_host_load", None, "5m", ValueModel::Load(0.3)),
+    ("muster_host_load", None, "15m", ValueModel::Load(0.2)),
+    ("muster_host_memory", None, "total_bytes", ValueModel::Still(4_124_336_128.0)),
+    ("muster_host_memory", None, "used_bytes", ValueModel::Pages(1.2e9)),
+    ("muster_host_memory", None, "available_bytes", ValueModel::Pages(2.9e9)),
+    ("muster_host_network", ETH0, "receive_bytes_total", ValueModel::Counter(18_371.0)),
+    ("muster_host_network", ETH0, "transmit_bytes_total", ValueModel::Counter(9_733.0)),
+    ("muster_host_disk", ROOT, "total_bytes", ValueModel::Still(31_526_391_808.0)),
+    ("muster_host_disk", ROOT, "used_bytes", ValueModel::Pages(9.8e9)),
+    ("muster_host_disk_io", VDA, "read_bytes_total", ValueModel::Counter(1_536.0)),
+    ("muster_host_disk_io", VDA, "written_bytes_total", ValueModel::Counter(158_720.0)),
+    ("muster_host_swap", None, "total_bytes", ValueModel::Still(2_147_479_552.0)),
+    ("muster_host_swap", None, "used_bytes", ValueModel::Still(1_835_008.0)),
+    ("muster_host_uptime", None, "seconds", ValueModel::Uptime),
+    ("muster_agent_memory", None, "resident_bytes", ValueModel::Pages(7.7e6)),
 ];
 /// What the rest are called.
 const MORE: &str = "muster_simulated";
 
 /// A batch, ready to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
+pub(super) struct PackedBatch {
     pub(super) payload: Vec<u8>,
     /// How many values are in it.
     pub(super) values: u64,
@@ -81,7 +78,7 @@ pub(super) struct Batch {
 
 /// What one life of a host measures.
 #[derive(Debug)]
-pub(super) struct Measures {
+pub(super) struct HostMetrics {
     host: String,
     hostname: String,
     /// What each series had last.
@@ -92,7 +89,7 @@ pub(super) struct Measures {
     next_ms: Millis,
 }
 
-impl Measures {
+impl HostMetrics {
     /// Begins with a life, at the moment of its clock that is 0.
     pub(super) fn new(series: u32, host: HostId, hostname: &str, epoch: u64) -> Self {
         let first = Duration::from_millis(rhythm().1.unsigned_abs()).mul_f64(metric::phase(host));
@@ -113,7 +110,7 @@ impl Measures {
     }
 
     /// Measures, if it is time to: `now_ms` is of this life, `clock_ms` of everybody's. Gives a batch once it is whole.
-    pub(super) fn on_time(&mut self, now_ms: Millis, clock_ms: Millis) -> Option<(Numbered, Batch)> {
+    pub(super) fn on_time(&mut self, now_ms: Millis, clock_ms: Millis) -> Option<(Numbered, PackedBatch)> {
         if now_ms < self.next_ms {
             return None;
         }
@@ -127,7 +124,7 @@ impl Measures {
     }
 
     /// What was measured and is in no batch yet. Three samples of [`SERIES_MAX`] series fit into one message.
-    pub(super) fn flush(&mut self) -> Option<(Numbered, Batch)> {
+    pub(super) fn flush(&mut self) -> Option<(Numbered, PackedBatch)> {
         self.samples = 0;
         let points = std::mem::take(&mut self.points);
         let values = points.iter().map(|point| point.fields.len() as u64).sum();
@@ -135,7 +132,7 @@ impl Measures {
         let shared = Shared { host: &self.host, hostname: &self.hostname };
         let (id, payload) = metric::batch::messages(first, points, Some(shared)).into_iter().next()?;
         self.last = id;
-        Some((id, Batch { payload, values }))
+        Some((id, PackedBatch { payload, values }))
     }
 
     fn sample(&mut self, at_ms: Millis, now_ms: Millis) {
@@ -168,7 +165,7 @@ fn rhythm() -> (Millis, Millis) {
     (metrics.sample_ms.into(), metrics.publish_ms.into())
 }
 
-impl Kind {
+impl ValueModel {
     fn next(self, last: f64, now_ms: Millis, random: f64) -> f64 {
         match self {
             Self::Still(value) => value,
@@ -194,7 +191,7 @@ mod tests {
     #[test]
     fn each_sample_has_each_series() {
         for series in [1, 3, 20, 57, SERIES_MAX] {
-            let mut measures = Measures::new(series, host(1), "sim-00001", 7);
+            let mut measures = HostMetrics::new(series, host(1), "sim-00001", 7);
             let mut batches = Vec::new();
             while measures.next_ms() < 90_000 {
                 let now_ms = measures.next_ms();
@@ -214,7 +211,7 @@ mod tests {
 
     #[test]
     fn hosts_measure_each_in_its_time() {
-        let mut first: Vec<Millis> = (0..=255).map(|n| Measures::new(1, host(n), "h", 1).next_ms()).collect();
+        let mut first: Vec<Millis> = (0..=255).map(|n| HostMetrics::new(1, host(n), "h", 1).next_ms()).collect();
         first.sort_unstable();
         assert!(first[0] < 200 && first[255] > 29_800, "{first:?}");
         assert!(first.windows(2).all(|pair| pair[1] - pair[0] < 200), "{first:?}");
@@ -222,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_was_missed_is_not_made_up_for() {
-        let mut measures = Measures::new(1, host(0), "h", 1);
+        let mut measures = HostMetrics::new(1, host(0), "h", 1);
         assert!(measures.on_time(3_600_000, 1).is_none() && measures.points.len() == 1);
         assert!(measures.on_time(3_600_000, 1).is_none() && measures.points.len() == 1, "not yet");
         assert!(measures.flush().is_some() && measures.flush().is_none(), "nothing is sent twice");

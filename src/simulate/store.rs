@@ -1,7 +1,7 @@
 //! The store of all simulated hosts: one SQLite file, one writer, and commits that many hosts share.
 //!
-//! Each host asks for what an agent asks of its own store, and waits until it is committed (`synchronous=FULL`): see
-//! [`writer`], which takes what waits, from whichever hosts, into one transaction. The rest is here.
+//! Each host makes the requests that an agent makes to its own store, and waits until they are committed (`synchronous=FULL`): see
+//! [`writer`], which puts queued requests of all hosts into one transaction. The rest is here.
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +9,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use muster_agent::{
+    join::MemberIdentity,
+    publisher::OutboxStore,
+    store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
+};
+use muster_base::files;
+use muster_sqlite::{one_writer, rows::ROWS_AHEAD};
 use muster_topics::{
     Millis,
     ack::{Numbered, ReportAck},
@@ -24,17 +31,8 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::{
-    measure::Batch,
-    writer::{self, Journal},
-};
-use crate::{
-    agent::{
-        join::Identity,
-        store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
-        voice::Kept,
-    },
-    files, one_writer,
-    rows::ROWS_AHEAD,
+    measure::PackedBatch,
+    writer::{self, JournalWriter},
 };
 
 /// Earlier lives that a host remembers, as an agent does.
@@ -49,32 +47,34 @@ pub(super) type Number = u32;
 
 /// A host as it is kept.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct SimulatedHostRow {
     pub(super) n: Number,
     pub(super) id: HostId,
     pub(super) certificate: String,
     pub(super) key: String,
     pub(super) created_ms: Millis,
-    pub(super) life: Life,
+    pub(super) life: HostLife,
 }
 
-impl Row {
+impl SimulatedHostRow {
     /// Who it is in the fleet that all of them are members of.
-    pub(super) fn identity(&self, fleet: &Membership) -> Identity {
-        let membership = Membership { host: self.id, certificate: self.certificate.clone(), ..fleet.clone() };
-        Identity { membership, key: self.key.clone() }
+    pub(super) fn identity(&self, fleet: &Membership) -> MemberIdentity {
+        // What keys their revisions is each host's own, and nothing here has revisions.
+        let (host, certificate) = (self.id, self.certificate.clone());
+        let membership = Membership { host, certificate, revision_key: None, ..fleet.clone() };
+        MemberIdentity { membership, key: self.key.clone() }
     }
 }
 
 /// One life of a host.
 #[derive(Clone, Debug)]
-pub(super) struct Life {
+pub(super) struct HostLife {
     pub(super) epoch: u64,
     /// What this life is known by, and then earlier ones, newest first.
     pub(super) instances: Vec<Uuid>,
 }
 
-impl Life {
+impl HostLife {
     /// The one that comes after this.
     pub(super) fn next(&self) -> Self {
         let instances = std::iter::once(Uuid::new_v4()).chain(self.instances.iter().copied()).take(FORMER_MAX);
@@ -88,14 +88,14 @@ impl Life {
 
 /// A command that an earlier life of a host did not bring to an end.
 #[derive(Clone, Debug)]
-pub(super) struct Unfinished {
+pub(super) struct InterruptedCommand {
     pub(super) id: CommandId,
     pub(super) received_ms: Millis,
     /// Its own time limit.
     pub(super) late_ms: Millis,
 }
 
-impl Unfinished {
+impl InterruptedCommand {
     /// As it stands in the journal.
     fn read(id: CommandId, received_ms: Millis, body: &str) -> Self {
         let late_ms = match serde_json::from_str::<Command>(body).map(|command| command.verb) {
@@ -108,15 +108,15 @@ impl Unfinished {
 
 /// What was left when the last run ended.
 #[derive(Debug, Default)]
-pub(super) struct Left {
-    pub(super) unfinished: BTreeMap<Number, Vec<Unfinished>>,
+pub(super) struct LeftMessages {
+    pub(super) unfinished: BTreeMap<Number, Vec<InterruptedCommand>>,
     pub(super) outboxes: BTreeMap<Number, Outbox>,
     /// The latest signed time that any host has seen. Each host's own is no earlier than that of its last command, and
     /// all hear from the same console.
     pub(super) signed_ms: Millis,
 }
 
-impl Left {
+impl LeftMessages {
     /// Answers that the console does not have.
     pub(super) fn count(&self) -> u64 {
         self.outboxes.values().map(|outbox| outbox.map(|all| all.answers.len() as u64)).sum()
@@ -134,12 +134,12 @@ pub(super) struct Answer {
 /// well; this is how they are found without asking it. Batches are here alone: measurements that are lost when a simulation
 /// is killed were of nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outbox(Arc<Mutex<Waiting>>);
+pub(super) struct Outbox(Arc<Mutex<UnsentMessages>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnsentMessages {
     answers: BTreeMap<ReportAck, Vec<u8>>,
-    batches: BTreeMap<Numbered, Batch>,
+    batches: BTreeMap<Numbered, PackedBatch>,
 }
 
 impl Outbox {
@@ -154,7 +154,7 @@ impl Outbox {
     }
 
     /// Puts in a batch of measurements; gives the values of the oldest one if that made room for it.
-    pub(super) fn put_batch(&self, id: Numbered, batch: Batch) -> Option<u64> {
+    pub(super) fn put_batch(&self, id: Numbered, batch: PackedBatch) -> Option<u64> {
         self.map(|all| {
             all.batches.insert(id, batch);
             let surplus = all.batches.len() > BATCHES_MAX;
@@ -168,12 +168,12 @@ impl Outbox {
         (found.len() as u64, found.iter().map(|batch| batch.values).sum())
     }
 
-    fn map<T>(&self, of: impl FnOnce(&mut Waiting) -> T) -> T {
+    fn map<T>(&self, of: impl FnOnce(&mut UnsentMessages) -> T) -> T {
         of(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Kept for Outbox {
+impl OutboxStore for Outbox {
     async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
         Ok(self.map(|all| all.answers.keys().take(limit).copied().collect()))
     }
@@ -183,7 +183,7 @@ impl Kept for Outbox {
     }
 
     async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-        let newest = |all: &mut Waiting| {
+        let newest = |all: &mut UnsentMessages| {
             all.batches.iter().rev().take(limit).map(|(id, batch)| (*id, batch.payload.clone())).collect()
         };
         Ok(self.map(newest))
@@ -210,7 +210,7 @@ impl Store {
             .pragma("temp_store", "MEMORY")
             .row_buffer_size(ROWS_AHEAD);
         let pool = one_writer::pool().connect_with(options).await?;
-        sqlx::migrate!("src/simulate/migrations").run(&pool).await?;
+        sqlx::migrate!("./migrations").run(&pool).await?;
         Ok(Self { pool })
     }
 
@@ -224,8 +224,8 @@ impl Store {
 
     /// Keeps what hosts have in common.
     pub(super) async fn set_membership(&self, membership: &Membership) -> Result<(), StoreError> {
-        let text =
-            serde_json::to_string(membership).map_err(|source| StoreError::Content { what: "membership", source })?;
+        let text = serde_json::to_string(&Membership { revision_key: None, ..membership.clone() })
+            .map_err(|source| StoreError::Content { what: "membership", source })?;
         sqlx::query(
             "INSERT INTO fleet (only, membership) VALUES (1, $1) ON CONFLICT (only) DO UPDATE SET membership = $1",
         )
@@ -236,7 +236,7 @@ impl Store {
     }
 
     /// Keeps hosts that have joined, or joined anew.
-    pub(super) async fn put_hosts(&self, hosts: &[Row]) -> Result<(), StoreError> {
+    pub(super) async fn put_hosts(&self, hosts: &[SimulatedHostRow]) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
         for row in hosts {
             sqlx::query(
@@ -256,7 +256,7 @@ impl Store {
     }
 
     /// The first hosts.
-    pub(super) async fn hosts(&self, count: Number) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn hosts(&self, count: Number) -> Result<Vec<SimulatedHostRow>, StoreError> {
         type Columns = (i64, Vec<u8>, String, String, i64, i64, String);
         let rows: Vec<Columns> = sqlx::query_as(
             "SELECT n, id, certificate, key, created_ms, epoch, instances FROM host WHERE n < $1 ORDER BY n",
@@ -265,13 +265,13 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let row = |(n, id, certificate, key, created_ms, epoch, instances): Columns| {
-            Ok(Row {
+            Ok(SimulatedHostRow {
                 n: number(n),
                 id: HostId(uuid(&id)?),
                 certificate,
                 key,
                 created_ms,
-                life: Life {
+                life: HostLife {
                     epoch: u64::try_from(epoch).unwrap_or_default(),
                     instances: instances.split(' ').filter_map(|text| text.parse().ok()).collect(),
                 },
@@ -281,11 +281,11 @@ impl Store {
     }
 
     /// What is left of an earlier run, once what expired long ago is forgotten.
-    pub(super) async fn left(&self) -> Result<Left, StoreError> {
+    pub(super) async fn left(&self) -> Result<LeftMessages, StoreError> {
         type Columns = (i64, Vec<u8>, i64, Option<Vec<u8>>, Option<String>);
         let (signed_ms,): (Option<i64>,) =
             sqlx::query_as("SELECT max(acknowledged_ms) FROM journal").fetch_one(&self.pool).await?;
-        let mut left = Left { signed_ms: signed_ms.unwrap_or(0), ..Left::default() };
+        let mut left = LeftMessages { signed_ms: signed_ms.unwrap_or(0), ..LeftMessages::default() };
         let rows: Vec<Columns> = sqlx::query_as(
             "SELECT journal.host, journal.command, journal.received_ms, journal.answer, command.body
              FROM journal LEFT JOIN command ON command.id = journal.command WHERE journal.acknowledged_ms IS NULL",
@@ -297,7 +297,7 @@ impl Store {
             match answer {
                 Some(payload) => left.outboxes.entry(host).or_default().put(key(id), payload),
                 None => {
-                    let one = Unfinished::read(id, received_ms, &body.unwrap_or_default());
+                    let one = InterruptedCommand::read(id, received_ms, &body.unwrap_or_default());
                     left.unfinished.entry(host).or_default().push(one);
                 }
             }
@@ -330,7 +330,7 @@ impl Store {
     }
 
     /// Begins new lives of all these hosts.
-    pub(super) async fn begin_lives(&self, hosts: &mut [Row]) -> Result<(), StoreError> {
+    pub(super) async fn begin_lives(&self, hosts: &mut [SimulatedHostRow]) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
         for host in hosts {
             host.life = host.life.next();
@@ -339,8 +339,8 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Starts the writer; it ends when the last [`Journal`] is gone.
-    pub(super) fn start_writer(&self) -> (Journal, JoinHandle<()>) {
+    /// Starts the writer; it ends when the last [`JournalWriter`] is gone.
+    pub(super) fn start_writer(&self) -> (JournalWriter, JoinHandle<()>) {
         writer::start(self.pool.clone())
     }
 
@@ -355,7 +355,7 @@ pub(super) fn key(command: CommandId) -> ReportAck {
     ReportAck { command, seq: 1 }
 }
 
-pub(super) async fn live(db: &mut SqliteConnection, host: Number, life: &Life) -> Result<(), sqlx::Error> {
+pub(super) async fn live(db: &mut SqliteConnection, host: Number, life: &HostLife) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE host SET epoch = $2, instances = $3 WHERE n = $1")
         .bind(i64::from(host))
         .bind(to_sql(life.epoch))

@@ -1,4 +1,4 @@
-//! What a simulated fleet does, counted: a line now and then, and a summary at the end.
+//! Statistics of a simulated fleet: a line now and then, and a summary at the end.
 
 use std::{
     sync::{
@@ -8,13 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_agent::link::TrafficMeter;
 use serde::Serialize;
-
-use crate::agent::link::Meter;
 
 /// Everything that is counted. All of it only grows, but for who is online.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct FleetCounters {
     /// Hosts that are connected, alone, and take commands.
     pub(super) online: AtomicI64,
     /// Lives that ended because hosts come and go.
@@ -46,12 +45,12 @@ pub(super) struct Tally {
     /// Values in those that made room.
     pub(super) values_given_up: AtomicU64,
     /// What goes over the connections.
-    pub(super) meter: Arc<Meter>,
+    pub(super) meter: Arc<TrafficMeter>,
 }
 
 /// The same, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct FleetSummary {
     /// Hosts that take part.
     pub(super) hosts: u64,
     /// How long it has been.
@@ -98,13 +97,13 @@ pub(super) struct Summary {
     pub(super) out_bytes: u64,
 }
 
-impl Tally {
+impl FleetCounters {
     /// What there is now.
-    pub(super) fn summary(&self, hosts: u64, began: Instant, all_online: Option<Duration>) -> Summary {
+    pub(super) fn summary(&self, hosts: u64, began: Instant, all_online: Option<Duration>) -> FleetSummary {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (outcomes, acknowledged) = (get(&self.outcomes), get(&self.acknowledged));
         let (batches, batches_acknowledged) = (get(&self.batches), get(&self.batches_acknowledged));
-        Summary {
+        FleetSummary {
             hosts,
             elapsed_ms: millis(began.elapsed()),
             all_online_ms: all_online.map(millis),
@@ -140,7 +139,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Summary {
+impl FleetSummary {
     /// A line of it, and what has gone over the wire since `before`.
     pub(super) fn line(&self, before: Option<&Self>) -> String {
         let (in_bytes, out_bytes) = before.map_or((0, 0), |before| (before.in_bytes, before.out_bytes));
@@ -156,8 +155,8 @@ impl Summary {
             self.commands,
             self.outcomes,
             self.waiting,
-            crate::size::print(self.in_bytes.saturating_sub(in_bytes)),
-            crate::size::print(self.out_bytes.saturating_sub(out_bytes)),
+            muster_topics::size::print(self.in_bytes.saturating_sub(in_bytes)),
+            muster_topics::size::print(self.out_bytes.saturating_sub(out_bytes)),
             self.connects,
         )
     }
@@ -187,8 +186,8 @@ impl Summary {
             ),
             ("rejected", format!("{} messages without a good signature", self.rejected)),
             ("done twice", self.twice.to_string()),
-            ("MQTT in", crate::size::print(self.in_bytes)),
-            ("MQTT out", crate::size::print(self.out_bytes)),
+            ("MQTT in", muster_topics::size::print(self.in_bytes)),
+            ("MQTT out", muster_topics::size::print(self.out_bytes)),
         ];
         if self.batches > 0 {
             let known = format!("{} known to the console", self.values_acknowledged);
@@ -211,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_what_was_made_and_left_and_is_not_known() {
-        let tally = Tally::default();
+        let tally = FleetCounters::default();
         tally.outcomes.store(5, Ordering::Relaxed);
         tally.inherited.store(2, Ordering::Relaxed);
         tally.acknowledged.store(6, Ordering::Relaxed);
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_line_tells_what_came_since_the_last() {
-        let tally = Tally::default();
+        let tally = FleetCounters::default();
         let first = tally.summary(10, Instant::now(), None);
         tally.meter.in_bytes.store(123_456, Ordering::Relaxed);
         let second = tally.summary(10, Instant::now(), Some(Duration::from_millis(1_500)));

@@ -1,7 +1,7 @@
-//! The writer: what hosts ask of their store, from many of them in one transaction.
+//! The writer: commits requests of many hosts in one transaction.
 //!
-//! **Invariant: nobody hears that something was written before it was committed.** What the store does not take is tried
-//! again until it does, so that a full disk delays an answer and loses none.
+//! **Invariant: a write is reported only after its commit.** A failed write is retried
+//! until it succeeds, so that a full disk delays an outcome and loses none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{Millis, ack::ReportAck, name::CommandId};
 use sqlx::{AssertSqlSafe, Row, Sqlite, SqliteConnection, SqlitePool, sqlite::SqliteArguments};
 use tokio::{
@@ -16,8 +17,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::store::{Answer, Life, Number, blob, live, number, uuid};
-use crate::rows::{parameters, pieces};
+use super::store::{Answer, HostLife, Number, blob, live, number, uuid};
 
 /// The most that one transaction takes in. A row is some 5 µs and a sync of the disk some milliseconds, so larger ones
 /// gain nothing, and the first in them would wait for the last.
@@ -27,7 +27,7 @@ const WRITES: usize = 4_096;
 /// How long to wait before what the store did not take is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// What is to be written, and who waits for it.
-enum Write {
+enum QueuedWrite {
     /// A command arrives; with an answer if it is refused. True: it is new.
     Enter { host: Number, entry: Entry, answer: Option<Answer>, done: oneshot::Sender<bool> },
     /// A command takes effect and is answered.
@@ -37,10 +37,10 @@ enum Write {
     /// The console has stored these.
     Acknowledge { host: Number, keys: Vec<ReportAck>, signed_ms: Millis, done: oneshot::Sender<()> },
     /// A host begins a new life.
-    Live { host: Number, life: Life, done: oneshot::Sender<()> },
+    Live { host: Number, life: HostLife, done: oneshot::Sender<()> },
 }
 
-impl Write {
+impl QueuedWrite {
     /// Who asks for it.
     fn host(&self) -> Number {
         match self {
@@ -66,18 +66,18 @@ pub(super) struct Entry {
 
 /// What hosts write with; can be cloned. Its methods give nothing once the writer has ended, which it does last.
 #[derive(Clone, Debug)]
-pub(super) struct Journal {
-    writes: mpsc::Sender<Write>,
+pub(super) struct JournalWriter {
+    writes: mpsc::Sender<QueuedWrite>,
 }
 
-impl std::fmt::Debug for Write {
+impl std::fmt::Debug for QueuedWrite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Write")
     }
 }
 
-impl Journal {
-    async fn ask<T>(&self, write: impl FnOnce(oneshot::Sender<T>) -> Write) -> Option<T> {
+impl JournalWriter {
+    async fn ask<T>(&self, write: impl FnOnce(oneshot::Sender<T>) -> QueuedWrite) -> Option<T> {
         let (done, answer) = oneshot::channel();
         self.writes.send(write(done)).await.ok()?;
         answer.await.ok()
@@ -85,40 +85,40 @@ impl Journal {
 
     /// Enters a command, and its answer if there is one already. True if it is new.
     pub(super) async fn enter(&self, host: Number, entry: Entry, answer: Option<Answer>) -> Option<bool> {
-        self.ask(|done| Write::Enter { host, entry, answer, done }).await
+        self.ask(|done| QueuedWrite::Enter { host, entry, answer, done }).await
     }
 
     /// A command takes effect, and is answered.
     pub(super) async fn finish(&self, host: Number, id: CommandId, answer: Answer) -> Option<()> {
-        self.ask(|done| Write::Finish { host, id, answer, done }).await
+        self.ask(|done| QueuedWrite::Finish { host, id, answer, done }).await
     }
 
     /// The answer of a command that is here already, which waits for the console again. Nothing inside if it has none yet.
     pub(super) async fn again(&self, host: Number, id: CommandId) -> Option<Option<Vec<u8>>> {
-        self.ask(|done| Write::Again { host, id, done }).await
+        self.ask(|done| QueuedWrite::Again { host, id, done }).await
     }
 
     /// The console has these.
     pub(super) async fn acknowledge(&self, host: Number, keys: Vec<ReportAck>, signed_ms: Millis) -> Option<()> {
-        self.ask(|done| Write::Acknowledge { host, keys, signed_ms, done }).await
+        self.ask(|done| QueuedWrite::Acknowledge { host, keys, signed_ms, done }).await
     }
 
     /// A host begins a new life.
-    pub(super) async fn live(&self, host: Number, life: Life) -> Option<()> {
-        self.ask(|done| Write::Live { host, life, done }).await
+    pub(super) async fn live(&self, host: Number, life: HostLife) -> Option<()> {
+        self.ask(|done| QueuedWrite::Live { host, life, done }).await
     }
 }
 
-/// Starts the writer; it ends when the last [`Journal`] is gone.
-pub(super) fn start(pool: SqlitePool) -> (Journal, JoinHandle<()>) {
+/// Starts the writer; it ends when the last [`JournalWriter`] is gone.
+pub(super) fn start(pool: SqlitePool) -> (JournalWriter, JoinHandle<()>) {
     let (writes, queue) = mpsc::channel(WRITES);
-    (Journal { writes }, tokio::spawn(write_all(pool, queue)))
+    (JournalWriter { writes }, tokio::spawn(write_all(pool, queue)))
 }
 
-async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<Write>) {
+async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<QueuedWrite>) {
     let mut waiting = Vec::with_capacity(GROUP_MAX);
     while queue.recv_many(&mut waiting, GROUP_MAX).await > 0 {
-        let group = Group::new(std::mem::take(&mut waiting));
+        let group = WriteGroup::new(std::mem::take(&mut waiting));
         let written = loop {
             match group.commit(&pool).await {
                 Ok(written) => break written,
@@ -134,12 +134,12 @@ async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<Write>) {
 
 /// What one transaction writes.
 #[derive(Default)]
-struct Group {
+struct WriteGroup {
     enters: Vec<(Number, Entry, Option<Answer>)>,
     finishes: Vec<(Number, CommandId, Answer)>,
     agains: Vec<(Number, CommandId)>,
     acknowledged: Vec<(Number, CommandId, Millis)>,
-    lives: Vec<(Number, Life)>,
+    lives: Vec<(Number, HostLife)>,
     // Who waits for them, in the same order.
     entered: Vec<oneshot::Sender<bool>>,
     answered: Vec<oneshot::Sender<Option<Vec<u8>>>>,
@@ -147,35 +147,35 @@ struct Group {
 }
 
 /// What came of a group.
-struct Written {
+struct WriteResults {
     new: BTreeSet<(CommandId, Number)>,
     answers: Vec<Option<Vec<u8>>>,
 }
 
-impl Group {
-    fn new(mut writes: Vec<Write>) -> Self {
+impl WriteGroup {
+    fn new(mut writes: Vec<QueuedWrite>) -> Self {
         let mut group = Self::default();
         // In the order of hosts, which of one command is that of the table: each page is changed once, however many of its rows are.
-        writes.sort_by_key(Write::host);
+        writes.sort_by_key(QueuedWrite::host);
         for write in writes {
             match write {
-                Write::Enter { host, entry, answer, done } => {
+                QueuedWrite::Enter { host, entry, answer, done } => {
                     group.enters.push((host, entry, answer));
                     group.entered.push(done);
                 }
-                Write::Finish { host, id, answer, done } => {
+                QueuedWrite::Finish { host, id, answer, done } => {
                     group.finishes.push((host, id, answer));
                     group.done.push(done);
                 }
-                Write::Again { host, id, done } => {
+                QueuedWrite::Again { host, id, done } => {
                     group.agains.push((host, id));
                     group.answered.push(done);
                 }
-                Write::Acknowledge { host, keys, signed_ms, done } => {
+                QueuedWrite::Acknowledge { host, keys, signed_ms, done } => {
                     group.acknowledged.extend(keys.into_iter().map(|key| (host, key.command, signed_ms)));
                     group.done.push(done);
                 }
-                Write::Live { host, life, done } => {
+                QueuedWrite::Live { host, life, done } => {
                     group.lives.push((host, life));
                     group.done.push(done);
                 }
@@ -185,7 +185,7 @@ impl Group {
     }
 
     /// A host waits for each answer before it asks for the next, so their order among kinds does not matter.
-    async fn commit(&self, pool: &SqlitePool) -> Result<Written, sqlx::Error> {
+    async fn commit(&self, pool: &SqlitePool) -> Result<WriteResults, sqlx::Error> {
         let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
         let new = self.enter(&mut transaction).await?;
         self.finish(&mut transaction).await?;
@@ -198,7 +198,7 @@ impl Group {
             live(&mut transaction, *host, life).await?;
         }
         transaction.commit().await?;
-        Ok(Written { new, answers })
+        Ok(WriteResults { new, answers })
     }
 
     async fn enter(&self, db: &mut SqliteConnection) -> Result<BTreeSet<(CommandId, Number)>, sqlx::Error> {
@@ -273,7 +273,7 @@ impl Group {
     }
 
     /// Tells everybody. Who is gone meanwhile does not need it.
-    fn tell(self, written: Written) {
+    fn tell(self, written: WriteResults) {
         for ((host, entry, _), done) in self.enters.iter().zip(self.entered) {
             let _ = done.send(written.new.contains(&(entry.id, *host)));
         }
@@ -321,7 +321,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::simulate::store::Store;
+    use crate::store::Store;
 
     #[tokio::test]
     async fn a_command_that_came_before_is_told_from_the_new_ones_beside_it() {

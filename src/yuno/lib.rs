@@ -5,7 +5,7 @@
 //! says that it is ready, and then answers requests:
 //!
 //! ```no_run
-//! use muster_yuno::{Ask, Yuno};
+//! use muster_yuno::{YunoQuestion, Yuno};
 //! use serde_json::json;
 //!
 //! let mut yuno = Yuno::connect_from_env(&["play", "command", "stats"])?;
@@ -13,12 +13,12 @@
 //! loop {
 //!     let request = yuno.next()?;
 //!     match request.ask() {
-//!         Ask::Play | Ask::Pause => yuno.ok(&request, json!(null))?,
-//!         Ask::Stats => yuno.ok(&request, json!({ "requests": 7 }))?,
+//!         YunoQuestion::Play | YunoQuestion::Pause => yuno.ok(&request, json!(null))?,
+//!         YunoQuestion::Stats => yuno.ok(&request, json!({ "requests": 7 }))?,
 //!         _ => yuno.error(&request, "unknown", "this is not known here")?,
 //!     }
 //! }
-//! # #[allow(unreachable_code)] Ok::<(), muster_yuno::Error>(())
+//! # #[allow(unreachable_code)] Ok::<(), muster_yuno::ChannelError>(())
 //! ```
 //!
 //! A connection that is lost is made anew, by whatever call notices it; until then a call waits, as its program has
@@ -36,7 +36,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use stream::{LINE_MAX_BYTES, Stream};
+use stream::{ChannelStream, LINE_MAX_BYTES};
 
 /// The version of the lines that this speaks.
 const PROTOCOL: u32 = 1;
@@ -48,7 +48,7 @@ const WELCOME_MAX: Duration = Duration::from_secs(10);
 
 /// Why the channel cannot be used.
 #[derive(Debug)]
-pub enum Error {
+pub enum ChannelError {
     /// This process was not started with a channel.
     NoChannel,
     /// It is not let in, and trying again would not help.
@@ -59,7 +59,7 @@ pub enum Error {
     Io(io::Error),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ChannelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoChannel => f.write_str(
@@ -72,7 +72,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for ChannelError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(error) => Some(error),
@@ -83,7 +83,7 @@ impl std::error::Error for Error {
 
 /// What the channel says when it is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
+pub struct WelcomeInfo {
     /// The unit that this process is.
     pub unit: String,
     /// The host that it runs on.
@@ -99,7 +99,7 @@ pub struct Welcome {
 /// What is asked of this process.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Ask {
+pub enum YunoQuestion {
     /// To play.
     Play,
     /// To play no more.
@@ -118,17 +118,17 @@ pub enum Ask {
 
 /// Something that is asked, and wants an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct YunoRequest {
     id: String,
     /// The connection that it came on.
     connection: u64,
-    ask: Ask,
+    ask: YunoQuestion,
 }
 
-impl Request {
+impl YunoRequest {
     /// What is asked.
     #[must_use]
-    pub fn ask(&self) -> &Ask {
+    pub fn ask(&self) -> &YunoQuestion {
         &self.ask
     }
 }
@@ -141,9 +141,9 @@ pub struct Yuno {
     can: Vec<String>,
     ready: bool,
     status: Option<String>,
-    stream: Option<Stream>,
+    stream: Option<ChannelStream>,
     connections: u64,
-    welcome: Welcome,
+    welcome: WelcomeInfo,
 }
 
 impl Yuno {
@@ -152,8 +152,8 @@ impl Yuno {
     ///
     /// # Errors
     /// If there is no channel, or it does not let this process in.
-    pub fn connect_from_env(can: &[&str]) -> Result<Self, Error> {
-        let variable = |name| std::env::var(name).map_err(|_| Error::NoChannel);
+    pub fn connect_from_env(can: &[&str]) -> Result<Self, ChannelError> {
+        let variable = |name| std::env::var(name).map_err(|_| ChannelError::NoChannel);
         Self::connect(&variable("MUSTER_SOCKET")?, &variable("MUSTER_TOKEN")?, can)
     }
 
@@ -161,7 +161,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::connect_from_env`].
-    pub fn connect(socket: &str, token: &str, can: &[&str]) -> Result<Self, Error> {
+    pub fn connect(socket: &str, token: &str, can: &[&str]) -> Result<Self, ChannelError> {
         let mut yuno = Self {
             socket: socket.to_owned(),
             token: token.to_owned(),
@@ -170,7 +170,7 @@ impl Yuno {
             status: None,
             stream: None,
             connections: 0,
-            welcome: Welcome::default(),
+            welcome: WelcomeInfo::default(),
         };
         yuno.connected()?;
         Ok(yuno)
@@ -178,7 +178,7 @@ impl Yuno {
 
     /// What the channel said when it was made the last time. After a reconnect `playing` may have changed.
     #[must_use]
-    pub fn welcome(&self) -> &Welcome {
+    pub fn welcome(&self) -> &WelcomeInfo {
         &self.welcome
     }
 
@@ -198,7 +198,7 @@ impl Yuno {
     ///
     /// # Errors
     /// If the channel cannot be used any more.
-    pub fn ready(&mut self) -> Result<(), Error> {
+    pub fn ready(&mut self) -> Result<(), ChannelError> {
         self.ready = true;
         self.say(&json!({ "ready": {} }))
     }
@@ -207,7 +207,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn status(&mut self, status: &str) -> Result<(), Error> {
+    pub fn status(&mut self, status: &str) -> Result<(), ChannelError> {
         self.status = Some(status.to_owned());
         self.say(&json!({ "status": status }))
     }
@@ -216,7 +216,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn alive(&mut self) -> Result<(), Error> {
+    pub fn alive(&mut self) -> Result<(), ChannelError> {
         self.say(&json!({ "alive": {} }))
     }
 
@@ -224,7 +224,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn stats(&mut self, stats: &Map<String, Value>) -> Result<(), Error> {
+    pub fn stats(&mut self, stats: &Map<String, Value>) -> Result<(), ChannelError> {
         self.say(&json!({ "stats": stats }))
     }
 
@@ -232,7 +232,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn ok(&mut self, request: &Request, result: Value) -> Result<(), Error> {
+    pub fn ok(&mut self, request: &YunoRequest, result: Value) -> Result<(), ChannelError> {
         self.answer(request, &json!({ "answer": { "id": request.id, "ok": result } }))
     }
 
@@ -240,7 +240,7 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn error(&mut self, request: &Request, code: &str, message: &str) -> Result<(), Error> {
+    pub fn error(&mut self, request: &YunoRequest, code: &str, message: &str) -> Result<(), ChannelError> {
         let error = json!({ "code": code, "message": message });
         self.answer(request, &json!({ "answer": { "id": request.id, "error": error } }))
     }
@@ -253,7 +253,7 @@ impl Yuno {
         clippy::should_implement_trait,
         reason = "an iterator could not say why it ends, and this one does not end"
     )]
-    pub fn next(&mut self) -> Result<Request, Error> {
+    pub fn next(&mut self) -> Result<YunoRequest, ChannelError> {
         loop {
             if let Some(request) = self.wait(None)? {
                 return Ok(request);
@@ -265,11 +265,11 @@ impl Yuno {
     ///
     /// # Errors
     /// As [`Yuno::ready`].
-    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Request>, Error> {
+    pub fn next_within(&mut self, limit: Duration) -> Result<Option<YunoRequest>, ChannelError> {
         self.wait(Instant::now().checked_add(limit))
     }
 
-    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Request>, Error> {
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<YunoRequest>, ChannelError> {
         loop {
             let connection = self.connections;
             let line = self.connected()?.line(until);
@@ -292,33 +292,33 @@ impl Yuno {
     }
 
     /// Takes in a line; a request, if it is one.
-    fn understand(&mut self, line: &[u8]) -> Result<Option<Request>, Error> {
+    fn understand(&mut self, line: &[u8]) -> Result<Option<YunoRequest>, ChannelError> {
         // What is not understood comes from a newer agent, which then hears nothing.
         let Ok(Value::Object(line)) = serde_json::from_slice(line) else { return Ok(None) };
         let Some((key, content)) = line.into_iter().next() else { return Ok(None) };
         if key == "refused" {
-            return Err(Error::Refused(text(&content, "why")));
+            return Err(ChannelError::Refused(text(&content, "why")));
         }
         if content.get("id").is_none() {
             return Ok(None);
         }
         let id = text(&content, "id");
         let ask = match key.as_str() {
-            "play" => Ask::Play,
-            "pause" => Ask::Pause,
-            "stats" => Ask::Stats,
-            "reload" => Ask::Reload,
-            "config" => Ask::Config(content.get("config").cloned().unwrap_or_default()),
+            "play" => YunoQuestion::Play,
+            "pause" => YunoQuestion::Pause,
+            "stats" => YunoQuestion::Stats,
+            "reload" => YunoQuestion::Reload,
+            "config" => YunoQuestion::Config(content.get("config").cloned().unwrap_or_default()),
             "command" => {
                 let args = content.get("args").and_then(Value::as_object).cloned().unwrap_or_default();
-                Ask::Command(text(&content, "name"), args)
+                YunoQuestion::Command(text(&content, "name"), args)
             }
-            _ => Ask::Other(key),
+            _ => YunoQuestion::Other(key),
         };
-        Ok(Some(Request { id, connection: self.connections, ask }))
+        Ok(Some(YunoRequest { id, connection: self.connections, ask }))
     }
 
-    fn answer(&mut self, request: &Request, line: &Value) -> Result<(), Error> {
+    fn answer(&mut self, request: &YunoRequest, line: &Value) -> Result<(), ChannelError> {
         if request.connection != self.connections {
             return Ok(());
         }
@@ -332,7 +332,7 @@ impl Yuno {
     }
 
     /// Says a line that counts on any connection.
-    fn say(&mut self, line: &Value) -> Result<(), Error> {
+    fn say(&mut self, line: &Value) -> Result<(), ChannelError> {
         let text = to_line(line)?;
         while self.connected()?.say(&text).is_err() {
             self.stream = None;
@@ -341,7 +341,7 @@ impl Yuno {
     }
 
     /// The connection, made anew if need be.
-    fn connected(&mut self) -> Result<&mut Stream, Error> {
+    fn connected(&mut self) -> Result<&mut ChannelStream, ChannelError> {
         let stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.reconnect()?,
@@ -349,7 +349,7 @@ impl Yuno {
         Ok(self.stream.insert(stream))
     }
 
-    fn reconnect(&mut self) -> Result<Stream, Error> {
+    fn reconnect(&mut self) -> Result<ChannelStream, ChannelError> {
         let mut wait = RETRY_FIRST;
         loop {
             match self.greet() {
@@ -359,7 +359,7 @@ impl Yuno {
                     return Ok(stream);
                 }
                 // A name that cannot be one will not become one.
-                Err(Error::Io(error)) if error.kind() != io::ErrorKind::InvalidInput => {}
+                Err(ChannelError::Io(error)) if error.kind() != io::ErrorKind::InvalidInput => {}
                 Err(error) => return Err(error),
             }
             std::thread::sleep(wait);
@@ -367,23 +367,23 @@ impl Yuno {
         }
     }
 
-    fn greet(&self) -> Result<(Stream, Welcome), Error> {
-        let mut stream = Stream::connect(&self.socket).map_err(Error::Io)?;
+    fn greet(&self) -> Result<(ChannelStream, WelcomeInfo), ChannelError> {
+        let mut stream = ChannelStream::connect(&self.socket).map_err(ChannelError::Io)?;
         let hello = json!({ "token": self.token, "protocol": PROTOCOL, "can": self.can, "ready": self.ready });
         // Who refuses may have closed already; why, is read below.
         let said = stream.say(&to_line(&json!({ "hello": hello }))?);
-        let line = stream.line(Some(Instant::now() + WELCOME_MAX)).map_err(Error::Io)?;
-        let line = line.ok_or_else(|| Error::Io(io::ErrorKind::TimedOut.into()))?;
-        let line: Value = serde_json::from_slice(&line).map_err(|error| Error::Io(error.into()))?;
+        let line = stream.line(Some(Instant::now() + WELCOME_MAX)).map_err(ChannelError::Io)?;
+        let line = line.ok_or_else(|| ChannelError::Io(io::ErrorKind::TimedOut.into()))?;
+        let line: Value = serde_json::from_slice(&line).map_err(|error| ChannelError::Io(error.into()))?;
         if let Some(refused) = line.get("refused") {
-            return Err(Error::Refused(text(refused, "why")));
+            return Err(ChannelError::Refused(text(refused, "why")));
         }
-        said.map_err(Error::Io)?;
-        let welcome = line.get("welcome").ok_or_else(|| Error::Io(io::ErrorKind::InvalidData.into()))?;
+        said.map_err(ChannelError::Io)?;
+        let welcome = line.get("welcome").ok_or_else(|| ChannelError::Io(io::ErrorKind::InvalidData.into()))?;
         if let Some(status) = &self.status {
-            stream.say(&to_line(&json!({ "status": status }))?).map_err(Error::Io)?;
+            stream.say(&to_line(&json!({ "status": status }))?).map_err(ChannelError::Io)?;
         }
-        let welcome = Welcome {
+        let welcome = WelcomeInfo {
             unit: text(welcome, "unit"),
             host: text(welcome, "host"),
             realm: text(welcome, "realm"),
@@ -398,9 +398,9 @@ fn text(value: &Value, key: &str) -> String {
     value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn to_line(line: &Value) -> Result<String, Error> {
+fn to_line(line: &Value) -> Result<String, ChannelError> {
     let text = line.to_string();
-    if text.len() > LINE_MAX_BYTES { Err(Error::TooLong(text.len())) } else { Ok(text) }
+    if text.len() > LINE_MAX_BYTES { Err(ChannelError::TooLong(text.len())) } else { Ok(text) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A connection: lines out, lines in.
+//! A connection that sends and receives lines.
 
 use std::{
     io::{self, Read, Write},
@@ -13,12 +13,12 @@ use std::{
 pub(crate) const LINE_MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct ChannelStream {
     stream: UnixStream,
     received: Vec<u8>,
 }
 
-impl Stream {
+impl ChannelStream {
     /// Connects to `@name`, a name that is no file's, or to the path of a file.
     pub(crate) fn connect(socket: &str) -> io::Result<Self> {
         let address = match socket.strip_prefix('@') {

@@ -1,4 +1,4 @@
-//! The client with a channel that each test plays itself.
+//! Tests of the client with a channel that each test plays itself.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -60,15 +60,15 @@ fn requests_come_and_are_answered() {
     assert_eq!((yuno.welcome().unit.as_str(), yuno.welcome().playing), ("default/a", false));
     yuno.ready().unwrap();
     let request = yuno.next().unwrap();
-    assert_eq!(request.ask(), &Ask::Play);
+    assert_eq!(request.ask(), &YunoQuestion::Play);
     yuno.ok(&request, Value::Null).unwrap();
     let request = yuno.next().unwrap();
     let args = json!({"to": 3}).as_object().unwrap().clone();
-    assert_eq!(request.ask(), &Ask::Command("level".to_owned(), args));
+    assert_eq!(request.ask(), &YunoQuestion::Command("level".to_owned(), args));
     yuno.error(&request, "unknown", "not here").unwrap();
     let _stream = channel.join().unwrap();
     assert_eq!(yuno.next_within(Duration::from_millis(20)).unwrap(), None);
-    assert!(matches!(yuno.status(&"x".repeat(LINE_MAX_BYTES)), Err(Error::TooLong(_))));
+    assert!(matches!(yuno.status(&"x".repeat(LINE_MAX_BYTES)), Err(ChannelError::TooLong(_))));
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn a_lost_connection_is_made_anew() {
     yuno.ready().unwrap();
     yuno.status("busy").unwrap();
     let first = yuno.next().unwrap();
-    assert_eq!(first.ask(), &Ask::Stats);
+    assert_eq!(first.ask(), &YunoQuestion::Stats);
     let second = yuno.next().unwrap();
-    assert_eq!((second.ask(), yuno.connections(), yuno.welcome().playing), (&Ask::Pause, 2, true));
+    assert_eq!((second.ask(), yuno.connections(), yuno.welcome().playing), (&YunoQuestion::Pause, 2, true));
     // Nobody waits for this one any more.
     yuno.ok(&first, json!(1)).unwrap();
     yuno.ok(&second, json!(2)).unwrap();
@@ -115,6 +115,6 @@ fn who_is_refused_is_told_why() {
     let error = Yuno::connect(&socket, "t", &[]).unwrap_err();
     assert_eq!(error.to_string(), "the channel is refused: the token");
     let mut yuno = Yuno::connect(&socket, "t", &[]).unwrap();
-    assert!(matches!(yuno.next(), Err(Error::Refused(why)) if why == "a line"));
+    assert!(matches!(yuno.next(), Err(ChannelError::Refused(why)) if why == "a line"));
     channel.join().unwrap();
 }

@@ -83,7 +83,7 @@ async fn look(fleet: &Fleet, browser: &Browser, picture: &str) {
 }
 
 #[test]
-fn a_container_shows_what_it_is_and_how_it_is_probed() {
+fn container_page_shows_spec_and_probes() {
     let fleet = Fleet::start();
     stage(&fleet);
     let ended = Ended(fleet.data().join("agent/lxc"));

@@ -238,7 +238,7 @@ fn a_first_visit_from_sign_in_to_a_stopped_yuno() {
 }
 
 #[test]
-fn a_unit_is_managed_until_it_is_removed() {
+fn unit_is_managed_and_removed_from_its_page() {
     let fleet = Fleet::start();
     for version in ["1", "2"] {
         let script = format!("#!/bin/sh\n# {version}\ntrap 'echo got usr1' USR1\nwhile :; do sleep 0.1; done\n");

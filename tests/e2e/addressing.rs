@@ -1,4 +1,4 @@
-//! Whom a command reaches: lists, groups, everybody, and what select expressions pick. Three agents, each with a name,
+//! Targets of commands: lists, groups, all hosts, and select expressions. Three agents, each with a name,
 //! an operating system and labels of its own.
 
 use std::{
@@ -163,7 +163,7 @@ fn payloads(printed: &str, topic: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_command_reaches_those_that_are_meant_and_nobody_else() {
+fn command_reaches_only_its_targets() {
     let bench = Bench::start();
     bench.roles.ok(&["realm", "create", "shop"]);
     let program = file(&bench.roles.home, "web", "#!/bin/sh\nexec sleep 1000\n");
@@ -217,7 +217,7 @@ fn a_command_reaches_those_that_are_meant_and_nobody_else() {
 }
 
 #[test]
-fn who_is_not_meant_says_nothing() {
+fn other_hosts_do_not_answer() {
     let bench = Bench::start();
     let mut reader = bench.reader();
     assert_eq!(bench.ran(&["--select", "label.site=north"]), ["north-1", "north-2"]);
@@ -256,7 +256,7 @@ fn who_is_not_meant_says_nothing() {
 }
 
 #[test]
-fn who_does_not_answer_is_missing_by_name_and_who_comes_back_gets_the_same_bytes() {
+fn silent_host_is_missing_and_returning_one_gets_same_bytes() {
     let mut bench = Bench::start();
     bench.kill("south-1");
     let targets = [&["--all"][..], &["--group", "site"], &["--select", "label.site"]];
@@ -284,7 +284,7 @@ fn who_does_not_answer_is_missing_by_name_and_who_comes_back_gets_the_same_bytes
 }
 
 #[test]
-fn who_has_changed_meanwhile_is_neither_missing_nor_waited_for() {
+fn host_that_no_longer_matches_is_not_waited_for() {
     let mut bench = Bench::start();
     bench.kill("south-1");
     bench.label("south-1", "site = 'west'");
@@ -314,7 +314,7 @@ fn who_has_changed_meanwhile_is_neither_missing_nor_waited_for() {
 }
 
 #[test]
-fn what_a_command_was_picked_by_may_change_with_it() {
+fn command_may_change_what_its_selector_matched() {
     let bench = Bench::start();
     let mut reader = bench.reader();
     let select = "host=north-1 and not unit(name=exec-*)";
@@ -351,7 +351,7 @@ fn what_a_command_was_picked_by_may_change_with_it() {
 }
 
 #[test]
-fn a_bad_expression_is_named_and_nothing_is_published() {
+fn invalid_expression_is_refused_and_nothing_published() {
     let roles = Roles::start();
     let _agent = roles.agent(&["--join", &roles.token()]);
     roles.wait_for_host("online");
@@ -379,7 +379,7 @@ fn a_bad_expression_is_named_and_nothing_is_published() {
 }
 
 #[test]
-fn labels_of_the_console_decide_who_is_meant() {
+fn console_labels_decide_targets() {
     let mut bench = Bench::start();
     let mut reader = bench.reader();
     let label = |bench: &Bench, args: &[&str]| bench.roles.home.muster(&[&["host", "label"], args].concat());

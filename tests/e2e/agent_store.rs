@@ -1,8 +1,8 @@
-//! What happens to an agent's store: its write-ahead log is deleted, it is emptied, deleted, damaged, swapped, put back from a
-//! backup; at rest, and while commands go on.
+//! Faults of an agent's store: its write-ahead log is deleted, it is emptied, deleted, damaged, swapped, restored from a
+//! backup; at rest, and while commands run.
 //!
-//! What may be lost are outcomes that nobody had heard of yet. No command is done twice, no unit is forgotten or ended, and
-//! somebody is told.
+//! Only outcomes that had not been sent may be lost. No command is executed twice, no unit is forgotten or ended, and
+//! an alert is raised.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ fn wait_for_file(path: &std::path::Path) {
 
 /// The command is done, nobody but the agent knows, and its store forgets it.
 #[test]
-fn a_command_that_a_lost_log_has_forgotten_is_not_done_again() {
+fn command_lost_with_the_log_is_not_repeated() {
     let mut site = Site::start();
     let marks = site.roles.home.path().join("marks");
     // What was written before is in the file itself.
@@ -105,7 +105,7 @@ fn a_command_that_a_lost_log_has_forgotten_is_not_done_again() {
 
 /// Everything that may become of the file, each with a yuno and a program that run meanwhile.
 #[test]
-fn whatever_becomes_of_the_store_units_and_programs_go_on() {
+fn units_and_programs_survive_a_damaged_store() {
     type Damage = fn(&Site);
     let cases: [(&str, Damage); 8] = [
         ("log deleted", |site| delete(site, &["-wal", "-shm"])),
@@ -160,7 +160,7 @@ fn whatever_becomes_of_the_store_units_and_programs_go_on() {
 
 /// The log is deleted under an agent that is busy and killed, again and again.
 #[test]
-fn under_load_no_command_is_done_twice() {
+fn damaged_store_under_load_repeats_no_command() {
     let mut site = Site::start();
     let marks = site.roles.home.path().join("marks");
     site.create("keeps", KEEPS, &[]);

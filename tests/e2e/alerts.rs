@@ -1,4 +1,4 @@
-//! Alerts: raised, kept, told late, silenced, cleared; of hosts and of units.
+//! Alerts of hosts and units: raised, kept, reported late, silenced, cleared.
 
 use std::{fs, path::Path, process::Command};
 
@@ -37,7 +37,7 @@ fn since(alert: &Value) -> i64 {
 }
 
 #[test]
-fn a_threshold_is_told_for_as_long_as_it_holds() {
+fn threshold_alert_is_active_while_it_holds() {
     let roles = Roles::start();
     let agent = roles.agent(&["--join", &roles.token()]);
     roles.wait_for_host("online");
@@ -118,7 +118,7 @@ fn with_config(roles: &Roles, more: &str) -> Running {
 }
 
 #[test]
-fn what_is_raised_offline_arrives_with_its_own_times() {
+fn offline_alert_arrives_with_its_own_times() {
     let mut roles = Roles::start();
     let agent = roles.agent(&["--join", &roles.token()]);
     roles.wait_for_host("online");
@@ -163,7 +163,7 @@ fn what_is_raised_offline_arrives_with_its_own_times() {
 }
 
 #[test]
-fn a_clone_of_a_hosts_folder_raises_duplicate() {
+fn cloned_folder_raises_duplicate_alert() {
     let roles = Roles::start();
     let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online");
@@ -184,7 +184,7 @@ fn a_clone_of_a_hosts_folder_raises_duplicate() {
 }
 
 #[test]
-fn a_broken_unit_raises_and_clears() {
+fn broken_unit_raises_and_clears_alert() {
     let mut fleet = Fleet::start();
     let path = file(&fleet.home, "crashes", "#!/bin/sh\nexit 3\n");
     fleet.ok(&["artifact", "add", &path, "--role", "crashes", "--version", "1"]);

@@ -1,5 +1,8 @@
-//! Documents that say what units should be: applied, shown, exported, and applied again.
+//! Documents of units: applied, shown, exported, and applied again.
 
+use std::fs;
+
+use muster_topics::unit::Spec;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, file, free_ports};
@@ -30,7 +33,7 @@ fn told(answer: &Value) -> Vec<[&str; 3]> {
 }
 
 #[test]
-fn what_is_applied_is_made_so_and_then_left_alone() {
+fn applied_unit_is_created_then_unchanged() {
     let fleet = fleet();
     let path = file(
         &fleet.home,
@@ -63,7 +66,7 @@ fn what_is_applied_is_made_so_and_then_left_alone() {
 }
 
 #[test]
-fn what_differs_is_shown_field_by_field_with_what_it_costs() {
+fn differences_are_shown_by_field_with_cost() {
     let fleet = fleet();
     let write = |text: &str| file(&fleet.home, "till.yaml", text);
     let plan = |text: &str| fleet.json(&["unit", "apply", &write(text), "--dry-run"])[0].clone();
@@ -105,7 +108,7 @@ fn what_differs_is_shown_field_by_field_with_what_it_costs() {
 }
 
 #[test]
-fn what_is_exported_changes_nothing_when_it_is_applied() {
+fn exported_document_applies_without_change() {
     let fleet = fleet();
     fleet.ok(&[
         "yuno",
@@ -161,7 +164,7 @@ fn what_is_exported_changes_nothing_when_it_is_applied() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_and_nothing_is_changed() {
+fn all_faults_are_reported_and_nothing_changed() {
     let fleet = fleet();
     let path = file(
         &fleet.home,
@@ -199,7 +202,7 @@ fn everything_that_is_wrong_is_told_at_once_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_only_a_host_can_know_is_found_out_before_anything_is_changed() {
+fn host_checks_precede_any_change() {
     let fleet = fleet();
     let names = || {
         let units = fleet.json(&["unit", "ls", "--select", "realm=default and not name=hello"]);
@@ -244,7 +247,7 @@ fn what_only_a_host_can_know_is_found_out_before_anything_is_changed() {
 }
 
 #[test]
-fn a_name_that_exists_is_not_taken_over_unless_that_is_said() {
+fn existing_name_needs_overwrite() {
     let fleet = fleet();
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"]);
     let before = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
@@ -275,6 +278,81 @@ fn a_name_that_exists_is_not_taken_over_unless_that_is_said() {
     assert_eq!(after["spec"]["labels"], Value::Null);
 }
 
+/// Takes the key of revisions from an agent that is stopped, as an earlier release had none, or gives it back.
+fn set_revision_key(fleet: &Fleet, key: Option<Value>) -> Value {
+    let path = fleet.data().join("agent/identity.json");
+    let mut identity: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let membership = identity["membership"].as_object_mut().unwrap();
+    let before = match key {
+        Some(key) => membership.insert("revision_key".to_owned(), key),
+        None => membership.remove("revision_key"),
+    };
+    fs::write(&path, identity.to_string()).unwrap();
+    before.unwrap_or_default()
+}
+
+/// The revision that anybody could compute of a unit, who knows the value of `PIN`.
+fn bare_revision(unit: &Value, pin: &str) -> Value {
+    let mut spec = unit["desired"]["spec"].clone();
+    spec["env"]["PIN"] = pin.into();
+    json!(serde_json::from_value::<Spec>(spec).unwrap().revision().unwrap())
+}
+
+#[test]
+fn keyed_revision_keeps_older_units_running() {
+    let mut fleet = fleet();
+    fleet.stop();
+    let key = set_revision_key(&fleet, None);
+    assert!(key.is_string(), "it came with joining");
+    fleet.again();
+    let unit = "unit: default/till\nartifact: till@1\nconfigs: [base@1]\nreload: signal\nrun: running\n";
+    let write = |fleet: &Fleet, pin: &str, more: &str| {
+        file(&fleet.home, "till.yaml", &format!("{unit}env: {{PIN: '{pin}'}}\n{more}"))
+    };
+    let document = write(&fleet, "4711", "");
+    fleet.ok(&["unit", "apply", &document]);
+    let before = fleet.unit_in_phase("default/till", "running");
+    assert_eq!(before["desired"]["revision"], bare_revision(&before, "4711"));
+    fleet.stop();
+    set_revision_key(&fleet, Some(key));
+    fleet.again();
+
+    // It is so already, by whatever it is asked for.
+    let again = fleet.muster(&["unit", "apply", &document]).expect_code(0);
+    assert!(again.stderr.contains("1 unchanged"), "{}", again.stderr);
+    let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--run"];
+    let create = [&create[..], &["--reload", "signal", "--env", "PIN=4711"]].concat();
+    fleet.ok(&create);
+    let same = |unit: &Value| (unit["desired"]["revision"].clone(), unit["observed"]["pid"].clone());
+    let after = fleet.unit_in_phase("default/till", "running");
+    assert_eq!((same(&after), &after["desired"]["generation"]), (same(&before), &before["desired"]["generation"]));
+    fleet.ok(&["unit", "apply", &write(&fleet, "4711", "labels: {tier: gold}\n")]);
+    assert_eq!(same(&fleet.unit_in_phase("default/till", "running")), same(&before));
+
+    // With the next change nobody can tell any more.
+    fleet.ok(&["unit", "apply", &write(&fleet, "4712", "")]);
+    let keyed = fleet.unit_in_phase("default/till", "running");
+    assert_ne!(keyed["observed"]["pid"], before["observed"]["pid"]);
+    let shown = fleet.json(&["unit", "show", "default/till"]).to_string() + &keyed.to_string();
+    // (What was verified before is shown as long as it is what the unit would go back to.)
+    assert!(!shown.contains(bare_revision(&keyed, "4712").as_str().unwrap()), "{shown}");
+    // The console can, for who may change it anyway.
+    for (pin, action) in [("4712", "unchanged"), ("4713", "change")] {
+        let planned = fleet.json(&["unit", "apply", &write(&fleet, pin, ""), "--dry-run"])[0].clone();
+        assert_eq!(planned["action"], action, "{pin}");
+    }
+    let other = fleet.muster(&create).expect_code(1);
+    assert!(other.stderr.contains("env (values)") && !other.stderr.contains("grace"), "{}", other.stderr);
+    fleet.ok(&["unit", "apply", &write(&fleet, "4712", "")]);
+    assert_eq!(same(&fleet.unit_in_phase("default/till", "running")), same(&keyed));
+    // A reload of configs is one still.
+    let reloaded = write(&fleet, "4712", "");
+    let text = fs::read_to_string(&reloaded).unwrap().replace("base@1", "base@2");
+    fs::write(&reloaded, text).unwrap();
+    let planned = fleet.json(&["unit", "apply", &reloaded, "--dry-run"])[0].clone();
+    assert_eq!(planned["cost"], "reload", "{planned}");
+}
+
 /// What a reader of YAML 1.1 makes of documents, as JSON.
 fn read_by_pyyaml(fleet: &Fleet, text: &str) -> Value {
     let path = file(&fleet.home, "read.yaml", text);
@@ -286,7 +364,7 @@ fn read_by_pyyaml(fleet: &Fleet, text: &str) -> Value {
 }
 
 #[test]
-fn what_is_exported_reads_as_the_same_in_yaml_of_1_1_and_files_of_other_systems_are_taken() {
+fn exported_yaml_reads_the_same_everywhere() {
     let fleet = fleet();
     let words = [
         "yes",

@@ -1,5 +1,5 @@
-//! Hosts that are away: they hold nobody up, and get what was wanted of them once they are back, in order, and no more of
-//! it at once than they take.
+//! Offline hosts: they delay nobody, and on their return get what is desired of them, in order, and no more
+//! at once than they can take.
 
 use std::{
     fs,
@@ -88,7 +88,7 @@ impl Bench {
 }
 
 #[test]
-fn what_is_wanted_of_a_host_that_is_away_waits_and_holds_up_no_other() {
+fn intent_for_offline_host_waits_and_delays_no_other() {
     let mut bench = Bench::start();
     let path = file(&bench.roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
     bench.roles.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
@@ -148,7 +148,7 @@ fn what_is_wanted_of_a_host_that_is_away_waits_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_verb_waits_for_a_host_that_is_away_for_a_moment_and_for_none_that_said_goodbye() {
+fn verb_waits_for_briefly_offline_host() {
     let mut bench = Bench::start();
     let path = file(&bench.roles.home, "sleeper", "#!/bin/sh\nexec sleep 1000\n");
     bench.roles.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);
@@ -180,7 +180,7 @@ fn a_verb_waits_for_a_host_that_is_away_for_a_moment_and_for_none_that_said_good
 }
 
 #[test]
-fn a_host_that_returns_gets_no_more_at_once_than_it_takes() {
+fn returning_host_is_not_overloaded() {
     const COUNT: usize = 60;
     let mut bench = Bench::start();
     bench.leave();

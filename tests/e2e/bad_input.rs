@@ -4,26 +4,26 @@
 //!
 //! | what comes | tests |
 //! |---|---|
-//! | a command that is unsigned, or signed with another key, or with another's under this one's name | `forged::what_nobody_has_signed_so…`; `topics/src/envelope.rs` |
-//! | one of a key or certificate that is revoked | `revoke`, `doors::who_is_revoked…`, `delivery::stores::who_was_revoked…`; `broker/tests/broker/revoked.rs`, `broker/tests/configs` (Mosquitto) |
-//! | altered after it was signed, or signed as something else | `forged::what_nobody_has_signed_so…`, `wire::a_repeated_command…`; `topics/src/envelope.rs` |
-//! | keys that stand twice | `forged::what_nobody_has_signed_so…`, `documents_and_artifacts…` below; `topics/src/canonical.rs` |
-//! | another host's | `forged::what_is_signed_and_wrong…`; `src/rules/authorise/tests.rs` |
-//! | another fleet's | `forged::another_fleets_console…`, `wire::nobody_gets_in…`, `a_wrong_token…` below |
-//! | expired | `forged::what_is_signed_and_wrong…`, `delivery::scenarios::gone_without_a_word…` over each broker, `delivery::clocks` |
-//! | not yet valid | `forged::what_is_signed_and_wrong…`; `src/rules/time.rs` |
-//! | repeated at once | `delivery::scenarios::delivered_often…` over each broker, `wire::a_repeated_command…` |
-//! | repeated after a restart, or after the store was lost | `forged::what_was_done_is_not_done_again…` |
-//! | a host that publishes as another | `forged::a_host_can_say_nothing…`; each broker in `broker/tests/configs`, `broker/tests/broker/identity.rs` |
-//! | a forged last will | `forged::a_host_can_say_nothing…`; `broker/tests/broker/identity.rs`, `src/agent/bus_tests.rs`, `src/rules/presence.rs` |
-//! | a forged outcome, or a second one | `forged::a_host_can_say_nothing…`; `src/console/ingest/tests.rs` |
-//! | 256 MB in one message | `forged::what_is_too_long…`; `broker/tests/broker/hostile.rs` |
-//! | a batch of measurements that unpacks to a thousand times its size | `forged::what_is_too_long…`; `topics/src/metric.rs` |
-//! | nesting of a million | `forged::what_is_too_long…`, `forged::what_nobody_has_signed_so…` (signed) |
+//! | a command that is unsigned, or signed with another key, or with another's under this one's name | `forged::unsigned_or_altered_command…`; `topics/src/envelope.rs` |
+//! | one of a key or certificate that is revoked | `revoke`, `doors::revoked_client_is_disconnected…`, `delivery::stores::revocation_survives_a_lost…`; `broker/tests/broker/revoked.rs`, `broker/tests/configs` (Mosquitto) |
+//! | altered after it was signed, or signed as something else | `forged::unsigned_or_altered_command…`, `wire::repeated_command_is_answered…`; `topics/src/envelope.rs` |
+//! | keys that stand twice | `forged::unsigned_or_altered_command…`, `invalid_documents_and_artifacts…` below; `topics/src/canonical.rs` |
+//! | another host's | `forged::signed_invalid_command_is…`; `src/rules/authorise/tests.rs` |
+//! | another fleet's | `forged::command_of_another_fleet…`, `wire::client_without_certificate_is…`, `wrong_token_is_refused` below |
+//! | expired | `forged::signed_invalid_command_is…`, `delivery::scenarios::gone_without_a_word…` over each broker, `delivery::clocks` |
+//! | not yet valid | `forged::signed_invalid_command_is…`; `src/rules/time.rs` |
+//! | repeated at once | `delivery::scenarios::delivered_often…` over each broker, `wire::repeated_command_is_answered…` |
+//! | repeated after a restart, or after the store was lost | `forged::replayed_command_is_not…` |
+//! | a host that publishes as another | `forged::host_cannot_publish_for…`; each broker in `broker/tests/configs`, `broker/tests/broker/identity.rs` |
+//! | a forged last will | `forged::host_cannot_publish_for…`; `broker/tests/broker/identity.rs`, `src/agent/bus_tests.rs`, `src/rules/presence.rs` |
+//! | a forged outcome, or a second one | `forged::host_cannot_publish_for…`; `src/console/ingest/tests.rs` |
+//! | 256 MB in one message | `forged::oversized_messages_stop_nobody`; `broker/tests/broker/hostile.rs` |
+//! | a batch of measurements that unpacks to a thousand times its size | `forged::oversized_messages_stop_nobody`; `topics/src/metric.rs` |
+//! | nesting of a million | `forged::oversized_messages_stop_nobody`, `forged::unsigned_or_altered_command…` (signed) |
 //! | a flood of commands | `queue` (good ones), `forged::a_flood…` (bad ones) |
-//! | standard output without an end | `exec::a_program_that_prints_without_end…`, `exec_options::a_cut_is_of_one_stream…` |
-//! | a fork bomb | `exec_options::a_fork_bomb…`; `src/shim/tests/shim/cgroups.rs` |
-//! | `..` and symbolic links in names and paths | `forged::no_path_leads_out…`, `forged::what_nobody_has_signed_so…` (signed); `topics/src/name.rs`, `topics/src/topic.rs` |
+//! | standard output without an end | `exec::endless_output_is_ended…`, `exec_options::output_limit_applies_per…` |
+//! | a fork bomb | `exec_options::fork_bomb_ends_with…`; `src/shim/tests/shim/cgroups.rs` |
+//! | `..` and symbolic links in names and paths | `forged::path_traversal_is_refused`, `forged::unsigned_or_altered_command…` (signed); `topics/src/name.rs`, `topics/src/topic.rs` |
 //! | a disk without room | `a_full_disk…` below, `delivery::disks` |
 
 use std::{fs, io::Write, path::Path, process::Command};
@@ -52,7 +52,7 @@ fn join(token: &str) -> Joining {
 }
 
 #[test]
-fn a_wrong_token_joins_nobody() {
+fn wrong_token_is_refused() {
     let fleet = Fleet::start();
     let create = || fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let (revoked, good) = (create(), create());
@@ -83,7 +83,7 @@ fn a_wrong_token_joins_nobody() {
 }
 
 #[test]
-fn documents_and_artifacts_are_checked_before_they_are_kept() {
+fn invalid_documents_and_artifacts_are_refused() {
     let fleet = Fleet::start();
     for (content, words) in [("{", "line 1"), (r#"{"a":1,"a":2}"#, "twice"), ("[99999999999999999999]", "2^53")] {
         let path = file(&fleet.home, "config.json", content);
@@ -107,7 +107,7 @@ fn documents_and_artifacts_are_checked_before_they_are_kept() {
 }
 
 #[test]
-fn what_does_not_exist_is_named() {
+fn unknown_names_are_reported() {
     let fleet = Fleet::start();
     fleet.muster(&["yuno", "create", "default/x", "--artifact", "nothing"]).expect_stderr("nothing");
     fleet.muster(&["yuno", "run", "default/x"]).expect_stderr("default/x");
@@ -118,7 +118,7 @@ fn what_does_not_exist_is_named() {
 }
 
 #[test]
-fn without_a_console_the_command_line_says_so() {
+fn missing_console_is_reported() {
     let home = Home::new();
     home.muster(&["host", "ls"]).expect_stderr("hint:");
     let mut fleet = Fleet::start();
@@ -127,7 +127,7 @@ fn without_a_console_the_command_line_says_so() {
 }
 
 #[test]
-fn a_download_that_ends_early_is_tried_again() {
+fn interrupted_download_is_retried() {
     let fleet = Fleet::start();
     let program = file(&fleet.home, "server", &format!("#!/bin/sh\nexec sleep 1000\n{}", "#".repeat(100_000)));
     fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
@@ -188,7 +188,7 @@ impl SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_said_and_healed_by_making_room() {
+fn full_disk_is_reported_and_heals_with_room() {
     let roles = Roles::start();
     let disk = SmallDisk::start(&roles, "16m");
     roles.wait_for_host("online");

@@ -17,7 +17,7 @@ fn statuses(outcome: &Value) -> Vec<String> {
 }
 
 #[test]
-fn steps_run_in_order_and_the_first_that_fails_is_the_last() {
+fn steps_run_in_order_until_one_fails() {
     let fleet = Fleet::start();
     let mark = fleet.home.path().join("mark").display().to_string();
     let steps = format!(
@@ -43,7 +43,7 @@ fn steps_run_in_order_and_the_first_that_fails_is_the_last() {
 }
 
 #[test]
-fn a_step_that_cannot_run_is_refused_by_its_type() {
+fn invalid_step_is_refused_by_type() {
     let fleet = Fleet::start();
     let steps = "- argv: [/no/such/program]\n- argv: ['true']\n  user: no-such-user\n- argv: [echo, on]\n";
     let steps = file(&fleet.home, "steps.yaml", steps);
@@ -55,7 +55,7 @@ fn a_step_that_cannot_run_is_refused_by_its_type() {
 }
 
 #[test]
-fn much_output_of_many_steps_is_one_output_in_order() {
+fn output_of_many_steps_is_in_order() {
     let fleet = Fleet::start();
     let step = |n: u32| format!("- argv: [seq, '{}', '{}']\n", n * 10_000 + 1, (n + 1) * 10_000);
     let steps = file(&fleet.home, "steps.yaml", &(0..12).map(step).collect::<String>());
@@ -69,7 +69,7 @@ fn much_output_of_many_steps_is_one_output_in_order() {
 }
 
 #[test]
-fn every_mistake_in_the_file_is_named() {
+fn all_faults_of_the_file_are_named() {
     let fleet = Fleet::start();
     for (text, words) in [
         (
@@ -96,7 +96,7 @@ fn every_mistake_in_the_file_is_named() {
 }
 
 #[test]
-fn a_batch_goes_on_after_its_agent_was_killed_and_runs_each_step_once() {
+fn batch_survives_kill_and_runs_each_step_once() {
     let mut fleet = Fleet::start();
     let effects = fleet.home.path().join("effects");
     let gate = fleet.home.path().join("gate");
@@ -125,7 +125,7 @@ fn a_batch_goes_on_after_its_agent_was_killed_and_runs_each_step_once() {
 }
 
 #[test]
-fn a_batch_is_cancelled_as_a_whole() {
+fn cancel_ends_the_whole_batch() {
     let fleet = Fleet::start();
     let mark = fleet.home.path().join("mark").display().to_string();
     let steps = format!("- argv: [sleep, '1000']\n- argv: [touch, {mark}]\n");

@@ -1,4 +1,4 @@
-//! What comes back when a host is started again, and in which order; and what stays as it was.
+//! Reboots of a host: what is started again, and in which order; and what stays as it was.
 
 use std::fs;
 
@@ -54,7 +54,7 @@ impl Site {
 }
 
 #[test]
-fn after_a_restart_of_the_host_units_come_in_their_order_and_holds_and_counts_are_what_they_were() {
+fn reboot_starts_units_in_order_and_keeps_holds() {
     let roles = Roles::start();
     let Some(machine) = Machine::boot(&roles.home) else { return };
     machine.ok(&["/opt/muster", "agent", "install", "--now", "--join", &roles.token()]);

@@ -1,4 +1,4 @@
-//! Yunos that speak JSON lines: the three samples, asked as an operator asks them.
+//! Yunos that speak JSON lines: the three samples, asked through the command line.
 
 use std::{
     fs,
@@ -22,7 +22,8 @@ use crate::fleet::{Fleet, eventually, file, waits};
 /// The sample in Rust, which cargo builds when a test wants it.
 pub(crate) fn rust_sample() -> String {
     let root = env!("CARGO_MANIFEST_DIR");
-    let build = ["build", "--example", "yuno", "--locked", "--offline", "--message-format=json"];
+    let build =
+        ["build", "--package", "muster-yuno", "--example", "yuno", "--locked", "--offline", "--message-format=json"];
     let output = Command::new(env!("CARGO")).args(build).current_dir(root).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = String::from_utf8(output.stdout).unwrap();
@@ -82,7 +83,7 @@ fn variable(pid: Pid, name: &str) -> String {
 }
 
 #[test]
-fn the_samples_play_and_answer() {
+fn samples_play_and_answer() {
     let fleet = Fleet::start();
     add(&fleet, "rust", &rust_sample());
     add(&fleet, "python", &sample("yuno.py"));
@@ -125,7 +126,7 @@ fn the_samples_play_and_answer() {
 }
 
 #[test]
-fn a_wish_to_play_outlives_agent_shim_and_yuno() {
+fn play_survives_agent_shim_and_yuno() {
     let mut fleet = with_sample(&[]);
     fleet.ok(&["yuno", "play", "default/sample"]);
     let first = pid(&fleet.unit_in_phase("default/sample", "playing"));
@@ -152,7 +153,7 @@ fn a_wish_to_play_outlives_agent_shim_and_yuno() {
 }
 
 #[test]
-fn a_refusal_is_the_answer_and_so_is_what_cannot_play() {
+fn refused_play_is_reported() {
     let fleet = with_sample(&[]);
     fleet.ok(&["yuno", "command", "default/sample", "refuse"]);
     fleet.muster(&["yuno", "play", "default/sample"]).expect_code(1).expect_stderr("not_now: it was told to refuse");
@@ -172,7 +173,7 @@ fn a_refusal_is_the_answer_and_so_is_what_cannot_play() {
 }
 
 #[test]
-fn a_command_to_many_has_one_answer_with_a_deadline() {
+fn question_to_many_has_a_deadline() {
     let fleet = with_sample(&[]);
     fleet.ok(&["yuno", "create", "default/deaf", "--artifact", "sample", "--lines", "--run"]);
     let deaf = fleet.unit_in_phase("default/deaf", "running");
@@ -190,7 +191,7 @@ fn a_command_to_many_has_one_answer_with_a_deadline() {
 }
 
 #[test]
-fn an_agent_that_ends_in_between_does_no_command_twice() {
+fn restarted_agent_repeats_no_question() {
     let mut fleet = with_sample(&[]);
     fleet.unit_in_phase("default/sample", "running");
     let mut command = fleet.home.command();
@@ -215,7 +216,7 @@ fn an_agent_that_ends_in_between_does_no_command_twice() {
 }
 
 #[test]
-fn who_is_not_the_yuno_is_refused() {
+fn strangers_are_refused_on_the_channel() {
     let fleet = with_sample(&[]);
     let unit = fleet.unit_in_phase("default/sample", "running");
     let (socket, token) = (variable(pid(&unit), "MUSTER_SOCKET"), variable(pid(&unit), "MUSTER_TOKEN"));
@@ -245,7 +246,7 @@ fn resident_kib(pid: Pid) -> u64 {
 }
 
 #[test]
-fn a_flood_of_lines_grows_nothing() {
+fn flood_of_lines_is_bounded() {
     let mut fleet = Fleet::start();
     let ready = "channel.ready = True\n    channel.say(ready={})\n";
     let flood = "    for number in range(300):\n        channel.say(stats={\"text\": \"x\" * 60000})\n        \

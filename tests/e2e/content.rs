@@ -50,7 +50,7 @@ fn shown(fleet: &Fleet) -> String {
 }
 
 #[test]
-fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
+fn layered_configs_merge_and_secrets_stay_hidden() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
     file(&fleet.home, "till.manifest.json", &manifest().to_string());
@@ -95,7 +95,7 @@ fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
 }
 
 #[test]
-fn what_is_needed_stays_and_the_rest_goes() {
+fn used_content_is_kept_and_unused_removed() {
     let fleet = Fleet::start();
     for version in ["1", "2", "3"] {
         let path = file(&fleet.home, "till", &format!("{TILL}# {version}\n"));
@@ -129,7 +129,7 @@ fn what_is_needed_stays_and_the_rest_goes() {
 }
 
 #[test]
-fn a_change_of_configs_alone_reaches_what_runs() {
+fn changed_config_reaches_running_yuno() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
     fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
@@ -156,7 +156,7 @@ fn a_change_of_configs_alone_reaches_what_runs() {
 }
 
 #[test]
-fn a_file_outside_is_watched_by_its_content() {
+fn watched_file_reloads_on_changed_content() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", TILL);
     fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
@@ -196,7 +196,7 @@ for text in line.makefile():
 "#;
 
 #[test]
-fn one_that_has_a_channel_is_asked_there_and_may_refuse() {
+fn reload_by_channel_may_be_refused() {
     let fleet = Fleet::start();
     let till = file(&fleet.home, "till", SPEAKER);
     fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::fleet::{Fleet, eventually};
 
 #[test]
-fn it_stays_is_listed_read_stopped_and_removed() {
+fn daemon_is_listed_read_stopped_and_removed() {
     let mut fleet = Fleet::start();
     let script = "echo \"hello $COLOUR\"; trap 'exit 0' TERM; while :; do sleep 0.05; done";
     let args = ["exec", "--daemon", "--env", "COLOUR=blue", "--cwd", "/usr", "--shell", "--", script];
@@ -38,7 +38,7 @@ fn it_stays_is_listed_read_stopped_and_removed() {
 }
 
 #[test]
-fn it_runs_once_and_says_how_it_ended() {
+fn daemon_runs_once_and_reports_its_end() {
     let mut fleet = Fleet::start();
     let mark = fleet.home.path().join("mark");
     let script = format!("echo once >> {}; exit 3", mark.display());
@@ -55,7 +55,7 @@ fn it_runs_once_and_says_how_it_ended() {
 }
 
 #[test]
-fn what_cannot_run_makes_no_unit() {
+fn invalid_daemon_makes_no_unit() {
     let fleet = Fleet::start();
     for (args, words) in [
         (vec!["--", "/no/such/program"], "/no/such/program"),

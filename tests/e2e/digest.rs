@@ -1,4 +1,4 @@
-//! A console that holds something else than a host has told finds out by the host's digest.
+//! A console whose record of a host is wrong notices it by the host's digest.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn tamper(roles: &Roles, change: &'static str) {
 }
 
 #[test]
-fn what_a_console_lost_of_a_host_comes_again() {
+fn lost_host_state_is_sent_again() {
     let roles = Roles::start();
     let config = roles.agent_config();
     let text = fs::read_to_string(&config).unwrap() + "[heartbeat]\ngap_ms = 100\ndigest_ms = 1000\n";

@@ -189,7 +189,7 @@ impl Sandbox {
 }
 
 #[test]
-fn every_line_of_the_documents_does_what_it_says() {
+fn every_console_line_of_the_documents_works() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: only root can give another host its name");
         return;
@@ -277,7 +277,7 @@ fn check_span(home: &Home, known: &mut BTreeMap<Vec<String>, Help>, span: &str) 
 }
 
 #[test]
-fn verbs_and_options_that_the_documents_name_are_there() {
+fn documented_verbs_and_options_exist() {
     let home = Home::new();
     let (mut known, mut wrong, mut spans) = (BTreeMap::new(), Vec::new(), 0);
     for name in DOCUMENTS {
@@ -303,7 +303,7 @@ fn verbs_and_options_that_the_documents_name_are_there() {
 }
 
 #[test]
-fn tables_of_configurations_in_the_documents_are_taken() {
+fn documented_configurations_are_accepted() {
     let home = Home::new();
     let mut taken = 0;
     for name in DOCUMENTS {
@@ -330,7 +330,7 @@ fn tables_of_configurations_in_the_documents_are_taken() {
 }
 
 #[test]
-fn a_block_that_is_neither_run_nor_marked_is_refused() {
+fn unmarked_block_is_refused() {
     let check = |text: &str| -> Vec<String> {
         let found = blocks("A.md", text);
         found.iter().map(|block| format!("{} {:?}", block.place, purpose(block))).collect()

@@ -1,4 +1,4 @@
-//! The ways into a broker: who is revoked while it runs, and who has a password.
+//! Access to a broker: revocation while it runs, and passwords.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn with_certificate(folder: &Path) -> impl FnOnce(&mut Command) {
 }
 
 #[test]
-fn who_is_revoked_loses_the_bus() {
+fn revoked_client_is_disconnected() {
     let fleet = Fleet::start();
     let address = fleet.address("mqtts://");
     let console = fleet.data().join("console");
@@ -132,7 +132,7 @@ pub(crate) fn password_line(home: &Home, name: &str, password: &str) -> (i32, St
 }
 
 #[test]
-fn a_program_on_the_same_host_comes_in_with_a_password() {
+fn local_program_connects_with_a_password() {
     let place = Place::new();
     let (code, line) = password_line(&place.home, "operator-anna", "a word of anna's\n");
     assert_eq!(code, 0, "{line}");
@@ -166,7 +166,7 @@ fn a_program_on_the_same_host_comes_in_with_a_password() {
 }
 
 #[test]
-fn mistakes_about_passwords_are_told_at_the_start() {
+fn invalid_users_file_is_refused_at_start() {
     let place = Place::new();
     let users = place.home.path().join("users");
     let plain = |listen: &str| format!("plain = \"{listen}\"\nusers = \"{}\"\n", users.display());
@@ -178,7 +178,7 @@ fn mistakes_about_passwords_are_told_at_the_start() {
 }
 
 #[test]
-fn a_broker_of_its_own_follows_the_list_in_a_file() {
+fn separate_broker_follows_the_list_file() {
     let place = Place::new();
     let (anna, berta) = (place.issue("operator", "anna", &[]), place.issue("operator", "berta", &[]));
     let (list, strangers) = (place.home.path().join("broker/revoked.pem"), Home::new());
@@ -226,7 +226,7 @@ pub(crate) fn certificate_shown(address: &str) -> String {
 }
 
 #[test]
-fn broker_that_is_told_to_reload_takes_certificate_and_users_and_keeps_its_clients() {
+fn broker_reload_keeps_its_clients() {
     let place = Place::new();
     let users = place.home.path().join("users");
     let (_, anna) = password_line(&place.home, "operator-anna", "anna's\n");
@@ -284,7 +284,7 @@ fn broker_that_is_told_to_reload_takes_certificate_and_users_and_keeps_its_clien
 }
 
 #[test]
-fn more_clients_come_than_a_shell_gives_files() {
+fn broker_raises_its_file_limit() {
     let place = Place::new();
     let anna = place.issue("operator", "anna", &[]);
     let mut broker = place.broker_within("-Sn 64", "[limits]\nhandshake_timeout_ms = 600000\n");

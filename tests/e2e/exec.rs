@@ -1,4 +1,4 @@
-//! `muster exec`: the way of a command through the house.
+//! `muster exec`: the whole path of a command.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn options_reach_the_program() {
 }
 
 #[test]
-fn long_output_comes_whole_and_in_order() {
+fn long_output_is_complete_and_in_order() {
     let fleet = Fleet::start();
     let output = fleet.ok(&["exec", "--", "seq", "100000"]);
     let numbers: Vec<&str> = output.lines().filter(|line| line.bytes().all(|b| b.is_ascii_digit())).collect();
@@ -55,7 +55,7 @@ fn long_output_comes_whole_and_in_order() {
 }
 
 #[test]
-fn output_comes_while_the_command_runs() {
+fn output_is_streamed() {
     use crate::fleet::Running;
     let fleet = Fleet::start();
     let gate = fleet.home.path().join("gate");
@@ -68,7 +68,7 @@ fn output_comes_while_the_command_runs() {
 }
 
 #[test]
-fn what_cannot_run_has_one_clear_outcome() {
+fn impossible_program_has_one_outcome() {
     let fleet = Fleet::start();
     let plain = crate::fleet::file(&fleet.home, "not-a-program", "nothing that runs");
     fs::set_permissions(&plain, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
@@ -86,7 +86,7 @@ fn what_cannot_run_has_one_clear_outcome() {
 }
 
 #[test]
-fn a_program_that_prints_without_end_is_ended_and_cut() {
+fn endless_output_is_ended_and_cut() {
     let fleet = Fleet::start();
     let run = fleet.muster(&["exec", "--timeout", "2s", "--", "yes"]).expect_code(1);
     assert!(run.stderr.contains("timed out"), "{}", run.stderr);
@@ -96,7 +96,7 @@ fn a_program_that_prints_without_end_is_ended_and_cut() {
 }
 
 #[test]
-fn a_time_limit_ends_everything_that_was_forked() {
+fn time_limit_ends_all_children() {
     let fleet = Fleet::start();
     let mark = fleet.home.path().join("pids");
     // One that ignores SIGTERM, in a session of its own.
@@ -116,7 +116,7 @@ fn a_time_limit_ends_everything_that_was_forked() {
 }
 
 #[test]
-fn a_command_outlives_its_agent_and_is_answered_once() {
+fn command_survives_agent_and_is_answered_once() {
     let mut fleet = Fleet::start();
     let mark = fleet.home.path().join("runs");
     let script = format!("echo run >> {}; sleep 3; echo survived; exit 5", mark.display());

@@ -1,4 +1,4 @@
-//! `muster exec`: each option, and each way to get it wrong.
+//! `muster exec`: each option, and its misuse.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn outcome(fleet: &Fleet) -> Value {
 }
 
 #[test]
-fn a_shell_only_where_it_is_asked_for() {
+fn shell_is_used_only_on_request() {
     let fleet = Fleet::start();
     assert_eq!(fleet.ok(&["exec", "--", "echo", "a | b", "$HOME", "*"]), "a | b $HOME *\n");
     assert_eq!(fleet.ok(&["exec", "--shell", "--", "echo b a | tr ' ' '\\n' | sort"]), "a\nb\n");
@@ -31,7 +31,7 @@ fn a_shell_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn what_it_reads_comes_with_it() {
+fn standard_input_is_passed() {
     let fleet = Fleet::start();
     let words = file(&fleet.home, "words", "b\na\n\"quoted\" \\ and more\n");
     assert_eq!(fleet.ok(&["exec", "--stdin", &words, "--", "sort"]), "\"quoted\" \\ and more\na\nb\n");
@@ -66,7 +66,7 @@ fn what_it_reads_comes_with_it() {
 }
 
 #[test]
-fn each_stream_is_shown_as_it_comes_or_at_the_end_or_never() {
+fn streams_are_shown_live_late_or_never() {
     let fleet = Fleet::start();
     let gate = fleet.home.path().join("gate");
     let script =
@@ -87,7 +87,7 @@ fn each_stream_is_shown_as_it_comes_or_at_the_end_or_never() {
 }
 
 #[test]
-fn a_cut_is_of_one_stream_and_says_how_much() {
+fn output_limit_applies_per_stream_and_is_reported() {
     let fleet = Fleet::start();
     let script = "head -c 5000 /dev/zero | tr '\\0' o; head -c 5000 /dev/zero | tr '\\0' e >&2";
     let args = ["exec", "--output-max", "3K", "--stderr-max", "10", "--shell", "--", script];
@@ -129,7 +129,7 @@ fn refusals_have_types() {
 }
 
 #[test]
-fn what_makes_no_sense_is_not_even_signed() {
+fn contradictory_options_are_refused() {
     let fleet = Fleet::start();
     for (args, words) in [
         (vec!["--env", "=x", "--", "true"], "NAME=VALUE"),
@@ -158,7 +158,7 @@ fn another_user_with_all_its_groups() {
 }
 
 #[test]
-fn an_owner_decides_which_variables_commands_set() {
+fn policy_decides_allowed_variables() {
     let roles = Roles::start();
     let config = roles.agent_config_with("[policy]\nallow_env = ['LD_LIBRARY_PATH']\ndeny_env = ['AWS_*']");
     let _agent = Running::start(roles.home.command().args(["agent", "--config", &config, "--join", &roles.token()]));
@@ -189,7 +189,7 @@ fn daemon(marker: &str, started: &str) -> String {
 }
 
 #[test]
-fn nothing_is_left_of_one_that_ran_out_of_time_or_was_cancelled() {
+fn timed_out_or_cancelled_command_leaves_nothing() {
     let fleet = Fleet::start();
     let started = fleet.home.path().join("started").display().to_string();
     let marker = format!("leaves-nothing-{}", std::process::id());
@@ -214,7 +214,7 @@ fn outcome_of(fleet: &Fleet, id: &str) -> Value {
 }
 
 #[test]
-fn a_fork_bomb_ends_with_its_command() {
+fn fork_bomb_ends_with_its_command() {
     let fleet = Fleet::start();
     let marker = format!("fork-bomb-{}", std::process::id());
     let bomb = "import os, time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.01)\n";

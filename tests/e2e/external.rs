@@ -1,5 +1,5 @@
-//! Time-series stores elsewhere: the real VictoriaMetrics and InfluxDB 1.6. What they have is counted by asking them, point by point: their
-//! answers to writes say little (VictoriaMetrics says 204 to lines that it drops).
+//! External time-series stores: the real VictoriaMetrics and InfluxDB 1.6. Their content is checked by queries, point by point, because their
+//! answers to writes say little (VictoriaMetrics answers 204 to lines that it drops).
 
 use std::{
     collections::BTreeSet,
@@ -205,7 +205,7 @@ fn more_points(roles: &Roles, count: usize) {
 }
 
 #[test]
-fn stores_get_everything_through_outages_of_theirs_and_of_the_console() {
+fn external_stores_get_everything_despite_outages() {
     let home = Home::new();
     let (mut victoria, mut influx) = (Server::victoria(&home, "victoria"), Server::influx(&home, "influx"));
     let second = Server::victoria(&home, "second");
@@ -272,7 +272,7 @@ fn stores_get_everything_through_outages_of_theirs_and_of_the_console() {
 }
 
 #[test]
-fn what_a_store_refuses_is_set_aside_and_can_be_sent_as_it_is() {
+fn refused_lines_are_set_aside() {
     let home = Home::new();
     let (victoria, influx) = (Server::victoria(&home, "victoria"), Server::influx(&home, "influx"));
     let more = [
@@ -311,7 +311,7 @@ fn what_a_store_refuses_is_set_aside_and_can_be_sent_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_a_store_is_said_at_the_start() {
+fn invalid_store_is_refused_at_start() {
     let home = Home::new();
     let data = home.path().join("console").display().to_string();
     for (entry, words) in [

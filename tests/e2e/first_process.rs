@@ -26,7 +26,7 @@ fn children(parent: i32) -> Vec<(i32, bool)> {
 }
 
 #[test]
-fn what_commands_leave_behind_is_taken_in_and_its_end_is_in_order() {
+fn init_reaps_orphans_and_stops_cleanly() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: only root makes a namespace of processes");
         return;

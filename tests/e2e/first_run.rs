@@ -1,4 +1,4 @@
-//! `muster up`: the first look, starting again, and what stands in its way.
+//! `muster up`: the first start, later starts, and obstacles.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-fn the_first_look_is_not_empty() {
+fn first_start_shows_host_and_sample() {
     let fleet = Fleet::start_with(&[]);
     for words in
         ["login --new-link", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
@@ -28,7 +28,7 @@ fn the_first_look_is_not_empty() {
 }
 
 #[test]
-fn who_is_signed_in_is_listed_and_ended() {
+fn sign_ins_are_listed_and_ended() {
     let fleet = Fleet::start();
     let link = fleet.sign_in_link();
     let other = crate::fleet::Home::new();
@@ -48,7 +48,7 @@ fn who_is_signed_in_is_listed_and_ended() {
 }
 
 #[test]
-fn a_token_for_joining_need_not_be_an_argument() {
+fn join_token_is_read_from_a_file_or_input() {
     let roles = crate::roles::Roles::start();
     let (config, file) = (roles.agent_config(), roles.home.path().join("token"));
     std::fs::write(&file, format!("{}\n", roles.token())).unwrap();
@@ -69,7 +69,7 @@ fn a_token_for_joining_need_not_be_an_argument() {
 }
 
 #[test]
-fn a_token_of_a_console_on_loopback_says_what_to_do_and_the_whole_command() {
+fn token_of_loopback_console_has_a_hint() {
     let fleet = Fleet::start();
     let made = fleet.muster(&["token", "create"]);
     let token = made.stdout.trim().to_owned();
@@ -82,7 +82,7 @@ fn a_token_of_a_console_on_loopback_says_what_to_do_and_the_whole_command() {
 }
 
 #[test]
-fn keys_and_stores_are_for_their_owner_alone() {
+fn keys_and_stores_are_private() {
     let fleet = Fleet::start();
     let mut folders = vec![fleet.home.path().join("share"), fleet.home.path().join("config")];
     let mut secrets = 0;
@@ -103,7 +103,7 @@ fn keys_and_stores_are_for_their_owner_alone() {
 }
 
 #[test]
-fn stopped_and_started_again_it_resumes() {
+fn restarted_up_resumes() {
     let mut fleet = Fleet::start_with(&[]);
     let host = fleet.host();
     let pid = fleet.unit_in_phase("default/hello", "running")["observed"]["pid"].clone();
@@ -117,7 +117,7 @@ fn stopped_and_started_again_it_resumes() {
 }
 
 #[test]
-fn a_killed_muster_leaves_its_yunos_alone() {
+fn killed_up_leaves_its_yunos_running() {
     let mut fleet = Fleet::start_with(&[]);
     let pid = fleet.unit_in_phase("default/hello", "running")["observed"]["pid"].clone();
     fleet.kill();
@@ -126,7 +126,7 @@ fn a_killed_muster_leaves_its_yunos_alone() {
 }
 
 #[test]
-fn the_sample_stays_away_once_it_was_removed() {
+fn removed_sample_stays_removed() {
     let mut fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
     fleet.ok(&["unit", "retire", "default/hello"]);
@@ -147,7 +147,7 @@ fn a_second_instance_on_the_same_data_is_refused() {
 }
 
 #[test]
-fn a_taken_port_is_named_and_nothing_is_made() {
+fn taken_port_is_named_and_nothing_created() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for flag in ["--web-port", "--mqtt-port", "--hosts-port"] {
@@ -163,7 +163,7 @@ fn a_taken_port_is_named_and_nothing_is_made() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn uncreatable_folder_is_named() {
     let home = Home::new();
     fs::write(home.path().join("file"), "").unwrap();
     let data = home.path().join("file/data");
@@ -173,7 +173,7 @@ fn a_folder_that_cannot_be_made_is_named() {
 }
 
 #[test]
-fn sigterm_is_an_orderly_end_too() {
+fn sigterm_stops_cleanly() {
     let mut fleet = Fleet::start();
     let up: &mut Running = fleet.up();
     up.signal(Signal::SIGTERM);
@@ -213,7 +213,7 @@ fn relative_folders_of_the_environment_are_ignored_and_given_ones_are_made_absol
 }
 
 #[test]
-fn the_context_of_another_console_stays_the_current_one() {
+fn context_of_another_console_stays_current() {
     let fleet = Fleet::start();
     let path = fleet.home.path().join("config/muster/context.toml");
     let data = fleet.home.path().join("second");
@@ -234,7 +234,7 @@ fn the_context_of_another_console_stays_the_current_one() {
 }
 
 #[test]
-fn who_joins_does_not_take_over_the_agent_that_is_there() {
+fn join_does_not_take_over_the_present_agent() {
     let roles = Roles::start();
     let data = roles.home.path().join("data");
     let start = |token: &str| {

@@ -1,4 +1,4 @@
-//! What goes on until somebody has seen enough: logs that are followed, commands that are cancelled.
+//! Long-running commands: followed logs, and cancelled commands.
 
 use std::{fs, path::PathBuf};
 
@@ -25,7 +25,7 @@ fn make(fleet: &Fleet, script: &str, words: &str) {
 const COUNTER: &str = "#!/bin/sh\nn=0\nwhile :; do echo line $n; n=$((n+1)); sleep 0.1; done\n";
 
 #[test]
-fn a_log_is_followed_until_somebody_has_seen_enough() {
+fn log_is_followed_until_interrupted() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "counter", COUNTER);
     fleet.ok(&["artifact", "add", &path, "--role", "counter", "--version", "1"]);
@@ -134,7 +134,7 @@ fn logs_show_when_lines_were_written_and_those_of_a_time() {
 }
 
 #[test]
-fn what_of_a_log_is_left_out_is_told() {
+fn omitted_log_lines_are_reported() {
     let fleet = Fleet::start();
     // Forty lines of 70 kB each, and one of 3 MB.
     let line = |count: u32| format!("head -c {count} /dev/zero | tr '\\0' x; echo end");
@@ -163,7 +163,7 @@ fn what_of_a_log_is_left_out_is_told() {
 }
 
 #[test]
-fn log_that_is_cut_or_moved_away_is_followed_on_from_its_start() {
+fn truncated_or_moved_log_is_followed_from_its_start() {
     let fleet = Fleet::start();
     make(&fleet, COUNTER, "line 3\n");
     let mut follower = Running::start(fleet.home.command().args(["yuno", "logs", "-f", "-n", "2", "default/a"]));

@@ -1,5 +1,5 @@
-//! What comes over the bus from somebody who should not have sent it, or as nobody would have: the real bytes, to a
-//! real fleet, which goes on. (The table of all that is bad is in `bad_input`.)
+//! Forged and faulty messages on the bus: the real bytes, sent to a
+//! real fleet, which goes on. (The table of all bad input is in `bad_input`.)
 
 use std::{
     fs,
@@ -62,7 +62,7 @@ impl Forge {
 
     /// A good command that would leave its mark.
     fn command(&self) -> Value {
-        let now_ms = muster::clock::now_ms();
+        let now_ms = muster_base::clock::now_ms();
         json!({
             "v": 1, "id": CommandId::new(), "target": {"hosts": [self.host]}, "operator": "admin",
             "issued_ms": now_ms, "expires_ms": now_ms + 60_000,
@@ -124,7 +124,7 @@ fn text(envelope: &Envelope) -> String {
 }
 
 #[test]
-fn what_nobody_has_signed_so_is_not_even_answered() {
+fn unsigned_or_altered_command_is_ignored() {
     let forge = Forge::start();
     let stranger = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
     let body = || forge.command().to_string();
@@ -174,9 +174,9 @@ fn what_nobody_has_signed_so_is_not_even_answered() {
 }
 
 #[test]
-fn what_is_signed_and_wrong_is_refused_and_says_why() {
+fn signed_invalid_command_is_refused_with_reason() {
     let forge = Forge::start();
-    let now_ms = muster::clock::now_ms();
+    let now_ms = muster_base::clock::now_ms();
     let times = |issued_ms: Millis, expires_ms: Millis| json!({"issued_ms": issued_ms, "expires_ms": expires_ms});
     let another = json!({"target": {"hosts": [HostId::random()]}});
     for (what, changes, code) in [
@@ -204,7 +204,7 @@ fn what_is_signed_and_wrong_is_refused_and_says_why() {
 }
 
 #[test]
-fn another_fleets_console_commands_nobody_here() {
+fn command_of_another_fleet_is_ignored() {
     let (forge, other) = (Forge::start(), Fleet::start());
     let foreign = signer(&other).sign_text(Kind::Command, forge.command().to_string());
     forge.send(&forge.topic("cmd"), &text(&foreign));
@@ -213,7 +213,7 @@ fn another_fleets_console_commands_nobody_here() {
 }
 
 #[test]
-fn what_was_done_is_not_done_again_after_a_restart_nor_by_an_agent_that_has_lost_its_store() {
+fn replayed_command_is_not_repeated_after_restart_or_loss() {
     let mut forge = Forge::start();
     let command = forge.command();
     let id = command["id"].as_str().unwrap().to_owned();
@@ -233,8 +233,8 @@ fn what_was_done_is_not_done_again_after_a_restart_nor_by_an_agent_that_has_lost
         forge.reader = Forge::listen(&forge.fleet, &observer);
         forge.goes_on();
         forge.send(&topic, &signed);
-        // From the journal; or, where there is none any more, because it is older than that.
-        forge.wait_for_answer(&id, if lost { "replayed" } else { "exited" });
+        // From the journal; or, where there is none any more, because it is not younger than what the mark knows of.
+        forge.wait_for_answer(&id, if lost { "set_back" } else { "exited" });
         assert_eq!(forge.marks(), 1);
     }
 }
@@ -266,7 +266,7 @@ fn publish_bytes(forge: &Forge, who: &Path, topic: &str, bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn a_host_can_say_nothing_in_the_name_of_others_and_no_outcome_twice() {
+fn host_cannot_publish_for_others_or_answer_twice() {
     let forge = Forge::start();
     let host = as_host(&forge);
     let id = forge.fleet.ok(&["exec", "--no-wait", "--", "true"]).trim().to_owned();
@@ -307,7 +307,7 @@ fn a_host_can_say_nothing_in_the_name_of_others_and_no_outcome_twice() {
 }
 
 #[test]
-fn what_is_too_long_too_deep_or_blown_up_stops_nobody() {
+fn oversized_messages_stop_nobody() {
     let forge = Forge::start();
     let host = as_host(&forge);
     let million = [vec![b'['; 1_000_000], vec![b']'; 1_000_000]].concat();
@@ -331,7 +331,7 @@ fn what_is_too_long_too_deep_or_blown_up_stops_nobody() {
 }
 
 #[test]
-fn a_flood_of_what_is_no_command_keeps_none_from_being_done() {
+fn flood_of_invalid_messages_delays_no_command() {
     let forge = Forge::start();
     let mut client = mosquitto("mosquitto_pub", &forge.fleet, &forge.forger);
     let mut flood = client.args(["-t", &forge.topic("cmd"), "-l"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -349,7 +349,7 @@ fn a_flood_of_what_is_no_command_keeps_none_from_being_done() {
 }
 
 #[test]
-fn no_path_leads_out_of_where_things_are_kept() {
+fn path_traversal_is_refused() {
     let fleet = Fleet::start();
     let secret = fs::read_to_string(fleet.data().join("agent/identity.json")).unwrap();
     let (web, hosts) = (fleet.address("http://"), fleet.summary.clone());

@@ -1,4 +1,4 @@
-//! Programs that go to the background by themselves: told apart, and kept.
+//! Programs that daemonise: recognised, and kept.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ fn running_as_another(fleet: &Fleet, before: Pid) -> Value {
 }
 
 #[test]
-fn daemon_is_told_apart_and_kept_as_one() {
+fn daemonised_program_is_recognised_and_kept() {
     let mut fleet = Fleet::start();
     let path = file(&fleet.home, "daemon", DAEMON);
     fleet.ok(&["artifact", "add", &path, "--role", "daemon", "--version", "1"]);

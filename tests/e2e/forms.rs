@@ -1,4 +1,4 @@
-//! What programs read: with `-o json` standard output holds one document, or one on each line, or nothing.
+//! Output for programs: with `-o json` standard output has one document, or one on each line, or nothing.
 
 use std::{
     collections::BTreeSet,
@@ -298,7 +298,7 @@ fn lines_of_logs_are_objects_for_programs() {
 }
 
 #[test]
-fn muster_up_says_for_programs_what_is_up() {
+fn up_prints_json_for_programs() {
     let home = Home::new();
     let mut child = home
         .command()
@@ -332,7 +332,7 @@ fn unread(command: &mut Command) -> (Option<i32>, String) {
 }
 
 #[test]
-fn verbs_end_without_a_word_where_nobody_reads_on() {
+fn closed_pipe_ends_verbs_quietly() {
     let fleet = Fleet::start();
     for args in [
         &["completions", "bash"][..],
@@ -358,7 +358,7 @@ fn verbs_end_without_a_word_where_nobody_reads_on() {
 }
 
 #[test]
-fn log_that_nobody_reads_any_more_ends_no_role() {
+fn closed_log_pipe_ends_no_role() {
     let home = Home::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

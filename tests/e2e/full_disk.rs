@@ -1,4 +1,4 @@
-//! A full disk: what makes room gets through, and everything starts there.
+//! A full disk: commands that free room get through, and every role starts.
 
 use std::{
     fs::{self, OpenOptions},
@@ -56,7 +56,7 @@ fn kept_bytes(data: &Path) -> u64 {
 }
 
 #[test]
-fn commands_get_through_and_everything_starts_on_a_full_disk() {
+fn full_disk_accepts_commands_and_starts_roles() {
     let disk = Disk::new();
     let data = disk.path().join("data");
     let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
@@ -121,7 +121,7 @@ fn commands_get_through_and_everything_starts_on_a_full_disk() {
 }
 
 #[test]
-fn who_waits_for_a_host_whose_reserve_is_used_up_is_told_why() {
+fn exhausted_reserve_is_reported_to_the_caller() {
     let disk = Disk::new();
     let roles = Roles::start();
     let data = disk.path().join("agent");

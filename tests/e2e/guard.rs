@@ -1,4 +1,4 @@
-//! Strangers at every listener, and what those notice of it who belong to the fleet: nothing.
+//! Attacks by strangers on every listener, which members of the fleet do not notice.
 
 #![expect(clippy::print_stdout, reason = "figures for whoever asks with --nocapture")]
 
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster::pki;
+use muster_net::pki;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 
@@ -289,7 +289,7 @@ fn come(door: &Door, over: &AtomicBool, mut each: impl FnMut(&mut TcpStream)) {
 }
 
 #[test]
-fn strangers_cost_those_of_the_fleet_nothing() {
+fn attacks_do_not_affect_known_clients() {
     let mut case = Case::start();
     let seconds = if is_long() { 30 } else { 8 };
     let doors = case.doors.clone();
@@ -317,7 +317,7 @@ fn strangers_cost_those_of_the_fleet_nothing() {
 
 /// Passwords that are guessed, faster than they can be checked.
 #[test]
-fn guessed_passwords_do_not_delay_a_good_one() {
+fn password_guesses_do_not_delay_a_login() {
     let mut case = Case::start();
     let door = case.doors.iter().find(|door| door.name == "mqtt").unwrap().clone();
     let guess = |number: usize| {
@@ -338,7 +338,7 @@ fn guessed_passwords_do_not_delay_a_good_one() {
 }
 
 #[test]
-fn health_is_told_without_a_token() {
+fn health_needs_no_token() {
     let fleet = Fleet::start();
     let web = fleet.address("http://");
     let ask = |path: &str| {
@@ -356,7 +356,7 @@ fn health_is_told_without_a_token() {
 }
 
 #[test]
-fn roles_go_on_after_sighup() {
+fn roles_survive_sighup() {
     let mut fleet = Fleet::start();
     let https = fleet.address("https://");
     let shown = || crate::doors::certificate_shown(&https);

@@ -21,7 +21,7 @@ fn log_bytes(fleet: &Fleet) -> u64 {
 }
 
 #[test]
-fn a_hold_leaves_what_runs_alone_and_outlives_everything() {
+fn hold_keeps_unit_and_survives_restarts() {
     let mut fleet = teller();
     let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].clone();
     fleet.ok(&["unit", "hold", "default/a", "--note", "the auditors are here"]);
@@ -44,7 +44,7 @@ fn a_hold_leaves_what_runs_alone_and_outlives_everything() {
 }
 
 #[test]
-fn what_is_retired_stays_down_until_it_is_unheld() {
+fn retired_unit_stays_down_until_unhold() {
     let fleet = teller();
     fleet.muster(&["unit", "rm", "default/a"]).expect_code(1).expect_stderr("muster unit retire default/a");
     fleet.ok(&["unit", "retire", "default/a"]);
@@ -65,7 +65,7 @@ fn what_is_retired_stays_down_until_it_is_unheld() {
 }
 
 #[test]
-fn what_is_frozen_does_nothing_until_it_is_thawed_or_stopped() {
+fn frozen_unit_pauses_until_thaw_or_stop() {
     let fleet = teller();
     let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].clone();
     fleet.ok(&["yuno", "freeze", "default/a"]);
@@ -90,7 +90,7 @@ fn what_is_frozen_does_nothing_until_it_is_thawed_or_stopped() {
 }
 
 #[test]
-fn a_signal_arrives_and_changes_nothing_of_what_is_desired() {
+fn signal_keeps_desired_state() {
     let fleet = teller();
     let before = fleet.unit_in_phase("default/a", "running");
     fleet.muster(&["yuno", "signal", "SIGUSR1", "default/a"]).expect_code(0).expect_stderr("it got SIGUSR1");
@@ -111,7 +111,7 @@ fn a_signal_arrives_and_changes_nothing_of_what_is_desired() {
 }
 
 #[test]
-fn selectors_pick_what_verbs_are_done_to() {
+fn selectors_choose_the_units_of_verbs() {
     let fleet = teller();
     fleet.ok(&["yuno", "create", "default/b", "--artifact", "teller", "--label", "tier=gold", "--run"]);
     let names = |select: &str| {
@@ -136,7 +136,7 @@ fn selectors_pick_what_verbs_are_done_to() {
 }
 
 #[test]
-fn an_upgrade_is_planned_shown_and_done_and_never_goes_back_by_itself() {
+fn upgrade_is_planned_shown_and_never_downgrades() {
     let fleet = teller();
     let config = file(&fleet.home, "c.json", "{}");
     fleet.ok(&["config", "add", "teller.main", "9", &config]);

@@ -28,7 +28,7 @@ fn log(fleet: &Fleet, unit: &str, end: &str) -> String {
 }
 
 #[test]
-fn another_user_a_memory_limit_and_the_rest() {
+fn user_memory_limit_and_attributes_are_applied() {
     let fleet = if geteuid().is_root() { Fleet::start_as_root() } else { Fleet::start() };
     add(&fleet, "tells", TELLS);
     let mut create = vec!["yuno", "create", "default/tells", "--artifact", "tells", "--run"];
@@ -55,7 +55,7 @@ fn another_user_a_memory_limit_and_the_rest() {
 }
 
 #[test]
-fn one_that_eats_memory_is_killed_and_says_so() {
+fn oom_of_yuno_is_reported() {
     let fleet = Fleet::start();
     // Without a limit that holds it ends by itself, and not the machine.
     add(&fleet, "eater", "#!/bin/sh\necho eating\nhead -c 200000000 /dev/zero | tail | wc -c\nexit 3\n");
@@ -75,7 +75,7 @@ fn one_that_eats_memory_is_killed_and_says_so() {
 }
 
 #[test]
-fn command_that_eats_memory_is_killed_and_says_so() {
+fn oom_of_command_is_reported() {
     let fleet = Fleet::start();
     let eat = "head -c 200000000 /dev/zero | tail | wc -c; exit 3";
     let eaten = fleet.muster(&["exec", "--memory", "16M", "--shell", "--", eat]);
@@ -97,7 +97,7 @@ fn command_that_eats_memory_is_killed_and_says_so() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_done() {
+fn impossible_limits_are_refused() {
     let fleet = Fleet::start();
     add(&fleet, "tells", TELLS);
     for (option, words) in [
@@ -118,7 +118,7 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn one_that_says_when_it_is_up_is_waited_for() {
+fn notify_unit_is_waited_for() {
     let fleet = Fleet::start();
     let speaker = "#!/usr/bin/perl
 use strict; use Socket;
@@ -143,7 +143,7 @@ sleep 1000;
 }
 
 #[test]
-fn other_limits_reach_a_yuno_that_runs_also_when_its_agent_is_killed_meanwhile() {
+fn changed_limits_reach_running_yuno_despite_kill() {
     let mut fleet = Fleet::start_with(&["--no-sample"]);
     let reads = "#!/bin/sh\ntrap 'echo reads $(cat \"$MUSTER_CONFIG\")' USR1\necho up\nwhile :; do sleep 0.1; done\n";
     add(&fleet, "reads", reads);

@@ -210,7 +210,7 @@ impl Site {
 }
 
 #[test]
-fn cables_that_are_pulled_out_lose_nothing_and_do_nothing_twice() {
+fn pulled_cables_lose_and_repeat_nothing() {
     let site = Site::start(3);
     let mut ids = BTreeMap::new();
     for round in 0..Site::rounds() {
@@ -240,7 +240,7 @@ fn cables_that_are_pulled_out_lose_nothing_and_do_nothing_twice() {
 }
 
 #[test]
-fn a_link_that_loses_and_delays_loses_no_outcome() {
+fn lossy_link_loses_no_outcome() {
     let site = Site::start(2);
     let how = site.net.spoil(0);
     eprintln!("the link is a bad one by {how}");

@@ -1,4 +1,4 @@
-//! What can be asked of an agent on its own host.
+//! The agent's local interface.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ fn on_socket(roles: &Roles, request: &str) -> (u16, Value) {
 }
 
 #[test]
-fn an_agent_answers_on_its_host_with_and_without_a_broker() {
+fn local_interface_works_with_and_without_broker() {
     let mut roles = Roles::start();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("127.0.0.1:{port}");

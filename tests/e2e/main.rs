@@ -21,6 +21,7 @@ mod bad_input;
 mod batch;
 mod boot;
 mod channel;
+mod clock;
 mod containers;
 mod content;
 mod crashes;

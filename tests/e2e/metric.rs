@@ -52,7 +52,7 @@ fn times(roles: &Roles, series: &str) -> Vec<i64> {
 }
 
 #[test]
-fn what_was_measured_while_the_broker_was_away_arrives_without_a_gap() {
+fn measurements_during_outage_arrive_without_gap() {
     let mut roles = Roles::start();
     let data = roles.home.path().join("agent");
     let config = roles.home.path().join("often.toml");
@@ -112,7 +112,7 @@ fn batches(store: &std::path::Path) -> Vec<i64> {
 }
 
 #[test]
-fn a_selector_that_is_none_is_named() {
+fn invalid_selector_is_refused() {
     let fleet = Fleet::start();
     for selector in ["", "{", "a{b=}", "a b", "rate(a)", "no_such_function(a)"] {
         let run = fleet.muster(&["metric", "query", selector]);

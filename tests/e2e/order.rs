@@ -1,4 +1,4 @@
-//! In which order units start and stop, and what they wait for.
+//! The order in which units start and stop, and their dependencies.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ fn create(fleet: &Fleet, unit: &str, further: &[&str]) {
 }
 
 #[test]
-fn what_requires_something_waits_visibly_and_what_goes_in_circles_is_refused() {
+fn dependency_waits_visibly_and_cycle_is_refused() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "sleeper", SLEEPER);
     fleet.ok(&["artifact", "add", &path, "--role", "sleeper", "--version", "1"]);

@@ -1,4 +1,4 @@
-//! Who is told of alerts: a webhook, and the real Alertmanager.
+//! Outlets of alerts: a webhook, and the real Alertmanager.
 
 use std::{
     fs,
@@ -112,7 +112,7 @@ fn clear(roles: &Roles) {
 }
 
 #[test]
-fn a_webhook_hears_what_is_raised_and_cleared_and_can_tell_who_speaks() {
+fn webhook_gets_signed_raised_and_cleared_alerts() {
     let home = Home::new();
     let hook = Hook::start();
     let secret = home.path().join("secret");
@@ -164,7 +164,7 @@ fn a_webhook_hears_what_is_raised_and_cleared_and_can_tell_who_speaks() {
 }
 
 #[test]
-fn alertmanager_shows_what_holds() {
+fn alertmanager_shows_active_alerts() {
     const ALERTMANAGER: &str = "/usr/bin/prometheus-alertmanager";
     if !std::path::Path::new(ALERTMANAGER).exists() {
         eprintln!("skipped: there is no {ALERTMANAGER} (Debian's prometheus-alertmanager)");

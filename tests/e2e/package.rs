@@ -11,7 +11,7 @@ const SERVER: &str = "#!/bin/sh\necho $$ >> starts\ntrap 'exit 0' TERM\nwhile :;
 
 #[test]
 #[ignore = "tests/package gives it packages"]
-fn an_upgrade_leaves_yunos_running() {
+fn package_upgrade_leaves_yunos_running() {
     let packages = PathBuf::from(std::env::var_os("MUSTER_TEST_PACKAGES").expect("tests/package runs this"));
     let roles = Roles::start();
     let machine = Machine::boot(&roles.home).expect("a package is tried on a machine of its own");

@@ -1,4 +1,4 @@
-//! Probes of a real server: one that comes up late, one that never does, one that hangs, one that cannot work for a while.
+//! Probes of a real server: one that comes up late, one that never does, one that hangs, one that is unready for a while.
 
 use std::{fs, net::TcpListener, path::PathBuf};
 
@@ -68,7 +68,7 @@ fn ready(fleet: &Fleet) -> Value {
 }
 
 #[test]
-fn a_server_that_comes_up_late_and_cannot_work_for_a_while() {
+fn slow_start_and_unready_period_are_handled() {
     let mut fleet = fleet();
     create(&fleet, &web(), &["--start", "tcp:web", "--ready", "every=200ms,failures=1,http:web/ready"]);
     fleet.ok(&[
@@ -123,7 +123,7 @@ fn a_server_that_comes_up_late_and_cannot_work_for_a_while() {
 }
 
 #[test]
-fn a_server_that_never_comes_up_is_ended_and_tried_again_later() {
+fn server_that_never_starts_is_retried_later() {
     let fleet = fleet();
     // A port on which nobody listens.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -138,7 +138,7 @@ fn a_server_that_never_comes_up_is_ended_and_tried_again_later() {
 }
 
 #[test]
-fn a_server_that_hangs_is_started_anew_and_probes_are_changed_in_place() {
+fn hanging_server_restarts_and_probes_change_in_place() {
     let fleet = fleet();
     let web = web();
     create(&fleet, &web, &["--ready", "tcp:web"]);
@@ -169,7 +169,7 @@ fn a_server_that_hangs_is_started_anew_and_probes_are_changed_in_place() {
 }
 
 #[test]
-fn what_is_wrong_with_a_probe_is_said_with_its_field() {
+fn invalid_probe_is_refused_with_its_field() {
     let fleet = fleet();
     let base = ["yuno", "create", "default/a", "--artifact", "server"];
     let tried = |more: &[&str]| fleet.muster(&[&base[..], more].concat());

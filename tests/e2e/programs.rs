@@ -1,4 +1,4 @@
-//! Real programs as yunos, unchanged; and programs that behave as badly as programs do.
+//! Real programs as yunos, unchanged; and programs that misbehave.
 
 use std::{
     cell::RefCell,
@@ -115,7 +115,7 @@ fn all_end(pids: &[i32]) {
 }
 
 #[test]
-fn redis_says_itself_when_it_is_up_and_keeps_its_data() {
+fn redis_notifies_readiness_and_keeps_data() {
     let fleet = Fleet::start();
     add_program(&fleet, "redis", "/usr/bin/redis-server");
     let port = free_port().to_string();
@@ -203,7 +203,7 @@ fn mosquitto_carries_messages() {
 }
 
 #[test]
-fn a_server_in_python_is_started_again_wherever_it_dies() {
+fn python_server_is_restarted_after_any_crash() {
     let fleet = Fleet::start();
     let port = free_port();
     let script =
@@ -233,7 +233,7 @@ fn one_that_ignores_sigterm_is_killed_after_its_grace() {
 }
 
 #[test]
-fn what_forks_and_forgets_leaves_nothing() {
+fn forked_children_are_killed() {
     let fleet = Fleet::start();
     // Children, and children of children, of which nobody hears again; one of them will not end when it is asked.
     let forgets = "#!/bin/sh
@@ -255,7 +255,7 @@ exec sleep 1000
 }
 
 #[test]
-fn a_daemon_that_goes_away_from_its_parents_is_found() {
+fn double_forking_daemon_is_found() {
     let fleet = Fleet::start();
     let daemon = "#!/bin/sh
 setsid sh -c '(setsid sh -c \"echo \\$\\$ >> pids; trap : TERM HUP; while :; do sleep 1; done\" &)' &
@@ -283,7 +283,7 @@ exit 0
 }
 
 #[test]
-fn one_that_eats_memory_ends_alone() {
+fn oom_affects_only_its_unit() {
     let fleet = Fleet::start();
     // Without a limit that holds it ends by itself, and not the machine.
     let eater = "#!/usr/bin/python3
@@ -307,7 +307,7 @@ raise SystemExit(3)
 }
 
 #[test]
-fn one_that_prints_without_end_fills_nothing() {
+fn endless_log_is_bounded() {
     let fleet = Fleet::start();
     add(&fleet, "prints", "#!/bin/sh\nexec yes 'a line that is printed without end and without need'\n");
     create(&fleet, "prints", &["--log-size", "64K", "--log-keep", "2"]);
@@ -331,7 +331,7 @@ fn one_that_prints_without_end_fills_nothing() {
 }
 
 #[test]
-fn one_that_never_becomes_ready_never_runs() {
+fn unready_program_never_runs() {
     let fleet = Fleet::start();
     add(&fleet, "silent", "#!/bin/sh\necho $$ >> pids\nexec sleep 1000\n");
     let create = ["yuno", "create", "default/silent", "--artifact", "silent", "--run", "--no-wait"];
@@ -349,7 +349,7 @@ fn one_that_never_becomes_ready_never_runs() {
 }
 
 #[test]
-fn one_that_crashes_at_once_is_tried_ever_more_seldom_and_then_no_more() {
+fn crash_loop_backs_off_and_is_held() {
     let mut fleet = Fleet::start();
     add(&fleet, "crashes", "#!/bin/sh\necho $$ >> starts\necho it went wrong >&2\nexit 3\n");
     fleet.muster(&["yuno", "create", "default/crashes", "--artifact", "crashes", "--run", "--no-wait"]);

@@ -1,4 +1,4 @@
-//! Prometheus's HTTP API of the console, asked as Grafana asks it.
+//! Prometheus's HTTP API of the console, used as Grafana uses it.
 
 use std::{
     io::{Read, Write},
@@ -80,7 +80,7 @@ fn encoded(params: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn grafana_is_answered_as_by_prometheus() {
+fn grafana_gets_prometheus_answers() {
     let fleet = Fleet::start();
     let host = fleet.host();
     let grafana = Grafana::new(&fleet);
@@ -122,7 +122,7 @@ fn grafana_is_answered_as_by_prometheus() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_said_clearly() {
+fn unsupported_queries_have_clear_errors() {
     let fleet = Fleet::start();
     let grafana = Grafana::new(&fleet);
     for (path, params, status, kind, words) in [

@@ -1,4 +1,4 @@
-//! Which proxies an operator's requests go through: one that was configured for muster, and never one of the environment.
+//! Proxies of an operator's requests: one that was configured for muster, and never one of the environment.
 
 use std::{
     fs,
@@ -53,7 +53,7 @@ fn run_with(fleet: &Fleet, variables: &[&str], proxy: &Proxy, args: &[&str]) -> 
 const ENVIRONMENT: [&str; 6] = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
 #[test]
-fn token_goes_to_the_console_whatever_proxy_the_environment_names() {
+fn proxies_of_the_environment_are_ignored() {
     let (fleet, proxy) = (Fleet::start(), Proxy::start());
     let shown = run_with(&fleet, &ENVIRONMENT, &proxy, &["host", "ls"]).expect_code(0).stdout;
     assert_eq!(shown.lines().count(), 2, "{shown}");

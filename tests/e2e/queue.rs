@@ -1,5 +1,5 @@
-//! More commands than may run at once: they wait for their turn, in order, through a kill of the agent, and one more
-//! than may wait comes again.
+//! More commands than may run at once: they wait in order, also when the agent is killed, and one beyond the limit
+//! is sent again.
 
 use std::fs;
 
@@ -74,7 +74,7 @@ impl Bench {
 }
 
 #[test]
-fn who_waits_has_its_turn_in_order_and_more_come_again_while_there_is_time() {
+fn queued_commands_run_in_order_and_excess_is_resent() {
     let bench = Bench::start(2);
     let first = bench.gated();
     let second = bench.exec(&["--timeout", "2s"], &bench.note("second"));
@@ -94,7 +94,7 @@ fn who_waits_has_its_turn_in_order_and_more_come_again_while_there_is_time() {
 }
 
 #[test]
-fn who_waits_can_be_cancelled_and_expires() {
+fn queued_command_is_cancelled_or_expires() {
     let bench = Bench::start(4);
     let first = bench.gated();
     let cancelled = bench.exec(&[], &bench.note("cancelled"));
@@ -117,7 +117,7 @@ fn who_waits_can_be_cancelled_and_expires() {
 }
 
 #[test]
-fn who_waits_outlives_the_agent_and_runs_once() {
+fn queued_command_survives_agent_and_runs_once() {
     let mut bench = Bench::start(4);
     let first = bench.gated();
     let waiting: Vec<String> = ["second", "third"].iter().map(|word| bench.exec(&[], &bench.note(word))).collect();

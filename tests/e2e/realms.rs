@@ -1,4 +1,4 @@
-//! Realms, endpoints and snapshots: units that find each other, and go back to what they were.
+//! Realms, endpoints and snapshots: units that find each other, and earlier desired state.
 
 use std::{
     io::{Read, Write},
@@ -115,7 +115,7 @@ fn units_find_each_other() {
 }
 
 #[test]
-fn ports_that_are_used_up_are_a_refusal_that_leaves_nothing() {
+fn exhausted_ports_refuse_and_leave_nothing() {
     let fleet = fleet();
     let ports = free_ports(1);
     fleet.ok(&["realm", "create", "shop", "--ports", &format!("{ports}-{ports}")]);
@@ -134,7 +134,7 @@ fn ports_that_are_used_up_are_a_refusal_that_leaves_nothing() {
 }
 
 #[test]
-fn a_realm_that_is_disabled_holds_its_units() {
+fn disabled_realm_holds_its_units() {
     let fleet = fleet();
     fleet.muster(&["yuno", "create", "shop/a", "--artifact", "client"]).expect_code(3).expect_stderr("realm shop");
     fleet.ok(&["realm", "create", "land"]);
@@ -169,7 +169,7 @@ fn a_realm_that_is_disabled_holds_its_units() {
 }
 
 #[test]
-fn back_to_a_snapshot_and_forth_again() {
+fn snapshot_is_activated_and_deactivated() {
     let fleet = fleet();
     let create = |unit: &str, arg: &str| {
         fleet.ok(&[

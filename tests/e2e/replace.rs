@@ -1,4 +1,4 @@
-//! One revision takes the place of another while the unit goes on: `--replace start-first`.
+//! Replacing a revision without a break: `--replace start-first`.
 
 use std::{
     fs,
@@ -193,7 +193,7 @@ fn ask(port: u16) -> std::io::Result<String> {
 }
 
 #[test]
-fn somebody_answers_at_every_moment_of_a_replacement() {
+fn replacement_answers_at_every_moment() {
     let fleet = fleet(&[SERVER, SERVER, SERVER], &["--notify", "--provide", "http", "--arg", "{port:http}"]);
     let before = settled(&fleet);
     let port = u16::try_from(before["observed"]["endpoints"][0]["port"].as_u64().unwrap()).unwrap();
@@ -220,7 +220,7 @@ fn somebody_answers_at_every_moment_of_a_replacement() {
 }
 
 #[test]
-fn a_port_that_is_not_shared_is_kept_by_who_has_it() {
+fn unshared_port_stays_with_old_process() {
     let selfish = SERVER.replace("SO_REUSEPORT, 1", "SO_REUSEPORT, 0");
     let fleet = fleet(&[&selfish, &selfish], &["--notify", "--provide", "http", "--arg", "{port:http}"]);
     let before = settled(&fleet);
@@ -236,7 +236,7 @@ fn a_port_that_is_not_shared_is_kept_by_who_has_it() {
 }
 
 #[test]
-fn what_does_not_work_leaves_the_old_process_as_it_is() {
+fn failed_candidate_leaves_old_process() {
     // One that ends at once, one that never says that it is up, and one that cannot even be started.
     let ends = "#!/bin/sh\necho VERSION >> starts\necho no such table: till\nexit 2\n";
     let speaks = WAITS.replace("while not", "if False and not");
@@ -278,7 +278,7 @@ fn patient() -> (Fleet, PathBuf, Value) {
 }
 
 #[test]
-fn an_agent_that_is_killed_in_the_middle_finds_both_again() {
+fn killed_agent_finds_both_instances() {
     let (mut fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
     let both = beside(&fleet);
@@ -308,7 +308,7 @@ fn an_agent_that_is_killed_in_the_middle_finds_both_again() {
 }
 
 #[test]
-fn an_agent_that_is_killed_while_the_old_one_ends_goes_on_with_that() {
+fn killed_agent_continues_ending_the_old_instance() {
     let mut fleet = fleet(&[SLOW, MARKER], &[]);
     let before = settled(&fleet);
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
@@ -323,7 +323,7 @@ fn an_agent_that_is_killed_while_the_old_one_ends_goes_on_with_that() {
 }
 
 #[test]
-fn a_stop_in_the_middle_ends_both_and_a_hold_the_new_one() {
+fn stop_ends_both_instances_and_hold_the_new_one() {
     let (fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
     let candidate = pid_beside(&beside(&fleet));
@@ -348,7 +348,7 @@ fn a_stop_in_the_middle_ends_both_and_a_hold_the_new_one() {
 }
 
 #[test]
-fn killed_in_the_middle_each_of_the_two_is_missed_by_nobody() {
+fn killed_instance_is_not_missed() {
     let (fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
     let first = pid_beside(&beside(&fleet));
@@ -375,7 +375,7 @@ fn killed_in_the_middle_each_of_the_two_is_missed_by_nobody() {
 }
 
 #[test]
-fn a_program_that_says_nothing_is_up_when_it_has_stayed_up() {
+fn program_without_notify_is_up_after_staying_up() {
     let fleet = fleet(&[MARKER, MARKER], &[]);
     let before = settled(&fleet);
     upgrade(&fleet, "2", &[]).expect_code(0);
@@ -395,7 +395,7 @@ fn a_program_that_says_nothing_is_up_when_it_has_stayed_up() {
 }
 
 #[test]
-fn what_plays_plays_again_once_the_old_one_has_ended() {
+fn new_instance_plays_after_old_one_ended() {
     let fleet = Fleet::start();
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/yuno.py");
     // It notes whenever it is told to play, and takes its time to end.
@@ -421,7 +421,7 @@ fn what_plays_plays_again_once_the_old_one_has_ended() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn impossible_replacement_is_refused() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "till", MARKER);
     fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", "1"]);

@@ -1,4 +1,4 @@
-//! Revocation: who is revoked is on the authority's list at once, and is let in no more.
+//! Revocation: a revoked certificate is on the authority's list at once, and is no longer admitted.
 
 use muster_topics::name::HostId;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn wait_for_listed(fleet: &Fleet, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_host_that_is_revoked_is_locked_out() {
+fn revoked_host_is_locked_out() {
     let fleet = Fleet::start();
     let own = fleet.host();
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
@@ -86,7 +86,7 @@ fn a_host_that_is_revoked_is_locked_out() {
 }
 
 #[test]
-fn a_host_that_is_gone_for_good_is_removed() {
+fn removed_host_is_forgotten() {
     let roles = Roles::start();
     let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
@@ -121,7 +121,7 @@ fn a_host_that_is_gone_for_good_is_removed() {
 }
 
 #[test]
-fn a_broker_by_itself_reads_the_consoles_list() {
+fn separate_broker_reads_the_consoles_list() {
     let roles = Roles::start();
     let agent = ["agent", "--config", &roles.agent_config(), "--join", &roles.token()];
     let _agent = Running::start(roles.home.command().args(agent));
@@ -166,7 +166,7 @@ fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
 }
 
 #[test]
-fn a_certificate_comes_from_the_fleets_authority_or_not_at_all() {
+fn certificate_without_authority_is_refused() {
     let fleet = Fleet::start_with(&["--no-sample"]);
     let (console, out) = (fleet.data().join("console"), fleet.home.path().join("out"));
     let issue = |folder: &std::path::Path| {

@@ -5,7 +5,10 @@ use std::{fs, path::Path, process::Command};
 use muster_topics::{join::JoinToken, name::Digest};
 use serde_json::Value;
 
-use crate::fleet::{Fleet, Home, Run, Running, eventually};
+use crate::{
+    clock::Clock,
+    fleet::{Fleet, Home, Run, Running, eventually},
+};
 
 /// Broker and console, each from a file of its own.
 pub(crate) struct Roles {
@@ -16,6 +19,8 @@ pub(crate) struct Roles {
     pub(crate) hosts_port: u16,
     /// What the console's configuration has beside the usual.
     more: String,
+    /// The console's clock, if it can be set.
+    clock: Option<Clock>,
     pub(crate) home: Home,
 }
 
@@ -30,9 +35,20 @@ impl Roles {
         Self::start_in(Home::new(), String::new())
     }
 
+    /// The same, with a console whose clock can be set.
+    pub(crate) fn start_with_clock() -> Self {
+        let home = Home::new();
+        let clock = Clock::new(home.path(), "console");
+        Self::start_with(home, String::new(), Some(clock))
+    }
+
     /// The same, with more lines in the console's configuration.
     pub(crate) fn start_in(home: Home, more: String) -> Self {
-        let mut roles = Self { broker: None, console: None, mqtt: String::new(), hosts_port: 0, more, home };
+        Self::start_with(home, more, None)
+    }
+
+    fn start_with(home: Home, more: String, clock: Option<Clock>) -> Self {
+        let mut roles = Self { broker: None, console: None, mqtt: String::new(), hosts_port: 0, more, clock, home };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
         roles.home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
@@ -97,13 +113,24 @@ impl Roles {
             self.more,
         );
         let path = write(&self.home, "console.toml", &text);
-        let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
+        let mut console = self.run_console(Path::new(&path));
         console.wait_for("a console", |printed| printed.contains("login --new-link").then_some(()));
         assert!(!console.printed().contains("code="), "a log is no place for a secret");
         let link =
             self.home.muster(&["login", "--new-link", "--data-dir", data.to_str().unwrap()]).expect_code(0).stdout;
         self.home.muster(&["login", link.trim()]).expect_code(0);
         self.console = Some(console);
+    }
+
+    fn run_console(&self, config: &Path) -> Running {
+        let mut command = self.home.command();
+        self.clock.iter().for_each(|clock| clock.give_to(&mut command));
+        Running::start(command.args(["console", "--config"]).arg(config))
+    }
+
+    /// Sets the console's clock: see [`Clock::set`].
+    pub(crate) fn set_clock(&self, to: &str) {
+        self.clock.as_ref().unwrap().set(to);
     }
 
     /// Kills the console.
@@ -119,8 +146,7 @@ impl Roles {
 
     /// Starts a console that may refuse; what it said, if it did.
     pub(crate) fn try_console(&mut self) -> Result<(), String> {
-        let path = self.home.path().join("console.toml");
-        let mut console = Running::start(self.home.command().args(["console", "--config"]).arg(path));
+        let mut console = self.run_console(&self.home.path().join("console.toml"));
         let began = started(&mut console, "login --new-link");
         if began.is_ok() {
             let data = self.home.path().join("console");
@@ -246,7 +272,7 @@ fn word(printed: &str, start: &str) -> Option<String> {
 }
 
 #[test]
-fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
+fn three_processes_survive_restarts() {
     let mut roles = Roles::start();
     let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online");
@@ -327,7 +353,7 @@ fn unknown_keys_and_wrong_values_are_named() {
 }
 
 #[test]
-fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
+fn environment_sets_every_key_and_hides_secrets() {
     let home = Home::new();
     let print = |role: &str, variable: &str, value: &str| {
         let mut command = home.command();
@@ -401,7 +427,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn another_host_joins_with_a_one_time_token() {
+fn second_host_joins_with_a_token() {
     let namespace = Namespace::new();
     let [here, there] = &namespace.addresses;
     let fleet = Fleet::start_with(&["--no-sample", "--listen", here]);
@@ -446,7 +472,7 @@ fn data(home: &Home) -> String {
 }
 
 #[test]
-fn other_brokers_are_given_the_rules() {
+fn rules_are_rendered_for_other_brokers() {
     let home = Home::new();
     let out = home.path().join("mosquitto");
     let render = |more: &[&str]| home.muster(&[&["broker", "render", "--for"], more].concat());
@@ -464,7 +490,7 @@ fn other_brokers_are_given_the_rules() {
 }
 
 #[test]
-fn agent_and_console_that_are_told_to_reload_take_their_files_and_go_on() {
+fn agent_and_console_reload_on_sighup() {
     let mut roles = Roles::start();
     let token = roles.home.muster(&["token", "create", "-o", "json"]).expect_code(0);
     let token: Value = serde_json::from_str(&token.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Changes of revision that do not work, and go back by themselves.
+//! Changes of revision that fail, and are rolled back.
 
 use std::fs;
 
@@ -91,7 +91,7 @@ fn starts(fleet: &Fleet, word: &str) -> usize {
 }
 
 #[test]
-fn what_crashes_goes_back_and_says_why_and_what_works_is_taken() {
+fn crashing_revision_rolls_back_and_working_one_stays() {
     let fleet = fleet(&[GOOD, BAD, "#!/bin/sh\nwhile :; do sleep 0.2; done\n"], &[]);
     let before = verified(&fleet);
     let said = upgrade(&fleet, "2", 1);
@@ -136,7 +136,7 @@ fn what_crashes_goes_back_and_says_why_and_what_works_is_taken() {
 }
 
 #[test]
-fn what_never_says_that_it_is_up_goes_back() {
+fn revision_without_readiness_rolls_back() {
     // Ended by its shim for that, and when its time is over before.
     for more in [["--start-timeout", "400ms"], ["--healthy-within", "1s"]] {
         let fleet = fleet(&[SPEAKER, MUTE], &[&["--notify"][..], &more].concat());
@@ -155,7 +155,7 @@ fn what_never_says_that_it_is_up_goes_back() {
 }
 
 #[test]
-fn a_bad_config_goes_back_also_where_it_was_reloaded() {
+fn bad_reloaded_config_rolls_back() {
     for more in [&["--reload", "signal"][..], &[]] {
         let fleet = Fleet::start();
         for (version, colour) in [("1", "red"), ("2", "wrong"), ("3", "blue")] {
@@ -186,7 +186,7 @@ fn a_bad_config_goes_back_also_where_it_was_reloaded() {
 }
 
 #[test]
-fn an_agent_that_is_killed_in_the_middle_goes_back_all_the_same() {
+fn killed_agent_completes_rollback() {
     let mut fleet = fleet(&[SPEAKER, MUTE], &["--notify", "--healthy-within", "3s"]);
     let before = verified(&fleet);
     fleet.ok(&["yuno", "upgrade", "default/till", "--artifact", "till@2", "--no-wait"]);
@@ -208,7 +208,7 @@ fn an_agent_that_is_killed_in_the_middle_goes_back_all_the_same() {
 }
 
 #[test]
-fn without_rollback_it_stays_in_what_is_desired() {
+fn without_rollback_the_revision_stays() {
     let fleet = fleet(&[GOOD, BAD], &["--no-rollback"]);
     let said = upgrade(&fleet, "2", 1);
     assert!(said.contains("exit code 2") && !said.contains("went back"), "{said}");
@@ -218,7 +218,7 @@ fn without_rollback_it_stays_in_what_is_desired() {
 }
 
 #[test]
-fn a_snapshot_that_does_not_work_is_told_of() {
+fn failing_snapshot_is_reported() {
     let fleet = Fleet::start();
     for (version, program) in [("1", GOOD), ("2", BAD)] {
         let path = file(&fleet.home, &format!("till{version}"), program);
@@ -238,7 +238,7 @@ fn a_snapshot_that_does_not_work_is_told_of() {
 }
 
 #[test]
-fn endpoints_are_those_of_what_runs() {
+fn endpoints_follow_the_running_revision() {
     let fleet = fleet(&[GOOD, BAD], &["--provide", "http"]);
     let path = file(&fleet.home, "client", GOOD);
     fleet.ok(&["artifact", "add", &path, "--role", "client", "--version", "1"]);

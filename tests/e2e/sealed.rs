@@ -1,4 +1,4 @@
-//! What only a host may read: nobody finds it on the bus, in the console's folder, in logs, or in what the agent journals.
+//! Sealed secrets: they are not readable on the bus, in the console's folder, in logs, or in the agent's journal.
 
 use std::{
     fs,
@@ -50,7 +50,7 @@ fn assert_absent(folder: &Path, texts: &[&str]) {
 }
 
 #[test]
-fn secrets_of_commands_are_read_by_their_host_alone() {
+fn secrets_are_readable_only_by_their_host() {
     let mut fleet = Fleet::start();
     let host = fleet.host();
     let observer = fleet.issue("observer", "reader");

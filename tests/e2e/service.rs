@@ -1,5 +1,5 @@
-//! The agent as a service: a real systemd, on a machine of its own, whose agent is killed, hangs, is brought up to
-//! date, and loses its power with everything else.
+//! The agent as a service: a real systemd, on a machine of its own, whose agent is killed, hangs, is
+//! upgraded, and loses power.
 
 use std::fs;
 
@@ -69,7 +69,7 @@ impl Site {
 }
 
 #[test]
-fn an_agent_that_is_a_service_may_come_and_go_as_it_likes() {
+fn service_restarts_keep_yunos_running() {
     let Some(mut site) = Site::new() else { return };
     let told = site.install();
     for words in ["/usr/local/bin/muster", "/etc/muster/agent.toml", "systemctl enable", "systemctl status"] {
@@ -153,7 +153,7 @@ fn an_agent_that_is_a_service_may_come_and_go_as_it_likes() {
 }
 
 #[test]
-fn an_agent_that_cannot_work_is_not_tried_for_ever() {
+fn failing_service_is_not_restarted_forever() {
     let Some(site) = Site::new() else { return };
     // It has no token.
     let run = site.machine.run(&["/opt/muster", "agent", "install", "--now"]).expect_code(1).expect_stderr("hint:");

@@ -66,7 +66,7 @@ fn order(roles: &Roles) -> String {
 }
 
 #[test]
-fn fifty_simulated_hosts_lose_nothing_and_do_nothing_twice() {
+fn fifty_simulated_hosts_lose_and_repeat_nothing() {
     let mut roles = Roles::start();
     let data = Simulation::new(&roles, "simulation").data;
     let running = Simulation { roles: &roles, data: data.clone() }.start(HOSTS, &[]);

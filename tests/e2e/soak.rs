@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_series::{Selector, SeriesStore};
+use muster_series::{SeriesSelector, SeriesStore};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -104,7 +104,7 @@ fn growth_is_the_slope_of_a_line() {
 }
 
 #[test]
-fn a_soak_loses_nothing_and_stays_as_small_as_it_was() {
+fn soak_loses_nothing_and_memory_is_flat() {
     let load = Load::wanted();
     let mut roles = Roles::start();
     let simulation = start(&roles, load.hosts);
@@ -178,7 +178,7 @@ fn stored(roles: &Roles) -> u64 {
         let store = SeriesStore::open(&roles.home.path().join("console/series.db")).await.unwrap();
         // Without what the console says of them itself.
         let simulated = r#"{hostname=~"sim-.*", __name__!~"muster_host_online|muster_alert_active"}"#;
-        let simulated = Selector::parse(simulated).unwrap();
+        let simulated = SeriesSelector::parse(simulated).unwrap();
         let series = store.select(simulated, 1_000_000).await.unwrap();
         let ids: Vec<_> = series.iter().map(|series| series.id).collect();
         let mut count = 0;

@@ -97,6 +97,9 @@ const NOTHING: Then = Starts(Lost::Nothing, "");
 const HOLDS: &[(&[Damage], Then)] = &[(&ALL, NOTHING)];
 const KEY: &[(&[Damage], Then)] = &[(&ALL, Refuses("hint")), (&[Older], NOTHING)];
 
+/// What a role does not make anew, since it goes on as well without it: a token is taken for the one that the host joined with.
+const NOT_MADE_ANEW: &[&str] = &["token.sha256"];
+
 const TABLE: &[Row] = &[
     Row {
         role: Role::Agent,
@@ -593,6 +596,9 @@ impl Trial {
                     .unwrap_or_else(|said| panic!("{what}: it does not start when all is back: {said}"));
             }
         }
+        if let Some(path) = path.filter(|_| NOT_MADE_ANEW.contains(&row.file)) {
+            self.put_back(&path);
+        }
         if self.printed(row.role).contains("panicked") {
             faults.push(format!("it panicked: {}", self.printed(row.role)));
         }
@@ -838,11 +844,12 @@ impl Trial {
     }
 }
 
-/// Whether a name is what a pattern with at most one `*` says.
+/// Whether a name is what a pattern with at most one `*` says. What was damaged and set aside is no such thing.
 fn fits(name: &str, pattern: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
-        Some((start, end)) => name.starts_with(start) && name.ends_with(end) && !name.starts_with('.'),
+        Some(_) if name.starts_with('.') || name.contains(".damaged-") => false,
+        Some((start, end)) => name.starts_with(start) && name.ends_with(end),
     }
 }
 
@@ -875,7 +882,7 @@ fn picked(row: &Row, random: &mut Random) -> Vec<(Damage, bool)> {
 }
 
 #[test]
-fn damaged_stores_lose_nothing_that_others_know() {
+fn damaged_stores_lose_only_what_the_table_allows() {
     let seed = std::env::var("TESTS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
     eprintln!("TESTS_SEED={seed}");
     let only = std::env::var("TESTS_STORES").unwrap_or_default();

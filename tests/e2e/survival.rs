@@ -1,4 +1,4 @@
-//! What dies: the agent, the shim, both together, the program while nobody looks; and who gets a process id after it.
+//! Processes that are killed: the agent, the shim, both together, the program while no agent runs; and reused process ids.
 
 use std::{fs, path::PathBuf};
 
@@ -126,7 +126,7 @@ fn said(unit: &Value) -> u64 {
 }
 
 #[test]
-fn a_killed_shim_is_replaced_and_the_yuno_lives_on_log_and_channel_included() {
+fn killed_shim_is_replaced_with_log_and_channel() {
     let site = Site::start();
     site.create("speaks", SPEAKS, &["--notify"]);
     let (pid, shim) = (site.pid("speaks"), site.shim("speaks").unwrap());
@@ -170,7 +170,7 @@ fn agent_and_shim_killed_together_leave_one_yuno() {
 }
 
 #[test]
-fn an_end_that_the_agent_was_not_there_for_is_told_when_it_is_back() {
+fn end_while_agent_was_away_is_reported() {
     let mut site = Site::start();
     site.create("ticks", TICKS, &["--restart", "never"]);
     let pid = site.pid("ticks");
@@ -187,7 +187,7 @@ fn an_end_that_the_agent_was_not_there_for_is_told_when_it_is_back() {
 }
 
 #[test]
-fn a_yuno_that_is_started_again_while_the_agent_is_away_is_told_too() {
+fn restart_while_agent_was_away_is_reported() {
     let mut site = Site::start();
     site.create("ticks", TICKS, &[]);
     let first = site.pid("ticks");
@@ -226,7 +226,7 @@ done 2>/dev/null
 exit 9";
 
 #[test]
-fn nothing_foreign_is_signalled_that_has_the_process_id_of_a_yuno() {
+fn reused_process_id_is_not_signalled() {
     let roles = Roles::start();
     let Some(machine) = Machine::boot(&roles.home) else { return };
     // Where this is not the machine's own it is left as it is.

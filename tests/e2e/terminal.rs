@@ -1,4 +1,4 @@
-//! What a terminal is shown of what hosts and other people wrote: nothing that it would obey.
+//! Text of hosts and other people on a terminal: control characters are escaped.
 
 use std::{
     fs::File,
@@ -46,7 +46,7 @@ fn assert_harmless(what: &str, printed: &str) {
 }
 
 #[test]
-fn terminal_is_shown_escapes_of_hosts_as_text_and_a_pipe_gets_them_raw() {
+fn escapes_are_text_on_terminal_and_raw_in_pipe() {
     let fleet = Fleet::start();
     let script = file(&fleet.home, "evil", &format!("#!/bin/sh\nprintf '%s\\n' '{EVIL}'\nexec sleep 600\n"));
     fleet.ok(&["artifact", "add", &script, "--role", "evil", "--version", "1"]);

@@ -1,4 +1,4 @@
-//! `muster top`: told once, and on a terminal that somebody sits at.
+//! `muster top`: once, and interactively on a terminal.
 
 use std::{
     fs::File,
@@ -82,7 +82,7 @@ impl Drop for Screen {
 }
 
 #[test]
-fn hosts_are_drawn_and_the_terminal_expect_given_back() {
+fn top_draws_hosts_and_restores_the_terminal() {
     let fleet = Fleet::start();
     let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();
     let mut screen = Screen::start(&fleet, &["--every", "1s"]);
@@ -113,7 +113,7 @@ fn hosts_are_drawn_and_the_terminal_expect_given_back() {
 }
 
 #[test]
-fn it_is_told_once() {
+fn top_prints_once_without_terminal() {
     let fleet = Fleet::start_with(&[]);
     let host = fleet.host();
     fleet.unit_in_phase("default/hello", "running");

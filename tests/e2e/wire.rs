@@ -1,4 +1,4 @@
-//! What a third party sees on the bus with a stock client, and what it cannot do there.
+//! The bus as a third party sees it with a stock client, and what it cannot do there.
 
 use std::{fs, path::Path, process::Command};
 
@@ -29,7 +29,7 @@ pub(crate) fn payloads(printed: &str, topic: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_stock_client_with_a_certificate_reads_the_whole_tree() {
+fn stock_client_reads_the_whole_tree() {
     let fleet = Fleet::start_with(&[]);
     let host = fleet.host();
     fleet.unit_in_phase("default/hello", "running");
@@ -60,7 +60,7 @@ fn a_stock_client_with_a_certificate_reads_the_whole_tree() {
 }
 
 #[test]
-fn nobody_gets_in_without_a_certificate() {
+fn client_without_certificate_is_refused() {
     let fleet = Fleet::start();
     let stranger = Fleet::start();
     let folder = stranger.issue("console", "stranger");
@@ -74,7 +74,7 @@ fn nobody_gets_in_without_a_certificate() {
 }
 
 #[test]
-fn a_repeated_command_is_answered_from_the_journal() {
+fn repeated_command_is_answered_from_the_journal() {
     let fleet = Fleet::start();
     let host = fleet.host();
     let mark = fleet.home.path().join("runs");
@@ -113,7 +113,7 @@ fn a_repeated_command_is_answered_from_the_journal() {
 }
 
 #[test]
-fn a_host_gone_without_a_word_shows_as_offline() {
+fn host_without_goodbye_shows_as_offline() {
     let mut fleet = Fleet::start();
     let host = fleet.host();
     let observer = fleet.issue("observer", "reader");
@@ -135,7 +135,7 @@ fn a_host_gone_without_a_word_shows_as_offline() {
 }
 
 #[test]
-fn what_may_be_secret_is_in_no_report_and_no_listing() {
+fn secrets_are_in_no_report_or_listing() {
     let fleet = Fleet::start();
     let program = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nexec sleep 1000\n");
     fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);

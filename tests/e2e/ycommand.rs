@@ -1,4 +1,4 @@
-//! The recipes of those who come from Yuneta, as they are written there.
+//! Yuneta's recipes, as they are written there.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -33,7 +33,7 @@ fn log_has(fleet: &Fleet, words: &str) {
 }
 
 #[test]
-fn the_recipes_run_as_they_are_written() {
+fn recipes_run_as_written() {
     let fleet = Fleet::start();
     let unit = "default/my_role-my_name";
     let phase = |wanted: &str| fleet.unit(unit, |unit: &Value| unit["observed"]["phase"] == wanted);
@@ -97,7 +97,7 @@ fn talking() -> String {
 }
 
 #[test]
-fn verbs_of_snapshots_realms_traces_and_tags_do_what_they_say() {
+fn snapshot_realm_trace_and_tag_verbs_work() {
     let fleet = Fleet::start();
     file(&fleet.home, "bell", &talking());
     file(&fleet.home, "bell.manifest.json", r#"{"role":"bell","version":"1","channel":"lines"}"#);

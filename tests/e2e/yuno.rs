@@ -26,7 +26,7 @@ fn is_alive(pid: Pid) -> bool {
 }
 
 #[test]
-fn from_artifact_to_running_and_away_again() {
+fn yuno_is_created_run_and_removed() {
     let fleet = Fleet::start();
     add(&fleet, "server", SERVER, "1.0.0");
     let config = file(&fleet.home, "server.json", r#"{"colour": "blue"}"#);
@@ -71,7 +71,7 @@ fn from_artifact_to_running_and_away_again() {
 }
 
 #[test]
-fn a_crash_is_seen_and_mended() {
+fn crashed_yuno_is_restarted() {
     let fleet = Fleet::start();
     add(&fleet, "server", SERVER, "1");
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
@@ -85,7 +85,7 @@ fn a_crash_is_seen_and_mended() {
 }
 
 #[test]
-fn one_that_crashes_at_once_backs_off_and_says_why() {
+fn crash_loop_backs_off_with_reason() {
     let fleet = Fleet::start();
     add(&fleet, "broken", "#!/bin/sh\nexit 3\n", "1");
     fleet.ok(&["yuno", "create", "default/broken", "--artifact", "broken", "--run", "--no-wait"]);
@@ -97,7 +97,7 @@ fn one_that_crashes_at_once_backs_off_and_says_why() {
 }
 
 #[test]
-fn what_cannot_start_fails_and_heals_with_the_right_thing() {
+fn failed_start_heals_with_the_right_artifact() {
     let fleet = Fleet::start();
     add(&fleet, "text", "this is no program", "1");
     fleet.muster(&["yuno", "create", "default/a", "--artifact", "text@1", "--run"]).expect_code(1);
@@ -125,7 +125,7 @@ fn a_new_version_replaces_the_running_one() {
 }
 
 #[test]
-fn an_artifact_that_was_tampered_with_is_not_run() {
+fn altered_artifact_is_not_run() {
     let fleet = Fleet::start();
     add(&fleet, "server", SERVER, "1");
     let sha256 = fleet.json(&["artifact", "ls"])[0]["sha256"].as_str().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! One life of an agent: the product's voice, rules and decisions, around which this does what the loop
-//! (`src/agent/core.rs`), the road (`road.rs`, `turn.rs`: here [`orders`]) and the link (`link.rs`) do with sockets, tasks and
+//! One life of an agent: the product's publisher, rules and decisions, with replacements for what the loop
+//! (`src/agent/core.rs`), the command handler (`command_handler.rs`, `program_queue.rs`: here [`orders`]) and the link (`link.rs`) do with sockets, tasks and
 //! files.
 
 mod orders;
@@ -11,6 +11,16 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use muster_agent::{link::ClientIdentity, publisher::Publisher};
+use muster_base::{chance, clock};
+use muster_rules::{
+    authorise::{LocalPolicy, VerbName},
+    backoff::{ExponentialGrowth, RECONNECT, jittered},
+    heartbeat::{HeartbeatPeriods, HeartbeatSchedule},
+    presence::{self, PresenceVerdict, StoreLife},
+    receive,
+    time::KnownTime,
+};
 use muster_topics::{
     Millis, V1,
     name::CommandId,
@@ -28,27 +38,15 @@ use super::{
     wire::{Body, ConnId, Message, Packet, SimWire},
     world::{Around, Event, Who},
 };
-use crate::{
-    agent::{link::Me, voice::Voice},
-    chance, clock,
-    rules::{
-        authorise::{Policy, VerbName},
-        backoff::{Growth, RECONNECT, jittered},
-        heartbeat::{Beats, Periods},
-        presence::{self, Life, Verdict},
-        receive,
-        time::KnownTime,
-    },
-};
 
 pub(super) const KEEP_ALIVE_S: u16 = 30;
 /// As an agent's configuration has them.
-const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
+const PERIODS: HeartbeatPeriods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
 /// `HELD_MAX`, `PRUNE_MS`, `QUIET_MS` and `AWAY` of the agent.
 const HELD_MAX: usize = 64;
 const PRUNE_MS: Millis = 3_600_000;
 const QUIET_MS: Millis = 1_000;
-const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
+const AWAY: ExponentialGrowth = ExponentialGrowth { first_ms: 300_000, max_ms: 300_000 };
 /// `FORMER_MAX` of the agent's lives.
 const FORMER_MAX: usize = 16;
 /// How long two may work that could not hear one another when they began: as long as a connection may be silent.
@@ -68,22 +66,22 @@ pub(super) enum Link {
 
 #[derive(Debug)]
 pub(super) struct Agent {
-    pub(super) me: Me,
+    pub(super) me: ClientIdentity,
     life: u32,
     born_ms: Millis,
-    voice: Voice<Disk, SimWire>,
+    publisher: Publisher<Disk, SimWire>,
     time: KnownTime,
     /// The same, as the watch sees it: the latest signed time that came.
     heard_ms: Millis,
     created_ms: Millis,
     kept_signed_ms: Millis,
-    refreshes: receive::Refreshes,
+    refreshes: receive::RefreshHistory,
     refresh_due_ms: Option<Millis>,
     running: BTreeMap<CommandId, Running>,
     held: VecDeque<Message>,
     prune_ms: Millis,
-    former: Vec<Life>,
-    policy: Policy,
+    former: Vec<StoreLife>,
+    policy: LocalPolicy,
     session: u64,
     attempts: u32,
     up_ms: Millis,
@@ -134,32 +132,38 @@ impl Agent {
         let former = machine.disk.write(|tx| {
             let mut former = presence::former(&tx.tables.instances, &place);
             former.truncate(FORMER_MAX);
-            let own = Life { instance, is_newcomer: true };
+            let own = StoreLife { instance, is_newcomer: true };
             tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
-        let me = Me { host: machine.host, instance, epoch: life.epoch, keep_alive_s: KEEP_ALIVE_S, goes_back: false };
+        let me = ClientIdentity {
+            host: machine.host,
+            instance,
+            epoch: life.epoch,
+            keep_alive_s: KEEP_ALIVE_S,
+            goes_back: false,
+        };
         let units = machine.units();
-        let beats = Beats::new(life.epoch, PERIODS, machine.state(&units));
-        let mut voice = Voice::new(me.clone(), machine.disk.clone(), beats);
-        voice.units.observe(&units);
+        let beats = HeartbeatSchedule::new(life.epoch, PERIODS, machine.state(&units));
+        let mut publisher = Publisher::new(me.clone(), machine.disk.clone(), beats);
+        publisher.units.observe(&units);
         let time = KnownTime::new(life.signed_ms);
         let mut agent = Self {
             me,
             life: machine.life,
             born_ms: around.now_ms,
-            voice,
+            publisher,
             time,
             heard_ms: life.signed_ms,
             created_ms: life.created_ms,
             kept_signed_ms: life.signed_ms,
-            refreshes: receive::Refreshes::default(),
+            refreshes: receive::RefreshHistory::default(),
             refresh_due_ms: None,
             running: BTreeMap::new(),
             held: VecDeque::new(),
             prune_ms: jittered(60_000, chance::random()),
             former,
-            policy: Policy { deny_verbs: [FORBIDDEN].into(), ..Policy::default() },
+            policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
             session: 0,
             attempts: 0,
             up_ms: 0,
@@ -182,7 +186,7 @@ impl Agent {
     }
 
     pub(super) fn is_sole(&self) -> bool {
-        self.voice.is_sole()
+        self.publisher.is_sole()
     }
 
     /// What waits to go out on its connection.
@@ -230,7 +234,7 @@ impl Agent {
         }
         let now_ms = self.now_ms(around);
         // What it is kept in has its answer at once.
-        self.voice.pump(now_ms).now_or_never().unwrap().unwrap();
+        self.publisher.pump(now_ms).now_or_never().unwrap().unwrap();
         self.look_at_beats(machine, around);
         Ok(())
     }
@@ -238,7 +242,7 @@ impl Agent {
     /// When it wants to be woken.
     pub(super) fn next_ms(&self, around: &Around<'_>) -> Millis {
         let slow = self.running.values().filter(|one| !one.told).map(|one| one.since_ms + QUIET_MS).min();
-        let due = [Some(self.prune_ms), self.refresh_due_ms, slow, self.voice.next_ms(self.now_ms(around))];
+        let due = [Some(self.prune_ms), self.refresh_due_ms, slow, self.publisher.next_ms(self.now_ms(around))];
         let due_ms = due.into_iter().flatten().min().unwrap_or(self.prune_ms);
         self.born_ms + due_ms.max(0) + 1
     }
@@ -255,12 +259,12 @@ impl Agent {
         let message = Message::new(self.me.topic(HostTopic::Presence), json(&presence));
         self.queue.borrow_mut().push(Packet::Publish { message, retain: true });
         let now_ms = self.now_ms(around);
-        self.voice.up(wire, self.former.clone(), now_ms);
+        self.publisher.up(wire, self.former.clone(), now_ms);
     }
 
     fn down(&mut self) {
         self.link = Link::Waiting;
-        self.voice.down();
+        self.publisher.down();
         self.held.clear();
         self.queue.borrow_mut().clear();
         self.sole_since_ms = None;
@@ -269,10 +273,10 @@ impl Agent {
     fn message(&mut self, machine: &mut Machine, around: &mut Around<'_>, message: Message) -> Result<(), Crash> {
         if let (Topic::Host(_, HostTopic::Presence), Body::Bytes(payload)) = (&message.topic, &message.body) {
             let now_ms = self.now_ms(around);
-            let verdict = self.voice.heard_presence(payload, now_ms);
+            let verdict = self.publisher.heard_presence(payload, now_ms);
             return self.stand(machine, around, verdict);
         }
-        if !self.voice.is_sole() || !self.held.is_empty() {
+        if !self.publisher.is_sole() || !self.held.is_empty() {
             if self.held.len() < HELD_MAX {
                 self.held.push_back(message);
             }
@@ -281,10 +285,10 @@ impl Agent {
         self.order(machine, around, &message)
     }
 
-    fn stand(&mut self, machine: &mut Machine, around: &mut Around<'_>, verdict: Verdict) -> Result<(), Crash> {
+    fn stand(&mut self, machine: &mut Machine, around: &mut Around<'_>, verdict: PresenceVerdict) -> Result<(), Crash> {
         match verdict {
-            Verdict::Ignore | Verdict::Assert | Verdict::Claim => {}
-            Verdict::Withdraw => {
+            PresenceVerdict::Ignore | PresenceVerdict::Assert | PresenceVerdict::Claim => {}
+            PresenceVerdict::Withdraw => {
                 around.note(|| format!("machine {} withdraws", machine.index));
                 // Of two that begin while they cannot hear one another, one leaves soon.
                 let worked_ms = self.sole_since_ms.map_or(0, |since_ms| around.now_ms - since_ms);
@@ -300,16 +304,16 @@ impl Agent {
                 let wait_ms = AWAY.jittered_ms(0, chance::random());
                 around.after(wait_ms, Event::Connect(Who::Machine(machine.index), self.life));
             }
-            Verdict::Settled => {
+            PresenceVerdict::Settled => {
                 around.note(|| format!("machine {} works", machine.index));
                 self.sole_since_ms = Some(around.now_ms);
                 self.exempt = true;
                 self.observe(machine);
                 let now_ms = self.now_ms(around);
-                let own = Life { instance: self.me.instance, is_newcomer: false };
+                let own = StoreLife { instance: self.me.instance, is_newcomer: false };
                 let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
                 machine.disk.write(|tx| tx.tables.instances = lives)?;
-                self.voice.begin(now_ms);
+                self.publisher.begin(now_ms);
                 while let Some(message) = self.held.pop_front() {
                     self.order(machine, around, &message)?;
                 }
@@ -320,24 +324,24 @@ impl Agent {
 
     pub(super) fn observe(&mut self, machine: &Machine) {
         let units = machine.units();
-        self.voice.units.observe(&units);
-        self.voice.beats.observe(machine.state(&units));
+        self.publisher.units.observe(&units);
+        self.publisher.beats.observe(machine.state(&units));
     }
 
     fn on_time(&mut self, machine: &mut Machine, around: &mut Around<'_>) -> Result<(), Crash> {
         let now_ms = self.now_ms(around);
         if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
             self.refresh_due_ms = None;
-            self.voice.refresh(now_ms);
+            self.publisher.refresh(now_ms);
         }
         for (id, running) in &mut self.running {
             if !running.told && now_ms >= running.since_ms + QUIET_MS {
                 running.told = true;
                 let at_ms = clock::now_ms();
-                self.voice.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
+                self.publisher.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
             }
         }
-        let verdict = self.voice.tick(now_ms);
+        let verdict = self.publisher.tick(now_ms);
         self.stand(machine, around, verdict)?;
         if now_ms >= self.prune_ms {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
@@ -350,8 +354,8 @@ impl Agent {
     /// Ends in order: a last heartbeat, and the presence `stopped`.
     pub(super) fn farewell(&mut self, machine: &Machine, around: &mut Around<'_>) {
         self.observe(machine);
-        if let Some(wire) = self.voice.farewell() {
-            let _ = crate::agent::voice::Wire::disconnect(&wire);
+        if let Some(wire) = self.publisher.farewell() {
+            let _ = muster_agent::publisher::PublishSink::disconnect(&wire);
         }
         self.look_at_beats(machine, around);
     }

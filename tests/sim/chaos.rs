@@ -1,7 +1,9 @@
-//! What goes wrong, and what is ordered meanwhile.
+//! Random faults and random orders.
 
 use std::rc::Rc;
 
+use muster_base::clock;
+use muster_rules::time::BUILD_MS;
 use muster_topics::{
     Millis, V1,
     command::{Command, Exec, Forward, Refresh, Target, Verb},
@@ -16,7 +18,6 @@ use super::{
     wire::{Body, ConnId, Message, Order},
     world::{Event, Who, World, keep_alive_ms},
 };
-use crate::{clock, rules::time::BUILD_MS};
 
 /// How bad a seed's network is, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]

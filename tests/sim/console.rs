@@ -1,9 +1,25 @@
-//! One life after the other of a console: the product's ingest, schedule and acknowledgements, around which this does what their
-//! tasks do (`src/console/ingest/mod.rs`, `dispatch/mod.rs`, `link.rs`). Its clock is the one that it plans by.
+//! Successive lives of a console: the product's ingest, schedule and acknowledgements, with replacements for their
+//! tasks (`src/console/ingest/mod.rs`, `dispatch/mod.rs`, `link.rs`). Its clock is the one that it plans by.
 
 use std::collections::VecDeque;
 
 use futures_util::FutureExt;
+use muster_api::CommandState;
+use muster_base::{chance, clock};
+use muster_console::{
+    dispatch::{
+        self, RollCall,
+        schedule::{Schedule, ScheduleAction},
+    },
+    ingest::{
+        ApplyError,
+        acks::{GATHER, OwedAcks, messages},
+        apply::IngestBatch,
+        effects::RefreshRequests,
+    },
+    store::command::{CommandReach, OpenCommand},
+};
+use muster_rules::{backoff::ExponentialGrowth, intent::CommandClass};
 use muster_topics::{
     Millis, V1,
     command::{Command, Refresh},
@@ -18,27 +34,9 @@ use super::{
     wire::{Body, ConnId, Message, Order, Packet},
     world::{Around, Event, Who},
 };
-use crate::{
-    api::CommandState,
-    chance, clock,
-    console::{
-        dispatch::{
-            self, RollCall,
-            schedule::{Action, Schedule},
-        },
-        ingest::{
-            ApplyError,
-            acks::{GATHER, Owed, messages},
-            apply::Batch,
-            effects::Refreshes,
-        },
-        store::command::{Open, Reached},
-    },
-    rules::{backoff::Growth, intent::Kind},
-};
 
 /// `BACKOFF` of the console's link.
-const BACKOFF: Growth = Growth { first_ms: 500, max_ms: 15_000 };
+const BACKOFF: ExponentialGrowth = ExponentialGrowth { first_ms: 500, max_ms: 15_000 };
 /// `SLEEP_MAX` of dispatch.
 const SLEEP_MAX_MS: Millis = 60_000;
 
@@ -55,10 +53,10 @@ pub(super) struct Console {
     /// It is killed after the next commit, before anybody hears of it.
     pub(super) fuse: bool,
     pub(super) schedule: Schedule,
-    owed: Owed,
-    refreshes: Refreshes,
+    owed: OwedAcks,
+    refreshes: RefreshRequests,
     inbox: Vec<Message>,
-    events: VecDeque<dispatch::Event>,
+    events: VecDeque<dispatch::DispatchEvent>,
     roll_call: Option<RollCall>,
     wakes_ms: Option<Millis>,
     gathers: bool,
@@ -73,7 +71,7 @@ impl Console {
         let (schedule, actions) = Schedule::load(self.ledger.online(), self.ledger.open(), clock::now_ms());
         self.schedule = schedule;
         self.perform(actions, around);
-        around.note(|| format!("the console starts, life {life}, {} open", self.schedule.len()));
+        around.note(|| format!("the console starts, life {life}, {} open", self.schedule.open_commands()));
         around.after(0, Event::Connect(Who::Console, life));
         around.after(0, Event::Dispatch(life));
     }
@@ -88,7 +86,7 @@ impl Console {
         (self.conn, self.connecting) = (Some(conn), None);
         around.note(|| "the console is connected".to_owned());
         around.send.push((conn, Packet::Subscribe(Filter::of_console())));
-        self.tell(dispatch::Event::Connected, around);
+        self.tell(dispatch::DispatchEvent::Connected, around);
     }
 
     pub(super) fn closed(&mut self, around: &mut Around<'_>) {
@@ -104,7 +102,7 @@ impl Console {
         self.inbox.push(message);
     }
 
-    fn tell(&mut self, event: dispatch::Event, around: &mut Around<'_>) {
+    fn tell(&mut self, event: dispatch::DispatchEvent, around: &mut Around<'_>) {
         self.events.push_back(event);
         around.after(between(0, 5), Event::Dispatch(self.life));
     }
@@ -148,9 +146,9 @@ impl Console {
         true
     }
 
-    async fn store(&mut self, batch: &[Message]) -> crate::console::ingest::effects::Effects {
+    async fn store(&mut self, batch: &[Message]) -> muster_console::ingest::effects::Effects {
         let topics = batch.iter().map(|message| &message.topic);
-        let mut together = Batch::begin(&mut self.ledger, topics, clock::now_ms()).await.unwrap();
+        let mut together = IngestBatch::begin(&mut self.ledger, topics, clock::now_ms()).await.unwrap();
         for message in batch {
             let Body::Bytes(payload) = &message.body else { continue };
             match together.apply(&mut self.ledger, &message.topic, payload, message.retained).await {
@@ -178,8 +176,10 @@ impl Console {
         let now = clock::now_ms();
         for event in std::mem::take(&mut self.events) {
             match &event {
-                dispatch::Event::Connected => self.call(now, around),
-                dispatch::Event::Shown(hosts) => self.roll_call.iter_mut().for_each(|called| called.answered(hosts)),
+                dispatch::DispatchEvent::Connected => self.call(now, around),
+                dispatch::DispatchEvent::Shown(hosts) => {
+                    self.roll_call.iter_mut().for_each(|called| called.answered(hosts));
+                }
                 _ => (),
             }
             actions.extend(dispatch::take(&mut self.schedule, event, now));
@@ -222,22 +222,22 @@ impl Console {
         }
     }
 
-    fn perform(&mut self, actions: Vec<Action>, around: &mut Around<'_>) {
+    fn perform(&mut self, actions: Vec<ScheduleAction>, around: &mut Around<'_>) {
         for action in actions {
             let (command, topic) = match action {
-                Action::Miss(command, hosts) => {
+                ScheduleAction::Miss(command, hosts) => {
                     around.note(|| format!("the console misses {} hosts of {command}", hosts.len()));
                     self.ledger.miss(command, &hosts);
                     continue;
                 }
-                Action::Close(command, host, ended) => {
+                ScheduleAction::Close(command, host, ended) => {
                     let outcome = ended.outcome(clock::now_ms());
                     around.note(|| format!("{command} ends without {host}: {:?}", outcome.status));
                     self.ledger.close(command, host, outcome, clock::now_ms());
                     continue;
                 }
-                Action::Broadcast(command, topic) => (command, topic),
-                Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+                ScheduleAction::Broadcast(command, topic) => (command, topic),
+                ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
             };
             let Some(row) = self.ledger.commands.get(&command) else { continue };
             let (body, late_ms) = (row.signed.clone(), clock::now_ms() - row.expires_ms);
@@ -266,7 +266,7 @@ impl Console {
         let body = around.seal.sign(Order::Command(command), false);
         around.ordered.extend(hosts.iter().map(|host| (id, *host)));
         let rows = hosts.iter().map(|host| (*host, (CommandState::Waiting, None))).collect();
-        let kind = Kind::of(&verb);
+        let kind = CommandClass::of(&verb);
         let row = CommandRow { issued_ms, expires_ms, verb, broadcast: broadcast.is_some(), signed: body, hosts: rows };
         self.ledger.add(id, row);
         if is_killed {
@@ -274,14 +274,14 @@ impl Console {
         }
         // As `store::command::done_with`.
         let over = |host| {
-            let Kind::Cancel(which) = &kind else { return false };
+            let CommandClass::Cancel(which) = &kind else { return false };
             let Some(row) = self.ledger.commands.get(which) else { return false };
             row.hosts.get(&host).map_or(!row.broadcast, |(state, _)| *state == CommandState::Done)
         };
-        let reached = |host| if over(host) { Reached::Moot } else { Reached::No };
+        let reached = |host| if over(host) { CommandReach::Moot } else { CommandReach::No };
         let hosts = hosts.iter().map(|host| (*host, reached(*host))).collect();
-        let open = Open { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
-        self.tell(dispatch::Event::Submitted { open, broadcast }, around);
+        let open = OpenCommand { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
+        self.tell(dispatch::DispatchEvent::Submitted { open, broadcast }, around);
     }
 
     /// How a command stands with a host.

@@ -1,7 +1,13 @@
-//! As [`super::shadow`], of the console's store.
+//! Like [`super::shadow`], for the console's store.
 
 use std::collections::{BTreeMap, HashSet};
 
+use muster_api::CommandState;
+use muster_console::store::{
+    Store,
+    command::{self, OpenCommand, SettledOutcome},
+    host::{self, HostKeys, Known, NewState},
+};
 use muster_topics::{
     Millis, V1,
     command::{Command, Target},
@@ -14,14 +20,6 @@ use tokio::runtime::Runtime;
 use super::{
     ledger::{CommandRow, SIGNED_BYTES},
     shadow::runtime,
-};
-use crate::{
-    api::CommandState,
-    console::store::{
-        Store,
-        command::{self, Open, Settled},
-        host::{self, Asked, Known, NewState},
-    },
 };
 
 /// A console's store.
@@ -74,7 +72,7 @@ impl ConsoleShadow {
         with!(self, db, command::add(db, &command, &[0; SIGNED_BYTES], &hosts));
     }
 
-    pub(super) fn open(&self, open: &[Open], online: &[HostId]) {
+    pub(super) fn open(&self, open: &[OpenCommand], online: &[HostId]) {
         let mut found = self.runtime.block_on(command::open(self.store.read())).unwrap();
         found.iter_mut().for_each(|open| open.hosts.sort_by_key(|(host, _)| *host));
         assert_eq!(found, open);
@@ -91,7 +89,7 @@ impl ConsoleShadow {
         assert_eq!(found.iter().collect::<HashSet<_>>(), gone.iter().collect());
     }
 
-    pub(super) fn known(&mut self, asked: &Asked, known: &Known) {
+    pub(super) fn known(&mut self, asked: &HostKeys, known: &Known) {
         let found: Known = with!(self, db, host::known(db, asked));
         assert_eq!(format!("{:?}", Sorted::of(&found)), format!("{:?}", Sorted::of(known)));
     }
@@ -134,7 +132,12 @@ impl ConsoleShadow {
         assert_eq!(with!(self, db, command::add_host(db, id, host, state)), added);
     }
 
-    pub(super) fn settle(&mut self, outcomes: &[Settled], now: Millis, strangers: &HashSet<(CommandId, HostId)>) {
+    pub(super) fn settle(
+        &mut self,
+        outcomes: &[SettledOutcome],
+        now: Millis,
+        strangers: &HashSet<(CommandId, HostId)>,
+    ) {
         assert_eq!(with!(self, db, command::settle(db, outcomes, now)), *strangers);
     }
 }
@@ -146,7 +149,7 @@ struct Sorted<'a> {
     members: BTreeMap<HostId, ()>,
     presences: BTreeMap<HostId, (u64, u64, bool)>,
     lives: BTreeMap<HostId, u64>,
-    held: BTreeMap<HostId, &'a host::Held>,
+    held: BTreeMap<HostId, &'a host::StoredState>,
     with_units: BTreeMap<HostId, ()>,
 }
 

@@ -5,18 +5,15 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use super::shadow::AgentShadow;
-use crate::{
-    agent::{
-        store::{
-            Life, StoreError,
-            journal::{self, KEPT_AFTER_EXPIRY_MS, Known},
-        },
-        voice::Kept,
+use muster_agent::{
+    publisher::OutboxStore,
+    store::{
+        AgentLife, StoreError,
+        journal::{self, KEPT_AFTER_EXPIRY_MS, RepeatedCommand},
     },
-    chance,
-    rules::presence,
 };
+use muster_base::chance;
+use muster_rules::presence;
 use muster_topics::{
     Millis, V1,
     ack::{Numbered, ReportAck},
@@ -25,6 +22,8 @@ use muster_topics::{
     outcome::{Content, Outcome, Output, Report, Status},
     unit::Run,
 };
+
+use super::shadow::AgentShadow;
 
 /// The agent ends here, in the middle of what it does.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +43,7 @@ pub(super) struct Tables {
     pub(super) journal: BTreeMap<CommandId, Row>,
     pub(super) outbox: BTreeMap<ReportAck, Vec<u8>>,
     /// `meta`.
-    life: Option<Life>,
+    life: Option<AgentLife>,
     /// What `unit` says of each: generation, and whether it should run.
     pub(super) units: BTreeMap<UnitName, (u64, Run)>,
     /// Which commands have edited units, as often as they did: the effects of edits.
@@ -116,13 +115,13 @@ pub(super) struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// See [`crate::agent::store::Store::begin_life`].
-    pub(super) fn begin_life(&mut self, now_ms: Millis) -> Life {
+    /// See [`muster_agent::store::Store::begin_life`].
+    pub(super) fn begin_life(&mut self, now_ms: Millis) -> AgentLife {
         let last = self.tables.life.map(|life| i64::try_from(life.epoch).unwrap());
         let epoch = u64::try_from(presence::epoch(now_ms, last, chance::random())).unwrap();
-        let life = Life {
+        let life = AgentLife {
             epoch,
-            ..self.tables.life.unwrap_or(Life {
+            ..self.tables.life.unwrap_or(AgentLife {
                 epoch,
                 created_ms: now_ms,
                 signed_ms: 0,
@@ -174,13 +173,13 @@ impl Transaction<'_> {
         Some(key)
     }
 
-    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis) -> Option<Known> {
+    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis) -> Option<RepeatedCommand> {
         let known = self.tables.journal.get(&id).map(|row| match &row.answer {
             Some((key, payload, _)) => {
                 self.tables.outbox.entry(*key).or_insert_with(|| payload.clone());
-                Known::Answered(*key)
+                RepeatedCommand::Answered(*key)
             }
-            None => Known::Unfinished,
+            None => RepeatedCommand::Unfinished,
         });
         if let Some(shadow) = &mut self.shadow {
             shadow.answer_again(id, now_ms, known);
@@ -215,7 +214,7 @@ impl Transaction<'_> {
     }
 }
 
-impl Kept for Disk {
+impl OutboxStore for Disk {
     async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
         let keys = self.read(|tables| tables.outbox.keys().take(limit).copied().collect::<Vec<_>>());
         if let Some(shadow) = &mut self.0.borrow_mut().shadow {
@@ -233,7 +232,7 @@ impl Kept for Disk {
     }
 
     async fn first_batches(&self, _limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-        // Measurements take the same road as answers, by the same rules ([`crate::rules::resend`]).
+        // Measurements take the same path as answers, by the same rules ([`muster_rules::outbox_retry`]).
         Ok(Vec::new())
     }
 }

@@ -6,6 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures_util::FutureExt;
+use muster_api::CommandState;
+use muster_console::{
+    ingest::tables::Tables,
+    store::{
+        StoreResult,
+        alert::MessageEffect,
+        command::{Added, CommandReach, OpenCommand, SettledOutcome},
+        host::{HostKeys, JUST_COME_MS, Known, NewState, StoredState},
+    },
+};
+use muster_rules::intent::CommandClass;
 use muster_topics::{
     Millis,
     alert::{Alert, AlertSummary},
@@ -17,19 +28,6 @@ use muster_topics::{
 };
 
 use super::{console_shadow::ConsoleShadow, wire::Body};
-use crate::{
-    api::CommandState,
-    console::{
-        ingest::tables::Tables,
-        store::{
-            Result,
-            alert::Put,
-            command::{Added, Open, Reached, Settled},
-            host::{Asked, Held, JUST_COME_MS, Known, NewState},
-        },
-    },
-    rules::intent::Kind,
-};
 
 /// A row of `presence`.
 #[derive(Clone, Debug)]
@@ -64,7 +62,7 @@ pub(super) struct CommandRow {
 pub(super) struct Ledger {
     pub(super) members: BTreeSet<HostId>,
     pub(super) presences: BTreeMap<HostId, PresenceRow>,
-    pub(super) heartbeats: BTreeMap<HostId, (Held, Millis)>,
+    pub(super) heartbeats: BTreeMap<HostId, (StoredState, Millis)>,
     pub(super) units: BTreeMap<(HostId, UnitName), UnitRow>,
     pub(super) commands: BTreeMap<CommandId, CommandRow>,
     /// Outcomes that came first, for the watch to look at: it forgets them.
@@ -86,7 +84,7 @@ impl Ledger {
 
     /// A command ends with an outcome that no host has told.
     pub(super) fn close(&mut self, command: CommandId, host: HostId, outcome: Outcome, now: Millis) {
-        let settled = [Settled { command, host, outcome }];
+        let settled = [SettledOutcome { command, host, outcome }];
         let strangers = self.settle(&settled, now).now_or_never().map(|strangers| strangers.unwrap());
         assert_eq!(strangers, Some(HashSet::new()));
     }
@@ -97,22 +95,27 @@ impl Ledger {
     }
 
     /// `state IN ('waiting', 'accepted', 'running')`
-    pub(super) fn open(&self) -> Vec<Open> {
+    pub(super) fn open(&self) -> Vec<OpenCommand> {
         use CommandState::{Accepted, Running, Waiting};
         let hosts = |row: &CommandRow| {
             let open = row.hosts.iter().filter(|(_, (state, _))| matches!(state, Waiting | Accepted | Running));
-            let reached = |state| if state == Waiting { Reached::Maybe } else { Reached::Answered };
+            let reached = |state| if state == Waiting { CommandReach::Maybe } else { CommandReach::Answered };
             open.map(|(host, (state, _))| (*host, reached(*state))).collect::<Vec<_>>()
         };
         let open = |(id, row): (&CommandId, &CommandRow)| {
             let hosts = hosts(row);
-            let open =
-                Open { id: *id, expires_ms: row.expires_ms, bytes: SIGNED_BYTES, kind: Kind::of(&row.verb), hosts };
+            let open = OpenCommand {
+                id: *id,
+                expires_ms: row.expires_ms,
+                bytes: SIGNED_BYTES,
+                kind: CommandClass::of(&row.verb),
+                hosts,
+            };
             (!open.hosts.is_empty()).then_some(open)
         };
         let mut rows: Vec<_> = self.commands.iter().collect();
         rows.sort_by_key(|(id, row)| (row.issued_ms, **id));
-        let open: Vec<Open> = rows.into_iter().filter_map(open).collect();
+        let open: Vec<OpenCommand> = rows.into_iter().filter_map(open).collect();
         if let Some(shadow) = &self.shadow {
             shadow.open(&open, &self.online());
         }
@@ -158,7 +161,7 @@ impl Ledger {
 }
 
 impl Tables for Ledger {
-    async fn known(&mut self, asked: &Asked) -> Result<Known> {
+    async fn known(&mut self, asked: &HostKeys) -> StoreResult<Known> {
         let mut known = Known::default();
         known.members.extend(asked.hosts.iter().filter(|host| self.members.contains(host)));
         for host in &asked.showing {
@@ -183,7 +186,7 @@ impl Tables for Ledger {
         Ok(known)
     }
 
-    async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
+    async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> StoreResult<()> {
         for (host, presence) in presences {
             let held = self.presences.get(host);
             let held = held.map(|held| (held.epoch, held.session, held.state != PresenceState::Online));
@@ -200,7 +203,7 @@ impl Tables for Ledger {
         Ok(())
     }
 
-    async fn set_held(&mut self, states: &[NewState], now: Millis) -> Result<()> {
+    async fn set_held(&mut self, states: &[NewState], now: Millis) -> StoreResult<()> {
         for state in states {
             self.heartbeats.insert(state.host, (state.held.clone(), now));
             self.stored.push(state.clone());
@@ -211,7 +214,7 @@ impl Tables for Ledger {
         Ok(())
     }
 
-    async fn last_reports(&mut self, host: HostId, epoch: u64) -> Result<Option<BTreeMap<UnitName, u64>>> {
+    async fn last_reports(&mut self, host: HostId, epoch: u64) -> StoreResult<Option<BTreeMap<UnitName, u64>>> {
         let other = self.units_of(host).any(|(_, report)| report.epoch != epoch);
         let last = (!other).then(|| self.units_of(host).map(|(unit, report)| (unit.clone(), report.seq)).collect());
         if let Some(shadow) = &mut self.shadow {
@@ -220,7 +223,7 @@ impl Tables for Ledger {
         Ok(last)
     }
 
-    async fn units_before(&mut self, host: HostId, epoch: u64, made_ms: Millis) -> Result<Vec<UnitName>> {
+    async fn units_before(&mut self, host: HostId, epoch: u64, made_ms: Millis) -> StoreResult<Vec<UnitName>> {
         let before = |report: &UnitReport| report.epoch < epoch || (report.epoch == epoch && report.at_ms < made_ms);
         let units = self.units_of(host).filter(|(_, report)| before(report)).map(|(unit, _)| unit.clone()).collect();
         if let Some(shadow) = &mut self.shadow {
@@ -229,7 +232,7 @@ impl Tables for Ledger {
         Ok(units)
     }
 
-    async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> Result<bool> {
+    async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {
         // WHERE unit.epoch < excluded.epoch OR (unit.epoch = excluded.epoch AND unit.seq < excluded.seq)
         let later = self.report_order(host, &report.unit).is_none_or(|held| held < (report.epoch, report.seq));
         if later {
@@ -241,7 +244,7 @@ impl Tables for Ledger {
         Ok(later)
     }
 
-    async fn remove_unit(&mut self, host: HostId, unit: &UnitName) -> Result<bool> {
+    async fn remove_unit(&mut self, host: HostId, unit: &UnitName) -> StoreResult<bool> {
         let was = self.units.remove(&(host, unit.clone())).is_some();
         if let Some(shadow) = &mut self.shadow {
             shadow.remove_unit(host, unit, was);
@@ -249,7 +252,7 @@ impl Tables for Ledger {
         Ok(was)
     }
 
-    async fn state(&mut self, command: CommandId, host: HostId) -> Result<Option<CommandState>> {
+    async fn state(&mut self, command: CommandId, host: HostId) -> StoreResult<Option<CommandState>> {
         let state = self.commands.get(&command).and_then(|row| row.hosts.get(&host)).map(|(state, _)| *state);
         if let Some(shadow) = &mut self.shadow {
             shadow.state(command, host, state);
@@ -257,7 +260,7 @@ impl Tables for Ledger {
         Ok(state)
     }
 
-    async fn advance(&mut self, command: CommandId, host: HostId, to: CommandState) -> Result<()> {
+    async fn advance(&mut self, command: CommandId, host: HostId, to: CommandState) -> StoreResult<()> {
         // AND state <> 'done'
         let line = self.commands.get_mut(&command).and_then(|row| row.hosts.get_mut(&host));
         if let Some(line) = line.filter(|line| line.0 != CommandState::Done) {
@@ -269,7 +272,7 @@ impl Tables for Ledger {
         Ok(())
     }
 
-    async fn add_host(&mut self, command: CommandId, host: HostId, state: CommandState) -> Result<bool> {
+    async fn add_host(&mut self, command: CommandId, host: HostId, state: CommandState) -> StoreResult<bool> {
         // WHERE broadcast = 1 … ON CONFLICT DO NOTHING
         let row = self.commands.get_mut(&command).filter(|row| row.broadcast && !row.hosts.contains_key(&host));
         let added = row.map(|row| row.hosts.insert(host, (state, None))).is_some();
@@ -279,9 +282,9 @@ impl Tables for Ledger {
         Ok(added)
     }
 
-    async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>> {
+    async fn settle(&mut self, outcomes: &[SettledOutcome], now: Millis) -> StoreResult<HashSet<(CommandId, HostId)>> {
         let mut strangers = HashSet::new();
-        for Settled { command, host, outcome } in outcomes {
+        for SettledOutcome { command, host, outcome } in outcomes {
             let Some(line) = self.commands.get_mut(command).and_then(|row| row.hosts.get_mut(host)) else {
                 strangers.insert((*command, *host));
                 continue;
@@ -298,14 +301,14 @@ impl Tables for Ledger {
         Ok(strangers)
     }
 
-    async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> Result<Added> {
+    async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> StoreResult<Added> {
         // Simulated programs put out nothing.
         Ok(Added::Known)
     }
 
-    async fn put_alert(&mut self, _: HostId, _: &Alert, _: Millis) -> Result<Put> {
+    async fn put_alert(&mut self, _: HostId, _: &Alert, _: Millis) -> StoreResult<MessageEffect> {
         // Simulated hosts raise nothing.
-        Ok(Put::Known)
+        Ok(MessageEffect::Known)
     }
 
     async fn reconcile_alerts(
@@ -313,7 +316,7 @@ impl Tables for Ledger {
         _: HostId,
         _: (u64, Millis),
         _: &BTreeMap<Name, AlertSummary>,
-    ) -> Result<bool> {
+    ) -> StoreResult<bool> {
         Ok(false)
     }
 }

@@ -1,7 +1,9 @@
-//! A machine: what is there whether its agent runs or not.
+//! A machine: what exists whether or not its agent runs.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use muster_agent::unit::{UnitState, UnitStates};
+use muster_rules::plan::Slot;
 use muster_topics::{
     Millis,
     heartbeat::{HostState, UnitSummary},
@@ -13,10 +15,6 @@ use muster_topics::{
 use serde_json::json;
 
 use super::{agent::Agent, disk::Disk};
-use crate::{
-    agent::unit::{UnitState, UnitStates},
-    rules::plan::Slot,
-};
 
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -113,7 +111,7 @@ impl Machine {
         Arc::new(self.disk.read(|tables| tables.units.iter().map(unit).collect()))
     }
 
-    /// Its state, as the agent's portrait would tell.
+    /// Its state, as the agent's host_snapshot would tell.
     pub(super) fn state(&self, units: &UnitStates) -> HostState {
         let summary = |state: &UnitState| UnitSummary {
             generation: state.observed.generation,

@@ -1,6 +1,6 @@
 //! Chance, the same for the same seed. The product draws from the same numbers ([`chance::random`]).
 
-use crate::chance::pretended;
+use muster_base::chance::pretended;
 
 /// A number below `bound`.
 pub(super) fn below(bound: u64) -> u64 {

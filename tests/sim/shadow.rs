@@ -1,6 +1,11 @@
 //! The product's own SQLite stores, doing the same as the simulation's tables in some seeds: what they answer must be the same.
 //! So the tables that all other seeds run on are what the SQL does.
 
+use muster_agent::store::{
+    Store, Tx,
+    journal::{self, Entry, RepeatedCommand},
+    outbox,
+};
 use muster_topics::{
     Millis,
     ack::ReportAck,
@@ -8,12 +13,6 @@ use muster_topics::{
     outcome::{Report, Status},
 };
 use tokio::runtime::Runtime;
-
-use crate::agent::store::{
-    Store, Tx,
-    journal::{self, Entry, Known},
-    outbox,
-};
 
 /// An agent's store.
 pub(super) struct AgentShadow {
@@ -64,7 +63,7 @@ impl AgentShadow {
         assert_eq!(key, done, "finish {id}");
     }
 
-    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis, known: Option<Known>) {
+    pub(super) fn answer_again(&mut self, id: CommandId, now_ms: Millis, known: Option<RepeatedCommand>) {
         let tx = self.transaction.as_mut().unwrap();
         let found = self.runtime.block_on(journal::answer_again(tx, id, now_ms)).unwrap();
         assert_eq!(found, known, "answer again {id}");

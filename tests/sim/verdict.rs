@@ -1,5 +1,6 @@
 //! What has to be so once all is quiet.
 
+use muster_api::CommandState;
 use muster_topics::{
     Millis,
     name::{CommandId, HostId},
@@ -15,7 +16,6 @@ use super::{
     wire::{Body, Message},
     world::World,
 };
-use crate::api::CommandState;
 
 impl World {
     /// Everything that can be answered is, and the console shows what is. `quiet_ms` is when all was well again.

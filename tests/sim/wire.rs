@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, rc::Rc};
 
+use muster_agent::{link, publisher::PublishSink};
 use muster_topics::{
     Millis,
     ack::Ack,
@@ -9,8 +10,6 @@ use muster_topics::{
     envelope::{self, Kind, PublicKey, Signer},
     topic::{Filter, HostTopic, HostTopicKind, Topic},
 };
-
-use crate::agent::{link, voice::Wire};
 
 /// One connection, from the first packet to the last.
 pub(super) type ConnId = u64;
@@ -152,7 +151,7 @@ pub(super) fn matches(filter: &Filter, topic: &Topic) -> bool {
 /// The most that waits in a connection's queue, as `OUTGOING` of the agent's link.
 const ROOM: usize = 64;
 
-/// An agent's end of a connection, as its voice sees it.
+/// An agent's end of a connection, as its publisher sees it.
 #[derive(Clone, Debug)]
 pub(super) struct SimWire {
     pub(super) session: u64,
@@ -160,7 +159,7 @@ pub(super) struct SimWire {
     pub(super) queue: Rc<RefCell<Vec<Packet>>>,
 }
 
-impl Wire for SimWire {
+impl PublishSink for SimWire {
     fn session(&self) -> u64 {
         self.session
     }
@@ -180,7 +179,7 @@ impl Wire for SimWire {
     }
 
     // Brokers forget unacknowledged messages of clean sessions, so nothing depends on this here.
-    fn acknowledge(&self, _: &link::Receipt) -> bool {
+    fn acknowledge(&self, _: &link::AckToken) -> bool {
         true
     }
 

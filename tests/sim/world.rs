@@ -15,6 +15,8 @@ use muster_topics::{
 };
 
 pub(super) use self::network::keep_alive_ms;
+use muster_base::clock;
+
 use self::network::{Line, Silence, Stall};
 use super::{
     agent::{Agent, Happens, Link, reached},
@@ -26,7 +28,6 @@ use super::{
     watch::{Promise, Watch},
     wire::{ConnId, Incoming, Message, Packet, Seal},
 };
-use crate::clock;
 
 /// Who has a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
-//! Acknowledgements: what the console has safely stored, so that an agent's outbox may forget it.
-//! A broker's own acknowledgement means nothing of the kind.
+//! Acknowledgements: what the console has stored, so that an agent may delete it from its outbox.
+//! A broker's own acknowledgement does not mean that.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Alerts: what somebody should look at on a host, told for as long as it holds; and the rules that raise them.
+//! Alerts: conditions on a host that need attention, reported as long as they hold; and the rules that raise them.
 //!
 //! See `topics/decisions/0029` for how they travel.
 
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_reads_back_and_a_newer_one_is_another() {
+    fn every_metric_parses_and_unknown_one_is_kept() {
         for metric in Metric::ALL {
             let json = serde_json::to_value(metric).unwrap();
             assert_eq!(json, metric.as_str());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_work_say_why() {
+    fn invalid_rules_are_refused_with_reason() {
         let of = |metric, of: &str| Rule { of: Some(of.to_owned()), ..rule(metric, 0.9, None) };
         for (rule, problem) in [
             (rule(Metric::CpuBusy, 0.9, Some(0.8)), ""),
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_and_back_meet_at_the_clear_level() {
+    fn clear_level_separates_raised_and_cleared() {
         let high = rule(Metric::DiskUsed, 0.9, Some(0.85));
         let of = |value| (high.is_beyond(value), high.is_back(value));
         assert_eq!([0.95, 0.9, 0.86, 0.85].map(of), [(true, false), (false, false), (false, false), (false, true)]);

@@ -1,7 +1,7 @@
-//! Canonical JSON (RFC 8785), for hashing only: nothing that is signed is ever serialised again.
+//! Canonical JSON (RFC 8785), for hashing only: signed messages are never serialised again.
 //!
-//! On top of the standard: numbers are integers within ±2⁵³ or finite fractions, and a key that
-//! stands twice in an object is refused rather than resolved.
+//! Beyond the standard: numbers are integers within ±2⁵³ or finite fractions, and a key that
+//! occurs twice in an object is refused rather than resolved.
 
 use std::fmt;
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_standard() {
+    fn rfc_8785_examples_match() {
         // RFC 8785, sections 3.2.2 and 3.2.3, less the numbers that we refuse.
         check(
             r#"{"numbers": [4.50, 2e-3, 0.000000000000000000000000001], "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}"#,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn duplicate_keys_and_bad_numbers_are_refused() {
         let deep = "[".repeat(1_000_000);
         for document in [
             "",

@@ -1,4 +1,4 @@
-//! Capabilities by name, as `capabilities(7)` has them.
+//! Linux capabilities by name, as `capabilities(7)` lists them.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn capabilities_parse_by_name_and_number() {
         for (name, wanted) in [
             ("chown", Some((0, "chown"))),
             ("CAP_CHOWN", Some((0, "chown"))),

@@ -1,8 +1,8 @@
-//! The lines that a yuno and its agent say to each other on the yuno's channel, if its spec has `"channel": "lines"`.
-//! `topics/CHANNEL.md` tells their order and what follows from each.
+//! The lines that a yuno and its agent exchange on the yuno's channel, if its spec has `"channel": "lines"`.
+//! `topics/CHANNEL.md` specifies their order and their effects.
 //!
-//! Each line is a JSON object with exactly one key, of at most [`LINE_MAX_BYTES`]. Whoever reads one ignores fields that
-//! it does not know.
+//! Each line is a JSON object with exactly one key, of at most [`LINE_MAX_BYTES`]. Readers ignore unknown
+//! fields.
 
 use std::collections::BTreeMap;
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn channel_lines_parse_and_print() {
         let hello = Hello { token: "t".into(), protocol: PROTOCOL, can: vec![Ability::Play], ready: false };
         check(
             &FromYuno::Hello(hello),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_has_room_in_a_report() {
+    fn long_status_is_truncated() {
         let values = |count: usize| (0..count).map(|number| (format!("n{number:04}"), Value::from(number))).collect();
         let few = ToldStats::new(1, values(3));
         assert_eq!((few.values.len(), few.and_more), (3, false));

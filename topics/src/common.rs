@@ -1,4 +1,4 @@
-//! What specs of all kinds have, whichever kind it is: who looks at these need not know the kinds.
+//! Common parts of the specs of all kinds, accessible without knowing the kind.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Containers: what one should be. The words around it (generation, phase, hold, …) are those of every unit.
+//! Containers: the spec of one. The words around it (generation, phase, hold, …) are those of every unit.
 //!
-//! **Invariant: what a spec can say its host does, or refuses by name.** There is no field that a runtime leaves out in
-//! silence: what one cannot do is a failure of the unit that says so.
+//! **Invariant: a host does everything that a spec says, or refuses it by name.** No field is ignored
+//! silently: if a runtime does not support one, the unit fails with that reason.
 
 use std::collections::BTreeMap;
 
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_is_what_it_is_and_a_frame_what_cannot_change_while_it_runs() {
+    fn revision_and_frame_cover_their_fields() {
         let plain = spec(json!({}));
         for (fields, same_revision, same_frame) in [
             (json!({"grace_ms": 1, "labels": {"a": "b"}, "priority": 1, "restart": "never"}), true, true),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_one_form() {
+    fn image_with_two_sources_is_refused() {
         let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 5, "role": "shop", "version": "1"});
         let revision = |image: serde_json::Value| spec(json!({"image": image})).revision().unwrap();
         assert_ne!(revision(json!({"rootfs": artifact})), revision(json!({"archive": artifact})));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_fields_are_refused() {
         for fields in [json!({"memory": 5}), json!({"runtime": "docker"}), json!({"network": "empty"})] {
             let mut spec = json!({"kind": "container", "image": {"name": "a"}});
             spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_later_is_told_only_where_it_is_used() {
+    fn new_fields_are_written_only_if_used() {
         let plain = serde_json::to_value(spec(json!({}))).unwrap();
         for field in ["probes", "start_timeout_ms", "stop_signal"] {
             assert!(plain.get(field).is_none(), "{plain}");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_its_image_could_say_a_signal_keeps_its_revision() {
+    fn container_without_stop_signal_keeps_its_revision() {
         const BEFORE: &str = "8cb24f85287c22f95b54ba93d941f6a316e2e4b0b83f9f6859b7afa015fbf24f";
         for fields in [json!({}), json!({"stop_signal": "term"}), json!({"stop_signal": "SIGRTMIN+3"})] {
             assert_eq!(spec(fields).revision().unwrap().as_str(), BEFORE);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_has_its_time_to_start_one_in_another_revision() {
+    fn start_timeout_depends_on_revision() {
         let Spec::Container(spec) =
             spec(json!({"started_after_ms": 200, "verify_after_ms": 0, "start_timeout_ms": 5_000}))
         else {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_the_same() {
+    fn written_spec_parses_to_the_same() {
         let whole = spec(json!({
             "entry": ["/bin/sh"], "args": ["-c", "true"], "env": {"A": "b"}, "user": "nobody", "cwd": "/srv",
             "mounts": [{"host": "/srv", "inside": "/data", "read_only": true}], "network": "host",

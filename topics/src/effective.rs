@@ -1,4 +1,4 @@
-//! What a unit's process reads as its configuration, as it lies on its host now.
+//! The effective configuration: what a unit's process reads, as it is on its host now.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

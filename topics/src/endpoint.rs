@@ -1,7 +1,7 @@
-//! Endpoints: ports that units offer, and how others reach them.
+//! Endpoints: ports that units provide, and how others reach them.
 //!
 //! A unit *provides* endpoints, for each of which its host leases it a port, and *needs* those of others, each of
-//! which its host resolves to a [`Connector`]. Both are put into what the unit's process is given.
+//! which its host resolves to a [`Connector`]. Both are passed to the unit's process.
 
 use core::net::IpAddr;
 

@@ -1,8 +1,8 @@
-//! Signed messages. What a console orders is signed with Ed25519 and checked by the agent, which
-//! pinned the key when it joined: whoever owns the broker can delay and drop, but not command.
+//! Signed messages. The console signs commands with Ed25519, and the agent verifies them with the
+//! key that it pinned when it joined: whoever owns the broker can delay and drop, but not command.
 //!
-//! The signature covers the type, a NUL and the literal `body` string. It is checked before the
-//! body is parsed, and nothing is ever serialised again, so no question of form can arise.
+//! The signature covers the type, a NUL and the literal `body` string. It is verified before the
+//! body is parsed, and signed text is never serialised again, so its form cannot be ambiguous.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_body_comes_back() {
+    fn signed_body_opens() {
         let signer = signer();
         let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
         let bytes = signer.sign(&body).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_touched_is_refused() {
+    fn altered_envelope_is_refused() {
         let signer = signer();
         let keys = [signer.public_key().unwrap()];
         let envelope = signer.sign_text(Kind::Refresh, r#"{"v":1,"issued_ms":7,"within_ms":0}"#.to_owned());

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_program_and_only_one() {
+    fn exec_needs_exactly_one_program() {
         let exec = |json: &str| serde_json::from_str::<Exec>(json).unwrap().words();
         let words = |words: &[&str]| Ok(words.iter().map(|word| (*word).to_owned()).collect());
         for (json, found) in [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_is_not_written() {
+    fn unused_fields_are_not_written() {
         let plain = Exec::new(vec!["true".to_owned()], 5);
         let json = serde_json::to_string(&plain).unwrap();
         assert_eq!(json, r#"{"argv":["true"],"timeout_ms":5,"output_max_bytes":1048576}"#);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_containers_takes_no_exec_inside_one() {
+    fn old_agent_refuses_exec_inside_container() {
         /// What an agent knew before.
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_of_each_stream() {
+    fn output_limits_apply_to_each_stream() {
         let exec = Exec { output_max_bytes: 5, stderr: Keep::Drop, ..Exec::new(vec!["true".to_owned()], 5) };
         assert_eq!((exec.max_bytes(Stream::Stdout), exec.max_bytes(Stream::Stderr)), (5, 5));
         let exec = Exec { stderr_max_bytes: Some(9), ..exec };

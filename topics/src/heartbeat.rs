@@ -1,4 +1,4 @@
-//! Heartbeats: the state of a host, whole at first, and then only what has changed.
+//! Heartbeats: the state of a host, full at first, and then as deltas.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
-//! How a host joins: one HTTPS exchange in which a one-time token and a certificate request become
+//! Joining: one HTTPS exchange in which a one-time token and a certificate request become
 //! a certificate. The token pins the authority, so the very first connection is already safe; the
 //! certificate is short-lived, and the agent renews it over the same interface with itself.
 //!
 //! `POST /v1/join` takes a [`JoinRequest`], `POST /v1/renew` (with the present certificate) a
 //! [`RenewRequest`]; both answer with a [`Membership`], or with a [`Problem`].
 //! `POST /v1/sealing-key` (with the certificate) takes a [`SealingKeyNotice`](crate::sealed::SealingKeyNotice).
-//! `GET /v1/artifacts/<sha256>` and `GET /v1/configs/<sha256>` (with the certificate) give content.
+//! `GET /v1/artifacts/<sha256>` and `GET /v1/configs/<sha256>` (with the certificate) return content.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use schemars::JsonSchema;
@@ -16,6 +16,7 @@ use crate::{
     envelope::PublicKey,
     heartbeat::Facts,
     name::{Digest, HostId},
+    revision::RevisionKey,
     sealed::SealingKey,
     topic::Prefix,
 };
@@ -107,6 +108,9 @@ pub struct Membership {
     pub console_url: String,
     /// The prefix of all topics.
     pub prefix: Prefix,
+    /// The key of the host's revisions. An older console gives none, and an older agent does not look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision_key: Option<RevisionKey>,
 }
 
 /// Why an HTTP request was not granted: the body of every answer that is not a success.
@@ -126,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_whole_or_not_at_all() {
+    fn token_parses_whole_or_is_refused() {
         let token = JoinToken {
             url: "https://127.0.0.1:7443".to_owned(),
             authority: Digest::of(b"certificate"),

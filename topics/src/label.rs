@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_of_the_console_stands_before_the_hosts_own() {
+    fn console_label_overrides_hosts_own() {
         let own: BTreeMap<Name, String> = [("site", "north pole"), ("tier", "gold")]
             .map(|(name, value)| (name.parse().unwrap(), value.into()))
             .into();

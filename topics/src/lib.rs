@@ -1,4 +1,4 @@
-//! muster's wire contract, and nothing else: what every party may assume about every other one.
+//! muster's wire contract: topics, payloads, permissions and signatures that all parties rely on.
 //!
 //! A third party can read everything on the bus with a stock MQTT client and the documents in
 //! `topics/schema/`, which are generated from the types here. Decisions about the wire are dated
@@ -6,29 +6,30 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`name`]: the ids and names that topics and payloads are made of, each parsed once, at the edge
+//! - [`name`]: ids and names, each parsed once, where it enters
 //! - [`topic`]: every topic as a type that formats and parses
 //! - [`role`]: who may publish and read what; the broker's permission check and every other
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
-//! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
-//!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes; [`probe`]: whether it
-//!   is well
-//! - [`manifest`]: what an artifact's author says of it
-//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`exec`]: a program to
-//!   run once; [`signal`]: what may be sent to a unit's process
-//! - [`sealed`]: what of a command only its host may read
-//! - [`select`]: expressions that pick units
-//! - [`channel`]: what a yuno and its agent say to each other, on their host
-//! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
-//! - [`metric`]: batches of measurements in line protocol; [`alert`]: what somebody should look at, and when;
-//!   [`label`]: what the console calls a host
+//! - [`presence`], [`heartbeat`], [`unit`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
+//!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its
+//!   health checks
+//! - [`manifest`]: the description of an artifact by its author
+//! - [`command`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
+//!   run once; [`signal`]: signals for a unit's process
+//! - [`sealed`]: secrets of a command, which only its host can read; [`revision`]: revisions that do not reveal them
+//! - [`select`]: expressions that select units and hosts
+//! - [`channel`]: messages between a yuno and its agent, on their host
+//! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: earlier desired state
+//! - [`metric`]: batches of measurements in line protocol; [`alert`]: alerts and their rules;
+//!   [`label`]: labels that the console gives a host
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
+//! - [`size`]: sizes in bytes, as people read and write them
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
 //!
-//! **Invariant: this crate does no IO**, and depends on nothing else of ours.
+//! **Invariant: this crate does no IO**, and depends on none of the other crates.
 //!
-//! **Invariant: topics are built and taken apart in [`topic`] alone.**
+//! **Invariant: topics are formatted and parsed in [`topic`] alone.**
 
 pub mod ack;
 pub mod alert;
@@ -55,11 +56,13 @@ pub mod probe;
 pub mod process;
 pub mod realm;
 pub mod reload;
+pub mod revision;
 pub mod role;
 pub mod schema;
 pub mod sealed;
 pub mod select;
 pub mod signal;
+pub mod size;
 pub mod snapshot;
 pub mod topic;
 pub mod unit;

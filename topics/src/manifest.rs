@@ -1,5 +1,5 @@
-//! The manifest of an artifact: what its author says of it, in a file beside it. It is never learned by running
-//! the artifact.
+//! The manifest of an artifact: its description by its author, in a file beside it. muster never runs an artifact
+//! to learn about it.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_may_be_left_out_and_nothing_unknown_put_in() {
+    fn all_fields_are_optional_and_unknown_ones_refused() {
         assert_eq!(serde_json::from_str::<Manifest>("{}").unwrap(), Manifest::default());
         assert_eq!(serde_json::to_string(&Manifest::default()).unwrap(), "{}");
         let whole = r#"{"role":"till","version":"1.2","description":"The till","channel":"notify","args":["-c","{config}"],"provides":{"web":{"port":8080,"protocol":"http"},"admin":{}},"requires":{"db":{},"cache":{"optional":true}},"config_schema":{"type":"object"}}"#;

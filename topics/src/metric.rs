@@ -1,13 +1,13 @@
 //! Metric batches: InfluxDB line protocol, so that any bridge from MQTT to a database can read them.
 //!
 //! The first line is a comment that names the batch (`# v=1 epoch=3 seq=17`); the rest are points
-//! with times in milliseconds. A batch is packed by default (`pack`); its first two bytes tell.
+//! with times in milliseconds. A batch is packed by default (`pack`), which its first two bytes show.
 //!
-//! What follows the number in the comment are tags of all lines that do not have them themselves
-//! (`# v=1 epoch=3 seq=17 hostname=shop-0042`). A packed batch has its `hostname` there, and no `host` at all, which its
-//! topic says; a plain one has both in each line, for whoever reads no comments.
+//! Tags that follow the number in the comment apply to all lines that do not have them
+//! (`# v=1 epoch=3 seq=17 hostname=shop-0042`). A packed batch has its `hostname` there, and no `host`, because its
+//! topic has it; a plain one has both in each line, for readers that skip comments.
 //!
-//! A series is known by its name, `measurement_field`, and its tags. Names follow Prometheus's
+//! A series is identified by its name, `measurement_field`, and its tags. Names follow Prometheus's
 //! conventions: `muster_host_cpu_busy_ratio` is the field `busy_ratio` of `muster_host_cpu`.
 //!
 //! Source of the format: <https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/>
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_lines_have_in_common_is_said_once() {
+    fn common_tags_are_written_once() {
         let shared = Shared { host: "h-1", hostname: "a b,c" };
         let tags = |unit| [("host", "h-1"), ("hostname", "a b,c"), ("unit", unit)];
         let own = Point::new("m", &tags("u"), 1).field("f", 1.0);
@@ -346,7 +346,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes(
+        fn encoded_batch_decodes_to_the_same(
             measurement in word(),
             tags in proptest::collection::btree_map(word(), word(), 0..3),
             value in proptest::num::f64::NORMAL,
@@ -359,7 +359,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "[m, =\\\\1.\n#é]{0,60}") {
+        fn no_bytes_panic_the_decoder(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "[m, =\\\\1.\n#é]{0,60}") {
             let _ = decode(&bytes);
             let _ = decode(format!("# v=1 epoch=1 seq=1\n{text}").as_bytes());
             let hostile = Point::new(&text, &[(&text, &text)], 0).field(&text, 1.0);

@@ -335,6 +335,13 @@ impl Digest {
         Self(hex(digest.as_ref()))
     }
 
+    /// The digest that a [`ring::hmac::Tag`] over SHA-256 is.
+    #[must_use]
+    pub(crate) fn from_tag(tag: &ring::hmac::Tag) -> Self {
+        debug_assert_eq!(tag.as_ref().len(), 32);
+        Self(hex(tag.as_ref()))
+    }
+
     /// The 64 digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -381,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn valid_names_parse_and_others_are_refused() {
         let longest = "a".repeat(63);
         let too_long = "a".repeat(64);
         check::<Name>(
@@ -391,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn ids() {
+    fn valid_ids_parse_and_others_are_refused() {
         check::<HostId>(
             &["0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52"],
             &[
@@ -410,14 +417,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_unit_name() {
+    fn unit_name_has_realm_and_name() {
         let unit: UnitName = "shop/till".parse().unwrap();
         assert_eq!((unit.realm().as_str(), unit.name().as_str()), ("shop", "till"));
         assert_eq!(UnitName::new(&unit.realm(), &unit.name()), unit);
     }
 
     #[test]
-    fn an_error_stays_short() {
+    fn error_of_long_input_is_short() {
         let text = "é".repeat(100_000);
         assert!(text.parse::<Name>().unwrap_err().to_string().len() < 400);
     }

@@ -1,10 +1,10 @@
-//! Which of two versions is the newer one.
+//! Compares versions.
 //!
-//! Versions are labels, and no rule says how they are made. What is made by semantic versioning is ordered by it;
-//! for the rest (`7`, `2026-11-22`, `1.2.3.4`, `v2b`) numbers count as numbers and the rest as text.
+//! Versions are labels without a prescribed form. Semantic versions are ordered as such;
+//! in others (`7`, `2026-11-22`, `1.2.3.4`, `v2b`) numbers count as numbers and the rest as text.
 //!
-//! That is an order to compare versions by. Whether it is also their age is another question: of hashes it is not, and there the
-//! time at which each was added tells it ([`age`]).
+//! Whether that order is also their age is another question: for hashes it is not, and there the
+//! time at which each was added decides ([`age`]).
 
 use std::cmp::Ordering;
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn from_old_to_new() {
+    fn versions_sort_from_old_to_new() {
         for row in [
             vec!["1", "2", "10"],
             vec!["1.2.3", "1.2.10", "1.10.0", "2.0.0"],
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn text_tells_age_of_numbers_and_not_of_hashes() {
+    fn numbers_have_an_age_and_hashes_none() {
         for told in ["1", "1.2.0", "v1.2", "2026-11-22", "1.2.3.4", "1.0.0-rc.1", "1.0-2", "1.0.0+build5", "123456"] {
             assert!(version(told).tells_age(), "{told}");
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_is_by_number_or_else_by_time_and_a_release_if_there_is_one() {
+    fn newest_prefers_release_then_number_then_time() {
         for (added, wanted) in [
             (&["1.0", "1.10", "1.9"][..], "1.10"),
             (&["2", "1"], "2"),
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_an_order(a in any_version(), b in any_version(), c in any_version()) {
+        fn comparison_is_a_total_order(a in any_version(), b in any_version(), c in any_version()) {
             prop_assert_eq!(a.age_order(&b), b.age_order(&a).reverse());
             prop_assert_eq!(a.age_order(&b) == Ordering::Equal, a == b);
             if a.age_order(&b).is_le() && b.age_order(&c).is_le() {

@@ -1,4 +1,4 @@
-//! Answers to commands. Each command has, from each host, exactly one terminal answer: its outcome.
+//! Outcomes of commands. Each command has exactly one terminal answer from each host: its outcome.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use schemars::JsonSchema;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_text_where_that_is_shorter() {
+    fn data_is_written_as_text_if_shorter() {
         check(b"", true);
         check("hello, w\u{f6}rld\n".as_bytes(), true);
         check(b"\xff\xfe", false);

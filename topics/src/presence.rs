@@ -1,4 +1,4 @@
-//! Presence: whether a host or a console is there, retained, and kept true by the last will.
+//! Presence: whether a host or a console is online, retained, and corrected by the last will.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Probes: how an agent finds out by itself whether a unit is up, ready and alive.
+//! Probes: how an agent checks whether a unit is up, ready and alive.
 //!
 //! A unit may have up to three. Until its `start` probe has succeeded, no other runs. It is `running` once its `ready`
 //! probe has succeeded too (and it has said so itself, if it has a channel). From then on a `ready` probe that fails
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn forms() {
+    fn probe_forms_parse() {
         check(r#"{"exec":["/bin/true","-x"]}"#, Some("exec:/bin/true -x"));
         check(r#"{"tcp":{"port":80}}"#, Some("tcp:80"));
         check(r#"{"tcp":{"port":"web","address":"::1"}}"#, Some("tcp:[::1]:web"));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_usual() {
+    fn missing_fields_have_defaults() {
         let probe: Probe = serde_json::from_str(r#"{"tcp":{"port":1}}"#).unwrap();
         assert_eq!(probe, Probe::new(Check::Tcp(Tcp { port: Port::Number(1), address: None })));
         assert_eq!((probe.interval_ms, probe.timeout_ms, probe.failures, probe.successes), (10_000, 5_000, 3, 1));

@@ -1,4 +1,4 @@
-//! What a yuno's process may use, and what it is given beside arguments and environment.
+//! Limits of a yuno's process, and its attributes beside arguments and environment.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_processors() {
+    fn processor_limits_parse() {
         for (json, wanted) in [
             ("0.5", Some("0.5")),
             ("2", Some("2")),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_limits_the_smaller_one_holds() {
+    fn smaller_of_two_limits_applies() {
         let limits = |json: &str| serde_json::from_str::<Limits>(json).unwrap();
         let both = limits(r#"{"memory_bytes":5,"cpu":2}"#).and(limits(r#"{"memory_bytes":7,"cpu":0.5,"pids":3}"#));
         assert_eq!(both, limits(r#"{"memory_bytes":5,"cpu":0.5,"pids":3}"#));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts() {
+    fn sizes_and_counts_parse() {
         for (json, wanted) in [
             ("0", Some("0")),
             ("9007199254740992", Some("9007199254740992")),
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_fields_are_refused() {
         check::<Limits>("{}", Some("{}"));
         check::<Limits>(r#"{"memory":5}"#, None);
         check::<Process>(r#"{"nise":5}"#, None);

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn port_ranges_parse() {
         for (text, count) in [("11100-11199", Some(100)), ("7-7", Some(1)), ("1-65535", Some(65_535))] {
             let range: Option<PortRange> = text.parse().ok();
             assert_eq!(range.map(PortRange::count), count, "{text}");

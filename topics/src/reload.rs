@@ -1,4 +1,4 @@
-//! What becomes of a running yuno when only its configs change, or a file outside of it.
+//! How a running yuno gets changes of its configs, or of a file outside.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

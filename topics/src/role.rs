@@ -1,7 +1,7 @@
-//! Who may publish and read what: one table, from which the embedded broker's permission check and
+//! Permissions: who may publish and read what, as one table, from which the embedded broker's permission check and
 //! the configuration of every other broker come.
 //!
-//! A client is known by the common name of its certificate. A host's is its [`HostId`]; the others
+//! A client is identified by the common name of its certificate. A host's is its [`HostId`]; the others
 //! carry their role as a prefix (`console-main`, `operator-anna`), which no UUID can have.
 
 use std::{fmt, str::FromStr};
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_speaks_for_itself_alone() {
+    fn host_publishes_only_its_own_topics() {
         use Action::{Publish, Subscribe};
         for (action, topic, permitted) in [
             (Publish, format!("h/{HOST}/presence"), true),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn consoles_and_lookers_on() {
+    fn console_and_observer_permissions() {
         use Action::{Publish, Subscribe};
         for (who, action, topic, permitted) in [
             ("console-main", Publish, format!("h/{HOST}/cmd"), true),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_its_only_publishers() {
+    fn topic_belongs_to_its_only_publisher() {
         for (topic, expected) in [
             (format!("h/{HOST}/presence"), Some(HOST)),
             (format!("h/{HOST}/unit/default/hello"), Some(HOST)),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_common_names_are_nobody() {
+    fn unknown_common_name_has_no_identity() {
         for text in ["", "console", "console-", "root", "host-a", "operator-A", "console-a/b", "console-+", "Console-a"]
         {
             assert!(text.parse::<Identity>().is_err(), "{text:?}");
@@ -399,7 +399,7 @@ mod tests {
     proptest! {
         /// [`owner`] is who may publish, and nobody else may.
         #[test]
-        fn an_owner_is_the_only_publisher(identity in identities(), topic in topics()) {
+        fn owner_is_the_only_publisher(identity in identities(), topic in topics()) {
             if identity.may(Action::Publish, &topic) {
                 let others = !matches!(owner(&topic), Some(found) if found == identity);
                 let shared = Identity::Console("zz".parse().unwrap()).may(Action::Publish, &topic);
@@ -411,14 +411,14 @@ mod tests {
 
         /// [`Identity::may`] says of topics what the table says by MQTT's own rule.
         #[test]
-        fn may_is_what_the_table_says(identity in identities(), publish: bool, topic in topics()) {
+        fn permission_equals_the_table(identity in identities(), publish: bool, topic in topics()) {
             let action = if publish { Action::Publish } else { Action::Subscribe };
             prop_assert_eq!(identity.may(action, &topic), permits_plainly(&identity, action, &topic), "{} {:?} {}", identity, action, topic);
         }
 
         /// A filter that is permitted brings nothing that is not: tried on filters that match a topic.
         #[test]
-        fn a_permitted_filter_brings_permitted_topics(
+        fn permitted_filter_matches_only_permitted_topics(
             identity in identities(),
             topic in topics(),
             wild in prop::collection::vec(0..5usize, 0..3),
@@ -442,7 +442,7 @@ mod tests {
 
         /// A filter is covered only if each topic that it matches is: tried on random topics.
         #[test]
-        fn covering_is_sound(pattern in "[ab+]{1}(/[ab+]){0,3}(/#)?", filter in "[ab+]{1}(/[ab+]){0,3}(/#)?", topic in "[ab](/[ab]){0,4}") {
+        fn covering_filter_matches_all_topics(pattern in "[ab+]{1}(/[ab+]){0,3}(/#)?", filter in "[ab+]{1}(/[ab+]){0,3}(/#)?", topic in "[ab](/[ab]){0,4}") {
             let split = |text: &'static str| text.split('/').collect::<Vec<_>>();
             let (p, f, t): (&'static str, &'static str, &'static str) = (pattern.leak(), filter.leak(), topic.leak());
             if covers(p, "id", f) && matches(&split(f), &split(t)) {

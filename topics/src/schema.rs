@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn committed_documents_are_true() {
+    fn committed_documents_are_current() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schema");
         for (name, document) in documents() {
             let committed = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! What of a command only its host may read: values of environments, standard input, arguments that are passed on. It is sealed to a key of
-//! the host's own, so that whoever reads the bus finds [`MASK`] in its place.
+//! Secrets of a command: values of environments, standard input, forwarded arguments. They are sealed to a key of
+//! the host's own, so that readers of the bus see [`MASK`] in their place.
 //!
-//! A signed body says of such a command everything but that: where a value was, a mask stands, and [`Sealed::content`] holds the values,
-//! encrypted with a key that is used this once. That key is sealed to each host for itself (HPKE, RFC 9180, base mode, X25519 with HKDF-SHA256
-//! and ChaCha20-Poly1305) and travels as [`Envelope::key`](crate::envelope::Envelope::key), beside the signed body and not in it, for it
-//! differs from host to host. One that was exchanged opens nothing. Decision 0063 has the bytes.
+//! The signed body of such a command has a mask for each secret value, and [`Sealed::content`] holds the values,
+//! encrypted with a key that is used once. That key is sealed to each host (HPKE, RFC 9180, base mode, X25519 with HKDF-SHA256
+//! and ChaCha20-Poly1305) and travels as [`Envelope::key`](crate::envelope::Envelope::key), beside the signed body and not in it, because
+//! it differs from host to host. A key that is exchanged for another opens nothing. Decision 0063 specifies the bytes.
 //!
-//! Here are the places of the values, in the one order that both sides go through; the program itself does the cryptography.
+//! This module lists the places of the values, in the order that both sides use; the cryptography is in `muster-bus`.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use schemars::JsonSchema;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_taken_out_and_put_back() {
+    fn secret_values_are_extracted_and_restored() {
         for verb in verbs() {
             assert!(verb.secret().is_some());
             let mut taken = verb.clone();
@@ -269,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn verb_without_secrets_is_its_own_mask() {
+    fn verb_without_secrets_is_unchanged() {
         let verb: Verb = serde_json::from_str(r#"{"exec":{"argv":["a"],"timeout_ms":1}}"#).unwrap();
         assert_eq!((verb.masked(), verb.secret(), verb.clone().take_values()), (verb, None, Vec::new()));
     }
 
     #[test]
-    fn packed_values_that_were_touched_are_none() {
+    fn altered_values_are_refused() {
         let packed = pack(&[b"ab".to_vec(), Vec::new()]);
         for cut in 0..packed.len() {
             // Zeros at the end are nothing but filling.

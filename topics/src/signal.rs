@@ -1,9 +1,9 @@
-//! Signals: whatever Linux has, by name or number. Everything that names one (a spec, a command, an option of the command
+//! Signals of Linux, by name or number. Everything that names one (a spec, a command, an option of the command
 //! line, an image) is parsed and printed here.
 //!
-//! On the wire a signal is its name without `SIG`, in lower case (`quit`, `rtmin+3`), as it always was. What is read may
+//! On the wire a signal is its name without `SIG`, in lower case (`quit`, `rtmin+3`). Input may
 //! also be in upper case, begin with `SIG`, or be a number. Numbers are those of x86, ARM and RISC-V; the names are the same
-//! everywhere. The signals of real time count from 34 on, as in the GNU C library, which Docker, Podman and systemd follow:
+//! everywhere. Real-time signals count from 34 on, as in the GNU C library, which Docker, Podman and systemd follow:
 //! `SIGRTMIN+3` is 37.
 
 use std::{borrow::Cow, fmt, str::FromStr};
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_and_number_is_read_and_the_name_is_written() {
+    fn signals_parse_by_name_and_number() {
         for number in 1..=64 {
             let signal = Signal::from_number(number).unwrap();
             assert_eq!(signal.number(), number);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_kill() {
+    fn signal_names_equal_those_of_kill() {
         for (number, name) in [
             (1, "SIGHUP"),
             (9, "SIGKILL"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signal_is_refused() {
+    fn unknown_signal_is_refused() {
         let texts = [
             "",
             "sig",

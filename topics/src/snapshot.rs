@@ -1,4 +1,4 @@
-//! Snapshots: what the units of a host should be, under a name, to be compared with and gone back to. These are the
+//! Snapshots: the desired state of a host's units under a name, to compare with and to go back to. These are the
 //! answers to the verbs about them, each a JSON document as the command's output.
 
 use schemars::JsonSchema;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_unit_needs_itself_is_not_told_again() {
+    fn own_needs_are_not_repeated() {
         let now = spec("2", &["1", "2"]);
         assert!(Pins::of([&now, &spec("2", &["1"])], &now).is_empty());
         let pins = Pins::of([&spec("1", &["1", "3"]), &spec("1", &["3"]), &now], &now);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_said_to_be() {
+    fn long_answer_is_truncated_with_a_mark() {
         let specs: Vec<Spec> = (0..=PINS_MAX).map(|number| spec(&format!("1.{number}"), &[])).collect();
         let pins = Pins::of(&specs[1..], &specs[0]);
         assert_eq!((pins.artifacts.len(), pins.and_more), (PINS_MAX, false));

@@ -365,13 +365,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_formatted_parses_back(topic in topics(), prefix in "[a-z]{1,5}(/[a-z]{1,5}){0,2}") {
+        fn formatted_topic_parses_to_the_same(topic in topics(), prefix in "[a-z]{1,5}(/[a-z]{1,5}){0,2}") {
             let prefix: Prefix = prefix.parse().unwrap();
             prop_assert_eq!(prefix.parse(&prefix.topic(&topic)), Ok(topic));
         }
 
         #[test]
-        fn what_parses_is_formatted_back(text in "(h|cmd|console|muster)?/?[a-z0-9#+/$.é-]{0,60}") {
+        fn parsed_topic_formats_to_the_same(text in "(h|cmd|console|muster)?/?[a-z0-9#+/$.é-]{0,60}") {
             if let Ok(topic) = text.parse::<Topic>() {
                 prop_assert_eq!(topic.to_string(), text);
             }

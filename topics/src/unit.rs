@@ -1,4 +1,4 @@
-//! Units: what one should be (spec, desired) and what it is (observed).
+//! Units: spec, desired state, and observed state.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +73,9 @@ impl Spec {
         }
     }
 
-    /// The revision: SHA-256 over the canonical JSON of the fields that make this spec what it is.
-    /// Two specs of one revision differ only in what can be changed while the unit runs.
+    /// The bare revision: SHA-256 over the canonical JSON of the fields that make this spec what it is.
+    /// Two specs of one revision differ only in what can be changed while the unit runs. What a host tells of a spec that has an
+    /// environment is keyed ([`RevisionKey::revision`](crate::revision::RevisionKey::revision)), for this one would confirm guesses.
     ///
     /// # Errors
     /// Never for a spec that came from JSON.
@@ -939,7 +940,8 @@ pub struct UnitReport {
 pub struct Desired {
     /// The order of desired states in time.
     pub generation: u64,
-    /// The revision of `spec`.
+    /// The revision of `spec`: to be compared with other revisions of this unit on this host, and with nothing else. That of a spec with an
+    /// environment is keyed for its host, so that it confirms no guess at what is masked.
     pub revision: Digest,
     /// What it should be. In reports and listings the values of its environment are hidden.
     pub spec: Spec,
@@ -989,7 +991,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_before_a_field_was_known_keeps_its_revision() {
+    fn new_field_keeps_old_revisions() {
         let revision = Spec::Yuno(spec()).revision().unwrap();
         assert_eq!(revision.as_str(), "ce3c3e92f7815a34c1092dccbc2fa5733e1539bb6a5241242c3d9f50d37d6ee2");
     }
@@ -999,7 +1001,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_config_of_before_is_a_list_of_one() {
+    fn single_config_is_a_list_of_one() {
         let with = |key: &str, value: serde_json::Value| {
             let mut json = serde_json::to_value(spec()).unwrap();
             json[key] = value;
@@ -1016,7 +1018,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_configs_is_part_of_the_revision() {
+    fn order_of_configs_changes_revision() {
         let of = |ids: &[&str]| {
             let spec = YunoSpec { configs: ids.iter().map(|id| config(id)).collect(), ..spec() };
             Spec::Yuno(spec).revision().unwrap()
@@ -1026,7 +1028,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_is_hidden() {
+    fn secrets_are_masked_in_debug_output() {
         let mut spec = spec();
         spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned());
         let masked = serde_json::to_string(&Spec::Yuno(spec).masked()).unwrap();
@@ -1034,7 +1036,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_without_limits_and_without_configs_that_are_reloaded() {
+    fn frame_excludes_limits_and_reloadable_configs() {
         let frame = |change: &dyn Fn(&mut YunoSpec)| {
             let mut spec = YunoSpec { reload: Reload::Signal, ..spec() };
             change(&mut spec);
@@ -1057,7 +1059,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_no_stop_signal_has_that_of_its_channel() {
+    fn default_stop_signal_follows_channel() {
         let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
         assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [Signal::Term; 2]);
         assert_eq!(of(Channel::Lines, None), Signal::Quit);
@@ -1069,7 +1071,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_printed_with_all_that_is_known_of_it() {
+    fn end_is_printed_with_all_details() {
         let end = |exit, oom_killed, core_dumped| ProcessEnd { exit, oom_killed, core_dumped }.to_string();
         assert_eq!(end(Exit::Code(3), false, false), "exit code 3");
         assert_eq!(end(Exit::Signal(9), true, false), "signal 9 (SIGKILL), out of memory");

@@ -1,9 +1,9 @@
-//! The other direction, for tests: what a client writes to be understood as a [`Connect`] or [`Request`].
+//! The client's direction for tests: writes bytes that are read as a [`ConnectPacket`] or [`ClientPacket`].
 
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    Connect, Options, Publication, Request, RetainHandling, Version, Will, kind,
+    ClientPacket, ConnectPacket, ProtocolVersion, Publication, RetainHandling, SubscribeOptions, WillMessage, kind,
     property::id,
     writer::{put_bytes, put_length},
 };
@@ -19,18 +19,18 @@ pub(super) fn packet(first: u8, body: &[u8]) -> BytesMut {
 }
 
 /// A CONNECT.
-pub(super) fn connect(connect: &Connect<'_>) -> BytesMut {
+pub(super) fn connect(connect: &ConnectPacket<'_>) -> BytesMut {
     let mut body = BytesMut::new();
     put_bytes(b"MQTT", &mut body);
-    body.put_u8(if connect.version == Version::V311 { 4 } else { 5 });
+    body.put_u8(if connect.version == ProtocolVersion::V311 { 4 } else { 5 });
     body.put_u8(flags(connect));
     body.put_u16(connect.keep_alive_s);
-    if connect.version == Version::V5 {
+    if connect.version == ProtocolVersion::V5 {
         put_properties(&connect_properties(connect), &mut body);
     }
     put_bytes(connect.client_id.as_bytes(), &mut body);
-    if let Some(Will { publication, delay_s }) = &connect.will {
-        if connect.version == Version::V5 {
+    if let Some(WillMessage { publication, delay_s }) = &connect.will {
+        if connect.version == ProtocolVersion::V5 {
             let mut properties = publication_properties(publication);
             properties.put_u8(id::WILL_DELAY);
             properties.put_u32(*delay_s);
@@ -48,7 +48,7 @@ pub(super) fn connect(connect: &Connect<'_>) -> BytesMut {
     packet(kind::CONNECT << 4, &body)
 }
 
-fn flags(connect: &Connect<'_>) -> u8 {
+fn flags(connect: &ConnectPacket<'_>) -> u8 {
     let will = connect.will.as_ref().map_or(0, |will| {
         let publication = &will.publication;
         1 << 2 | (publication.qos as u8) << 3 | u8::from(publication.retain) << 5
@@ -59,7 +59,7 @@ fn flags(connect: &Connect<'_>) -> u8 {
         | u8::from(connect.user.is_some()) << 7
 }
 
-fn connect_properties(connect: &Connect<'_>) -> BytesMut {
+fn connect_properties(connect: &ConnectPacket<'_>) -> BytesMut {
     let mut properties = BytesMut::new();
     properties.put_u8(id::SESSION_EXPIRY);
     properties.put_u32(connect.session_expiry_s);
@@ -98,11 +98,11 @@ fn publication_properties(publication: &Publication<'_>) -> BytesMut {
 }
 
 /// What a connected client says.
-pub(super) fn request(version: Version, request: &Request<'_>) -> BytesMut {
+pub(super) fn request(version: ProtocolVersion, request: &ClientPacket<'_>) -> BytesMut {
     let mut body = BytesMut::new();
-    let is_v5 = version == Version::V5;
+    let is_v5 = version == ProtocolVersion::V5;
     let first = match request {
-        Request::Publish { packet_id, publication } => {
+        ClientPacket::Publish { packet_id, publication } => {
             put_bytes(publication.topic.as_bytes(), &mut body);
             if let Some(packet_id) = packet_id {
                 body.put_u16(*packet_id);
@@ -113,11 +113,11 @@ pub(super) fn request(version: Version, request: &Request<'_>) -> BytesMut {
             body.put_slice(publication.payload);
             kind::PUBLISH << 4 | (publication.qos as u8) << 1 | u8::from(publication.retain)
         }
-        Request::PubAck(packet_id) => {
+        ClientPacket::PubAck(packet_id) => {
             body.put_u16(*packet_id);
             kind::PUBACK << 4
         }
-        Request::Subscribe { packet_id, id: number, filters } => {
+        ClientPacket::Subscribe { packet_id, id: number, filters } => {
             body.put_u16(*packet_id);
             if is_v5 {
                 let mut properties = BytesMut::new();
@@ -133,7 +133,7 @@ pub(super) fn request(version: Version, request: &Request<'_>) -> BytesMut {
             }
             kind::SUBSCRIBE << 4 | 0b0010
         }
-        Request::Unsubscribe { packet_id, filters } => {
+        ClientPacket::Unsubscribe { packet_id, filters } => {
             body.put_u16(*packet_id);
             if is_v5 {
                 body.put_u8(0);
@@ -143,8 +143,8 @@ pub(super) fn request(version: Version, request: &Request<'_>) -> BytesMut {
             }
             kind::UNSUBSCRIBE << 4 | 0b0010
         }
-        Request::Ping => kind::PINGREQ << 4,
-        Request::Disconnect { keep_will, session_expiry_s } => {
+        ClientPacket::Ping => kind::PINGREQ << 4,
+        ClientPacket::Disconnect { keep_will, session_expiry_s } => {
             if is_v5 {
                 body.put_u8(if *keep_will { 4 } else { 0 });
                 let mut properties = BytesMut::new();
@@ -160,7 +160,7 @@ pub(super) fn request(version: Version, request: &Request<'_>) -> BytesMut {
     packet(first, &body)
 }
 
-fn bits(options: Options) -> u8 {
+fn bits(options: SubscribeOptions) -> u8 {
     let qos = if options.qos == QoS::AtMostOnce { 0 } else { 1 };
     let handling = match options.handling {
         RetainHandling::Always => 0,

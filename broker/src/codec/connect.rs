@@ -1,18 +1,21 @@
-//! What a client says first.
+//! The CONNECT packet.
 
-use super::{Malformed, Publication, Version};
+use super::{
+    malformed::Malformed,
+    packet::{ProtocolVersion, Publication},
+};
 use crate::message::QoS;
 
 /// What a client says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connect<'a> {
-    pub(crate) version: Version,
+pub(crate) struct ConnectPacket<'a> {
+    pub(crate) version: ProtocolVersion,
     /// Empty: the broker is to choose.
     pub(crate) client_id: &'a str,
     /// Whether an earlier session is to be forgotten.
     pub(crate) clean: bool,
     pub(crate) keep_alive_s: u16,
-    pub(crate) will: Option<Will<'a>>,
+    pub(crate) will: Option<WillMessage<'a>>,
     pub(crate) user: Option<&'a str>,
     pub(crate) password: Option<&'a [u8]>,
     /// How long its session outlives its connection; [`u32::MAX`] is for ever. 3.1.1 only knows that and not at all.
@@ -29,7 +32,7 @@ pub(crate) struct Connect<'a> {
 
 /// What to publish when a client is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Will<'a> {
+pub(crate) struct WillMessage<'a> {
     pub(crate) publication: Publication<'a>,
     /// How long after its end.
     pub(crate) delay_s: u32,
@@ -37,9 +40,9 @@ pub(crate) struct Will<'a> {
 
 /// The connect flags, from the lowest bit.
 #[derive(Clone, Copy)]
-pub(super) struct Flags(u8);
+pub(super) struct ConnectFlags(u8);
 
-impl Flags {
+impl ConnectFlags {
     /// Section 3.1.2 of both standards: the reserved bit is 0; what belongs to a will is 0 without one.
     pub(super) fn new(bits: u8) -> Result<Self, Malformed> {
         let flags = Self(bits);

@@ -1,16 +1,16 @@
-//! What must hold for any bytes that a client sends. The fuzz targets in `broker/fuzz` and the tests look at the same.
+//! Properties that hold for any bytes from a client. The fuzz targets in `broker/fuzz` and the tests check the same.
 //!
-//! Each function panics if something does not hold, and says whether the bytes are what a client may send.
+//! Each function panics if a property is violated, and returns whether the bytes are valid.
 
 use std::borrow::Cow;
 
 use super::{
-    Answer, Delivery, Frame, Malformed, PACKET_MAX_BYTES, Publication, Request, Version, client,
-    connect as decode_connect, frame, missing,
+    ClientPacket, Delivery, Malformed, PACKET_MAX_BYTES, PacketFrame, ProtocolVersion, Publication, ServerPacket,
+    client, connect as decode_connect, frame, missing,
 };
 use crate::message::QoS;
 
-const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
+const VERSIONS: [ProtocolVersion; 2] = [ProtocolVersion::V311, ProtocolVersion::V5];
 
 /// Bytes as they come from the network: any number of packets, the last one in part. Says whether each is one of some
 /// version.
@@ -49,17 +49,17 @@ fn check_length(bytes: &[u8], used: usize) {
 /// What follows the fixed header of a CONNECT.
 #[must_use]
 pub fn connect(body: &[u8]) -> bool {
-    connect_frame(&Frame { kind: 1, flags: 0, overlong: false, body })
+    connect_frame(&PacketFrame { kind: 1, flags: 0, overlong: false, body })
 }
 
 /// The first byte of a packet, and what follows its length: any packet of a connected client, in both versions.
 #[must_use]
 pub fn packet(bytes: &[u8]) -> bool {
     let Some((first, body)) = bytes.split_first() else { return false };
-    requests(&Frame { kind: first >> 4, flags: first & 0x0f, overlong: false, body })
+    requests(&PacketFrame { kind: first >> 4, flags: first & 0x0f, overlong: false, body })
 }
 
-fn connect_frame(found: &Frame<'_>) -> bool {
+fn connect_frame(found: &PacketFrame<'_>) -> bool {
     match decode_connect(found) {
         Ok(connect) => {
             let again = client::connect(&connect);
@@ -76,14 +76,14 @@ fn connect_frame(found: &Frame<'_>) -> bool {
     }
 }
 
-fn requests(found: &Frame<'_>) -> bool {
+fn requests(found: &PacketFrame<'_>) -> bool {
     let mut valid = false;
     for version in VERSIONS {
         match version.decode(found) {
             Ok(request) => {
                 let again = client::request(version, &request);
                 assert_eq!(whole(&again).map(|frame| version.decode(&frame)), Some(Ok(request.clone())));
-                if let Request::Publish { publication, .. } = &request {
+                if let ClientPacket::Publish { publication, .. } = &request {
                     deliver(publication);
                 }
                 valid = true;
@@ -95,7 +95,7 @@ fn requests(found: &Frame<'_>) -> bool {
 }
 
 /// The one packet that `bytes` are.
-fn whole(bytes: &[u8]) -> Option<Frame<'_>> {
+fn whole(bytes: &[u8]) -> Option<PacketFrame<'_>> {
     match frame(bytes, PACKET_MAX_BYTES) {
         Ok(Some((frame, used))) if used == bytes.len() => Some(frame),
         _ => None,
@@ -119,23 +119,23 @@ fn deliver(publication: &Publication<'_>) {
     let expected = Publication { topic, alias: None, ..publication.clone() };
     for version in VERSIONS {
         let publication = match version {
-            Version::V5 => expected.clone(),
-            Version::V311 => Publication { properties: Cow::Borrowed(&[]), expiry_s: None, ..expected.clone() },
+            ProtocolVersion::V5 => expected.clone(),
+            ProtocolVersion::V311 => Publication { properties: Cow::Borrowed(&[]), expiry_s: None, ..expected.clone() },
         };
         let written = write(version, delivery);
         let read = whole(&written).map(|frame| version.decode(&frame));
-        assert_eq!(read, Some(Ok(Request::Publish { packet_id, publication })));
+        assert_eq!(read, Some(Ok(ClientPacket::Publish { packet_id, publication })));
     }
     // What only a server may send is not read here, but its length is known.
     for number in [1, 127, 128, 268_435_455] {
         let numbered = Delivery { subscription_id: Some(number), ..delivery };
-        assert!(whole(&write(Version::V5, numbered)).is_some());
+        assert!(whole(&write(ProtocolVersion::V5, numbered)).is_some());
     }
 }
 
-fn write(version: Version, delivery: Delivery<'_>) -> Vec<u8> {
+fn write(version: ProtocolVersion, delivery: Delivery<'_>) -> Vec<u8> {
     let mut out = bytes::BytesMut::new();
-    version.encode(&Answer::Publish(delivery), &mut out);
+    version.encode(&ServerPacket::Publish(delivery), &mut out);
     assert_eq!(out.len(), version.publish_len(&delivery));
     out.into()
 }

@@ -1,6 +1,6 @@
-//! What is wrong with what a client sent.
+//! Faults of a client's bytes.
 
-use super::Reason;
+use super::reason::Reason;
 
 /// Why bytes are not what a client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

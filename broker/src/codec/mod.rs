@@ -1,16 +1,16 @@
-//! The edge's codec: bytes to packets and back.
+//! The codec: bytes to packets and back.
 //!
-//! What packets mean is the same for every version of MQTT ([`Request`], [`Answer`]); how they are written is the
-//! business of one module per version, chosen by the CONNECT. Modules, in reading order:
+//! The meaning of packets is the same for every version of MQTT ([`ClientPacket`], [`ServerPacket`]); a module per version,
+//! chosen by the CONNECT, reads and writes them. Modules, in reading order:
 //!
-//! - this one: frames, and what packets mean
-//! - `connect`, `reason`, `malformed`: what a client says first; how something went; what is wrong with bytes
-//! - `reader`, `writer`: what packets consist of
+//! - this one: frames; `packet`: packets
+//! - `connect`, `reason`, `malformed`: the CONNECT packet; reason codes; faults
+//! - `reader`, `writer`: primitive types
 //! - `v311`; `property` and `v5`: the versions
-//! - for tests: `client`, the other direction; `fuzzing`, what must hold for any bytes; `peers`, another codec's view
+//! - for tests: `client`, the other direction; `fuzzing`, properties for any bytes; `peers`, comparison with another codec
 //!
-//! **Invariant: nothing here trusts a byte.** Every read is checked against what is there, lengths against limits
-//! before anything is kept, and there is no indexing.
+//! **Invariant: no byte is trusted.** Every read is checked against the available bytes, lengths against limits
+//! before anything is allocated, and there is no indexing.
 //!
 //! Numbers such as [MQTT-3.1.2-4] are the standard's: OASIS, MQTT 3.1.1 of 29 October 2014, or MQTT 5.0 of 7 March 2019.
 
@@ -20,6 +20,7 @@ mod connect;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod malformed;
+mod packet;
 #[cfg(test)]
 mod peers;
 mod property;
@@ -29,17 +30,19 @@ mod v311;
 mod v5;
 mod writer;
 
-use std::borrow::Cow;
+pub(crate) use packet::{
+    ClientPacket, ConnAck, Delivery, PacketFrame, ProtocolVersion, Publication, RetainHandling, ServerPacket,
+    SubscribeOptions,
+};
 
 use bytes::BytesMut;
 
-use self::reader::Reader;
+use self::reader::BodyReader;
 pub(crate) use self::{
-    connect::{Connect, Will},
+    connect::{ConnectPacket, WillMessage},
     malformed::Malformed,
     reason::Reason,
 };
-use crate::message::QoS;
 
 /// MQTT's own limit of what follows the fixed header.
 pub(crate) const PACKET_MAX_BYTES: usize = 268_435_455;
@@ -59,184 +62,8 @@ mod kind {
     pub(super) const DISCONNECT: u8 = 14;
 }
 
-/// A version of the protocol that the broker speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
-    /// MQTT 3.1.1.
-    V311,
-    /// MQTT 5.
-    V5,
-}
-
-/// One packet as it lies in the read buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame<'a> {
-    /// Packet type, in the upper half.
-    kind: u8,
-    /// Flags, in the lower half.
-    flags: u8,
-    /// Whether its length takes more bytes than it needs, which only MQTT 5 forbids.
-    overlong: bool,
-    body: &'a [u8],
-}
-
-/// A message as a client sent it: nothing about it was checked but its form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Publication<'a> {
-    /// Empty: what `alias` stands for.
-    pub(crate) topic: &'a str,
-    pub(crate) payload: &'a [u8],
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    /// What MQTT 5 hands on with a message, encoded, without a length in front.
-    pub(crate) properties: Cow<'a, [u8]>,
-    pub(crate) expiry_s: Option<u32>,
-    pub(crate) alias: Option<u16>,
-}
-
-/// What a connected client may send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
-    Publish {
-        /// To be acknowledged, for [`QoS::AtLeastOnce`].
-        packet_id: Option<u16>,
-        publication: Publication<'a>,
-    },
-    /// It has the message of this id, or wants it no more.
-    PubAck(u16),
-    Subscribe {
-        packet_id: u16,
-        /// The subscription identifier of all filters.
-        id: Option<u32>,
-        filters: Vec<(&'a str, Options)>,
-    },
-    Unsubscribe {
-        packet_id: u16,
-        filters: Vec<&'a str>,
-    },
-    Ping,
-    Disconnect {
-        /// Whether the last will is published all the same.
-        keep_will: bool,
-        /// Another one than CONNECT had.
-        session_expiry_s: Option<u32>,
-    },
-}
-
-/// How a client wants the messages of a subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
-    /// To be granted: what was asked for, at most [`QoS::AtLeastOnce`].
-    pub(crate) qos: QoS,
-    /// Without its own.
-    pub(crate) no_local: bool,
-    /// With the retain flag that they were published with.
-    pub(crate) as_published: bool,
-    pub(crate) handling: RetainHandling,
-}
-
-impl Options {
-    /// What 3.1.1 has.
-    fn plain(qos: QoS) -> Self {
-        Self { qos, no_local: false, as_published: false, handling: RetainHandling::Always }
-    }
-}
-
-/// When a SUBSCRIBE brings retained messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetainHandling {
-    Always,
-    /// If the subscription did not exist.
-    IfNew,
-    Never,
-}
-
-/// What the broker sends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer<'a> {
-    ConnAck(ConnAck<'a>),
-    Publish(Delivery<'a>),
-    PubAck {
-        packet_id: u16,
-        reason: Reason,
-    },
-    SubAck {
-        packet_id: u16,
-        /// One for each filter, in order.
-        reasons: &'a [Reason],
-    },
-    UnsubAck {
-        packet_id: u16,
-        /// One for each filter, in order.
-        reasons: &'a [Reason],
-    },
-    Pong,
-    /// 3.1.1 has no such packet from a server: nothing is written.
-    Disconnect(Reason),
-}
-
-/// The answer to a CONNECT. Of one that is refused only the reason is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConnAck<'a> {
-    pub(crate) reason: Reason,
-    pub(crate) session_present: bool,
-    /// The client id, if the broker chose it.
-    pub(crate) assigned_client_id: Option<&'a str>,
-    /// The keep-alive, if it is not the client's.
-    pub(crate) server_keep_alive_s: Option<u16>,
-    /// The session expiry, if it is not the client's.
-    pub(crate) session_expiry_s: Option<u32>,
-    pub(crate) receive_max: u16,
-    pub(crate) packet_max_bytes: u32,
-    pub(crate) alias_max: u16,
-}
-
-impl ConnAck<'_> {
-    /// A refusal.
-    pub(crate) fn refused(reason: Reason) -> Self {
-        Self {
-            reason,
-            session_present: false,
-            assigned_client_id: None,
-            server_keep_alive_s: None,
-            session_expiry_s: None,
-            receive_max: 0,
-            packet_max_bytes: 0,
-            alias_max: 0,
-        }
-    }
-}
-
-/// A message for a client. Its packet must not be larger than [`PACKET_MAX_BYTES`], which [`Version::publish_len`]
-/// tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Delivery<'a> {
-    /// Present for [`QoS::AtLeastOnce`].
-    pub(crate) packet_id: Option<u16>,
-    /// Whether it was sent before under the same id.
-    pub(crate) dup: bool,
-    pub(crate) retain: bool,
-    pub(crate) topic: &'a str,
-    pub(crate) payload: &'a [u8],
-    /// As [`Publication`] has them. 3.1.1 has none.
-    pub(crate) properties: &'a [u8],
-    /// What is left of it.
-    pub(crate) expiry_s: Option<u32>,
-    pub(crate) subscription_id: Option<u32>,
-}
-
-impl Delivery<'_> {
-    /// The first byte of its packet.
-    fn header(&self) -> u8 {
-        let qos = u8::from(self.packet_id.is_some());
-        // [MQTT-3.3.1-2]
-        let dup = qos & u8::from(self.dup);
-        kind::PUBLISH << 4 | dup << 3 | qos << 1 | u8::from(self.retain)
-    }
-}
-
 /// The first whole packet in `input` and how many bytes it takes; nothing if more must come first.
-pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
+pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(PacketFrame<'_>, usize)>, Malformed> {
     let Some((&first, rest)) = input.split_first() else { return Ok(None) };
     let mut length = 0_usize;
     let mut length_bytes = 0_usize;
@@ -257,7 +84,7 @@ pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(Frame<'_>, usize
     }
     let Some(body) = input.get(header..header + length) else { return Ok(None) };
     let overlong = last == 0 && length_bytes > 1;
-    Ok(Some((Frame { kind: first >> 4, flags: first & 0x0f, overlong, body }, header + length)))
+    Ok(Some((PacketFrame { kind: first >> 4, flags: first & 0x0f, overlong, body }, header + length)))
 }
 
 /// How many more bytes the packet at the start of `input` needs at least, for a client whose CONNECT or large message
@@ -273,69 +100,40 @@ pub(crate) fn missing(input: &[u8]) -> usize {
     0
 }
 
-impl Frame<'_> {
-    /// The packet type, if a connected client may send it and its flags are that type's. PUBLISH has flags of its own.
-    fn request_kind(&self) -> Result<u8, Malformed> {
-        let flags = match self.kind {
-            kind::PUBLISH => self.flags,
-            kind::SUBSCRIBE | kind::UNSUBSCRIBE => 0b0010,
-            kind::PUBACK | kind::PINGREQ | kind::DISCONNECT => 0,
-            other => return Err(Malformed::Type(other)),
-        };
-        if self.flags == flags { Ok(self.kind) } else { Err(Malformed::Flags) }
-    }
-
-    /// What the flags of a PUBLISH say: quality of service and retain. That it was sent before is of no use: it may or
-    /// may not have been taken then.
-    fn publish_flags(&self) -> Result<(QoS, bool), Malformed> {
-        let dup = self.flags & 0b1000 != 0;
-        let qos = match (self.flags >> 1) & 3 {
-            // [MQTT-3.3.1-2]
-            0 if dup => return Err(Malformed::Flags),
-            0 => QoS::AtMostOnce,
-            1 => QoS::AtLeastOnce,
-            2 => return Err(Malformed::QoS2),
-            // [MQTT-3.3.1-4]
-            _ => return Err(Malformed::QoS),
-        };
-        Ok((qos, self.flags & 0b0001 != 0))
-    }
-}
-
 /// What the start of a CONNECT says of its version, and what follows it.
-fn level<'a>(frame: &Frame<'a>) -> Result<(Version, Reader<'a>), Malformed> {
+fn level<'a>(frame: &PacketFrame<'a>) -> Result<(ProtocolVersion, BodyReader<'a>), Malformed> {
     if frame.kind != kind::CONNECT {
         return Err(Malformed::NotConnect);
     }
     if frame.flags != 0 {
         return Err(Malformed::Flags);
     }
-    let mut reader = Reader::new(frame.body);
+    let mut reader = BodyReader::new(frame.body);
     match (reader.text()?, reader.u8()?) {
-        ("MQTT", 4) => Ok((Version::V311, reader)),
-        ("MQTT", 5) => Ok((Version::V5, reader)),
+        ("MQTT", 4) => Ok((ProtocolVersion::V311, reader)),
+        ("MQTT", 5) => Ok((ProtocolVersion::V5, reader)),
         ("MQTT" | "MQIsdp", level) => Err(Malformed::Level(level)),
         _ => Err(Malformed::NotMqtt),
     }
 }
 
 /// Reads the first packet of a connection.
-pub(crate) fn connect<'a>(frame: &Frame<'a>) -> Result<Connect<'a>, Malformed> {
+pub(crate) fn connect<'a>(frame: &PacketFrame<'a>) -> Result<ConnectPacket<'a>, Malformed> {
     match level(frame)? {
-        (Version::V311, reader) => v311::connect(reader),
-        (Version::V5, _) if frame.overlong => Err(Malformed::Overlong),
-        (Version::V5, reader) => v5::connect(reader),
+        (ProtocolVersion::V311, reader) => v311::connect(reader),
+        (ProtocolVersion::V5, _) if frame.overlong => Err(Malformed::Overlong),
+        (ProtocolVersion::V5, reader) => v5::connect(reader),
     }
 }
 
 /// Writes the CONNACK for a CONNECT that [`connect`] finds `malformed`, in the words of its own version; nothing if that
 /// has no words for it.
-pub(crate) fn refuse(frame: &Frame<'_>, malformed: Malformed, out: &mut BytesMut) {
+pub(crate) fn refuse(frame: &PacketFrame<'_>, malformed: Malformed, out: &mut BytesMut) {
     match malformed {
         Malformed::Level(level) => refuse_level(level, out),
         _ => {
-            if let Ok((Version::V5, _)) = level(frame) {
-                Version::V5.encode(&Answer::ConnAck(ConnAck::refused(malformed.reason())), out);
+            if let Ok((ProtocolVersion::V5, _)) = level(frame) {
+                ProtocolVersion::V5.encode(&ServerPacket::ConnAck(ConnAck::refused(malformed.reason())), out);
             }
         }
     }
@@ -345,33 +143,6 @@ pub(crate) fn refuse(frame: &Frame<'_>, malformed: Malformed, out: &mut BytesMut
 /// every earlier one has a return code. Mosquitto's bridges set the highest bit of theirs at first.
 pub(crate) fn refuse_level(level: u8, out: &mut BytesMut) {
     out.extend_from_slice(if level & 0x7f >= 5 { &[0x20, 3, 0, 0x84, 0] } else { &[0x20, 2, 0, 1] });
-}
-
-impl Version {
-    /// Reads a packet of a connected client.
-    pub(crate) fn decode<'a>(self, frame: &Frame<'a>) -> Result<Request<'a>, Malformed> {
-        match self {
-            Self::V311 => v311::decode(frame),
-            Self::V5 => v5::decode(frame),
-        }
-    }
-
-    /// Appends `answer` to `out`.
-    pub(crate) fn encode(self, answer: &Answer<'_>, out: &mut BytesMut) {
-        match self {
-            Self::V311 => v311::encode(answer, out),
-            Self::V5 => v5::encode(answer, out),
-        }
-    }
-
-    /// How large the packet of a message is, with its header.
-    pub(crate) fn publish_len(self, delivery: &Delivery<'_>) -> usize {
-        let rest = match self {
-            Self::V311 => v311::delivery_len(delivery),
-            Self::V5 => v5::delivery_len(delivery),
-        };
-        1 + writer::length_len(rest) + rest
-    }
 }
 
 #[cfg(test)]
@@ -388,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn frames() {
+    fn frame_lengths_are_decoded() {
         check(&[], Ok(None));
         check(&[0xc0], Ok(None));
         check(&[0xc0, 0], Ok(Some((12, 2))));
@@ -404,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing() {
+    fn missing_bytes_are_counted() {
         for (bytes, expected) in
             [(&[][..], 0), (&[0x30], 0), (&[0x30, 5], 5), (&[0x30, 0x80, 1, 9], 127), (&[0xc0, 0], 0)]
         {
@@ -419,10 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn levels() {
+    fn protocol_levels_are_recognised() {
         for (name, level, expected, said) in [
-            ("MQTT", 4, Ok(Version::V311), &[][..]),
-            ("MQTT", 5, Ok(Version::V5), &[]),
+            ("MQTT", 4, Ok(ProtocolVersion::V311), &[][..]),
+            ("MQTT", 5, Ok(ProtocolVersion::V5), &[]),
             ("MQTT", 3, Err(Malformed::Level(3)), &[0x20, 2, 0, 1]),
             ("MQTT", 6, Err(Malformed::Level(6)), &[0x20, 3, 0, 0x84, 0]),
             ("MQTT", 0x84, Err(Malformed::Level(0x84)), &[0x20, 2, 0, 1]),
@@ -430,7 +201,7 @@ mod tests {
             ("WEB", 4, Err(Malformed::NotMqtt), &[]),
         ] {
             let body = greeting(name, level);
-            let frame = Frame { kind: 1, flags: 0, overlong: false, body: &body };
+            let frame = PacketFrame { kind: 1, flags: 0, overlong: false, body: &body };
             let connected = connect(&frame);
             assert_eq!(connected.as_ref().map(|connect| connect.version).map_err(|malformed| *malformed), expected);
             let mut out = BytesMut::new();
@@ -442,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn broken_connects_are_refused_where_there_are_words() {
+    fn malformed_connect_is_refused_in_its_version() {
         for (level, flags, expected) in
             [(5, 1, &[0x20, 3, 0, 0x81, 0][..]), (5, 0x16, &[0x20, 3, 0, 0x9b, 0]), (4, 1, &[])]
         {
             let mut body = greeting("MQTT", level);
             body[7] = flags;
-            let frame = Frame { kind: 1, flags: 0, overlong: false, body: &body };
+            let frame = PacketFrame { kind: 1, flags: 0, overlong: false, body: &body };
             let mut out = BytesMut::new();
             refuse(&frame, connect(&frame).unwrap_err(), &mut out);
             assert_eq!(&out[..], expected, "{level} {flags}");

@@ -1,4 +1,4 @@
-//! Another codec's view: what rumqttc's clients write is read here as what they meant, and the other way round.
+//! Compares this codec with rumqttc's, in both directions.
 
 use std::borrow::Cow;
 
@@ -10,6 +10,7 @@ use rumqttc::{
 };
 
 use super::*;
+use crate::message::QoS;
 
 const MAX: u32 = 1_000_000;
 
@@ -41,7 +42,7 @@ fn read_v5(out: &[u8]) -> v5::Packet {
     packet
 }
 
-fn encode(version: Version, answer: &Answer<'_>) -> BytesMut {
+fn encode(version: ProtocolVersion, answer: &ServerPacket<'_>) -> BytesMut {
     let mut out = BytesMut::new();
     version.encode(answer, &mut out);
     out
@@ -101,7 +102,7 @@ proptest! {
         sent.write(&mut out).unwrap();
         let (frame, used) = frame(&out, MAX as usize).unwrap().unwrap();
         prop_assert_eq!(used, out.len());
-        let Ok(Request::Publish { packet_id, publication }) = Version::V5.decode(&frame) else { panic!("{sent:?}") };
+        let Ok(ClientPacket::Publish { packet_id, publication }) = ProtocolVersion::V5.decode(&frame) else { panic!("{sent:?}") };
         prop_assert_eq!(packet_id.unwrap_or_default(), sent.pkid);
         let said = sent.properties.clone().unwrap_or_default();
         prop_assert_eq!((publication.expiry_s, publication.alias), (said.message_expiry_interval, said.topic_alias));
@@ -116,8 +117,8 @@ proptest! {
             subscription_id: number,
         };
 
-        let out = encode(Version::V5, &Answer::Publish(delivery));
-        prop_assert_eq!(out.len(), Version::V5.publish_len(&delivery));
+        let out = encode(ProtocolVersion::V5, &ServerPacket::Publish(delivery));
+        prop_assert_eq!(out.len(), ProtocolVersion::V5.publish_len(&delivery));
         let v5::Packet::Publish(got) = read_v5(&out) else { panic!("{sent:?}") };
         let properties = v5::PublishProperties {
             message_expiry_interval: left,
@@ -129,8 +130,8 @@ proptest! {
         let dup = dup && sent.pkid != 0;
         prop_assert_eq!(v5::Publish { properties: None, ..got }, v5::Publish { properties: None, dup, ..sent.clone() });
 
-        let mut out = encode(Version::V311, &Answer::Publish(delivery));
-        prop_assert_eq!(out.len(), Version::V311.publish_len(&delivery));
+        let mut out = encode(ProtocolVersion::V311, &ServerPacket::Publish(delivery));
+        prop_assert_eq!(out.len(), ProtocolVersion::V311.publish_len(&delivery));
         let v4::Packet::Publish(got) = v4::Packet::read(&mut out, MAX as usize).unwrap() else { panic!("{sent:?}") };
         prop_assert_eq!((got.topic.as_bytes(), got.payload), (&sent.topic[..], sent.payload));
         prop_assert_eq!((got.dup, got.retain, got.pkid, got.qos as u8), (dup, sent.retain, sent.pkid, sent.qos as u8));
@@ -147,7 +148,7 @@ proptest! {
         let publication =
             Publication { topic: &topic, payload: &payload, qos: at, retain, properties: Cow::Borrowed(&[]), expiry_s: None, alias: None };
         let packet_id = (pkid != 0).then_some(pkid);
-        prop_assert_eq!(Version::V311.decode(&frame), Ok(Request::Publish { packet_id, publication }));
+        prop_assert_eq!(ProtocolVersion::V311.decode(&frame), Ok(ClientPacket::Publish { packet_id, publication }));
     }
 }
 
@@ -218,7 +219,7 @@ proptest! {
         prop_assert_eq!(used, out.len());
         let read = super::connect(&frame).unwrap();
         let said = connect.properties.unwrap_or_default();
-        prop_assert_eq!((read.version, read.client_id, read.clean), (Version::V5, &connect.client_id[..], clean_start));
+        prop_assert_eq!((read.version, read.client_id, read.clean), (ProtocolVersion::V5, &connect.client_id[..], clean_start));
         prop_assert_eq!(read.keep_alive_s, keep_alive);
         prop_assert_eq!(read.session_expiry_s, said.session_expiry_interval.unwrap_or(0));
         prop_assert_eq!(read.receive_max, said.receive_maximum.unwrap_or(65_535));
@@ -269,10 +270,10 @@ proptest! {
         let ours = filters.iter().map(|(path, at, no_local, as_published, handling)| {
             let qos = if *at == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
             let handling = [RetainHandling::Always, RetainHandling::IfNew, RetainHandling::Never][usize::from(*handling)];
-            (&path[..], Options { qos, no_local: *no_local, as_published: *as_published, handling })
+            (&path[..], SubscribeOptions { qos, no_local: *no_local, as_published: *as_published, handling })
         });
-        let expected = Request::Subscribe { packet_id: pkid, id: id.map(|id| id as u32), filters: ours.collect() };
-        prop_assert_eq!(Version::V5.decode(&found), Ok(expected));
+        let expected = ClientPacket::Subscribe { packet_id: pkid, id: id.map(|id| id as u32), filters: ours.collect() };
+        prop_assert_eq!(ProtocolVersion::V5.decode(&found), Ok(expected));
 
         let names: Vec<String> = filters.iter().map(|filter| filter.0.clone()).collect();
         let properties = Some(v5::UnsubscribeProperties { user_properties });
@@ -280,11 +281,11 @@ proptest! {
         v5::Unsubscribe { pkid, filters: names.clone(), properties }.write(&mut out).unwrap();
         let (found, _) = frame(&out, MAX as usize).unwrap().unwrap();
         let filters = names.iter().map(String::as_str).collect();
-        prop_assert_eq!(Version::V5.decode(&found), Ok(Request::Unsubscribe { packet_id: pkid, filters }));
+        prop_assert_eq!(ProtocolVersion::V5.decode(&found), Ok(ClientPacket::Unsubscribe { packet_id: pkid, filters }));
     }
 
     #[test]
-    fn a_welcome_is_understood(
+    fn connack_is_read_by_rumqttc(
         session_present: bool,
         client_id in option::of(text()),
         server_keep_alive_s in option::of(any::<u16>()),
@@ -303,7 +304,7 @@ proptest! {
             packet_max_bytes,
             alias_max,
         };
-        let v5::Packet::ConnAck(read) = read_v5(&encode(Version::V5, &Answer::ConnAck(ack))) else { panic!() };
+        let v5::Packet::ConnAck(read) = read_v5(&encode(ProtocolVersion::V5, &ServerPacket::ConnAck(ack))) else { panic!() };
         prop_assert_eq!((read.code, read.session_present), (v5::ConnectReturnCode::Success, session_present));
         let properties = v5::ConnAckProperties {
             session_expiry_interval: session_expiry_s,
@@ -329,17 +330,18 @@ proptest! {
 }
 
 #[test]
-fn acknowledgements_are_understood() {
+fn acknowledgements_are_read_by_rumqttc() {
     use v5::{DisconnectReasonCode, PubAckReason, SubscribeReasonCode, UnsubAckReason};
     let (packet_id, pkid) = (0x0102, 0x0102);
     for (reason, theirs) in
         [(Reason::Success, PubAckReason::Success), (Reason::NotAuthorized, PubAckReason::NotAuthorized)]
     {
-        let read = read_v5(&encode(Version::V5, &Answer::PubAck { packet_id, reason }));
+        let read = read_v5(&encode(ProtocolVersion::V5, &ServerPacket::PubAck { packet_id, reason }));
         assert_eq!(read, v5::Packet::PubAck(v5::PubAck { pkid, reason: theirs, properties: None }));
     }
     let reasons = &[Reason::GrantedQoS1, Reason::Success, Reason::SharedSubscriptionsNotSupported];
-    let v5::Packet::SubAck(read) = read_v5(&encode(Version::V5, &Answer::SubAck { packet_id, reasons })) else {
+    let v5::Packet::SubAck(read) = read_v5(&encode(ProtocolVersion::V5, &ServerPacket::SubAck { packet_id, reasons }))
+    else {
         panic!()
     };
     let codes = vec![
@@ -349,39 +351,42 @@ fn acknowledgements_are_understood() {
     ];
     assert_eq!((read.pkid, read.return_codes), (pkid, codes));
     let reasons = &[Reason::NoSubscriptionExisted, Reason::Success];
-    let read = read_v5(&encode(Version::V5, &Answer::UnsubAck { packet_id, reasons }));
+    let read = read_v5(&encode(ProtocolVersion::V5, &ServerPacket::UnsubAck { packet_id, reasons }));
     let v5::Packet::UnsubAck(read) = read else { panic!() };
     assert_eq!((read.pkid, read.reasons), (pkid, vec![UnsubAckReason::NoSubscriptionExisted, UnsubAckReason::Success]));
-    assert_eq!(read_v5(&encode(Version::V5, &Answer::Pong)), v5::Packet::PingResp(v5::PingResp));
+    assert_eq!(read_v5(&encode(ProtocolVersion::V5, &ServerPacket::Pong)), v5::Packet::PingResp(v5::PingResp));
     for (reason, theirs) in [
         (Reason::SessionTakenOver, DisconnectReasonCode::SessionTakenOver),
         (Reason::QoSNotSupported, DisconnectReasonCode::QoSNotSupported),
         (Reason::ServerShuttingDown, DisconnectReasonCode::ServerShuttingDown),
     ] {
-        let v5::Packet::Disconnect(read) = read_v5(&encode(Version::V5, &Answer::Disconnect(reason))) else { panic!() };
+        let v5::Packet::Disconnect(read) = read_v5(&encode(ProtocolVersion::V5, &ServerPacket::Disconnect(reason)))
+        else {
+            panic!()
+        };
         assert_eq!(read.reason_code, theirs);
     }
-    let refused = encode(Version::V5, &Answer::ConnAck(ConnAck::refused(Reason::ServerBusy)));
+    let refused = encode(ProtocolVersion::V5, &ServerPacket::ConnAck(ConnAck::refused(Reason::ServerBusy)));
     let v5::Packet::ConnAck(read) = read_v5(&refused) else { panic!() };
     assert_eq!((read.code, read.session_present), (v5::ConnectReturnCode::ServerBusy, false));
 }
 
 /// No packet says what it has no code for: every reason in every packet is one that another codec knows.
 #[test]
-fn reasons_are_understood() {
+fn reason_codes_are_read_by_rumqttc() {
     for (reason, ..) in reason::tests::ALL {
         let reasons = &[reason];
         let (packet_id, is_failure) = (1, reason.is_failure());
         if is_failure {
-            read_v5(&encode(Version::V5, &Answer::ConnAck(ConnAck::refused(reason))));
+            read_v5(&encode(ProtocolVersion::V5, &ServerPacket::ConnAck(ConnAck::refused(reason))));
         }
         for answer in [
-            Answer::PubAck { packet_id, reason },
-            Answer::SubAck { packet_id, reasons },
-            Answer::UnsubAck { packet_id, reasons },
-            Answer::Disconnect(reason),
+            ServerPacket::PubAck { packet_id, reason },
+            ServerPacket::SubAck { packet_id, reasons },
+            ServerPacket::UnsubAck { packet_id, reasons },
+            ServerPacket::Disconnect(reason),
         ] {
-            let out = encode(Version::V5, &answer);
+            let out = encode(ProtocolVersion::V5, &answer);
             read_v5(&out);
             assert!(!is_failure || out.iter().any(|byte| *byte >= 0x80), "{answer:?}");
         }

@@ -1,11 +1,11 @@
 //! MQTT 5's properties (its section 2.2.2).
 //!
-//! **Invariant: [`Properties`] hands on what it has checked and nothing else.** What a publication takes with it is
-//! therefore written to subscribers as it came.
+//! **Invariant: [`PropertyReader`] passes on only what it has checked.** Properties of a publication are
+//! therefore forwarded to subscribers byte by byte.
 
 use std::borrow::Cow;
 
-use super::{Malformed, Reader};
+use super::{malformed::Malformed, reader::BodyReader};
 
 /// Identifiers (table 2-4).
 pub(super) mod id {
@@ -39,9 +39,9 @@ pub(super) mod id {
 
 /// Which properties a packet may have: one bit for each identifier, of which the highest is 0x2a.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Allowed(u64);
+pub(super) struct AllowedProperties(u64);
 
-impl Allowed {
+impl AllowedProperties {
     const fn new(identifiers: &[u8]) -> Self {
         let mut bits = 0;
         let mut rest = identifiers;
@@ -53,7 +53,7 @@ impl Allowed {
     }
 }
 
-pub(super) const CONNECT: Allowed = Allowed::new(&[
+pub(super) const CONNECT: AllowedProperties = AllowedProperties::new(&[
     id::SESSION_EXPIRY,
     id::AUTH_METHOD,
     id::AUTH_DATA,
@@ -64,7 +64,7 @@ pub(super) const CONNECT: Allowed = Allowed::new(&[
     id::USER,
     id::PACKET_MAX,
 ]);
-pub(super) const WILL: Allowed = Allowed::new(&[
+pub(super) const WILL: AllowedProperties = AllowedProperties::new(&[
     id::PAYLOAD_FORMAT,
     id::MESSAGE_EXPIRY,
     id::CONTENT_TYPE,
@@ -73,7 +73,7 @@ pub(super) const WILL: Allowed = Allowed::new(&[
     id::WILL_DELAY,
     id::USER,
 ]);
-pub(super) const PUBLISH: Allowed = Allowed::new(&[
+pub(super) const PUBLISH: AllowedProperties = AllowedProperties::new(&[
     id::PAYLOAD_FORMAT,
     id::MESSAGE_EXPIRY,
     id::CONTENT_TYPE,
@@ -83,11 +83,11 @@ pub(super) const PUBLISH: Allowed = Allowed::new(&[
     id::TOPIC_ALIAS,
     id::USER,
 ]);
-pub(super) const PUBACK: Allowed = Allowed::new(&[id::REASON_STRING, id::USER]);
-pub(super) const SUBSCRIBE: Allowed = Allowed::new(&[id::SUBSCRIPTION_ID, id::USER]);
-pub(super) const UNSUBSCRIBE: Allowed = Allowed::new(&[id::USER]);
-pub(super) const DISCONNECT: Allowed =
-    Allowed::new(&[id::SESSION_EXPIRY, id::SERVER_REFERENCE, id::REASON_STRING, id::USER]);
+pub(super) const PUBACK: AllowedProperties = AllowedProperties::new(&[id::REASON_STRING, id::USER]);
+pub(super) const SUBSCRIBE: AllowedProperties = AllowedProperties::new(&[id::SUBSCRIPTION_ID, id::USER]);
+pub(super) const UNSUBSCRIBE: AllowedProperties = AllowedProperties::new(&[id::USER]);
+pub(super) const DISCONNECT: AllowedProperties =
+    AllowedProperties::new(&[id::SESSION_EXPIRY, id::SERVER_REFERENCE, id::REASON_STRING, id::USER]);
 
 /// What a property says, as far as the broker acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub(super) enum Property {
 
 impl Property {
     /// Reads and checks the value of `identifier`.
-    fn read(identifier: u8, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn read(identifier: u8, reader: &mut BodyReader<'_>) -> Result<Self, Malformed> {
         let invalid = Err(Malformed::PropertyValue(identifier));
         Ok(match identifier {
             id::PAYLOAD_FORMAT if reader.u8()? > 1 => return invalid,
@@ -161,23 +161,23 @@ impl Property {
 
 /// The properties of one packet.
 #[derive(Debug)]
-pub(super) struct Properties<'a> {
+pub(super) struct PropertyReader<'a> {
     all: &'a [u8],
-    rest: Reader<'a>,
-    allowed: Allowed,
+    rest: BodyReader<'a>,
+    allowed: AllowedProperties,
     seen: u64,
     passed_on: Cow<'a, [u8]>,
     /// Where what is passed on lies in `all`, as long as it is one piece.
     piece: Option<(usize, usize)>,
 }
 
-impl<'a> Properties<'a> {
+impl<'a> PropertyReader<'a> {
     /// Takes the properties and their length.
-    pub(super) fn take(reader: &mut Reader<'a>, allowed: Allowed) -> Result<Self, Malformed> {
+    pub(super) fn take(reader: &mut BodyReader<'a>, allowed: AllowedProperties) -> Result<Self, Malformed> {
         let length = reader.varint()?;
         let all = reader.take(usize::try_from(length).map_err(|_| Malformed::Short)?)?;
         let passed_on = Cow::Borrowed(&[][..]);
-        Ok(Self { all, rest: Reader::new(all), allowed, seen: 0, passed_on, piece: Some((0, 0)) })
+        Ok(Self { all, rest: BodyReader::new(all), allowed, seen: 0, passed_on, piece: Some((0, 0)) })
     }
 
     /// The next property, which may be there and may have its value.

@@ -1,12 +1,12 @@
 //! Checked reading of a packet's body.
 
-use super::Malformed;
+use super::malformed::Malformed;
 
 /// What is left of a packet's body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(super) struct BodyReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> BodyReader<'a> {
     pub(super) fn new(body: &'a [u8]) -> Self {
         Self(body)
     }

@@ -1,4 +1,4 @@
-//! MQTT 5's reason codes, in which the broker thinks, and what 3.1.1 has for them.
+//! MQTT 5's reason codes, which the broker uses internally, and their equivalents in 3.1.1.
 
 /// How something went (section 2.4 of MQTT 5). These are the ones that this broker uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(super) mod tests {
     ];
 
     #[test]
-    fn codes() {
+    fn reason_codes_map_to_3_1_1() {
         for (reason, code, return_code) in ALL {
             assert_eq!((reason.code(), reason.return_code()), (code, return_code), "{reason:?}");
             assert_eq!(reason.is_failure(), code >= 0x80, "{reason:?}");

@@ -3,11 +3,16 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    Answer, ConnAck, Connect, Delivery, Frame, Malformed, Options, Publication, Reader, Reason, Request,
-    RetainHandling, Version, Will,
-    connect::Flags,
+    connect::{ConnectFlags, ConnectPacket, WillMessage},
     kind,
-    property::{self, Properties, Property, id},
+    malformed::Malformed,
+    packet::{
+        ClientPacket, ConnAck, Delivery, PacketFrame, ProtocolVersion, Publication, RetainHandling, ServerPacket,
+        SubscribeOptions,
+    },
+    property::{self, Property, PropertyReader, id},
+    reader::BodyReader,
+    reason::Reason,
     writer::{bytes_len, length_len, put_bytes, put_length},
 };
 use crate::message::QoS;
@@ -41,10 +46,10 @@ const DISCONNECT: [u8; 28] = [
 ];
 
 /// Reads what follows the protocol level in a CONNECT.
-pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> {
-    let flags = Flags::new(reader.u8()?)?;
-    let mut connect = Connect {
-        version: Version::V5,
+pub(super) fn connect(mut reader: BodyReader<'_>) -> Result<ConnectPacket<'_>, Malformed> {
+    let flags = ConnectFlags::new(reader.u8()?)?;
+    let mut connect = ConnectPacket {
+        version: ProtocolVersion::V5,
         client_id: "",
         clean: flags.clean(),
         keep_alive_s: reader.u16()?,
@@ -57,7 +62,7 @@ pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> 
         request_problem: true,
         extended_auth: false,
     };
-    let mut properties = Properties::take(&mut reader, property::CONNECT)?;
+    let mut properties = PropertyReader::take(&mut reader, property::CONNECT)?;
     let mut has_auth_data = false;
     while let Some(property) = properties.next()? {
         match property {
@@ -88,10 +93,10 @@ pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> 
     Ok(connect)
 }
 
-fn will<'a>(flags: Flags, reader: &mut Reader<'a>) -> Result<Will<'a>, Malformed> {
+fn will<'a>(flags: ConnectFlags, reader: &mut BodyReader<'a>) -> Result<WillMessage<'a>, Malformed> {
     // [MQTT-3.2.2-12]
     let qos = flags.will_at().ok_or(Malformed::QoS2)?;
-    let mut properties = Properties::take(reader, property::WILL)?;
+    let mut properties = PropertyReader::take(reader, property::WILL)?;
     let (mut delay_s, mut expiry_s) = (0, None);
     while let Some(property) = properties.next()? {
         match property {
@@ -103,38 +108,41 @@ fn will<'a>(flags: Flags, reader: &mut Reader<'a>) -> Result<Will<'a>, Malformed
     let (topic, payload) = (reader.text()?, reader.bytes()?);
     let properties = properties.passed_on();
     let retain = flags.will_retain();
-    Ok(Will { publication: Publication { topic, payload, qos, retain, properties, expiry_s, alias: None }, delay_s })
+    Ok(WillMessage {
+        publication: Publication { topic, payload, qos, retain, properties, expiry_s, alias: None },
+        delay_s,
+    })
 }
 
-pub(super) fn decode<'a>(frame: &Frame<'a>) -> Result<Request<'a>, Malformed> {
+pub(super) fn decode<'a>(frame: &PacketFrame<'a>) -> Result<ClientPacket<'a>, Malformed> {
     let kind = frame.request_kind()?;
     if frame.overlong {
         return Err(Malformed::Overlong);
     }
-    let mut reader = Reader::new(frame.body);
+    let mut reader = BodyReader::new(frame.body);
     match kind {
         kind::PUBLISH => publish(frame, reader),
         kind::PUBACK => puback(reader),
         kind::SUBSCRIBE => subscribe(reader),
         kind::UNSUBSCRIBE => {
             let packet_id = reader.packet_id()?;
-            Properties::take(&mut reader, property::UNSUBSCRIBE)?.skip()?;
+            PropertyReader::take(&mut reader, property::UNSUBSCRIBE)?.skip()?;
             let filters = reader.texts()?;
-            Ok(Request::Unsubscribe { packet_id, filters })
+            Ok(ClientPacket::Unsubscribe { packet_id, filters })
         }
-        kind::PINGREQ => reader.end().map(|()| Request::Ping),
+        kind::PINGREQ => reader.end().map(|()| ClientPacket::Ping),
         _ => disconnect(reader),
     }
 }
 
-fn publish<'a>(frame: &Frame<'a>, mut reader: Reader<'a>) -> Result<Request<'a>, Malformed> {
+fn publish<'a>(frame: &PacketFrame<'a>, mut reader: BodyReader<'a>) -> Result<ClientPacket<'a>, Malformed> {
     let (qos, retain) = frame.publish_flags()?;
     let topic = reader.text()?;
     let packet_id = match qos {
         QoS::AtMostOnce => None,
         QoS::AtLeastOnce => Some(reader.packet_id()?),
     };
-    let mut properties = Properties::take(&mut reader, property::PUBLISH)?;
+    let mut properties = PropertyReader::take(&mut reader, property::PUBLISH)?;
     let (mut expiry_s, mut alias) = (None, None);
     while let Some(property) = properties.next()? {
         match property {
@@ -150,25 +158,25 @@ fn publish<'a>(frame: &Frame<'a>, mut reader: Reader<'a>) -> Result<Request<'a>,
     }
     let (properties, payload) = (properties.passed_on(), reader.rest());
     let publication = Publication { topic, payload, qos, retain, properties, expiry_s, alias };
-    Ok(Request::Publish { packet_id, publication })
+    Ok(ClientPacket::Publish { packet_id, publication })
 }
 
 /// Section 3.4: an end after the packet identifier is success, one after the reason code no properties.
-fn puback(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
+fn puback(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed> {
     let packet_id = reader.packet_id()?;
     if !reader.is_empty() {
         reason(&mut reader, &PUBACK)?;
     }
     if !reader.is_empty() {
-        Properties::take(&mut reader, property::PUBACK)?.skip()?;
+        PropertyReader::take(&mut reader, property::PUBACK)?.skip()?;
     }
     reader.end()?;
-    Ok(Request::PubAck(packet_id))
+    Ok(ClientPacket::PubAck(packet_id))
 }
 
-fn subscribe(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
+fn subscribe(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed> {
     let packet_id = reader.packet_id()?;
-    let mut properties = Properties::take(&mut reader, property::SUBSCRIBE)?;
+    let mut properties = PropertyReader::take(&mut reader, property::SUBSCRIBE)?;
     let mut number = None;
     while let Some(property) = properties.next()? {
         if let Property::SubscriptionId(id) = property {
@@ -188,12 +196,12 @@ fn subscribe(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
     if filters.is_empty() {
         Err(Malformed::NoFilters)
     } else {
-        Ok(Request::Subscribe { packet_id, id: number, filters })
+        Ok(ClientPacket::Subscribe { packet_id, id: number, filters })
     }
 }
 
 /// Section 3.8.3.1.
-fn options(bits: u8) -> Result<Options, Malformed> {
+fn options(bits: u8) -> Result<SubscribeOptions, Malformed> {
     // [MQTT-3.8.3-5]
     if bits & 0b1100_0000 != 0 {
         return Err(Malformed::ReservedOptions);
@@ -209,15 +217,15 @@ fn options(bits: u8) -> Result<Options, Malformed> {
         2 => RetainHandling::Never,
         _ => return Err(Malformed::Options),
     };
-    Ok(Options { qos, no_local: bits & 0b0100 != 0, as_published: bits & 0b1000 != 0, handling })
+    Ok(SubscribeOptions { qos, no_local: bits & 0b0100 != 0, as_published: bits & 0b1000 != 0, handling })
 }
 
 /// Section 3.14: an end before the reason code is a normal disconnection, one after it no properties.
-fn disconnect(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
+fn disconnect(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed> {
     let code = if reader.is_empty() { 0 } else { reason(&mut reader, &CLIENT_DISCONNECT)? };
     let mut session_expiry_s = None;
     if !reader.is_empty() {
-        let mut properties = Properties::take(&mut reader, property::DISCONNECT)?;
+        let mut properties = PropertyReader::take(&mut reader, property::DISCONNECT)?;
         while let Some(property) = properties.next()? {
             if let Property::SessionExpiry(seconds) = property {
                 session_expiry_s = Some(seconds);
@@ -226,33 +234,35 @@ fn disconnect(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
     }
     reader.end()?;
     // Only a normal disconnection forgets the will [MQTT-3.14.4-3]: whoever ends for an error leaves it.
-    Ok(Request::Disconnect { keep_will: code != 0, session_expiry_s })
+    Ok(ClientPacket::Disconnect { keep_will: code != 0, session_expiry_s })
 }
 
-fn reason(reader: &mut Reader<'_>, valid: &[u8]) -> Result<u8, Malformed> {
+fn reason(reader: &mut BodyReader<'_>, valid: &[u8]) -> Result<u8, Malformed> {
     let code = reader.u8()?;
     if valid.contains(&code) { Ok(code) } else { Err(Malformed::ReasonCode(code)) }
 }
 
-pub(super) fn encode(answer: &Answer<'_>, out: &mut BytesMut) {
+pub(super) fn encode(answer: &ServerPacket<'_>, out: &mut BytesMut) {
     match answer {
-        Answer::ConnAck(ack) => connack(ack, out),
-        Answer::Publish(delivery) => publish_to(delivery, out),
+        ServerPacket::ConnAck(ack) => connack(ack, out),
+        ServerPacket::Publish(delivery) => publish_to(delivery, out),
         // No reason code is success.
-        Answer::PubAck { packet_id, reason: Reason::Success } => {
+        ServerPacket::PubAck { packet_id, reason: Reason::Success } => {
             out.extend_from_slice(&[kind::PUBACK << 4, 2]);
             out.put_u16(*packet_id);
         }
-        Answer::PubAck { packet_id, reason } => {
+        ServerPacket::PubAck { packet_id, reason } => {
             out.extend_from_slice(&[kind::PUBACK << 4, 3]);
             out.put_u16(*packet_id);
             out.put_u8(reason.within(&PUBACK, Reason::UnspecifiedError));
         }
-        Answer::SubAck { packet_id, reasons } => acknowledge(kind::SUBACK, *packet_id, reasons, &SUBACK, out),
-        Answer::UnsubAck { packet_id, reasons } => acknowledge(kind::UNSUBACK, *packet_id, reasons, &UNSUBACK, out),
-        Answer::Pong => out.extend_from_slice(&[kind::PINGRESP << 4, 0]),
+        ServerPacket::SubAck { packet_id, reasons } => acknowledge(kind::SUBACK, *packet_id, reasons, &SUBACK, out),
+        ServerPacket::UnsubAck { packet_id, reasons } => {
+            acknowledge(kind::UNSUBACK, *packet_id, reasons, &UNSUBACK, out);
+        }
+        ServerPacket::Pong => out.extend_from_slice(&[kind::PINGRESP << 4, 0]),
         // The length of no properties may be left out, but not every client knows that.
-        Answer::Disconnect(reason) => {
+        ServerPacket::Disconnect(reason) => {
             let code = reason.within(&DISCONNECT, Reason::UnspecifiedError);
             out.extend_from_slice(&[kind::DISCONNECT << 4, 2, code, 0]);
         }
@@ -311,7 +321,7 @@ fn acknowledge(kind: u8, packet_id: u16, reasons: &[Reason], codes: &[u8], out: 
 }
 
 fn publish_to(delivery: &Delivery<'_>, out: &mut BytesMut) {
-    out.reserve(Version::V5.publish_len(delivery));
+    out.reserve(ProtocolVersion::V5.publish_len(delivery));
     out.put_u8(delivery.header());
     put_length(delivery_len(delivery), out);
     put_bytes(delivery.topic.as_bytes(), out);

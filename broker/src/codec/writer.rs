@@ -1,4 +1,4 @@
-//! Writing what packets consist of.
+//! Writes primitive types.
 
 use bytes::{BufMut, BytesMut};
 

@@ -1,53 +1,27 @@
-//! What remains of a connection: its last will, and its session if the client may come back to it.
+//! After a connection: its last will, and its session if the client may resume it.
 
 use std::{sync::Arc, time::Duration};
 
-use muster_guard::{Kind, Lines, log_peer};
+use muster_guard::{LineKind, LineLimiter, log_peer};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Shared,
-    clock::unix_ms,
-    message::Message,
-    registry::{Former, Key, Ticket},
-    session::Session,
+    registry::{ConnectionTicket, FormerSession, SessionKey},
+    session::ClientSession,
+    state::BrokerState,
 };
 
+pub(crate) use super::last_will::LastWill;
+
 /// A session that is not kept, by identity.
-const NOT_KEPT: Kind = Kind::new("sessions that are not kept", 600);
-
-/// A last will.
-#[derive(Clone, Debug)]
-pub(crate) struct LastWill {
-    /// As it was given, without expiry: that counts from when it is published.
-    pub(crate) message: Message,
-    pub(crate) expiry_s: Option<u32>,
-    pub(crate) delay_s: u32,
-}
-
-impl LastWill {
-    /// Publishes it, and waits until it has been dealt out. One that cannot be kept is told to who listens all the same.
-    pub(crate) async fn publish(self, shared: &Shared) {
-        shared.counters.received.add(1);
-        let message = match self.expiry_s {
-            Some(expiry_s) => self.message.expiring(unix_ms().saturating_add(u64::from(expiry_s) * 1000)),
-            None => self.message,
-        };
-        // An error means that the broker stops: nobody is left to read it.
-        let refused = shared.hub.publish(vec![message]).await.await.unwrap_or_default();
-        if !refused.is_empty() {
-            let passing = refused.iter().map(|refused| refused.message.passing()).collect();
-            let _ = shared.hub.publish(passing).await.await;
-        }
-    }
-}
+const NOT_KEPT: LineKind = LineKind::new("sessions that are not kept", 600);
 
 /// Ends a connection's part in the broker. When this returns, the next connection of the same client may begin.
 pub(super) async fn begin(
-    shared: &Arc<Shared>,
-    ticket: Ticket,
-    mut session: Session,
+    shared: &Arc<BrokerState>,
+    ticket: ConnectionTicket,
+    mut session: ClientSession,
     will: Option<LastWill>,
     expiry_s: u32,
 ) {
@@ -78,7 +52,7 @@ pub(super) async fn begin(
                 WARN,
                 &ticket.key().0,
                 NOT_KEPT,
-                client.id = Lines::shorten(ticket.client_id()),
+                client.id = LineLimiter::shorten(ticket.client_id()),
                 "a session is not kept for its client; hint: raise sessions_asleep_max or connections_per_identity_max"
             );
             let_go(shared, *former).await;
@@ -88,8 +62,8 @@ pub(super) async fn begin(
 
 /// Publishes a delayed will and ends the session when their times come, unless the client comes back or the broker stops.
 async fn end_in_time(
-    shared: Arc<Shared>,
-    key: Key,
+    shared: Arc<BrokerState>,
+    key: SessionKey,
     number: u64,
     delay: Option<Duration>,
     expiry_s: u32,
@@ -122,7 +96,7 @@ async fn end_in_time(
 }
 
 /// Ends a session for good: what it subscribed to, and with it the delay of its will.
-pub(crate) async fn let_go(shared: &Shared, Former { session, will }: Former) {
+pub(crate) async fn let_go(shared: &BrokerState, FormerSession { session, will }: FormerSession) {
     shared.exchange.forget(&session);
     if let Some(will) = will {
         will.publish(shared).await;

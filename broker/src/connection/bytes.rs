@@ -1,5 +1,5 @@
-//! Moving bytes between a client and its buffers. Each call moves some or none, so that one which is not ready lost
-//! nothing.
+//! Moves bytes between a client and its buffers. A call that is not ready has moved nothing, so it can be
+//! cancelled.
 
 use std::{
     io,

@@ -1,10 +1,10 @@
-//! A connection's deadlines. Time comes in; nothing here waits.
+//! Deadlines of a connection. Time is a parameter; nothing here waits.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limits::Limits;
+use crate::limits::BrokerLimits;
 
 /// How fast a packet has to come that is longer than a keep-alive would let it be, in bytes a second: modems did better.
 const SLOWEST: u32 = 1024;
@@ -22,7 +22,7 @@ pub(super) enum Overdue {
 
 /// What a deadline is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum DeadlineKind {
     /// The connection ends.
     End(Overdue),
     /// The client may send again.
@@ -31,7 +31,7 @@ pub(super) enum Due {
 
 /// What a connection is waiting for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct State {
+pub(super) struct Deadlines {
     /// The client is read, so that it could be heard.
     pub(super) listens: bool,
     /// Output waits for the client to take it.
@@ -42,7 +42,7 @@ pub(super) struct State {
 
 /// The moments from which the deadlines count.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct DeadlineClock {
     silence: Duration,
     write_timeout: Duration,
     ack_timeout: Duration,
@@ -59,8 +59,8 @@ pub(super) struct Clock {
     paused: Option<Instant>,
 }
 
-impl Clock {
-    pub(super) fn new(now: Instant, silence: Duration, limits: &Limits) -> Self {
+impl DeadlineClock {
+    pub(super) fn new(now: Instant, silence: Duration, limits: &BrokerLimits) -> Self {
         Self {
             silence,
             write_timeout: limits.write_timeout(),
@@ -115,7 +115,7 @@ impl Clock {
     }
 
     /// Starts what has begun to wait, and stops what no longer does.
-    pub(super) fn update(&mut self, now: Instant, state: State) {
+    pub(super) fn update(&mut self, now: Instant, state: Deadlines) {
         if !(self.listens && state.listens) {
             self.heard = now;
         }
@@ -125,7 +125,7 @@ impl Clock {
     }
 
     /// The nearest deadline, and what it is for.
-    pub(super) fn deadline(&self) -> (Instant, Due) {
+    pub(super) fn deadline(&self) -> (Instant, DeadlineKind) {
         let heard = self.listens.then_some(self.heard);
         let overdue = [
             (heard, self.silence + self.longer, Overdue::Silence),
@@ -134,11 +134,11 @@ impl Clock {
         ];
         overdue
             .into_iter()
-            .filter_map(|(since, limit, overdue)| Some((since? + limit, Due::End(overdue))))
-            .chain(self.paused.map(|until| (until, Due::Resume)))
+            .filter_map(|(since, limit, overdue)| Some((since? + limit, DeadlineKind::End(overdue))))
+            .chain(self.paused.map(|until| (until, DeadlineKind::Resume)))
             .min_by_key(|(deadline, _)| *deadline)
             // A client is not listened to only while its batch is being dealt out, which waits for no client.
-            .unwrap_or((self.heard + self.silence + self.longer, Due::End(Overdue::Silence)))
+            .unwrap_or((self.heard + self.silence + self.longer, DeadlineKind::End(Overdue::Silence)))
     }
 }
 
@@ -146,19 +146,19 @@ impl Clock {
 mod tests {
     use super::*;
 
-    const QUIET: State = State { listens: true, has_output: false, is_owed: false };
+    const QUIET: Deadlines = Deadlines { listens: true, has_output: false, is_owed: false };
 
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
     }
 
-    fn clock(start: Instant) -> Clock {
-        let limits = Limits { write_timeout_ms: 10_000, ack_timeout_ms: 20_000, ..Limits::default() };
-        Clock::new(start, seconds(90), &limits)
+    fn clock(start: Instant) -> DeadlineClock {
+        let limits = BrokerLimits { write_timeout_ms: 10_000, ack_timeout_ms: 20_000, ..BrokerLimits::default() };
+        DeadlineClock::new(start, seconds(90), &limits)
     }
 
     #[track_caller]
-    fn check(clock: &Clock, start: Instant, after_s: u64, due: Due) {
+    fn check(clock: &DeadlineClock, start: Instant, after_s: u64, due: DeadlineKind) {
         let (deadline, found) = clock.deadline();
         assert_eq!((deadline - start, found), (seconds(after_s), due));
     }
@@ -167,10 +167,10 @@ mod tests {
     fn silence_counts_from_the_last_whole_packet() {
         let start = Instant::now();
         let mut clock = clock(start);
-        check(&clock, start, 90, Due::End(Overdue::Silence));
+        check(&clock, start, 90, DeadlineKind::End(Overdue::Silence));
         clock.heard(start + seconds(7));
         clock.update(start + seconds(8), QUIET);
-        check(&clock, start, 97, Due::End(Overdue::Silence));
+        check(&clock, start, 97, DeadlineKind::End(Overdue::Silence));
         for second in 9..90 {
             clock.received(start + seconds(second), None);
             clock.expect(100);
@@ -184,60 +184,60 @@ mod tests {
         let start = Instant::now();
         let mut clock = clock(start);
         clock.expect(60 * 1024);
-        check(&clock, start, 150, Due::End(Overdue::Silence));
+        check(&clock, start, 150, DeadlineKind::End(Overdue::Silence));
         clock.heard(start + seconds(100));
         clock.expect(0);
-        check(&clock, start, 190, Due::End(Overdue::Silence));
+        check(&clock, start, 190, DeadlineKind::End(Overdue::Silence));
     }
 
     #[test]
-    fn who_is_not_listened_to_is_not_silent() {
+    fn paused_reading_does_not_count_as_silence() {
         let start = Instant::now();
         let mut clock = clock(start);
-        clock.update(start + seconds(80), State { listens: false, ..QUIET });
+        clock.update(start + seconds(80), Deadlines { listens: false, ..QUIET });
         clock.update(start + seconds(99), QUIET);
-        check(&clock, start, 189, Due::End(Overdue::Silence));
+        check(&clock, start, 189, DeadlineKind::End(Overdue::Silence));
         clock.update(start + seconds(120), QUIET);
-        check(&clock, start, 189, Due::End(Overdue::Silence));
+        check(&clock, start, 189, DeadlineKind::End(Overdue::Silence));
     }
 
     #[test]
-    fn who_sends_too_fast_is_read_again_after_a_pause() {
+    fn rate_limited_client_is_read_again_after_a_pause() {
         let start = Instant::now();
         let mut clock = clock(start);
         clock.received(start + seconds(1), Some(seconds(3)));
-        clock.update(start + seconds(1), State { listens: false, ..QUIET });
+        clock.update(start + seconds(1), Deadlines { listens: false, ..QUIET });
         assert!(clock.is_paused());
-        check(&clock, start, 4, Due::Resume);
+        check(&clock, start, 4, DeadlineKind::Resume);
         clock.resume();
         clock.update(start + seconds(4), QUIET);
-        check(&clock, start, 94, Due::End(Overdue::Silence));
+        check(&clock, start, 94, DeadlineKind::End(Overdue::Silence));
     }
 
     #[test]
     fn output_counts_from_the_last_byte_taken() {
         let start = Instant::now();
         let mut clock = clock(start);
-        let full = State { has_output: true, ..QUIET };
+        let full = Deadlines { has_output: true, ..QUIET };
         clock.update(start + seconds(1), full);
         clock.update(start + seconds(5), full);
-        check(&clock, start, 11, Due::End(Overdue::Output));
+        check(&clock, start, 11, DeadlineKind::End(Overdue::Output));
         clock.taken();
         clock.update(start + seconds(6), full);
-        check(&clock, start, 16, Due::End(Overdue::Output));
+        check(&clock, start, 16, DeadlineKind::End(Overdue::Output));
         clock.update(start + seconds(7), QUIET);
-        check(&clock, start, 90, Due::End(Overdue::Silence));
+        check(&clock, start, 90, DeadlineKind::End(Overdue::Silence));
     }
 
     #[test]
     fn acknowledgements_count_from_the_last_one() {
         let start = Instant::now();
         let mut clock = clock(start);
-        let owed = State { is_owed: true, ..QUIET };
+        let owed = Deadlines { is_owed: true, ..QUIET };
         clock.update(start + seconds(1), owed);
-        check(&clock, start, 21, Due::End(Overdue::Acknowledgement));
+        check(&clock, start, 21, DeadlineKind::End(Overdue::Acknowledgement));
         clock.acknowledged();
         clock.update(start + seconds(3), owed);
-        check(&clock, start, 23, Due::End(Overdue::Acknowledgement));
+        check(&clock, start, 23, DeadlineKind::End(Overdue::Acknowledgement));
     }
 }

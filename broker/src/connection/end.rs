@@ -1,17 +1,17 @@
-//! How connections end.
+//! Ends of connections, and their causes.
 
 use std::io;
 
 use super::clock::Overdue;
 use crate::{
-    access::Refusal,
+    access::AccessRefusal,
     codec::{Malformed, Reason},
-    registry::Cause,
+    registry::EndCause,
 };
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     #[error("the client disconnected")]
     Disconnect {
         /// The client wants its last will published all the same.
@@ -28,7 +28,7 @@ pub(super) enum End {
     #[error("the client sent {0}")]
     Malformed(#[from] Malformed),
     #[error("a publish to {topic:?} is refused: {refusal}")]
-    Publish { topic: String, refusal: Refusal },
+    Publish { topic: String, refusal: AccessRefusal },
     #[error("the client used topic alias {0}, which stands for nothing")]
     Alias(u16),
     #[error("the client asked at its end for a session that it did not ask for at its beginning")]
@@ -41,17 +41,17 @@ pub(super) enum End {
     Stopping,
 }
 
-impl From<Cause> for End {
-    fn from(cause: Cause) -> Self {
+impl From<EndCause> for ConnectionEnd {
+    fn from(cause: EndCause) -> Self {
         match cause {
-            Cause::TakenOver => Self::TakenOver,
-            Cause::Stopping => Self::Stopping,
-            Cause::Revoked => Self::Revoked,
+            EndCause::TakenOver => Self::TakenOver,
+            EndCause::Stopping => Self::Stopping,
+            EndCause::Revoked => Self::Revoked,
         }
     }
 }
 
-impl End {
+impl ConnectionEnd {
     /// Whether the client did not keep up.
     pub(super) fn is_slow(&self) -> bool {
         matches!(self, Self::Overdue(Overdue::Output | Overdue::Acknowledgement) | Self::Behind)

@@ -1,24 +1,27 @@
 //! A connected client's task: bytes in, bytes out, messages from its mailbox, one timer.
 //!
-//! Reading and writing go on side by side, for a client may not read before it has written all it wants to. What stops
-//! what:
+//! It reads and writes concurrently, because a client may not read before it has written everything. Back-pressure:
 //! - while a batch of publishes is on its way, nothing more is read: the publisher goes at the pace of the exchange;
-//! - while the client sends faster than its identity may, nothing is read;
+//! - while the client exceeds its identity's rate, nothing is read;
 //! - while the output buffer is full or the client's window closed, nothing is taken from the mailbox, which is bounded;
-//! - while the store was looked through for longer than its identity may have that, neither is anything read nor more of
-//!   what is retained brought;
-//! - while far too much output waits, nothing is read: a client that only asks and never takes ends by the write limit.
+//! - while the identity has used up its time for searching the store, nothing is read and no further retained
+//!   message is sent;
+//! - while too much output is buffered, nothing is read: a client that only asks and never reads ends by the write limit.
 //!
-//! **Invariant: a publish is acknowledged when it has been dealt out**, and in the order of publishing.
+//! **Invariant: a publish is acknowledged after it was distributed**, and in the order of publishing.
 //!
-//! **Invariant: the last will is published unless the client said DISCONNECT** or the broker stops; if it has no delay,
-//! before the ticket is given back, so before a connection that takes over begins.
+//! **Invariant: the last will is published unless the client sent DISCONNECT** or the broker stops; if it has no delay,
+//! before the ticket is returned, so before a connection that takes over begins.
 
+mod admitted;
 mod afterlife;
 mod bytes;
 mod clock;
 mod end;
+mod last_will;
 mod packets;
+
+pub(crate) use admitted::AdmittedClient;
 
 use std::{
     future::{Future, poll_fn},
@@ -31,29 +34,29 @@ use std::{
 };
 
 use ::bytes::BytesMut;
-use muster_guard::{Kind, Lines, log_peer};
+use muster_guard::{LineKind, LineLimiter, log_peer};
 use tokio::{
     io::AsyncWriteExt,
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-pub(crate) use self::afterlife::{LastWill, let_go};
+pub(crate) use self::{afterlife::let_go, last_will::LastWill};
 use self::{
     bytes::Buffers,
-    clock::{Clock, Due, State},
-    end::End,
-    packets::{Aliases, UnderWay},
+    clock::{DeadlineClock, DeadlineKind, Deadlines},
+    end::ConnectionEnd,
+    packets::{Aliases, BatchUnderWay},
 };
 use crate::{
-    Shared,
-    access::Access,
+    access::ClientAccess,
     clock::unix_ms,
-    codec::{Answer, ConnAck, Version},
-    registry::{Cause, Ticket},
-    router::Refused,
-    session::{Filled, OUTPUT_HIGH_BYTES, Reach, Session},
+    codec::{ConnAck, ProtocolVersion, ServerPacket},
+    registry::{ConnectionTicket, EndCause},
+    router::RefusedMessage,
+    session::{ClientLimits, ClientSession, FillResult, OUTPUT_HIGH_BYTES},
+    state::BrokerState,
     stats::Beginning,
-    stream::Stream,
+    stream::ClientStream,
     system,
 };
 
@@ -68,66 +71,54 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const STEP_BYTES: usize = 64;
 
 /// A client that came, and one that went as clients do, by identity: enough to see an agent come back after a bad night.
-const CONNECTED: Kind = Kind::new("connections", 60).burst(5);
-const DISCONNECTED: Kind = Kind::new("ends of connections", 60).burst(5);
+const CONNECTED: LineKind = LineKind::new("connections", 60).burst(5);
+const DISCONNECTED: LineKind = LineKind::new("ends of connections", 60).burst(5);
 
 /// A client that went as it should not.
-const FAILED: Kind = Kind::new("failed connections", 60).burst(5);
+const FAILED: LineKind = LineKind::new("failed connections", 60).burst(5);
 
 /// A connected client.
-pub(crate) struct Connection {
-    shared: Arc<Shared>,
-    ticket: Ticket,
-    access: Arc<Access>,
-    reach: Reach,
+pub(crate) struct ClientConnection {
+    shared: Arc<BrokerState>,
+    ticket: ConnectionTicket,
+    access: Arc<ClientAccess>,
+    reach: ClientLimits,
     will: Option<LastWill>,
     session_expiry_s: u32,
-    session: Session,
-    stream: Stream,
+    session: ClientSession,
+    stream: ClientStream,
     buffers: Buffers,
     aliases: Aliases,
-    under_way: Option<UnderWay>,
-    clock: Clock,
+    under_way: Option<BatchUnderWay>,
+    clock: DeadlineClock,
     timer: Pin<Box<Sleep>>,
 }
 
-/// What the answer to a CONNECT found out about a client.
-pub(crate) struct Admitted {
-    pub(crate) ticket: Ticket,
-    pub(crate) access: Arc<Access>,
-    pub(crate) reach: Reach,
-    pub(crate) will: Option<LastWill>,
-    pub(crate) session: Session,
-    pub(crate) session_expiry_s: u32,
-    /// How long it may be silent.
-    pub(crate) silence: Duration,
-}
-
 /// What woke the task.
-enum Wake {
-    Ended(Cause),
+enum WakeReason {
+    Ended(EndCause),
     Behind,
     Read(io::Result<usize>),
     Written(io::Result<()>),
     /// None: the broker stops.
-    Taken(Option<Vec<Refused>>),
+    Taken(Option<Vec<RefusedMessage>>),
     Mail,
     Timer,
 }
 
-impl Connection {
+impl ClientConnection {
     /// A client whose CONNECT was accepted; `welcome` tells it so first thing. `input` is what followed the CONNECT.
     pub(crate) fn new(
-        stream: Stream,
+        stream: ClientStream,
         input: BytesMut,
-        admitted: Admitted,
+        admitted: AdmittedClient,
         welcome: ConnAck<'_>,
-        shared: Arc<Shared>,
+        shared: Arc<BrokerState>,
     ) -> Box<Self> {
-        let Admitted { ticket, access, reach, will, session, session_expiry_s, silence } = admitted;
-        let clock = Clock::new(Instant::now(), silence, &shared.limits);
+        let AdmittedClient { ticket, access, reach, will, session, session_expiry_s, silence } = admitted;
+        let clock = DeadlineClock::new(Instant::now(), silence, &shared.limits);
         let mut buffers = Buffers::default();
-        reach.version.encode(&Answer::ConnAck(welcome), &mut buffers.output);
+        reach.version.encode(&ServerPacket::ConnAck(welcome), &mut buffers.output);
         buffers.put_back(input);
         let timer = Box::pin(sleep_until(clock.deadline().0));
         Box::new(Self {
@@ -154,16 +145,16 @@ impl Connection {
         if let Some(serial) = self.ticket.serial() {
             shared.exchange.shown(self.access.identity(), serial);
         }
-        let is_v5 = self.reach.version == Version::V5;
+        let is_v5 = self.reach.version == ProtocolVersion::V5;
         if is_v5 {
             shared.counters.connections_v5.grow();
         }
-        let (client, identity) = (Lines::shorten(self.ticket.client_id()), self.access.identity());
+        let (client, identity) = (LineLimiter::shorten(self.ticket.client_id()), self.access.identity());
         log_peer!(INFO, identity, CONNECTED, %peer, client.id = client, client.identity = %identity, "connected");
         let end = loop {
             // Whoever entered while all were told to end was not told.
             if self.shared.stop.is_cancelled() {
-                break End::Stopping;
+                break ConnectionEnd::Stopping;
             }
             if let Err(end) = self.turn().await {
                 break end;
@@ -180,9 +171,9 @@ impl Connection {
         }
     }
 
-    fn log(&self, end: &End, peer: SocketAddr) {
-        let (client, identity) = (Lines::shorten(self.ticket.client_id()), self.access.identity());
-        if let End::Publish { topic, refusal } = end {
+    fn log(&self, end: &ConnectionEnd, peer: SocketAddr) {
+        let (client, identity) = (LineLimiter::shorten(self.ticket.client_id()), self.access.identity());
+        if let ConnectionEnd::Publish { topic, refusal } = end {
             // A client that comes back to publish the same is no news.
             self.log_refusal(*refusal, topic);
         }
@@ -193,18 +184,18 @@ impl Connection {
         }
     }
 
-    async fn finish(self: Box<Self>, end: End) {
+    async fn finish(self: Box<Self>, end: ConnectionEnd) {
         let Self { shared, ticket, reach, will, session_expiry_s, session, mut stream, mut buffers, .. } = *self;
         let will = will.filter(|_| end.leaves_will());
         let expiry_s = if end.keeps_session() { session_expiry_s } else { 0 };
         // A connection that takes over waits for no more than this.
         afterlife::begin(&shared, ticket, session, will, expiry_s).await;
         if let Some(reason) = end.reason() {
-            reach.version.encode(&Answer::Disconnect(reason), &mut buffers.output);
+            reach.version.encode(&ServerPacket::Disconnect(reason), &mut buffers.output);
         }
         // What waits, such as acknowledgements of the last batch, has a moment to go out.
         let close = async {
-            if !matches!(end, End::Broken(_)) {
+            if !matches!(end, ConnectionEnd::Broken(_)) {
                 stream.write_all(&buffers.output).await?;
             }
             stream.shutdown().await
@@ -214,7 +205,7 @@ impl Connection {
     }
 
     /// Does what can be done now, then waits for one thing to happen.
-    async fn turn(&mut self) -> Result<(), End> {
+    async fn turn(&mut self) -> Result<(), ConnectionEnd> {
         self.read_packets().await?;
         if self.fill() {
             // It may be ready to go on at once, for long; others have their turn in between.
@@ -222,23 +213,23 @@ impl Connection {
         }
         self.arm();
         match self.wait().await {
-            Wake::Ended(cause) => Err(cause.into()),
-            Wake::Behind => Err(End::Behind),
-            Wake::Read(Ok(0)) => Err(End::Closed),
-            Wake::Read(Ok(count)) => {
+            WakeReason::Ended(cause) => Err(cause.into()),
+            WakeReason::Behind => Err(ConnectionEnd::Behind),
+            WakeReason::Read(Ok(0)) => Err(ConnectionEnd::Closed),
+            WakeReason::Read(Ok(count)) => {
                 self.shared.counters.bytes_received.add(count as u64);
                 let now = Instant::now();
                 self.clock.received(now, self.ticket.pace().pause(count, now.into_std()));
                 Ok(())
             }
-            Wake::Read(Err(error)) | Wake::Written(Err(error)) => Err(End::Broken(error)),
-            Wake::Written(Ok(())) => {
+            WakeReason::Read(Err(error)) | WakeReason::Written(Err(error)) => Err(ConnectionEnd::Broken(error)),
+            WakeReason::Written(Ok(())) => {
                 self.clock.taken();
                 Ok(())
             }
-            Wake::Taken(refused) => self.taken(refused),
-            Wake::Mail => Ok(()),
-            Wake::Timer => self.check_deadlines(),
+            WakeReason::Taken(refused) => self.taken(refused),
+            WakeReason::Mail => Ok(()),
+            WakeReason::Timer => self.check_deadlines(),
         }
     }
 
@@ -246,7 +237,7 @@ impl Connection {
     fn fill(&mut self) -> bool {
         let (shared, access, is_paused) = (&self.shared, &self.access, self.clock.is_paused());
         let mut steps = 0;
-        let bring = |session: &mut Session| {
+        let bring = |session: &mut ClientSession| {
             if !is_paused {
                 steps = shared.exchange.bring(session, access, || system::messages(&shared.stats()));
             }
@@ -258,7 +249,7 @@ impl Connection {
                 self.clock.pause(now + pause);
             }
         }
-        if filled != Filled::default() {
+        if filled != FillResult::default() {
             let counters = &self.shared.counters;
             counters.sent.add(filled.sent);
             counters.expired.add(filled.expired);
@@ -273,41 +264,41 @@ impl Connection {
     }
 
     /// Waits for the next thing to happen.
-    async fn wait(&mut self) -> Wake {
+    async fn wait(&mut self) -> WakeReason {
         let listens = self.listens();
         poll_fn(|context| self.poll_wake(listens, context)).await
     }
 
     /// Each of these moves bytes or does nothing, or is a notification that stays: whichever comes first, nothing is lost.
-    fn poll_wake(&mut self, listens: bool, context: &mut Context<'_>) -> Poll<Wake> {
+    fn poll_wake(&mut self, listens: bool, context: &mut Context<'_>) -> Poll<WakeReason> {
         if let Poll::Ready(cause) = self.ticket.ending().poll_told(context) {
-            return Poll::Ready(Wake::Ended(cause));
+            return Poll::Ready(WakeReason::Ended(cause));
         }
         let waiting = self.buffers.output.len();
         if self.buffers.has_output()
             && let Poll::Ready(written) = self.buffers.poll_write(&mut self.stream, context)
         {
             self.shared.counters.bytes_sent.add(waiting.saturating_sub(self.buffers.output.len()) as u64);
-            return Poll::Ready(Wake::Written(written));
+            return Poll::Ready(WakeReason::Written(written));
         }
         if listens && let Poll::Ready(read) = self.buffers.poll_read(&mut self.stream, context) {
-            return Poll::Ready(Wake::Read(read));
+            return Poll::Ready(WakeReason::Read(read));
         }
         if let Some(under_way) = &mut self.under_way
             && let Poll::Ready(taken) = Pin::new(&mut under_way.taken).poll(context)
         {
-            return Poll::Ready(Wake::Taken(taken.ok()));
+            return Poll::Ready(WakeReason::Taken(taken.ok()));
         }
         // Asked even while nothing is taken, for the end of a session is told in the same way.
         match self.session.mailbox.poll_something(context) {
-            Poll::Ready(true) => return Poll::Ready(Wake::Behind),
-            Poll::Ready(false) if self.takes() => return Poll::Ready(Wake::Mail),
+            Poll::Ready(true) => return Poll::Ready(WakeReason::Behind),
+            Poll::Ready(false) if self.takes() => return Poll::Ready(WakeReason::Mail),
             _ if self.takes() && !self.session.cursors.is_empty() && !self.clock.is_paused() => {
-                return Poll::Ready(Wake::Mail);
+                return Poll::Ready(WakeReason::Mail);
             }
             _ => (),
         }
-        self.timer.as_mut().poll(context).map(|()| Wake::Timer)
+        self.timer.as_mut().poll(context).map(|()| WakeReason::Timer)
     }
 
     /// Whether messages are taken from the mailbox now.
@@ -318,8 +309,11 @@ impl Connection {
     /// Brings the clock up to date. The timer is only ever brought forward here: one that goes off too early costs less
     /// than moving it with each packet.
     fn arm(&mut self) {
-        let state =
-            State { listens: self.listens(), has_output: self.buffers.has_output(), is_owed: self.session.is_owed() };
+        let state = Deadlines {
+            listens: self.listens(),
+            has_output: self.buffers.has_output(),
+            is_owed: self.session.is_owed(),
+        };
         self.clock.update(Instant::now(), state);
         let (deadline, _) = self.clock.deadline();
         if deadline < self.timer.deadline() {
@@ -327,15 +321,15 @@ impl Connection {
         }
     }
 
-    fn check_deadlines(&mut self) -> Result<(), End> {
+    fn check_deadlines(&mut self) -> Result<(), ConnectionEnd> {
         let (deadline, due) = self.clock.deadline();
         if deadline > Instant::now() {
             self.timer.as_mut().reset(deadline);
             return Ok(());
         }
         match due {
-            Due::End(overdue) => Err(overdue.into()),
-            Due::Resume => {
+            DeadlineKind::End(overdue) => Err(overdue.into()),
+            DeadlineKind::Resume => {
                 self.clock.resume();
                 self.timer.as_mut().reset(self.clock.deadline().0);
                 Ok(())

@@ -1,18 +1,18 @@
-//! What a client's packets do.
+//! Handles a client's packets.
 
 use std::mem;
 
 use bytes::{Buf, BytesMut};
-use muster_guard::{Kind, Lines, log_peer};
+use muster_guard::{LineKind, LineLimiter, log_peer};
 use tokio::time::Instant;
 
-use super::{Connection, OUTPUT_MAX_BYTES, end::End};
+use super::{ClientConnection, OUTPUT_MAX_BYTES, end::ConnectionEnd};
 use crate::{
-    access::Refusal,
+    access::AccessRefusal,
     clock::unix_ms,
-    codec::{self, Answer, Options, Publication, Reason, Request, RetainHandling, Version},
-    message::{Message, QoS},
-    router::{Refused, Taken},
+    codec::{self, ClientPacket, ProtocolVersion, Publication, Reason, RetainHandling, ServerPacket, SubscribeOptions},
+    message::{BrokerMessage, QoS},
+    router::{BatchReply, RefusedMessage},
     session::Subscription,
 };
 
@@ -23,26 +23,26 @@ const BATCH_MAX_BYTES: usize = 32 * 1024;
 const BATCH_MAX: usize = 256;
 
 /// What an identity was refused, for each reason: who does it again does so every few seconds for as long as nobody mends it.
-const REFUSED: Kind = Kind::new("refusals", 600);
+const REFUSED: LineKind = LineKind::new("refusals", 600);
 
 /// Publishes on their way to the exchange.
 #[derive(Default)]
-struct Batch {
-    messages: Vec<Message>,
+struct PublishBatch {
+    messages: Vec<BrokerMessage>,
     bytes: usize,
     /// To answer when they have been dealt out, in the order in which they came.
-    acks: Vec<Ack>,
+    acks: Vec<PendingAck>,
 }
 
 /// An acknowledgement to come.
-struct Ack {
+struct PendingAck {
     packet_id: u16,
     reason: Reason,
     /// The place in the batch of what it is for; none if that is not on its way.
     index: Option<usize>,
 }
 
-impl Batch {
+impl PublishBatch {
     fn has_room(&self) -> bool {
         self.bytes < BATCH_MAX_BYTES && self.messages.len() < BATCH_MAX && self.acks.len() < BATCH_MAX
     }
@@ -53,9 +53,9 @@ impl Batch {
 }
 
 /// A batch that has not been dealt out.
-pub(super) struct UnderWay {
-    pub(super) taken: Taken,
-    acks: Vec<Ack>,
+pub(super) struct BatchUnderWay {
+    pub(super) taken: BatchReply,
+    acks: Vec<PendingAck>,
 }
 
 /// Topics that a client gave numbers to.
@@ -64,13 +64,13 @@ pub(super) struct Aliases(Vec<Option<Box<str>>>);
 
 impl Aliases {
     /// The topic of a publication, which has an alias if it has no topic.
-    fn resolve<'a>(&'a mut self, publication: &Publication<'a>, max: u16) -> Result<&'a str, End> {
+    fn resolve<'a>(&'a mut self, publication: &Publication<'a>, max: u16) -> Result<&'a str, ConnectionEnd> {
         let Some(alias) = publication.alias else { return Ok(publication.topic) };
         let Some(index) = usize::from(alias).checked_sub(1).filter(|index| *index < usize::from(max)) else {
-            return Err(End::Alias(alias));
+            return Err(ConnectionEnd::Alias(alias));
         };
         if publication.topic.is_empty() {
-            return self.0.get(index).and_then(Option::as_deref).ok_or(End::Alias(alias));
+            return self.0.get(index).and_then(Option::as_deref).ok_or(ConnectionEnd::Alias(alias));
         }
         if self.0.len() <= index {
             self.0.resize(index + 1, None);
@@ -84,15 +84,15 @@ impl Aliases {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Handles the whole packets in the read buffer, up to a batch of publishes.
-    pub(super) async fn read_packets(&mut self) -> Result<(), End> {
+    pub(super) async fn read_packets(&mut self) -> Result<(), ConnectionEnd> {
         if self.buffers.input.is_empty() || !self.listens() {
             return Ok(());
         }
         let mut input = mem::take(&mut self.buffers.input);
         let outcome = loop {
-            let mut batch = Batch::default();
+            let mut batch = PublishBatch::default();
             let before = input.len();
             let outcome = self.read_batch(&mut input, &mut batch);
             if input.len() < before {
@@ -112,14 +112,15 @@ impl Connection {
     }
 
     /// Handles packets as far as one batch of publishes goes; says whether more may follow.
-    fn read_batch(&mut self, input: &mut BytesMut, batch: &mut Batch) -> Result<bool, End> {
+    fn read_batch(&mut self, input: &mut BytesMut, batch: &mut PublishBatch) -> Result<bool, ConnectionEnd> {
         while batch.has_room() && self.buffers.output.len() < OUTPUT_MAX_BYTES {
             let Some((frame, used)) = codec::frame(input, self.shared.limits.packet_max_bytes)? else {
                 return Ok(false);
             };
             let request = self.reach.version.decode(&frame)?;
             // A subscription comes after what was published before it, retained messages included.
-            if !batch.is_empty() && matches!(request, Request::Subscribe { .. } | Request::Unsubscribe { .. }) {
+            if !batch.is_empty() && matches!(request, ClientPacket::Subscribe { .. } | ClientPacket::Unsubscribe { .. })
+            {
                 break;
             }
             self.handle(request, batch)?;
@@ -128,123 +129,128 @@ impl Connection {
         Ok(true)
     }
 
-    fn handle(&mut self, request: Request<'_>, batch: &mut Batch) -> Result<(), End> {
+    fn handle(&mut self, request: ClientPacket<'_>, batch: &mut PublishBatch) -> Result<(), ConnectionEnd> {
         match request {
-            Request::Publish { packet_id, publication } => self.publish(packet_id, &publication, batch)?,
-            Request::PubAck(packet_id) => {
+            ClientPacket::Publish { packet_id, publication } => self.publish(packet_id, &publication, batch)?,
+            ClientPacket::PubAck(packet_id) => {
                 // One that is not owed is a client's mistake that harms nobody.
                 if self.session.acknowledge(packet_id) {
                     self.clock.acknowledged();
                 }
             }
-            Request::Subscribe { packet_id, id, filters } => {
+            ClientPacket::Subscribe { packet_id, id, filters } => {
                 let reasons = self.subscribe_all(&filters, id);
-                self.answer(&Answer::SubAck { packet_id, reasons: &reasons });
+                self.answer(&ServerPacket::SubAck { packet_id, reasons: &reasons });
             }
-            Request::Unsubscribe { packet_id, filters } => {
+            ClientPacket::Unsubscribe { packet_id, filters } => {
                 let reasons: Vec<_> = filters.iter().map(|filter| self.unsubscribe(filter)).collect();
-                self.answer(&Answer::UnsubAck { packet_id, reasons: &reasons });
+                self.answer(&ServerPacket::UnsubAck { packet_id, reasons: &reasons });
             }
-            Request::Ping => self.answer(&Answer::Pong),
-            Request::Disconnect { keep_will, session_expiry_s } => {
+            ClientPacket::Ping => self.answer(&ServerPacket::Pong),
+            ClientPacket::Disconnect { keep_will, session_expiry_s } => {
                 return Err(self.disconnect(keep_will, session_expiry_s));
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, answer: &Answer<'_>) {
+    fn answer(&mut self, answer: &ServerPacket<'_>) {
         self.reach.version.encode(answer, &mut self.buffers.output);
     }
 
-    fn disconnect(&mut self, keep_will: bool, session_expiry_s: Option<u32>) -> End {
+    fn disconnect(&mut self, keep_will: bool, session_expiry_s: Option<u32>) -> ConnectionEnd {
         if let Some(asked_s) = session_expiry_s {
             // A session that was to end with its connection cannot be given a longer life at the end of it.
             if self.session_expiry_s == 0 && asked_s != 0 {
-                return End::SessionExpiry;
+                return ConnectionEnd::SessionExpiry;
             }
             self.session_expiry_s = asked_s.min(self.shared.limits.session_expiry_max_s);
         }
-        End::Disconnect { keep_will }
+        ConnectionEnd::Disconnect { keep_will }
     }
 
-    fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
+    fn publish(
+        &mut self,
+        packet_id: Option<u16>,
+        publication: &Publication<'_>,
+        batch: &mut PublishBatch,
+    ) -> Result<(), ConnectionEnd> {
         let topic = self.aliases.resolve(publication, self.shared.limits.topic_aliases_max)?;
         if let Err(refusal) = self.access.publish(topic) {
             self.shared.counters.refusals.count(refusal.publish_kind());
             // MQTT 3.1.1 can only acknowledge what it throws away, or close the connection; and nobody is told of what
             // is refused of QoS 0 but by that.
-            return match packet_id.filter(|_| self.reach.version == Version::V5) {
+            return match packet_id.filter(|_| self.reach.version == ProtocolVersion::V5) {
                 Some(packet_id) => {
                     let topic = topic.to_owned();
                     self.log_refusal(refusal, &topic);
-                    batch.acks.push(Ack { packet_id, reason: refusal.reason(), index: None });
+                    batch.acks.push(PendingAck { packet_id, reason: refusal.reason(), index: None });
                     Ok(())
                 }
-                None => Err(End::Publish { topic: Lines::shorten(topic).to_owned(), refusal }),
+                None => Err(ConnectionEnd::Publish { topic: LineLimiter::shorten(topic).to_owned(), refusal }),
             };
         }
         if publication.retain {
             self.shared.exchange.bring_before(&mut self.session, &self.access, topic);
         }
         let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
-        let message = Message::new(&publication, self.session.number, unix_ms());
+        let message = BrokerMessage::new(&publication, self.session.number, unix_ms());
         let index = Some(batch.messages.len());
         batch.bytes += message.len();
         batch.messages.push(message);
-        batch.acks.extend(packet_id.map(|packet_id| Ack { packet_id, reason: Reason::Success, index }));
+        batch.acks.extend(packet_id.map(|packet_id| PendingAck { packet_id, reason: Reason::Success, index }));
         Ok(())
     }
 
-    pub(super) fn log_refusal(&self, refusal: Refusal, topic: &str) {
+    pub(super) fn log_refusal(&self, refusal: AccessRefusal, topic: &str) {
         let identity = self.access.identity();
         log_peer!(
             WARN,
             (identity, refusal),
             REFUSED,
-            client.id = Lines::shorten(self.ticket.client_id()),
+            client.id = LineLimiter::shorten(self.ticket.client_id()),
             client.identity = %identity,
-            topic = Lines::shorten(topic),
+            topic = LineLimiter::shorten(topic),
             "refused: {refusal}"
         );
     }
 
-    async fn submit(&mut self, batch: Batch) {
+    async fn submit(&mut self, batch: PublishBatch) {
         if batch.messages.is_empty() {
             self.acknowledge(&batch.acks);
             return;
         }
         self.shared.counters.received.add(batch.messages.len() as u64);
         let taken = self.shared.hub.publish(batch.messages).await;
-        self.under_way = Some(UnderWay { taken, acks: batch.acks });
+        self.under_way = Some(BatchUnderWay { taken, acks: batch.acks });
     }
 
-    fn acknowledge(&mut self, acks: &[Ack]) {
-        for &Ack { packet_id, reason, .. } in acks {
-            self.answer(&Answer::PubAck { packet_id, reason });
+    fn acknowledge(&mut self, acks: &[PendingAck]) {
+        for &PendingAck { packet_id, reason, .. } in acks {
+            self.answer(&ServerPacket::PubAck { packet_id, reason });
         }
     }
 
     /// The batch that was under way has been dealt out but for what was refused, or (none) the broker stops.
-    pub(super) fn taken(&mut self, refused: Option<Vec<Refused>>) -> Result<(), End> {
+    pub(super) fn taken(&mut self, refused: Option<Vec<RefusedMessage>>) -> Result<(), ConnectionEnd> {
         let under_way = self.under_way.take();
-        let refused = refused.ok_or(End::Stopping)?;
-        let Some(UnderWay { mut acks, .. }) = under_way else { return Ok(()) };
+        let refused = refused.ok_or(ConnectionEnd::Stopping)?;
+        let Some(BatchUnderWay { mut acks, .. }) = under_way else { return Ok(()) };
         // Who cannot be told by an acknowledgement is told by the end of the connection, as with every refusal.
         let mut end = None;
-        for Refused { index, message } in refused {
-            let refusal = Refusal::Retained;
+        for RefusedMessage { index, message } in refused {
+            let refusal = AccessRefusal::Retained;
             self.shared.counters.refusals.count(refusal.publish_kind());
             let place = acks.iter().position(|ack| ack.index == Some(index));
-            match place.and_then(|place| acks.get_mut(place)).filter(|_| self.reach.version == Version::V5) {
+            match place.and_then(|place| acks.get_mut(place)).filter(|_| self.reach.version == ProtocolVersion::V5) {
                 Some(ack) => {
                     ack.reason = refusal.reason();
                     self.log_refusal(refusal, message.topic());
                 }
                 None => {
                     place.map(|place| acks.remove(place));
-                    end.get_or_insert_with(|| End::Publish {
-                        topic: Lines::shorten(message.topic()).to_owned(),
+                    end.get_or_insert_with(|| ConnectionEnd::Publish {
+                        topic: LineLimiter::shorten(message.topic()).to_owned(),
                         refusal,
                     });
                 }
@@ -256,11 +262,11 @@ impl Connection {
 
     /// Subscribes to one filter after the other. No session may have more filters than `subscriptions_max`, so those of one
     /// packet that are beyond it are not looked at.
-    fn subscribe_all(&mut self, filters: &[(&str, Options)], id: Option<u32>) -> Vec<Reason> {
+    fn subscribe_all(&mut self, filters: &[(&str, SubscribeOptions)], id: Option<u32>) -> Vec<Reason> {
         let (first, beyond) = filters.split_at(filters.len().min(self.shared.limits.subscriptions_max));
         let mut reasons: Vec<_> = first.iter().map(|(filter, options)| self.subscribe(filter, *options, id)).collect();
         if let Some((filter, _)) = beyond.first() {
-            let refusal = Refusal::Subscriptions;
+            let refusal = AccessRefusal::Subscriptions;
             self.shared.counters.refusals.add(refusal.subscribe_kind(), beyond.len() as u64);
             self.log_refusal(refusal, filter);
             reasons.resize(filters.len(), refusal.reason());
@@ -268,11 +274,11 @@ impl Connection {
         reasons
     }
 
-    fn subscribe(&mut self, text: &str, options: Options, id: Option<u32>) -> Reason {
+    fn subscribe(&mut self, text: &str, options: SubscribeOptions, id: Option<u32>) -> Reason {
         let is_new = !self.session.subscriptions.contains(text);
         let has_room = !is_new || self.session.subscriptions.len() < self.shared.limits.subscriptions_max;
         let place = if is_new && has_room { self.session.mailbox.account().subscribe() } else { None };
-        let refused = if is_new && place.is_none() { Err(Refusal::Subscriptions) } else { Ok(()) };
+        let refused = if is_new && place.is_none() { Err(AccessRefusal::Subscriptions) } else { Ok(()) };
         let filter = match self.access.subscribe(text).and_then(|filter| refused.map(|()| filter)) {
             Ok(filter) => filter,
             Err(refusal) => {
@@ -310,7 +316,7 @@ mod tests {
     use crate::message::publication;
 
     #[test]
-    fn an_alias_stands_for_the_topic_that_came_with_it_last() {
+    fn alias_resolves_to_its_latest_topic() {
         let mut aliases = Aliases::default();
         for (topic, alias, expected) in [
             ("a", None, Some("a")),

@@ -1,15 +1,15 @@
-//! The numbers for Prometheus: `GET /metrics` over HTTP, on a listener of its own.
+//! Metrics for Prometheus: `GET /metrics` over HTTP, on a listener of its own.
 //!
-//! It is one page, so it has one small server, which reads a request's head and answers it, and closes. There is neither
-//! TLS nor a password: nothing that it tells is secret, but an address that only the collector reaches is the right one.
+//! A small server of one page: it reads a request's head, answers it, and closes. It has neither
+//! TLS nor a password: nothing on the page is secret, but it should listen on an address that only the collector reaches.
 //!
-//! **Invariant: whoever asks here takes nothing from clients.** Few are answered at a time, in little memory and time.
+//! **Invariant: the monitor takes nothing from clients.** Few requests are answered at a time, in little memory and time.
 
 mod text;
 
 use std::{io, sync::Arc, time::Duration};
 
-use muster_guard::{Guard, Limits, Place};
+use muster_guard::{ConnectionPlace, Guard, PlaceLimits};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -17,12 +17,12 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use crate::stats::Stats;
+use crate::stats::BrokerStats;
 
 /// Requests at a time: a few collectors, and somebody with curl. When more come, those that have said nothing give way, and
 /// then those whose head is not there after a second. Each takes a few kilobytes.
-pub(crate) const PLACES: Limits =
-    Limits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_secs(1) };
+pub(crate) const PLACES: PlaceLimits =
+    PlaceLimits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_secs(1) };
 
 /// Bytes of a request up to its empty line. Prometheus sends some 300.
 const HEAD_MAX_BYTES: usize = 4 * 1024;
@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) async fn run(
     listener: TcpListener,
     guard: Guard,
-    stats: impl Fn() -> Stats + Send + Sync + 'static,
+    stats: impl Fn() -> BrokerStats + Send + Sync + 'static,
     tasks: TaskTracker,
 ) {
     let stats = Arc::new(stats);
@@ -64,14 +64,18 @@ pub(crate) async fn run(
     }
 }
 
-async fn serve(mut stream: TcpStream, place: &Place, stats: &(impl Fn() -> Stats + Send + Sync)) -> io::Result<()> {
+async fn serve(
+    mut stream: TcpStream,
+    place: &ConnectionPlace,
+    stats: &(impl Fn() -> BrokerStats + Send + Sync),
+) -> io::Result<()> {
     let answer = async {
         place.hear(&stream).await?;
         let mut head = Vec::with_capacity(512);
         let answer = match place.expect(read_head(&mut stream, &mut head)).await? {
-            Asked::Whole => answer(&head, stats),
-            Asked::TooLong => Answer::short(431, "the request is too long").render(false),
-            Asked::Nothing => return Ok(()),
+            RequestHead::Whole => answer(&head, stats),
+            RequestHead::TooLong => HttpResponse::short(431, "the request is too long").render(false),
+            RequestHead::Nothing => return Ok(()),
         };
         place.expect(stream.write_all(answer.as_bytes())).await?;
         stream.shutdown().await
@@ -79,14 +83,14 @@ async fn serve(mut stream: TcpStream, place: &Place, stats: &(impl Fn() -> Stats
     match timeout(TIMEOUT, answer).await {
         Ok(done) => done?,
         Err(_) => {
-            let late = Answer::short(408, "the request did not come in time").render(false);
+            let late = HttpResponse::short(408, "the request did not come in time").render(false);
             // Whoever takes nothing gets nothing.
             let _ = timeout(LINGER, stream.write_all(late.as_bytes())).await;
             let _ = timeout(LINGER, stream.shutdown()).await;
         }
     }
     // It has its answer.
-    place.set(muster_guard::Activity::Idle);
+    place.set(muster_guard::ConnectionActivity::Idle);
     // What is left unread when a socket closes makes a reset of it, which may overtake the answer.
     let drain = async {
         let mut rest = [0; 1024];
@@ -97,36 +101,36 @@ async fn serve(mut stream: TcpStream, place: &Place, stats: &(impl Fn() -> Stats
     Ok(())
 }
 
-enum Asked {
+enum RequestHead {
     Whole,
     TooLong,
     /// The connection was closed first.
     Nothing,
 }
 
-async fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Asked> {
+async fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<RequestHead> {
     loop {
         if head.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Ok(Asked::Whole);
+            return Ok(RequestHead::Whole);
         }
         if head.len() >= HEAD_MAX_BYTES {
-            return Ok(Asked::TooLong);
+            return Ok(RequestHead::TooLong);
         }
         let mut some = [0; 512];
         match stream.read(&mut some).await? {
-            0 => return Ok(Asked::Nothing),
+            0 => return Ok(RequestHead::Nothing),
             count => head.extend(some.iter().take(count)),
         }
     }
 }
 
-struct Answer {
+struct HttpResponse {
     status: u16,
     content_type: &'static str,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     fn short(status: u16, text: &str) -> Self {
         Self { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n") }
     }
@@ -153,25 +157,27 @@ impl Answer {
 }
 
 /// What a request is answered. Only its first line matters.
-fn answer(head: &[u8], stats: &impl Fn() -> Stats) -> String {
+fn answer(head: &[u8], stats: &impl Fn() -> BrokerStats) -> String {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return Answer::short(400, "this is no request of HTTP/1.1").render(false);
+        return HttpResponse::short(400, "this is no request of HTTP/1.1").render(false);
     };
     let is_head = method == "HEAD";
     let answer = match (method, target.split('?').next().unwrap_or_default(), version) {
         (_, _, "HTTP/1.1" | "HTTP/1.0") if method.is_empty() || !target.starts_with('/') => {
-            Answer::short(400, "this is no request of HTTP/1.1")
+            HttpResponse::short(400, "this is no request of HTTP/1.1")
         }
         ("GET" | "HEAD", "/metrics", "HTTP/1.1" | "HTTP/1.0") => {
-            Answer { status: 200, content_type: text::CONTENT_TYPE, body: text::page(&stats()) }
+            HttpResponse { status: 200, content_type: text::CONTENT_TYPE, body: text::page(&stats()) }
         }
-        (_, "/metrics", "HTTP/1.1" | "HTTP/1.0") => Answer::short(405, "the metrics can only be read: GET /metrics"),
-        (_, _, "HTTP/1.1" | "HTTP/1.0") => Answer::short(404, "there is nothing here but /metrics"),
-        _ if version.starts_with("HTTP/") => Answer::short(505, "this is spoken in HTTP/1.1"),
-        _ => Answer::short(400, "this is no request of HTTP/1.1"),
+        (_, "/metrics", "HTTP/1.1" | "HTTP/1.0") => {
+            HttpResponse::short(405, "the metrics can only be read: GET /metrics")
+        }
+        (_, _, "HTTP/1.1" | "HTTP/1.0") => HttpResponse::short(404, "there is nothing here but /metrics"),
+        _ if version.starts_with("HTTP/") => HttpResponse::short(505, "this is spoken in HTTP/1.1"),
+        _ => HttpResponse::short(400, "this is no request of HTTP/1.1"),
     };
     answer.render(is_head)
 }

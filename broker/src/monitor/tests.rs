@@ -1,4 +1,4 @@
-//! The server, as strangers use it.
+//! Tests of the server against strangers.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,8 @@ async fn start() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let asked = AtomicU64::new(0);
-    let stats = move || Stats { received_total: asked.fetch_add(1, Ordering::Relaxed) + 1, ..Stats::default() };
+    let stats =
+        move || BrokerStats { received_total: asked.fetch_add(1, Ordering::Relaxed) + 1, ..BrokerStats::default() };
     let guard = Guard::new(PLACES, &Arc::default());
     tokio::spawn(run(listener, guard, stats, TaskTracker::new()));
     address
@@ -70,13 +71,13 @@ async fn a_request_that_does_not_end_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_come_is_not_waited_for() {
+async fn silent_connection_is_closed() {
     let address = start().await;
     assert!(ask(address, b"GET /metrics").await.starts_with("HTTP/1.1 408 "));
 }
 
 #[tokio::test]
-async fn those_who_say_nothing_keep_nobody_out_for_long() {
+async fn silent_connections_do_not_block_others() {
     let address = start().await;
     let mut silent = Vec::new();
     // If each were waited for as long as it may take, they would take minutes.
@@ -97,9 +98,9 @@ async fn those_who_say_nothing_keep_nobody_out_for_long() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_is_answered(head: Vec<u8>, text in "[A-Z]{0,4} ?/?[a-z]{0,8} ?(HTTP/[0-9.]{0,3})?") {
+    fn any_request_is_answered(head: Vec<u8>, text in "[A-Z]{0,4} ?/?[a-z]{0,8} ?(HTTP/[0-9.]{0,3})?") {
         for head in [head.as_slice(), text.as_bytes()] {
-            let answer = answer(head, &Stats::default);
+            let answer = answer(head, &BrokerStats::default);
             let status: u16 = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap().parse().unwrap();
             prop_assert!([200, 400, 404, 405, 505].contains(&status));
         }

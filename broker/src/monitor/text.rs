@@ -1,16 +1,16 @@
-//! The numbers in Prometheus' text format.
+//! Metrics in Prometheus' text format.
 
 use std::fmt::Write;
 
-use crate::stats::{Counts, Kind, Stats};
+use crate::stats::{BrokerStats, CountedKind, KindCounts};
 
 /// What Prometheus calls the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A metric that is being written.
-struct Page(String);
+struct MetricWriter(String);
 
-impl Page {
+impl MetricWriter {
     fn begin(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -27,7 +27,7 @@ impl Page {
     }
 
     /// One sample for each kind, those that were never counted included: a rate needs a beginning.
-    fn counts<K: Kind>(&mut self, name: &str, help: &str, label: &str, counts: &Counts<K>) {
+    fn counts<K: CountedKind>(&mut self, name: &str, help: &str, label: &str, counts: &KindCounts<K>) {
         self.begin(name, "counter", help);
         for kind in K::ALL {
             let _ = writeln!(self.0, "{name}{{{label}=\"{}\"}} {}", kind.name(), counts.get(*kind));
@@ -36,15 +36,15 @@ impl Page {
 }
 
 /// All of them.
-pub(super) fn page(stats: &Stats) -> String {
-    let mut page = Page(String::with_capacity(8 * 1024));
+pub(super) fn page(stats: &BrokerStats) -> String {
+    let mut page = MetricWriter(String::with_capacity(8 * 1024));
     clients(&mut page, stats);
     messages(&mut page, stats);
     retained(&mut page, stats);
     page.0
 }
 
-fn clients(page: &mut Page, stats: &Stats) {
+fn clients(page: &mut MetricWriter, stats: &BrokerStats) {
     let info = "muster_broker_build_info";
     page.begin(info, "gauge", "Which version runs; always 1.");
     let _ = writeln!(page.0, "{info}{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
@@ -83,7 +83,7 @@ fn clients(page: &mut Page, stats: &Stats) {
     );
 }
 
-fn messages(page: &mut Page, stats: &Stats) {
+fn messages(page: &mut MetricWriter, stats: &BrokerStats) {
     let counters = [
         ("messages_received_total", "Messages that clients published, last wills included.", stats.received_total),
         ("messages_sent_total", "Messages that were sent to clients.", stats.sent_total),
@@ -117,7 +117,7 @@ fn messages(page: &mut Page, stats: &Stats) {
     );
 }
 
-fn retained(page: &mut Page, stats: &Stats) {
+fn retained(page: &mut MetricWriter, stats: &BrokerStats) {
     page.gauge("muster_broker_retained_messages", "Retained messages.", stats.retained);
     page.gauge("muster_broker_retained_bytes", "Bytes of retained messages.", stats.retained_bytes);
     page.gauge(

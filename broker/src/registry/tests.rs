@@ -3,25 +3,25 @@ use crate::mailbox::Mailbox;
 use futures_util::FutureExt;
 
 fn registry(max: usize, max_per_identity: usize) -> Arc<Registry> {
-    let limits = Limits {
+    let limits = BrokerLimits {
         connections_max: max,
         connections_per_identity_max: max_per_identity,
         sessions_asleep_max: 2,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
-    Registry::new(&limits, Pool::new(usize::MAX))
+    Registry::new(&limits, MessagePool::new(usize::MAX))
 }
 
 fn console(name: &str) -> Identity {
     format!("console-{name}").parse().unwrap()
 }
 
-fn enter(registry: &Arc<Registry>, name: &str, client_id: &str) -> Result<Ticket, Full> {
+fn enter(registry: &Arc<Registry>, name: &str, client_id: &str) -> Result<ConnectionTicket, RegistryFull> {
     registry.enter(console(name), client_id.to_owned(), None)
 }
 
-fn session(registry: &Registry) -> Session {
-    Session::new(registry.number(), Mailbox::new(1000, Account::new(1000, 1000, Pool::new(1000))))
+fn session(registry: &Registry) -> ClientSession {
+    ClientSession::new(registry.number(), Mailbox::new(1000, IdentityBacklog::new(1000, 1000, MessagePool::new(1000))))
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn connections_of_one_client_follow_each_other() {
     let first = enter(&registry, "a", "x").unwrap();
     assert!(first.turn().now_or_never().is_some() && !first.replaces());
     let second = enter(&registry, "a", "x").unwrap();
-    assert!(first.ending().cause() == Some(Cause::TakenOver) && second.replaces());
-    assert_eq!(first.ending().told().now_or_never(), Some(Cause::TakenOver));
+    assert!(first.ending().cause() == Some(EndCause::TakenOver) && second.replaces());
+    assert_eq!(first.ending().told().now_or_never(), Some(EndCause::TakenOver));
     let third = enter(&registry, "a", "x").unwrap();
     assert!(second.ending().cause().is_some() && third.ending().told().now_or_never().is_none());
     // The third waits for the second, which waits for the first.
@@ -46,17 +46,17 @@ fn connections_of_one_client_follow_each_other() {
 }
 
 #[test]
-fn all_can_be_told_to_end_and_the_first_cause_counts() {
+fn first_end_cause_is_kept() {
     let registry = registry(10, 10);
     let tickets: Vec<_> = ["1", "2", "3"].into_iter().map(|id| enter(&registry, "a", id).unwrap()).collect();
     let _newer = enter(&registry, "a", "2").unwrap();
     registry.end_all();
     let causes: Vec<_> = tickets.iter().map(|ticket| ticket.ending().cause().unwrap()).collect();
-    assert_eq!(causes, [Cause::Stopping, Cause::TakenOver, Cause::Stopping]);
+    assert_eq!(causes, [EndCause::Stopping, EndCause::TakenOver, EndCause::Stopping]);
 }
 
 #[test]
-fn the_revoked_are_told_to_end() {
+fn revoked_clients_are_told_to_end() {
     let registry = registry(10, 10);
     let serial = |number: u8| Serial::new(&[number]);
     let good = registry.enter(console("a"), "1".to_owned(), serial(1)).unwrap();
@@ -70,7 +70,7 @@ fn the_revoked_are_told_to_end() {
     let revoked = registry.end_revoked(|found| Some(found) == serial(2).as_ref());
     assert_eq!((revoked.ending.len(), revoked.asleep.len(), registry.asleep()), (1, 1, 0));
     assert!(woken.is_cancelled() && revoked.asleep[0].session.number == number);
-    assert_eq!(bad.ending().cause(), Some(Cause::Revoked));
+    assert_eq!(bad.ending().cause(), Some(EndCause::Revoked));
     assert!(good.ending().cause().is_none() && without.ending().cause().is_none());
     assert!(!revoked.ending[0].is_cancelled());
     drop(bad);
@@ -86,22 +86,22 @@ fn another_identity_is_another_client() {
 }
 
 #[test]
-fn limits_hold_and_a_takeover_needs_no_place_of_its_own() {
+fn takeover_needs_no_free_place() {
     let registry = registry(3, 2);
     let first = enter(&registry, "a", "1").unwrap();
     let second = enter(&registry, "a", "2").unwrap();
-    assert_eq!(enter(&registry, "a", "3").err(), Some(Full::Identity));
+    assert_eq!(enter(&registry, "a", "3").err(), Some(RegistryFull::Identity));
     let other = enter(&registry, "b", "1").unwrap();
-    assert_eq!(enter(&registry, "c", "1").err(), Some(Full::Broker));
+    assert_eq!(enter(&registry, "c", "1").err(), Some(RegistryFull::Broker));
     let again = enter(&registry, "a", "1").unwrap();
-    assert_eq!(enter(&registry, "a", "3").err(), Some(Full::Broker));
+    assert_eq!(enter(&registry, "a", "3").err(), Some(RegistryFull::Broker));
     drop((first, second, other, again));
     assert_eq!(registry.connections(), 0);
     assert!(registry.present().per_identity.is_empty());
 }
 
 #[test]
-fn a_session_waits_for_its_client_and_for_nobody_else() {
+fn session_is_resumed_only_by_its_client() {
     let registry = registry(10, 2);
     let ticket = enter(&registry, "a", "1").unwrap();
     let kept = session(&registry);

@@ -9,7 +9,7 @@ use muster_topics::{
     role::{Action, Role},
 };
 
-use super::{File, Maker};
+use super::context::{RenderContext, RenderedFile};
 
 const VERSION: &str = "EMQX 5.8";
 const TESTED: &str = "UNTESTED: written from EMQX's documentation; no test of muster's runs it.";
@@ -23,14 +23,17 @@ const PACKET_MAX_KIB: usize = PAYLOAD_MAX_BYTES / 1024 + 4;
 /// A host's common name.
 const UUID: &str = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$";
 
-pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
-    vec![File { name: "emqx.conf", text: configuration(maker) }, File { name: "acl.conf", text: permissions(maker) }]
+pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
+    vec![
+        RenderedFile { name: "emqx.conf", text: configuration(maker) },
+        RenderedFile { name: "acl.conf", text: permissions(maker) },
+    ]
 }
 
 const CLIENT_IDS: &str = "Not expressed: whose a client id is. Whoever is let in may end another's session by taking its client id; its \
                           own rights stay as they are.";
 
-fn configuration(maker: &Maker<'_>) -> String {
+fn configuration(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
         "#",
         VERSION,
@@ -75,7 +78,7 @@ authorization {{
     )
 }
 
-fn permissions(maker: &Maker<'_>) -> String {
+fn permissions(maker: &RenderContext<'_>) -> String {
     let mut text = maker.head(
         "%%",
         VERSION,
@@ -99,7 +102,7 @@ fn permissions(maker: &Maker<'_>) -> String {
 }
 
 /// What one kind of client may do: a rule to publish and one to subscribe.
-fn rules(maker: &Maker<'_>, role: Role, who: &str, id: &str, text: &mut String) {
+fn rules(maker: &RenderContext<'_>, role: Role, who: &str, id: &str, text: &mut String) {
     text.push('\n');
     for (action, word) in [(Action::Publish, "publish"), (Action::Subscribe, "subscribe")] {
         let topics: Vec<String> =

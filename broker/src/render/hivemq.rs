@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use muster_topics::role::{Action, Role};
 
-use super::{File, Maker};
+use super::context::{RenderContext, RenderedFile};
 
 const VERSION: &str = "HiveMQ's file RBAC extension 4.6";
 const TESTED: &str = "UNTESTED: written from the extension's documentation; no test of muster's runs it.";
 
-pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
-    vec![File { name: "credentials.xml", text: credentials(maker) }]
+pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
+    vec![RenderedFile { name: "credentials.xml", text: credentials(maker) }]
 }
 
-fn credentials(maker: &Maker<'_>) -> String {
+fn credentials(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
         "   ",
         VERSION,
@@ -53,7 +53,7 @@ fn credentials(maker: &Maker<'_>) -> String {
     )
 }
 
-fn add_role(maker: &Maker<'_>, role: Role, id: &str, own: &str, text: &mut String) {
+fn add_role(maker: &RenderContext<'_>, role: Role, id: &str, own: &str, text: &mut String) {
     // To add lines to a text cannot fail.
     let _ = writeln!(text, "        <role>\n            <id>{id}</id>\n            <permissions>");
     for (action, word) in [(Action::Publish, "PUBLISH"), (Action::Subscribe, "SUBSCRIBE")] {

@@ -11,7 +11,7 @@ use muster_topics::{
     role::{Action, Role},
 };
 
-use super::{Client, File, IDS, Maker};
+use super::context::{IDS, RenderContext, RenderedClient, RenderedFile};
 
 const VERSION: &str = "Mosquitto 2.0.11 (Debian 12)";
 const TESTED: &str =
@@ -26,14 +26,14 @@ const QUEUED: u32 = 100_000;
 /// The same in bytes, of one client: the largest messages would otherwise take gigabytes.
 const QUEUED_BYTES: u64 = 256 * 1024 * 1024;
 
-pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
+pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
     vec![
-        File { name: "mosquitto.conf", text: configuration(maker) },
-        File { name: "muster.acl", text: permissions(maker) },
+        RenderedFile { name: "mosquitto.conf", text: configuration(maker) },
+        RenderedFile { name: "muster.acl", text: permissions(maker) },
     ]
 }
 
-fn configuration(maker: &Maker<'_>) -> String {
+fn configuration(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
         "#",
         VERSION,
@@ -90,7 +90,7 @@ log_type notice
     )
 }
 
-fn permissions(maker: &Maker<'_>) -> String {
+fn permissions(maker: &RenderContext<'_>) -> String {
     let mut text = maker.head(
         "#",
         VERSION,
@@ -113,7 +113,7 @@ fn permissions(maker: &Maker<'_>) -> String {
     text
 }
 
-fn entry(maker: &Maker<'_>, client: &Client, text: &mut String) {
+fn entry(maker: &RenderContext<'_>, client: &RenderedClient, text: &mut String) {
     let name = &client.common_name;
     let _ = writeln!(text, "\nuser {name}");
     for (action, word) in [(Action::Publish, "write"), (Action::Subscribe, "read")] {

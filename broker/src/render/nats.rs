@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use muster_topics::{PAYLOAD_MAX_BYTES, role::Action};
 
-use super::{Client, File, IDS, Maker};
+use super::context::{IDS, RenderContext, RenderedClient, RenderedFile};
 
 const VERSION: &str = "nats-server 2.9.10 (Debian 12)";
 const TESTED: &str = "Tested: muster's tests run it, with a host and a console that exchange commands, outcomes, presence and \
@@ -18,11 +18,11 @@ const ACK_PENDING: u32 = 1_000;
 /// The port for NATS's own protocol, on this machine alone: the server does not do without.
 const OWN_PROTOCOL: &str = "127.0.0.1:4222";
 
-pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
-    vec![File { name: "nats-server.conf", text: configuration(maker) }]
+pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
+    vec![RenderedFile { name: "nats-server.conf", text: configuration(maker) }]
 }
 
-fn configuration(maker: &Maker<'_>) -> String {
+fn configuration(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
         "#",
         VERSION,
@@ -85,7 +85,7 @@ authorization {{
     )
 }
 
-fn user(maker: &Maker<'_>, client: &Client, text: &mut String) {
+fn user(maker: &RenderContext<'_>, client: &RenderedClient, text: &mut String) {
     let subjects = |action| -> Vec<String> {
         maker.filters(client.role, action, &client.id).iter().flat_map(|filter| subjects(filter)).collect()
     };

@@ -8,7 +8,7 @@ use muster_topics::{
     role::{Action, Role},
 };
 
-use super::{Client, File, IDS, Maker};
+use super::context::{IDS, RenderContext, RenderedClient, RenderedFile};
 
 const VERSION: &str = "RabbitMQ 3.10.8 (Debian 12)";
 const TESTED: &str = "Tested: muster's tests run it, with a host and a console that exchange commands, outcomes, presence and \
@@ -17,11 +17,11 @@ const TESTED: &str = "Tested: muster's tests run it, with a host and a console t
 /// What is sent ahead of acknowledgements: RabbitMQ's own 10 would make a console take 10,000 outcomes in 1,000 turns.
 const PREFETCH: u32 = 1_000;
 
-pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
+pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
     vec![
-        File { name: "rabbitmq.conf", text: configuration(maker) },
-        File { name: "enabled_plugins", text: "[rabbitmq_mqtt].\n".to_owned() },
-        File { name: "definitions.json", text: definitions(maker) },
+        RenderedFile { name: "rabbitmq.conf", text: configuration(maker) },
+        RenderedFile { name: "enabled_plugins", text: "[rabbitmq_mqtt].\n".to_owned() },
+        RenderedFile { name: "definitions.json", text: definitions(maker) },
     ]
 }
 
@@ -30,7 +30,7 @@ const NAMED: &str = "Everybody must be named, hosts too (--host). To add one: ma
 const WILDCARDS: &str = "Different: a retained message does not reach a subscription with a wildcard. muster does not count on it: a \
                          console asks, and agents say everything when they connect.";
 
-fn configuration(maker: &Maker<'_>) -> String {
+fn configuration(maker: &RenderContext<'_>) -> String {
     let head = maker.head(
         "#",
         VERSION,
@@ -77,11 +77,11 @@ load_definitions = {folder}/definitions.json
     )
 }
 
-fn definitions(maker: &Maker<'_>) -> String {
+fn definitions(maker: &RenderContext<'_>) -> String {
     let head = maker.head("", VERSION, TESTED, &[NAMED, IDS, WILDCARDS]);
     let head = lines(head.lines().map(|line| quote(line.trim())));
     let everybody = maker.everybody();
-    let all = |item: &dyn Fn(&Client) -> String| lines(everybody.iter().map(item));
+    let all = |item: &dyn Fn(&RenderedClient) -> String| lines(everybody.iter().map(item));
     let users = all(&|client| {
         let name = quote(&client.common_name);
         // An empty hash is no password at all: nobody can sign in with one.
@@ -115,14 +115,14 @@ fn quote(text: &str) -> String {
 }
 
 /// The exchange that all messages go through, and the queues of the own subscriptions.
-fn permission(client: &Client) -> String {
+fn permission(client: &RenderedClient) -> String {
     let queues = format!("mqtt-subscription-{}(-[A-Za-z0-9_-]+)?qos[01]", client.common_name);
     let (queues, both) = (quote(&format!("^{queues}$")), quote(&format!("^(amq\\.topic|{queues})$")));
     let user = quote(&client.common_name);
     format!("{{\"user\": {user}, \"vhost\": \"/\", \"configure\": {queues}, \"write\": {both}, \"read\": {both}}}")
 }
 
-fn topic_permission(maker: &Maker<'_>, client: &Client) -> String {
+fn topic_permission(maker: &RenderContext<'_>, client: &RenderedClient) -> String {
     // RabbitMQ puts the user's name in by itself, which is a host's id.
     let id = if client.role == Role::Host { "{username}" } else { &client.id };
     let of = |action| {

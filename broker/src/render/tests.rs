@@ -1,4 +1,7 @@
-use muster_topics::role::Identity;
+use muster_topics::{
+    role::{Action, Identity, Role, TABLE},
+    topic::Prefix,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -6,8 +9,8 @@ use super::*;
 const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
 const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
-fn fleet() -> Fleet {
-    Fleet {
+fn fleet() -> RenderInputs {
+    RenderInputs {
         prefix: Prefix::default(),
         listen: default_listen(),
         certificates: None,
@@ -18,7 +21,7 @@ fn fleet() -> Fleet {
     }
 }
 
-fn text(kind: Kind, fleet: &Fleet, name: &str) -> String {
+fn text(kind: BrokerKind, fleet: &RenderInputs, name: &str) -> String {
     let files = render(kind, fleet).unwrap();
     files.into_iter().find(|file| file.name == name).unwrap().text
 }
@@ -83,9 +86,9 @@ fn is_used(topic: &str) -> bool {
 proptest! {
     /// What Mosquitto reads in its file is what the table says: to publish always, and to read what is ever published.
     #[test]
-    fn mosquitto_is_given_the_table(common_name in common_names(), publish: bool, topic in topics()) {
+    fn mosquitto_rules_equal_the_table(common_name in common_names(), publish: bool, topic in topics()) {
         let fleet = fleet();
-        let file = text(Kind::Mosquitto, &fleet, "muster.acl");
+        let file = text(BrokerKind::Mosquitto, &fleet, "muster.acl");
         let identity: Identity = common_name.parse().unwrap();
         let action = if publish { Action::Publish } else { Action::Subscribe };
         let given = mosquitto_allows(&file, &common_name, action, &format!("muster/{topic}"));
@@ -109,9 +112,9 @@ proptest! {
 }
 
 #[test]
-fn the_prefix_and_the_names_are_everywhere_and_nothing_else_is() {
-    let fleet = Fleet { prefix: "shops/north".parse().unwrap(), ..fleet() };
-    for kind in Kind::ALL {
+fn prefix_and_names_replace_the_defaults() {
+    let fleet = RenderInputs { prefix: "shops/north".parse().unwrap(), ..fleet() };
+    for kind in BrokerKind::ALL {
         for file in render(kind, &fleet).unwrap() {
             let below = file.text.lines().filter(|line| line.contains("heartbeat"));
             for line in below {
@@ -128,9 +131,9 @@ fn the_prefix_and_the_names_are_everywhere_and_nothing_else_is() {
 
 #[test]
 fn each_file_says_how_it_was_made_and_whether_it_was_tried() {
-    for kind in Kind::ALL {
+    for kind in BrokerKind::ALL {
         for file in render(kind, &fleet()).unwrap().iter().filter(|file| file.name != "enabled_plugins") {
-            let untested = matches!(kind, Kind::Emqx | Kind::HiveMq);
+            let untested = matches!(kind, BrokerKind::Emqx | BrokerKind::HiveMq);
             assert!(file.text.contains("muster broker render"), "{kind:?} {}", file.name);
             assert_eq!(file.text.contains("UNTESTED"), untested, "{kind:?} {}", file.name);
             assert_eq!(file.text.contains("Tested"), !untested, "{kind:?} {}", file.name);
@@ -139,9 +142,9 @@ fn each_file_says_how_it_was_made_and_whether_it_was_tried() {
 }
 
 #[test]
-fn the_command_in_the_head_makes_the_same() {
-    let fleet = Fleet { prefix: "a/b".parse().unwrap(), certificates: Some("/x/y/".into()), ..fleet() };
-    let file = text(Kind::Mosquitto, &fleet, "mosquitto.conf");
+fn command_in_the_header_renders_the_same() {
+    let fleet = RenderInputs { prefix: "a/b".parse().unwrap(), certificates: Some("/x/y/".into()), ..fleet() };
+    let file = text(BrokerKind::Mosquitto, &fleet, "mosquitto.conf");
     assert!(file.contains(&format!(
         "`muster broker render --for mosquitto --prefix a/b --certificates /x/y --host {HOST} --console main --console h \
          --operator anna --observer bridge`"
@@ -150,17 +153,17 @@ fn the_command_in_the_head_makes_the_same() {
 }
 
 #[test]
-fn folders_that_would_be_read_otherwise_are_refused() {
+fn ambiguous_folders_are_refused() {
     for odd in ["", "/a b", "/a\"b", "/a\nlistener 1", "/a#b", "/ä"] {
-        let fleet = Fleet { certificates: Some(odd.into()), ..fleet() };
-        assert_eq!(render(Kind::Nats, &fleet), Err(RenderError::Folder(odd.into())));
+        let fleet = RenderInputs { certificates: Some(odd.into()), ..fleet() };
+        assert_eq!(render(BrokerKind::Nats, &fleet), Err(RenderError::Folder(odd.into())));
     }
 }
 
 #[test]
-fn words_for_brokers() {
-    for kind in Kind::ALL {
+fn broker_names_parse() {
+    for kind in BrokerKind::ALL {
         assert_eq!(kind.as_str().parse(), Ok(kind));
     }
-    assert!("hive".parse::<Kind>().unwrap_err().to_string().contains("hivemq"));
+    assert!("hive".parse::<BrokerKind>().unwrap_err().to_string().contains("hivemq"));
 }

@@ -1,15 +1,15 @@
-//! The thread that writes retained messages to their folder, and the way to it.
+//! The thread that writes retained messages to their folder, and its queue.
 //!
 //! ```text
 //! Retained (the exchange) ── queue, bounded in bytes ──▶ thread ──▶ retained.journal
 //!                         ◀── alarm: call `Retained::tend` ──
 //! ```
 //!
-//! **Invariant: who keeps a message never waits for the disk.** If the queue is full, or the disk is, the message is
-//! kept in memory all the same; it is counted, logged once, and the file stands still. Once the thread has caught up,
-//! or a pause is over, it sounds the alarm, and the whole of the memory is written to a new file, which heals either.
+//! **Invariant: retaining a message never waits for the disk.** If the queue is full, or the disk is, the message is
+//! kept in memory all the same; it is counted, logged once, and the file is not updated. Once the thread has caught up,
+//! or a pause is over, it raises the alarm, and the whole memory is written to a new file, which heals either.
 //!
-//! **Invariant: the file is sound at every moment.** What could not be written whole is cut off again, and nothing is
+//! **Invariant: the file is valid at every moment.** A partial write is truncated, and nothing is
 //! appended behind it; a new file takes the old one's name only when all of it is on the disk.
 
 use std::{
@@ -28,11 +28,11 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    folder::{self, Opened},
-    journal::{HEAD_BYTES, HEADER_BYTES, Record},
-    memory::Memory,
+    folder::{self, OpenJournal},
+    journal::{HEAD_BYTES, HEADER_BYTES, JournalRecord},
+    memory::RetainedMemory,
 };
-use crate::StartError;
+use crate::error::BrokerError;
 
 /// What may wait for the disk. It is a quarter of what may be kept, and a second's worth of a fleet that comes back.
 pub(super) const QUEUE_MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -56,7 +56,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What both sides know.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct JournalState {
     queued_bytes: AtomicUsize,
     /// Set by the sender: records did not fit in the queue, and the file lacks them.
     is_behind: AtomicBool,
@@ -68,21 +68,21 @@ pub(super) struct State {
     errors: AtomicU64,
     missed: AtomicU64,
     rewrites: AtomicU64,
-    /// Sounds when [`super::Retained::tend`] has something to do.
+    /// Sounds when [`super::RetainedStore::tend`] has something to do.
     alarm: Arc<Notify>,
 }
 
-impl State {
+impl JournalState {
     fn lacks_something(&self) -> bool {
         self.is_behind.load(Ordering::Acquire) || self.is_broken.load(Ordering::Acquire)
     }
 }
 
-enum Order {
-    Append(Record),
+enum JournalOrder {
+    Append(JournalRecord),
     /// Everything there is, for a new file.
     Rewrite {
-        all: Vec<Record>,
+        all: Vec<JournalRecord>,
         /// The old file lacks something.
         heals: bool,
     },
@@ -92,34 +92,34 @@ enum Order {
 
 /// The sender's side.
 #[derive(Debug)]
-pub(super) struct Disk {
-    orders: Sender<Order>,
-    state: Arc<State>,
+pub(super) struct JournalHandle {
+    orders: Sender<JournalOrder>,
+    state: Arc<JournalState>,
     thread: JoinHandle<()>,
     queue_max_bytes: usize,
 }
 
-impl Disk {
+impl JournalHandle {
     /// Takes the folder, fills `memory` with what the journal holds, and starts the thread.
     pub(super) fn open(
         folder: &Path,
         queue_max_bytes: usize,
-        memory: &mut Memory,
+        memory: &mut RetainedMemory,
         now_ms: u64,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, BrokerError> {
         let lock = folder::take(folder)?;
-        let mut writer = Writer::open(folder, lock, memory, now_ms)?;
+        let mut writer = JournalThread::open(folder, lock, memory, now_ms)?;
         let state = Arc::clone(&writer.state);
         let (orders, queue) = mpsc::channel();
         let thread =
             thread::Builder::new().name("retained".to_owned()).spawn(move || writer.run(&queue)).map_err(|source| {
-                StartError::Store { folder: folder.to_owned(), trying: "start the thread that writes to", source }
+                BrokerError::Store { folder: folder.to_owned(), trying: "start the thread that writes to", source }
             })?;
         Ok(Self { orders, state, thread, queue_max_bytes })
     }
 
     /// Hands a record to the thread, if there is room for it.
-    pub(super) fn append(&self, record: Record) {
+    pub(super) fn append(&self, record: JournalRecord) {
         let state = &self.state;
         let cost = record.len() + QUEUED_BYTES;
         if state.is_behind.load(Ordering::Acquire) {
@@ -130,15 +130,15 @@ impl Disk {
             tracing::warn!(
                 "retained messages come faster than the disk takes them; they are kept in memory, and written later"
             );
-            self.send(Order::Look);
+            self.send(JournalOrder::Look);
         } else {
             state.queued_bytes.fetch_add(cost, Ordering::AcqRel);
-            self.send(Order::Append(record));
+            self.send(JournalOrder::Append(record));
         }
     }
 
     /// The thread only ends when this side is gone.
-    fn send(&self, order: Order) {
+    fn send(&self, order: JournalOrder) {
         if self.orders.send(order).is_err() {
             self.state.is_broken.store(true, Ordering::Release);
         }
@@ -157,16 +157,16 @@ impl Disk {
     }
 
     /// Has everything written to a new file.
-    pub(super) fn rewrite(&self, all: Vec<Record>) {
+    pub(super) fn rewrite(&self, all: Vec<JournalRecord>) {
         self.state.is_held.store(true, Ordering::Release);
         let heals = self.state.lacks_something();
         // What comes from now on stands behind this in the queue.
         self.state.is_behind.store(false, Ordering::Release);
-        self.send(Order::Rewrite { all, heals });
+        self.send(JournalOrder::Rewrite { all, heals });
     }
 
     /// Writes what waits, and everything if something is missing; returns when it is on the disk.
-    pub(super) fn close(self, all: impl FnOnce() -> Vec<Record>) {
+    pub(super) fn close(self, all: impl FnOnce() -> Vec<JournalRecord>) {
         if self.state.lacks_something() {
             self.rewrite(all());
         }
@@ -180,9 +180,9 @@ impl Disk {
         Arc::clone(&self.state.alarm)
     }
 
-    pub(super) fn figures(&self) -> Figures {
+    pub(super) fn figures(&self) -> JournalFigures {
         let state = &self.state;
-        Figures {
+        JournalFigures {
             file_bytes: state.file_bytes.load(Ordering::Relaxed),
             queued_bytes: state.queued_bytes.load(Ordering::Relaxed) as u64,
             errors: state.errors.load(Ordering::Relaxed),
@@ -195,7 +195,7 @@ impl Disk {
 
 /// What can be said about the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct JournalFigures {
     pub(crate) file_bytes: u64,
     /// What is on its way there.
     pub(crate) queued_bytes: u64,
@@ -210,13 +210,13 @@ pub(crate) struct Figures {
 }
 
 /// The thread's side.
-struct Writer {
+struct JournalThread {
     folder: PathBuf,
     file: File,
     salt: u64,
     /// Records that go to the file next.
     batch: Vec<u8>,
-    state: Arc<State>,
+    state: Arc<JournalState>,
     /// When the oldest record that is only in the kernel is to be on the disk.
     sync_at: Option<Instant>,
     /// When the pause after a failure is over.
@@ -230,10 +230,10 @@ struct Writer {
     _lock: File,
 }
 
-impl Writer {
-    fn open(folder: &Path, lock: File, memory: &mut Memory, now_ms: u64) -> Result<Self, StartError> {
-        let Opened { file, salt, bytes } = folder::open(folder, memory, now_ms)?;
-        let state = Arc::new(State::default());
+impl JournalThread {
+    fn open(folder: &Path, lock: File, memory: &mut RetainedMemory, now_ms: u64) -> Result<Self, BrokerError> {
+        let OpenJournal { file, salt, bytes } = folder::open(folder, memory, now_ms)?;
+        let state = Arc::new(JournalState::default());
         state.file_bytes.store(bytes, Ordering::Release);
         Ok(Self {
             folder: folder.to_owned(),
@@ -251,7 +251,7 @@ impl Writer {
     }
 
     /// Until the other side is gone.
-    fn run(&mut self, queue: &Receiver<Order>) {
+    fn run(&mut self, queue: &Receiver<JournalOrder>) {
         loop {
             let order = match self.next_timer() {
                 None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -297,13 +297,13 @@ impl Writer {
     }
 
     /// Takes an order and what waits behind it.
-    fn take(&mut self, first: Order, queue: &Receiver<Order>) {
+    fn take(&mut self, first: JournalOrder, queue: &Receiver<JournalOrder>) {
         let mut next = Some(first);
         while let Some(order) = next {
             match order {
-                Order::Append(record) => self.add(&record),
-                Order::Rewrite { all, heals } => self.rewrite(&all, heals),
-                Order::Look => {}
+                JournalOrder::Append(record) => self.add(&record),
+                JournalOrder::Rewrite { all, heals } => self.rewrite(&all, heals),
+                JournalOrder::Look => {}
             }
             if self.batch.len() >= BATCH_BYTES {
                 self.write();
@@ -318,7 +318,7 @@ impl Writer {
         }
     }
 
-    fn add(&mut self, record: &Record) {
+    fn add(&mut self, record: &JournalRecord) {
         self.state.queued_bytes.fetch_sub(record.len() + QUEUED_BYTES, Ordering::AcqRel);
         if self.state.is_broken.load(Ordering::Acquire) {
             self.state.missed.fetch_add(1, Ordering::Relaxed);
@@ -373,10 +373,10 @@ impl Writer {
         }
     }
 
-    fn rewrite(&mut self, all: &[Record], heals: bool) {
+    fn rewrite(&mut self, all: &[JournalRecord], heals: bool) {
         self.has_alarmed = false;
         let error = match folder::write_new(&self.folder, all) {
-            Ok(Opened { file, salt, bytes }) => {
+            Ok(OpenJournal { file, salt, bytes }) => {
                 // Whatever waits for the old file is in the new one.
                 self.batch.clear();
                 (self.file, self.salt, self.sync_at) = (file, salt, None);

@@ -1,4 +1,4 @@
-//! The folder of retained messages: who holds it, and which files are in it.
+//! The folder of retained messages: its lock, and its files.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -10,10 +10,10 @@ use std::{
 };
 
 use super::{
-    journal::{self, Found, HEADER_BYTES, Record},
-    memory::Memory,
+    journal::{self, HEADER_BYTES, JournalFile, JournalRecord},
+    memory::RetainedMemory,
 };
-use crate::StartError;
+use crate::error::BrokerError;
 
 const JOURNAL: &str = "retained.journal";
 /// A new journal, until it is whole.
@@ -28,7 +28,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A journal to append to.
-pub(super) struct Opened {
+pub(super) struct OpenJournal {
     pub(super) file: File,
     pub(super) salt: u64,
     /// Its length.
@@ -36,15 +36,15 @@ pub(super) struct Opened {
 }
 
 /// Makes the folder, if there is none, and holds it for as long as the file lives that this gives.
-pub(super) fn take(folder: &Path) -> Result<File, StartError> {
+pub(super) fn take(folder: &Path) -> Result<File, BrokerError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "make", source })?;
-    clear_places(folder).map_err(|source| StartError::Store {
+    made.map_err(|source| BrokerError::Store { folder: folder.to_owned(), trying: "make", source })?;
+    clear_places(folder).map_err(|source| BrokerError::Store {
         folder: folder.to_owned(),
         trying: "set aside what is in",
         source,
     })?;
-    let failed = |source| StartError::Store { folder: folder.to_owned(), trying: "lock", source };
+    let failed = |source| BrokerError::Store { folder: folder.to_owned(), trying: "lock", source };
     let file = options().create(true).truncate(false).write(true).open(folder.join(LOCK)).map_err(failed)?;
     for _ in 1..LOCK_TRIES {
         match file.try_lock() {
@@ -55,7 +55,7 @@ pub(super) fn take(folder: &Path) -> Result<File, StartError> {
     }
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StartError::StoreHeld { folder: folder.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(BrokerError::StoreHeld { folder: folder.to_owned() }),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
@@ -87,17 +87,17 @@ fn options() -> OpenOptions {
 }
 
 /// Reads the journal into `memory`, or makes one.
-pub(super) fn open(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Opened, StartError> {
+pub(super) fn open(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Result<OpenJournal, BrokerError> {
     if let Some(opened) = continue_old(folder, memory, now_ms)? {
         return Ok(opened);
     }
     let new = write_new(folder, &memory.records()).and_then(|new| sync(folder).map(|()| new));
-    new.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "write to", source })
+    new.map_err(|source| BrokerError::Store { folder: folder.to_owned(), trying: "write to", source })
 }
 
 /// Reads the journal that there is into `memory`. None: a new one is to be written.
-fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Option<Opened>, StartError> {
-    let failed = |trying, source| StartError::Store { folder: folder.to_owned(), trying, source };
+fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Result<Option<OpenJournal>, BrokerError> {
+    let failed = |trying, source| BrokerError::Store { folder: folder.to_owned(), trying, source };
     let path = folder.join(JOURNAL);
     let mut file = match options().read(true).write(true).open(&path) {
         Ok(file) => file,
@@ -116,7 +116,7 @@ fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Optio
         );
     }
     match found {
-        Found::Sound { salt, end, torn } => {
+        JournalFile::Sound { salt, end, torn } => {
             if torn > 0 {
                 tracing::warn!(path = %path.display(), bytes = torn, "an unfinished end of the journal was cut off");
             }
@@ -125,13 +125,13 @@ fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Optio
             }
             let cut = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
             cut.map_err(|error| failed("continue the journal in", error))?;
-            Ok(Some(Opened { file, salt, bytes: end }))
+            Ok(Some(OpenJournal { file, salt, bytes: end }))
         }
-        Found::Unfinished => {
+        JournalFile::Unfinished => {
             tracing::warn!(path = %path.display(), "the journal was never begun; it is made anew");
             Ok(None)
         }
-        Found::Damaged { at, lost } => {
+        JournalFile::Damaged { at, lost } => {
             let aside = set_aside(&path).map_err(|error| failed("set a damaged journal aside in", error))?;
             tracing::error!(
                 path = %path.display(),
@@ -143,12 +143,12 @@ fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Optio
             );
             Ok(None)
         }
-        Found::Version(version) => Err(StartError::StoreVersion { path, version }),
+        JournalFile::Version(version) => Err(BrokerError::StoreVersion { path, version }),
     }
 }
 
 /// Writes a journal of these records in place of the one that there is. [`sync`] makes that last.
-pub(super) fn write_new(folder: &Path, all: &[Record]) -> io::Result<Opened> {
+pub(super) fn write_new(folder: &Path, all: &[JournalRecord]) -> io::Result<OpenJournal> {
     let path = folder.join(NEW);
     let written = (|| {
         let file = options().create(true).truncate(true).write(true).open(&path)?;
@@ -165,7 +165,7 @@ pub(super) fn write_new(folder: &Path, all: &[Record]) -> io::Result<Opened> {
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
         fs::rename(&path, folder.join(JOURNAL))?;
-        Ok(Opened { file, salt, bytes: bytes as u64 })
+        Ok(OpenJournal { file, salt, bytes: bytes as u64 })
     })();
     if written.is_err() {
         // It takes room that the old one may need.

@@ -1,21 +1,21 @@
-//! The file of retained messages: how it is written and read. No thread, no policy.
+//! The file format of retained messages. No thread, no policy.
 //!
 //! ```text
 //! header:  "muster-retained\n" | version u32 | salt u64 | checksum u32 of all before
 //! record:  length u32 | kind u32 | checksum u32 of the body | checksum u32 of these three | body
 //! ```
 //!
-//! Integers are little-endian. Kind 1: the body is a message as [`Message::as_bytes`] gives it, which is the topic's
+//! Integers are little-endian. Kind 1: the body is a message as [`BrokerMessage::as_bytes`] gives it, which is the topic's
 //! retained message from now on. Kind 2: the body is a topic that has none any more. Kind 3: the body is the serial number, in
 //! 20 bytes, of the certificate that an identity showed last, and its common name. A change of either layout needs another
-//! [`VERSION`]; an earlier program that meets a kind which it does not know leaves that record out.
+//! [`VERSION`]; an earlier program skips records of an unknown kind.
 //!
-//! The head of a record has a checksum of its own, so that a damaged length is noticed before it is believed, and
-//! reading can go on at the next sound record. The salt, chosen at random for each file, goes into every checksum: a
-//! payload cannot hold something that would pass for a record.
+//! The head of a record has a checksum of its own, so that a damaged length is detected before it is used, and
+//! reading can resume at the next valid record. The salt, chosen at random for each file, goes into every checksum: a
+//! payload cannot imitate a record.
 //!
-//! **Invariant: what was read is what was written.** A torn end is what a crash leaves, and is cut off. Anything else
-//! that does not check is damage, which is reported, and what stands before and behind it is kept.
+//! **Invariant: what is read is what was written.** A torn end is what a crash leaves, and is truncated. Any other
+//! checksum error is damage, which is reported, and the records before and behind it are kept.
 
 use std::{
     fs::File,
@@ -27,7 +27,7 @@ use bytes::Bytes;
 use muster_topics::role::Identity;
 
 use crate::{
-    message::Message,
+    message::BrokerMessage,
     who::{SERIAL_MAX_BYTES, Serial},
 };
 
@@ -47,16 +47,16 @@ const SHOWN: u32 = 3;
 
 /// What goes to the file, or comes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Record {
+pub(super) enum JournalRecord {
     /// A topic's retained message.
-    Kept(Message),
+    Kept(BrokerMessage),
     /// This topic has none any more.
     Cleared(Bytes),
     /// Who came with this certificate, whose messages go when that is revoked.
     Shown(Identity, Serial),
 }
 
-impl Record {
+impl JournalRecord {
     fn kind(&self) -> u32 {
         match self {
             Self::Kept(_) => KEPT,
@@ -84,7 +84,7 @@ impl Record {
 
     fn parse(kind: u32, body: Bytes) -> Option<Self> {
         match kind {
-            KEPT => Message::from_bytes(body).map(Self::Kept),
+            KEPT => BrokerMessage::from_bytes(body).map(Self::Kept),
             CLEARED => std::str::from_utf8(&body).is_ok().then_some(Self::Cleared(body)),
             SHOWN => {
                 let (serial, common_name) = body.split_at_checked(SERIAL_MAX_BYTES)?;
@@ -132,7 +132,7 @@ pub(super) fn header(salt: u64) -> [u8; HEADER_BYTES] {
 
 /// What a file turned out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum JournalFile {
     /// One to go on with: its salt, and how far it is sound.
     Sound {
         salt: u64,
@@ -154,9 +154,9 @@ pub(super) enum Found {
 }
 
 /// Reads a file from its beginning and hands each sound record to `take`.
-pub(super) fn read(file: &File, mut take: impl FnMut(Record)) -> io::Result<Found> {
+pub(super) fn read(file: &File, mut take: impl FnMut(JournalRecord)) -> io::Result<JournalFile> {
     let end = file.metadata()?.len();
-    let mut reader = Reader { file: BufReader::with_capacity(1 << 16, file), end, salt: 0 };
+    let mut reader = JournalReader { file: BufReader::with_capacity(1 << 16, file), end, salt: 0 };
     match reader.header()? {
         Ok(salt) => reader.salt = salt,
         Err(found) => return Ok(found),
@@ -167,7 +167,7 @@ pub(super) fn read(file: &File, mut take: impl FnMut(Record)) -> io::Result<Foun
     reader.seek(at)?;
     loop {
         match reader.record(at)? {
-            Step::Record(record, next) => {
+            JournalItem::Record(record, next) => {
                 if let Some(since) = bad_since.take() {
                     add(since, at);
                 }
@@ -178,8 +178,8 @@ pub(super) fn read(file: &File, mut take: impl FnMut(Record)) -> io::Result<Foun
                 }
                 (at, sound) = (next, next);
             }
-            Step::End => break,
-            Step::Bad => {
+            JournalItem::End => break,
+            JournalItem::Bad => {
                 bad_since.get_or_insert(at);
                 match reader.next_head(at + 1)? {
                     Some(next) => at = next,
@@ -189,28 +189,28 @@ pub(super) fn read(file: &File, mut take: impl FnMut(Record)) -> io::Result<Foun
         }
     }
     Ok(match (damage, bad_since) {
-        (None, _) => Found::Sound { salt: reader.salt, end: sound, torn: end - sound },
-        (Some((at, lost)), None) => Found::Damaged { at, lost },
-        (Some((at, lost)), Some(since)) => Found::Damaged { at, lost: lost + (end - since) },
+        (None, _) => JournalFile::Sound { salt: reader.salt, end: sound, torn: end - sound },
+        (Some((at, lost)), None) => JournalFile::Damaged { at, lost },
+        (Some((at, lost)), Some(since)) => JournalFile::Damaged { at, lost: lost + (end - since) },
     })
 }
 
 /// What stands at one place of the file.
-enum Step {
+enum JournalItem {
     /// A sound record (if this program knows its kind) and where the next begins.
-    Record(Option<Record>, u64),
+    Record(Option<JournalRecord>, u64),
     End,
     Bad,
 }
 
 /// A record's head whose checksum is right.
-struct Head {
+struct JournalRecordHead {
     length: u32,
     kind: u32,
     body: u32,
 }
 
-impl Head {
+impl JournalRecordHead {
     fn parse(salt: u64, bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let [l0, l1, l2, l3, k0, k1, k2, k3, b0, b1, b2, b3, h0, h1, h2, h3] = *bytes;
         let sound = checksum(salt, bytes.get(..HEAD_BYTES - 4)?) == u32::from_le_bytes([h0, h1, h2, h3]);
@@ -222,13 +222,13 @@ impl Head {
     }
 }
 
-struct Reader<'a> {
+struct JournalReader<'a> {
     file: BufReader<&'a File>,
     end: u64,
     salt: u64,
 }
 
-impl Reader<'_> {
+impl JournalReader<'_> {
     fn seek(&mut self, to: u64) -> io::Result<()> {
         let by =
             i64::try_from(to).unwrap_or(i64::MAX) - i64::try_from(self.file.stream_position()?).unwrap_or(i64::MAX);
@@ -237,7 +237,7 @@ impl Reader<'_> {
     }
 
     /// The salt, or what the file is instead of ours.
-    fn header(&mut self) -> io::Result<Result<u64, Found>> {
+    fn header(&mut self) -> io::Result<Result<u64, JournalFile>> {
         let mut start = Vec::with_capacity(HEADER_BYTES);
         (&mut self.file).take(HEADER_BYTES as u64).read_to_end(&mut start)?;
         let number =
@@ -245,40 +245,44 @@ impl Reader<'_> {
         let salt = start.get(20..28).and_then(|eight| eight.try_into().ok()).map(u64::from_le_bytes);
         let (Some(version), Some(salt), Some(_)) = (number(16), salt, number(28)) else {
             let known = start.iter().zip(MAGIC.iter().chain(&VERSION.to_le_bytes())).all(|(is, ours)| is == ours);
-            return Ok(Err(if known { Found::Unfinished } else { Found::Damaged { at: 0, lost: self.end } }));
+            return Ok(Err(if known {
+                JournalFile::Unfinished
+            } else {
+                JournalFile::Damaged { at: 0, lost: self.end }
+            }));
         };
         Ok(if !start.starts_with(MAGIC) {
-            Err(Found::Damaged { at: 0, lost: self.end })
+            Err(JournalFile::Damaged { at: 0, lost: self.end })
         } else if version != VERSION && start.get(..28).map(crc32fast::hash) == number(28) {
             // Another one wrote it, and it is whole.
-            Err(Found::Version(version))
+            Err(JournalFile::Version(version))
         } else if start != header(salt) {
-            Err(Found::Damaged { at: 0, lost: self.end })
+            Err(JournalFile::Damaged { at: 0, lost: self.end })
         } else {
             Ok(salt)
         })
     }
 
     /// The record at the reader's place, which is `at`. If it is bad, the reader is somewhere behind.
-    fn record(&mut self, at: u64) -> io::Result<Step> {
+    fn record(&mut self, at: u64) -> io::Result<JournalItem> {
         let left = self.end.saturating_sub(at);
         if left == 0 {
-            return Ok(Step::End);
+            return Ok(JournalItem::End);
         }
         let mut head = [0; HEAD_BYTES];
         if left < HEAD_BYTES as u64 || !self.read(&mut head)? {
-            return Ok(Step::Bad);
+            return Ok(JournalItem::Bad);
         }
-        let Some(head) = Head::parse(self.salt, &head) else { return Ok(Step::Bad) };
+        let Some(head) = JournalRecordHead::parse(self.salt, &head) else { return Ok(JournalItem::Bad) };
         let length = u64::from(head.length);
         if length > left - HEAD_BYTES as u64 {
-            return Ok(Step::Bad);
+            return Ok(JournalItem::Bad);
         }
         let mut body = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
         if !self.read(&mut body)? || checksum(self.salt, &body) != head.body {
-            return Ok(Step::Bad);
+            return Ok(JournalItem::Bad);
         }
-        Ok(Step::Record(Record::parse(head.kind, body.into()), at + HEAD_BYTES as u64 + length))
+        Ok(JournalItem::Record(JournalRecord::parse(head.kind, body.into()), at + HEAD_BYTES as u64 + length))
     }
 
     /// Where the next head with a right checksum stands, from `from` on. The reader is there then.
@@ -290,7 +294,7 @@ impl Reader<'_> {
         }
         let mut at = from;
         loop {
-            if Head::parse(self.salt, &window).is_some() {
+            if JournalRecordHead::parse(self.salt, &window).is_some() {
                 self.seek(at)?;
                 return Ok(Some(at));
             }

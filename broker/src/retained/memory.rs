@@ -1,4 +1,4 @@
-//! What is kept: the messages, their limits, and their end.
+//! Retained messages in memory: their limits, and their expiry.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,46 +12,46 @@ use muster_topics::{
 };
 
 use super::{
-    Kept,
-    journal::Record,
-    tree::{LEVELS_MAX, Tree},
+    journal::JournalRecord,
+    outcome::RetainOutcome,
+    tree::{LEVELS_MAX, RetainedTree},
 };
 use crate::{
     codec::Publication,
-    limits::Limits,
-    message::{Message, QoS},
+    limits::BrokerLimits,
+    message::{BrokerMessage, QoS},
     who::Serial,
 };
 
 /// What a host may have whatever others have: its presence and a few dozen units, as most have.
-const SURE: Quota = Quota { messages: 32, bytes: 16 * 1024 };
+const SURE: RetainedSize = RetainedSize { messages: 32, bytes: 16 * 1024 };
 
 /// Retained messages, without a disk.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct RetainedMemory {
     prefix: Prefix,
-    tree: Tree,
+    tree: RetainedTree,
     bytes: usize,
     /// What each owner has. Topics where any console may publish have none.
-    shares: HashMap<Option<Identity>, Quota>,
+    shares: HashMap<Option<Identity>, RetainedSize>,
     /// By which certificate those were known last that can retain something.
     shown: HashMap<Identity, Serial>,
     /// When those that expire do so, the first first, and their topics.
     expiries: BTreeSet<(u64, Bytes)>,
     expired: u64,
-    max: Quota,
-    host_max: Quota,
-    console_max: Quota,
+    max: RetainedSize,
+    host_max: RetainedSize,
+    console_max: RetainedSize,
 }
 
 /// Messages, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Quota {
+struct RetainedSize {
     messages: usize,
     bytes: usize,
 }
 
-impl Quota {
+impl RetainedSize {
     fn is_within(self, max: Self) -> bool {
         self.messages <= max.messages && self.bytes <= max.bytes
     }
@@ -66,26 +66,26 @@ impl Quota {
     }
 }
 
-impl From<Option<&Message>> for Quota {
-    fn from(message: Option<&Message>) -> Self {
-        Self { messages: usize::from(message.is_some()), bytes: message.map_or(0, Message::len) }
+impl From<Option<&BrokerMessage>> for RetainedSize {
+    fn from(message: Option<&BrokerMessage>) -> Self {
+        Self { messages: usize::from(message.is_some()), bytes: message.map_or(0, BrokerMessage::len) }
     }
 }
 
 /// What a message did to its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) kept: Kept,
+pub(super) struct RetainEffect {
+    pub(super) kept: RetainOutcome,
     /// Whether what later subscribers get is another than before.
     pub(super) is_new: bool,
 }
 
-impl Memory {
-    pub(super) fn new(prefix: Prefix, limits: &Limits) -> Self {
-        let quota = |messages, bytes| Quota { messages, bytes };
+impl RetainedMemory {
+    pub(super) fn new(prefix: Prefix, limits: &BrokerLimits) -> Self {
+        let quota = |messages, bytes| RetainedSize { messages, bytes };
         Self {
             prefix,
-            tree: Tree::default(),
+            tree: RetainedTree::default(),
             bytes: 0,
             shares: HashMap::new(),
             shown: HashMap::new(),
@@ -98,21 +98,21 @@ impl Memory {
     }
 
     /// Keeps a message, or clears its topic if it is empty. One that does not fit changes nothing.
-    pub(super) fn keep(&mut self, message: &Message) -> Change {
+    pub(super) fn keep(&mut self, message: &BrokerMessage) -> RetainEffect {
         let topic = message.topic();
         if message.payload().is_empty() {
-            return Change { kept: Kept::Cleared, is_new: self.remove(topic).is_some() };
+            return RetainEffect { kept: RetainOutcome::Cleared, is_new: self.remove(topic).is_some() };
         }
-        let (old, new) = (Quota::from(self.tree.get(topic)), Quota::from(Some(message)));
+        let (old, new) = (RetainedSize::from(self.tree.get(topic)), RetainedSize::from(Some(message)));
         let owner = self.owner(topic);
         let share = self.shares.get(&owner).copied().unwrap_or_default();
         if !self.permits(&owner, share.with(new, old), self.used().with(new, old))
             || topic.split('/').nth(LEVELS_MAX).is_some()
         {
-            return Change { kept: Kept::Full, is_new: false };
+            return RetainEffect { kept: RetainOutcome::Full, is_new: false };
         }
         let old = self.insert(message.clone());
-        Change { kept: Kept::Yes, is_new: old.is_none_or(|old| !is_same(&old, message)) }
+        RetainEffect { kept: RetainOutcome::Yes, is_new: old.is_none_or(|old| !is_same(&old, message)) }
     }
 
     /// Whose topic this is: the one who alone may publish there.
@@ -121,16 +121,16 @@ impl Memory {
     }
 
     /// Whether an owner may have `share` if all have `all`.
-    fn permits(&self, owner: &Option<Identity>, share: Quota, all: Quota) -> bool {
+    fn permits(&self, owner: &Option<Identity>, share: RetainedSize, all: RetainedSize) -> bool {
         share.is_within(self.max_of(owner)) && (all.is_within(self.max) || (is_host(owner) && share.is_within(SURE)))
     }
 
-    fn max_of(&self, owner: &Option<Identity>) -> Quota {
+    fn max_of(&self, owner: &Option<Identity>) -> RetainedSize {
         if is_host(owner) { self.host_max } else { self.console_max }
     }
 
-    fn used(&self) -> Quota {
-        Quota { messages: self.tree.len(), bytes: self.bytes }
+    fn used(&self) -> RetainedSize {
+        RetainedSize { messages: self.tree.len(), bytes: self.bytes }
     }
 
     /// Takes note of a certificate. Says whether it is another than before.
@@ -139,7 +139,7 @@ impl Memory {
     }
 
     /// An empty message for each topic of those whose certificate is revoked.
-    pub(super) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+    pub(super) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         let (mut removals, prefix) = (Vec::new(), String::from(self.prefix.clone()));
         for (identity, serial) in &self.shown {
             let owner = Some(identity.clone());
@@ -162,11 +162,13 @@ impl Memory {
 
     /// Takes what was written earlier. Limits do not hold before [`Self::trim`]: what has expired by then, or has been
     /// cleared, made room for others when it was written.
-    pub(super) fn replay(&mut self, record: Record) {
+    pub(super) fn replay(&mut self, record: JournalRecord) {
         match record {
-            Record::Kept(message) => drop(self.insert(message)),
-            Record::Cleared(topic) => drop(std::str::from_utf8(&topic).ok().and_then(|topic| self.remove(topic))),
-            Record::Shown(identity, serial) => drop(self.shown.insert(identity, serial)),
+            JournalRecord::Kept(message) => drop(self.insert(message)),
+            JournalRecord::Cleared(topic) => {
+                drop(std::str::from_utf8(&topic).ok().and_then(|topic| self.remove(topic)));
+            }
+            JournalRecord::Shown(identity, serial) => drop(self.shown.insert(identity, serial)),
         }
     }
 
@@ -174,10 +176,10 @@ impl Memory {
     pub(super) fn trim(&mut self) -> usize {
         let before = self.tree.len();
         // What hosts have for sure is beyond the limit of all: only what is there besides counts.
-        let sure = |owner: &Option<Identity>, share: Quota| {
-            if is_host(owner) { share.at_most(SURE) } else { Quota::default() }
+        let sure = |owner: &Option<Identity>, share: RetainedSize| {
+            if is_host(owner) { share.at_most(SURE) } else { RetainedSize::default() }
         };
-        let none = Quota::default();
+        let none = RetainedSize::default();
         let mut others = self.used();
         for (owner, share) in &self.shares {
             others = others.with(none, sure(owner, *share));
@@ -199,31 +201,31 @@ impl Memory {
         before - self.tree.len()
     }
 
-    fn insert(&mut self, message: Message) -> Option<Message> {
-        let (new, expiry, owner) = (Quota::from(Some(&message)), expiry(&message), self.owner(message.topic()));
+    fn insert(&mut self, message: BrokerMessage) -> Option<BrokerMessage> {
+        let (new, expiry, owner) = (RetainedSize::from(Some(&message)), expiry(&message), self.owner(message.topic()));
         let old = self.tree.insert(message);
         if let Some(old) = &old {
             self.forget(old);
         }
         self.bytes += new.bytes;
         let share = self.shares.entry(owner).or_default();
-        *share = share.with(new, Quota::default());
+        *share = share.with(new, RetainedSize::default());
         self.expiries.extend(expiry);
         old
     }
 
-    fn remove(&mut self, topic: &str) -> Option<Message> {
+    fn remove(&mut self, topic: &str) -> Option<BrokerMessage> {
         let old = self.tree.remove(topic)?;
         self.forget(&old);
         Some(old)
     }
 
     /// Takes a message that is no longer in the tree out of the books.
-    fn forget(&mut self, old: &Message) {
+    fn forget(&mut self, old: &BrokerMessage) {
         self.bytes -= old.len();
         let owner = self.owner(old.topic());
         if let Some(share) = self.shares.get_mut(&owner) {
-            *share = share.with(Quota::default(), Some(old).into());
+            *share = share.with(RetainedSize::default(), Some(old).into());
             if share.messages == 0 {
                 self.shares.remove(&owner);
             }
@@ -244,7 +246,7 @@ impl Memory {
         }
     }
 
-    /// See [`super::Retained::some`].
+    /// See [`super::RetainedStore::some`].
     pub(super) fn some(
         &self,
         filter: &str,
@@ -252,7 +254,7 @@ impl Memory {
         steps: &mut usize,
         max_bytes: usize,
         now_ms: u64,
-    ) -> (Vec<Message>, Option<String>) {
+    ) -> (Vec<BrokerMessage>, Option<String>) {
         let (mut found, mut bytes) = (Vec::new(), 0);
         // Mostly nothing expires, and then no message need be looked into.
         let some_expired = self.expiries.first().is_some_and(|(expires_ms, _)| *expires_ms <= now_ms);
@@ -267,11 +269,11 @@ impl Memory {
     }
 
     /// Everything, as a new journal has it.
-    pub(super) fn records(&self) -> Vec<Record> {
+    pub(super) fn records(&self) -> Vec<JournalRecord> {
         // Who has nothing there is nothing to take away from.
         let shown = self.shown.iter().filter(|(identity, _)| self.shares.contains_key(&Some((*identity).clone())));
-        let shown = shown.map(|(identity, serial)| Record::Shown(identity.clone(), *serial));
-        self.tree.all().into_iter().map(Record::Kept).chain(shown).collect()
+        let shown = shown.map(|(identity, serial)| JournalRecord::Shown(identity.clone(), *serial));
+        self.tree.all().into_iter().map(JournalRecord::Kept).chain(shown).collect()
     }
 
     pub(super) fn size(&self) -> (usize, usize) {
@@ -288,7 +290,7 @@ fn is_host(owner: &Option<Identity>) -> bool {
 }
 
 /// The message that clears a topic, from the broker itself.
-fn removal(topic: &str) -> Message {
+fn removal(topic: &str) -> BrokerMessage {
     let publication = Publication {
         topic,
         payload: &[],
@@ -298,17 +300,17 @@ fn removal(topic: &str) -> Message {
         expiry_s: None,
         alias: None,
     };
-    Message::new(&publication, 0, 0)
+    BrokerMessage::new(&publication, 0, 0)
 }
 
 /// When a message expires, and its topic, which shares the message's bytes.
-fn expiry(message: &Message) -> Option<(u64, Bytes)> {
+fn expiry(message: &BrokerMessage) -> Option<(u64, Bytes)> {
     message.expires_ms().map(|expires_ms| (expires_ms, message.as_bytes().slice_ref(message.topic().as_bytes())))
 }
 
 /// Whether two messages of one topic say the same. Parties publish what is retained again whenever they connect: the
 /// disk need not hear of it.
-fn is_same(old: &Message, new: &Message) -> bool {
+fn is_same(old: &BrokerMessage, new: &BrokerMessage) -> bool {
     (old.payload(), old.properties(), old.qos(), old.expires_ms())
         == (new.payload(), new.properties(), new.qos(), new.expires_ms())
 }

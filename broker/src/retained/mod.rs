@@ -1,25 +1,26 @@
 //! Retained messages: in memory, and on disk across restarts.
 //!
-//! The broker is never the database: every party publishes its retained topics again when it connects. The disk is there
-//! for everybody else, and for the time until they have.
+//! The broker is never the database: every party publishes its retained topics again when it connects. The disk serves
+//! everybody else, and the time until they have.
 //!
 //! Modules, in reading order:
 //!
-//! - `memory`, `tree`: what is kept, its limits and its end; found by filter
-//! - `journal`: the file's layout
-//! - `folder`: the files, and who holds them
-//! - `disk`: the thread that writes, and the way to it
+//! - `memory`, `tree`: the messages, their limits and expiry; look-up by filter
+//! - `journal`: the file format
+//! - `folder`: the files, and their lock
+//! - `disk`: the thread that writes, and its queue
 //!
-//! **Invariant: a topic's retained message is the last that was published with the flag and taken, or none.** What does not
+//! **Invariant: a topic's retained message is the last accepted one with the retain flag, or none.** A message that does not
 //! fit is refused, its publisher is told, and the old value stays.
 //!
 //! **Invariant: nobody fills the store for others.** A topic belongs to the identity that alone may publish there
-//! ([`muster_topics::role::owner`]); what each has is limited, and a host may have a little whatever others have.
+//! ([`muster_topics::role::owner`]); each identity has a quota, and a host has a small minimum in any case.
 
 mod disk;
 mod folder;
 mod journal;
 mod memory;
+mod outcome;
 mod tree;
 
 use std::{path::Path, sync::Arc};
@@ -27,70 +28,63 @@ use std::{path::Path, sync::Arc};
 use muster_topics::{role::Identity, topic::Prefix};
 use tokio::sync::Notify;
 
-pub(crate) use self::disk::Figures;
+pub(crate) use self::disk::JournalFigures;
 use self::{
-    disk::{Disk, QUEUE_MAX_BYTES},
-    journal::Record,
-    memory::Memory,
+    disk::{JournalHandle, QUEUE_MAX_BYTES},
+    journal::JournalRecord,
+    memory::RetainedMemory,
 };
-use crate::{StartError, limits::Limits, message::Message, who::Serial};
-
-/// What became of a message that was to be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Yes,
-    /// It was empty: the topic has no retained message any more.
-    Cleared,
-    /// A limit is reached.
-    Full,
-}
+use crate::{error::BrokerError, limits::BrokerLimits, message::BrokerMessage, who::Serial};
 
 /// The retained messages.
 #[derive(Debug)]
-pub(crate) struct Retained {
-    memory: Memory,
+pub(crate) struct RetainedStore {
+    memory: RetainedMemory,
     /// None: they end with the process.
-    disk: Option<Disk>,
+    disk: Option<JournalHandle>,
     /// Of a disk that there is not, too: so that it can be waited for.
     alarm: Arc<Notify>,
 }
 
-impl Retained {
+impl RetainedStore {
     /// Reads what there is in `folder`, and holds the folder until [`Self::close`]. Without one, nothing outlives the
     /// process. Blocks, as far as the disk does.
     pub(crate) fn open(
         folder: Option<&Path>,
         prefix: Prefix,
-        limits: &Limits,
+        limits: &BrokerLimits,
         now_ms: u64,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, BrokerError> {
         Self::with_queue(folder, prefix, limits, now_ms, QUEUE_MAX_BYTES)
     }
 
     fn with_queue(
         folder: Option<&Path>,
         prefix: Prefix,
-        limits: &Limits,
+        limits: &BrokerLimits,
         now_ms: u64,
         queue_max_bytes: usize,
-    ) -> Result<Self, StartError> {
-        let mut memory = Memory::new(prefix, limits);
-        let disk = folder.map(|folder| Disk::open(folder, queue_max_bytes, &mut memory, now_ms)).transpose()?;
-        let alarm = disk.as_ref().map(Disk::alarm).unwrap_or_default();
+    ) -> Result<Self, BrokerError> {
+        let mut memory = RetainedMemory::new(prefix, limits);
+        let disk =
+            folder.map(|folder| JournalHandle::open(folder, queue_max_bytes, &mut memory, now_ms)).transpose()?;
+        let alarm = disk.as_ref().map(JournalHandle::alarm).unwrap_or_default();
         Ok(Self { memory, disk, alarm })
     }
 
     /// Keeps a message whose retain flag is set, or clears its topic if it is empty. Never waits for the disk.
-    pub(crate) fn keep(&mut self, message: &Message, now_ms: u64) -> Kept {
+    pub(crate) fn keep(&mut self, message: &BrokerMessage, now_ms: u64) -> RetainOutcome {
         self.memory.sweep(now_ms);
         let change = self.memory.keep(message);
         if let Some(disk) = &self.disk
             && change.is_new
         {
             disk.append(match change.kept {
-                Kept::Yes => Record::Kept(message.clone()),
+                RetainOutcome::Yes => JournalRecord::Kept(message.clone()),
                 // What is refused changes nothing.
-                Kept::Cleared | Kept::Full => Record::Cleared(message.as_bytes().slice_ref(message.topic().as_bytes())),
+                RetainOutcome::Cleared | RetainOutcome::Full => {
+                    JournalRecord::Cleared(message.as_bytes().slice_ref(message.topic().as_bytes()))
+                }
             });
             self.compact();
         }
@@ -107,7 +101,7 @@ impl Retained {
         steps: &mut usize,
         max_bytes: usize,
         now_ms: u64,
-    ) -> (Vec<Message>, Option<String>) {
+    ) -> (Vec<BrokerMessage>, Option<String>) {
         self.memory.some(filter, after, steps, max_bytes, now_ms)
     }
 
@@ -117,12 +111,12 @@ impl Retained {
             && self.memory.shown(identity.clone(), serial)
             && let Some(disk) = &self.disk
         {
-            disk.append(Record::Shown(identity.clone(), serial));
+            disk.append(JournalRecord::Shown(identity.clone(), serial));
         }
     }
 
     /// An empty message for each topic of the identities whose certificate, the last that they showed, is revoked.
-    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         self.memory.removals(is_revoked)
     }
 
@@ -142,8 +136,8 @@ impl Retained {
     }
 
     /// About the file, if there is one.
-    pub(crate) fn figures(&self) -> Option<Figures> {
-        self.disk.as_ref().map(Disk::figures)
+    pub(crate) fn figures(&self) -> Option<JournalFigures> {
+        self.disk.as_ref().map(JournalHandle::figures)
     }
 
     /// Sounds when [`Self::tend`] has something to do.
@@ -181,3 +175,5 @@ impl Retained {
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use outcome::RetainOutcome;

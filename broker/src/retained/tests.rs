@@ -1,4 +1,4 @@
-//! The whole: memory, file and thread.
+//! Tests of memory, file and thread together.
 
 use std::{
     collections::BTreeMap,
@@ -17,21 +17,21 @@ use crate::message::publication;
 /// Nothing here takes a second. A test that would wait longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn message(topic: &str, payload: &str) -> Message {
-    Message::plain(topic, payload, true)
+fn message(topic: &str, payload: &str) -> BrokerMessage {
+    BrokerMessage::plain(topic, payload, true)
 }
 
-fn expiring(topic: &str, payload: &str, expiry_s: u32, now_ms: u64) -> Message {
+fn expiring(topic: &str, payload: &str, expiry_s: u32, now_ms: u64) -> BrokerMessage {
     let publication = crate::codec::Publication { expiry_s: Some(expiry_s), ..publication(topic, payload.as_bytes()) };
-    Message::new(&publication, 0, now_ms)
+    BrokerMessage::new(&publication, 0, now_ms)
 }
 
-fn limits(retained_max: usize, retained_max_bytes: usize) -> Limits {
-    Limits { retained_max, retained_max_bytes, ..Limits::default() }
+fn limits(retained_max: usize, retained_max_bytes: usize) -> BrokerLimits {
+    BrokerLimits { retained_max, retained_max_bytes, ..BrokerLimits::default() }
 }
 
-fn open(folder: &TempDir) -> Retained {
-    Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0).unwrap()
+fn open(folder: &TempDir) -> RetainedStore {
+    RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 0).unwrap()
 }
 
 fn folder() -> TempDir {
@@ -43,7 +43,7 @@ fn journal_of(folder: &TempDir) -> PathBuf {
 }
 
 /// Everything that matches.
-fn all(retained: &Retained, filter: &str, now_ms: u64) -> Vec<Message> {
+fn all(retained: &RetainedStore, filter: &str, now_ms: u64) -> Vec<BrokerMessage> {
     let mut steps = usize::MAX;
     let (found, after) = retained.some(filter, None, &mut steps, usize::MAX, now_ms);
     assert_eq!(after, None);
@@ -51,7 +51,7 @@ fn all(retained: &Retained, filter: &str, now_ms: u64) -> Vec<Message> {
 }
 
 /// Topics and payloads that match, sorted.
-fn found(retained: &Retained, filter: &str, now_ms: u64) -> Vec<(String, String)> {
+fn found(retained: &RetainedStore, filter: &str, now_ms: u64) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let found = all(retained, filter, now_ms);
     let mut found: Vec<_> = found.iter().map(|message| (message.topic().to_owned(), text(message.payload()))).collect();
@@ -60,7 +60,7 @@ fn found(retained: &Retained, filter: &str, now_ms: u64) -> Vec<(String, String)
 }
 
 #[track_caller]
-fn check(retained: &Retained, filter: &str, expected: &[(&str, &str)]) {
+fn check(retained: &RetainedStore, filter: &str, expected: &[(&str, &str)]) {
     let found = found(retained, filter, 0);
     let found: Vec<_> = found.iter().map(|(topic, payload)| (topic.as_str(), payload.as_str())).collect();
     assert_eq!(found, expected, "{filter}");
@@ -68,7 +68,7 @@ fn check(retained: &Retained, filter: &str, expected: &[(&str, &str)]) {
 
 /// Does what the exchange does, until `is_so`.
 #[track_caller]
-fn until(what: &str, retained: &mut Retained, is_so: impl Fn(&Figures) -> bool) {
+fn until(what: &str, retained: &mut RetainedStore, is_so: impl Fn(&JournalFigures) -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let since = Instant::now();
     while !is_so(&retained.figures().unwrap()) {
@@ -81,32 +81,32 @@ fn until(what: &str, retained: &mut Retained, is_so: impl Fn(&Figures) -> bool) 
 }
 
 #[test]
-fn the_last_one_counts_and_an_empty_one_clears() {
-    let mut retained = Retained::open(None, Prefix::default(), &limits(100, 10_000), 0).unwrap();
-    assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
-    assert_eq!(retained.keep(&message("muster/a", "2"), 0), Kept::Yes);
+fn last_message_is_retained_and_empty_one_clears() {
+    let mut retained = RetainedStore::open(None, Prefix::default(), &limits(100, 10_000), 0).unwrap();
+    assert_eq!(retained.keep(&message("muster/a", "1"), 0), RetainOutcome::Yes);
+    assert_eq!(retained.keep(&message("muster/a", "2"), 0), RetainOutcome::Yes);
     check(&retained, "muster/a", &[("muster/a", "2")]);
-    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
-    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), RetainOutcome::Cleared);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), RetainOutcome::Cleared);
     check(&retained, "muster/#", &[]);
     assert_eq!(retained.size(), (0, 0));
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn message_without_room_is_refused() {
     let length = message("muster/a", "1").len();
     let folder = folder();
     let limits = limits(2, 2 * length + 10);
-    let mut retained = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
-    assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
-    assert_eq!(retained.keep(&message("muster/b", "1"), 0), Kept::Yes);
-    assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Full);
-    assert_eq!(retained.keep(&message("muster/b", &"2".repeat(40)), 0), Kept::Full);
+    let mut retained = RetainedStore::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
+    assert_eq!(retained.keep(&message("muster/a", "1"), 0), RetainOutcome::Yes);
+    assert_eq!(retained.keep(&message("muster/b", "1"), 0), RetainOutcome::Yes);
+    assert_eq!(retained.keep(&message("muster/c", "1"), 0), RetainOutcome::Full);
+    assert_eq!(retained.keep(&message("muster/b", &"2".repeat(40)), 0), RetainOutcome::Full);
     check(&retained, "muster/#", &[("muster/a", "1"), ("muster/b", "1")]);
-    assert_eq!(retained.keep(&message("muster/b", "2"), 0), Kept::Yes);
-    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
-    assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Yes);
-    assert_eq!(retained.keep(&message(&"/".repeat(2000), "1"), 0), Kept::Full);
+    assert_eq!(retained.keep(&message("muster/b", "2"), 0), RetainOutcome::Yes);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), RetainOutcome::Cleared);
+    assert_eq!(retained.keep(&message("muster/c", "1"), 0), RetainOutcome::Yes);
+    assert_eq!(retained.keep(&message(&"/".repeat(2000), "1"), 0), RetainOutcome::Full);
     retained.close();
     check(&open(&folder), "muster/#", &[("muster/b", "2"), ("muster/c", "1")]);
 }
@@ -114,55 +114,56 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
 const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
-fn of_host(host: &str, below: &str, payload: &str) -> Message {
+fn of_host(host: &str, below: &str, payload: &str) -> BrokerMessage {
     message(&format!("muster/h/{host}/{below}"), payload)
 }
 
 #[test]
-fn one_owner_has_its_share_and_no_more() {
-    let limits = Limits {
+fn owner_is_limited_to_its_share() {
+    let limits = BrokerLimits {
         retained_max: 50,
         retained_host_max: 40,
         retained_host_max_bytes: 20_000,
         retained_console_max: 3,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let folder = folder();
-    let mut retained = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
+    let mut retained = RetainedStore::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
     let unit = |index: usize| format!("unit/default/u{index}");
     for index in 0..40 {
-        assert_eq!(retained.keep(&of_host(HOST, &unit(index), "x"), 0), Kept::Yes, "{index}");
+        assert_eq!(retained.keep(&of_host(HOST, &unit(index), "x"), 0), RetainOutcome::Yes, "{index}");
     }
-    assert_eq!(retained.keep(&of_host(HOST, "presence", "x"), 0), Kept::Full);
-    assert_eq!(retained.keep(&of_host(HOST, &unit(3), &"x".repeat(20_000)), 0), Kept::Full, "too many bytes");
+    assert_eq!(retained.keep(&of_host(HOST, "presence", "x"), 0), RetainOutcome::Full);
+    assert_eq!(retained.keep(&of_host(HOST, &unit(3), &"x".repeat(20_000)), 0), RetainOutcome::Full, "too many bytes");
     // What consoles say of a host is not its own.
-    for (below, expected) in [("desired", Kept::Yes), ("ack", Kept::Yes), ("cmd", Kept::Yes)] {
+    for (below, expected) in [("desired", RetainOutcome::Yes), ("ack", RetainOutcome::Yes), ("cmd", RetainOutcome::Yes)]
+    {
         assert_eq!(retained.keep(&of_host(HOST, below, "x"), 0), expected);
     }
-    assert_eq!(retained.keep(&of_host(OTHER, "desired", "x"), 0), Kept::Full, "of consoles");
+    assert_eq!(retained.keep(&of_host(OTHER, "desired", "x"), 0), RetainOutcome::Full, "of consoles");
     // All together have as much as they may before another host is done, and it has its sure share all the same.
     for index in 0..32 {
-        assert_eq!(retained.keep(&of_host(OTHER, &unit(index), "x"), 0), Kept::Yes, "{index}");
+        assert_eq!(retained.keep(&of_host(OTHER, &unit(index), "x"), 0), RetainOutcome::Yes, "{index}");
     }
-    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), Kept::Full);
-    assert_eq!(retained.keep(&message("muster/console/main/presence", "x"), 0), Kept::Full);
+    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), RetainOutcome::Full);
+    assert_eq!(retained.keep(&message("muster/console/main/presence", "x"), 0), RetainOutcome::Full);
     let length = of_host(HOST, &unit(10), "x").len();
     assert!((39 * length..=40 * length).contains(&retained.most()), "{}", retained.most());
     // A place that is given back can be had.
-    assert_eq!(retained.keep(&of_host(OTHER, &unit(0), ""), 0), Kept::Cleared);
-    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&of_host(OTHER, &unit(0), ""), 0), RetainOutcome::Cleared);
+    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), RetainOutcome::Yes);
     retained.close();
-    let again = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
+    let again = RetainedStore::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
     assert_eq!(again.size().0, retained.size().0);
     drop(again);
     // Lower limits hold for what was kept under others.
-    let fewer = Limits { retained_host_max: 10, ..limits };
-    let fewer = Retained::open(Some(folder.path()), Prefix::default(), &fewer, 0).unwrap();
+    let fewer = BrokerLimits { retained_host_max: 10, ..limits };
+    let fewer = RetainedStore::open(Some(folder.path()), Prefix::default(), &fewer, 0).unwrap();
     assert_eq!((all(&fewer, &format!("muster/h/{HOST}/unit/#"), 0).len(), fewer.size().0), (10, 10 + 10 + 3));
 }
 
 #[test]
-fn what_a_revoked_certificate_has_kept_can_be_taken_away_also_after_a_restart() {
+fn retained_messages_of_revoked_identity_are_cleared() {
     let serial = |number: u8| Serial::new(&[number]).unwrap();
     let (host, other): (Identity, Identity) = (HOST.parse().unwrap(), OTHER.parse().unwrap());
     let folder = folder();
@@ -181,7 +182,7 @@ fn what_a_revoked_certificate_has_kept_can_be_taken_away_also_after_a_restart() 
         assert!(retained.removals(|_, found| *found == serial(2)).is_empty(), "nobody's any more");
         let mut removals = retained.removals(|_, found| *found == serial(1));
         removals.sort_by(|a, b| a.topic().cmp(b.topic()));
-        let topics: Vec<_> = removals.iter().map(Message::topic).collect();
+        let topics: Vec<_> = removals.iter().map(BrokerMessage::topic).collect();
         assert_eq!(topics, ["alert/b", "presence", "unit/default/a"].map(|below| format!("muster/h/{HOST}/{below}")));
         assert!(removals.iter().all(|message| message.payload().is_empty() && message.retain()));
         if round == 1 {
@@ -189,7 +190,7 @@ fn what_a_revoked_certificate_has_kept_can_be_taken_away_also_after_a_restart() 
             retained.disk.as_ref().unwrap().rewrite(retained.memory.records());
         }
         if round == 2 {
-            removals.iter().for_each(|message| assert_eq!(retained.keep(message, 0), Kept::Cleared));
+            removals.iter().for_each(|message| assert_eq!(retained.keep(message, 0), RetainOutcome::Cleared));
         }
         retained.close();
         retained = open(&folder);
@@ -200,7 +201,7 @@ fn what_a_revoked_certificate_has_kept_can_be_taken_away_also_after_a_restart() 
 }
 
 #[test]
-fn what_has_expired_is_not_found_and_then_not_there() {
+fn expired_message_is_not_found_and_removed() {
     let folder = folder();
     let mut retained = open(&folder);
     retained.keep(&expiring("muster/a", "1", 2, 1000), 1000);
@@ -217,27 +218,28 @@ fn what_has_expired_is_not_found_and_then_not_there() {
     assert_eq!((retained.size().0, retained.expired()), (2, 2));
     retained.close();
 
-    let mut again = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 2000).unwrap();
+    let mut again =
+        RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 2000).unwrap();
     assert_eq!(found(&again, "muster/#", 2000).len(), 4, "the clock went back");
     again.close();
-    let again = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 10_000).unwrap();
+    let again = RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 10_000).unwrap();
     assert_eq!(found(&again, "#", 0), [("muster/c".into(), "2".into()), ("muster/d".into(), "1".into())]);
-    assert_eq!(again.size().1, all(&again, "#", 0).iter().map(Message::len).sum::<usize>());
+    assert_eq!(again.size().1, all(&again, "#", 0).iter().map(BrokerMessage::len).sum::<usize>());
 }
 
 #[test]
-fn an_expired_one_does_not_uncover_the_one_before() {
+fn expired_message_does_not_reveal_earlier_one() {
     let folder = folder();
     let mut retained = open(&folder);
     retained.keep(&message("muster/a", "old"), 0);
     retained.keep(&expiring("muster/a", "new", 1, 0), 0);
     retained.close();
-    let retained = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 5000).unwrap();
+    let retained = RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 5000).unwrap();
     assert_eq!(all(&retained, "#", 0), []);
 }
 
 #[test]
-fn a_message_comes_back_with_all_it_had() {
+fn message_survives_restart_with_its_properties() {
     let folder = folder();
     let properties = [0x01, 0x01];
     let whole = crate::codec::Publication {
@@ -246,7 +248,7 @@ fn a_message_comes_back_with_all_it_had() {
         expiry_s: Some(7),
         ..publication("muster/é", b"\0\xff")
     };
-    let whole = Message::new(&whole, 3, 1);
+    let whole = BrokerMessage::new(&whole, 3, 1);
     let mut retained = open(&folder);
     retained.keep(&whole, 0);
     retained.close();
@@ -254,10 +256,10 @@ fn a_message_comes_back_with_all_it_had() {
 }
 
 #[test]
-fn a_folder_has_one_broker() {
+fn second_broker_on_a_folder_is_refused() {
     let folder = folder();
     let mut first = open(&folder);
-    let second = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0);
+    let second = RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 0);
     assert!(second.unwrap_err().to_string().contains("another broker uses the folder"));
     first.close();
     drop(open(&folder));
@@ -266,13 +268,13 @@ fn a_folder_has_one_broker() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_is_said() {
+fn unusable_folder_is_reported() {
     let folder = folder();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     for path in [&file, &file.join("below")] {
-        let error = Retained::open(Some(path), Prefix::default(), &Limits::default(), 0).unwrap_err();
-        assert!(matches!(&error, StartError::Store { folder, .. } if folder == path), "{error}");
+        let error = RetainedStore::open(Some(path), Prefix::default(), &BrokerLimits::default(), 0).unwrap_err();
+        assert!(matches!(&error, BrokerError::Store { folder, .. } if folder == path), "{error}");
     }
 }
 
@@ -292,7 +294,7 @@ fn folders_in_the_place_of_its_files_are_set_aside() {
 }
 
 #[test]
-fn a_journal_of_the_future_is_left_alone() {
+fn journal_of_newer_version_is_left_alone() {
     let folder = folder();
     open(&folder).close();
     let mut bytes = fs::read(journal_of(&folder)).unwrap();
@@ -300,17 +302,17 @@ fn a_journal_of_the_future_is_left_alone() {
     let checksum = crc32fast::hash(&bytes[..28]);
     bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
     fs::write(journal_of(&folder), &bytes).unwrap();
-    let error = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0).unwrap_err();
-    assert!(matches!(error, StartError::StoreVersion { version: 9, .. }), "{error}");
+    let error = RetainedStore::open(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 0).unwrap_err();
+    assert!(matches!(error, BrokerError::StoreVersion { version: 9, .. }), "{error}");
     assert_eq!(fs::read(journal_of(&folder)).unwrap(), bytes);
 }
 
 #[test]
-fn others_may_not_read_it() {
+fn journal_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let parent = folder();
     let inside = parent.path().join("a/b");
-    let mut retained = Retained::open(Some(&inside), Prefix::default(), &Limits::default(), 0).unwrap();
+    let mut retained = RetainedStore::open(Some(&inside), Prefix::default(), &BrokerLimits::default(), 0).unwrap();
     retained.close();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(inside.clone()), 0o700);
@@ -320,7 +322,7 @@ fn others_may_not_read_it() {
 /// After a crash the file ends anywhere. It is opened at every length: what was written whole is there, and what is
 /// written next stays.
 #[test]
-fn killed_at_any_byte() {
+fn journal_survives_a_kill_at_any_byte() {
     let sample = folder();
     let mut retained = open(&sample);
     // What the map looks like after each change, by the length of the file then.
@@ -357,7 +359,7 @@ fn killed_at_any_byte() {
 }
 
 #[test]
-fn a_damaged_journal_is_set_aside_and_what_can_be_read_is_kept() {
+fn damaged_journal_is_set_aside_and_readable_records_kept() {
     let folder = folder();
     for round in 1..=2 {
         let mut retained = open(&folder);
@@ -383,14 +385,14 @@ fn a_damaged_journal_is_set_aside_and_what_can_be_read_is_kept() {
 }
 
 #[test]
-fn lower_limits_hold_for_what_comes_from_the_disk() {
+fn lower_limits_apply_on_load() {
     let folder = folder();
     let mut retained = open(&folder);
     for index in 0..10 {
         retained.keep(&message(&format!("t/{index}"), "x"), 0);
     }
     retained.close();
-    let mut fewer = Retained::open(Some(folder.path()), Prefix::default(), &limits(4, 10_000), 0).unwrap();
+    let mut fewer = RetainedStore::open(Some(folder.path()), Prefix::default(), &limits(4, 10_000), 0).unwrap();
     assert_eq!(fewer.size().0, 4);
     fewer.close();
     // What was dropped does not come back.
@@ -398,7 +400,7 @@ fn lower_limits_hold_for_what_comes_from_the_disk() {
 }
 
 #[test]
-fn the_dead_are_cleared_away() {
+fn cleared_messages_are_compacted() {
     let folder = folder();
     let mut retained = open(&folder);
     let big = "x".repeat(100_000);
@@ -421,7 +423,7 @@ fn the_dead_are_cleared_away() {
 }
 
 #[test]
-fn what_is_said_again_is_not_written_again() {
+fn unchanged_message_is_not_written_again() {
     let folder = folder();
     let mut retained = open(&folder);
     for _ in 0..1000 {
@@ -432,10 +434,11 @@ fn what_is_said_again_is_not_written_again() {
 }
 
 #[test]
-fn a_full_queue_loses_nothing_in_the_end() {
+fn full_queue_loses_nothing() {
     let folder = folder();
     // Nothing fits: each message is one that the disk did not take in time.
-    let mut retained = Retained::with_queue(Some(folder.path()), Prefix::default(), &Limits::default(), 0, 0).unwrap();
+    let mut retained =
+        RetainedStore::with_queue(Some(folder.path()), Prefix::default(), &BrokerLimits::default(), 0, 0).unwrap();
     retained.keep(&message("a", "1"), 0);
     retained.keep(&message("b", "1"), 0);
     assert_eq!(retained.figures().map(|figures| (figures.is_whole, figures.missed)), Some((false, 2)));
@@ -454,9 +457,9 @@ fn a_full_queue_loses_nothing_in_the_end() {
 const SMALL_DISK: &str = "MUSTER_TEST_SMALL_DISK";
 
 #[test]
-fn a_full_disk_is_waited_out() {
+fn full_disk_is_retried() {
     let folder = folder();
-    let script = r#"mount -t tmpfs -o size=256k muster-test "$1" && exec "$2" --ignored --exact retained::tests::on_a_small_disk"#;
+    let script = r#"mount -t tmpfs -o size=256k muster-test "$1" && exec "$2" --ignored --exact retained::tests::small_disk_fills_and_recovers"#;
     let mut inside = Command::new("unshare");
     inside.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);
     inside.arg(folder.path()).arg(std::env::current_exe().unwrap()).env(SMALL_DISK, folder.path());
@@ -472,11 +475,11 @@ fn a_full_disk_is_waited_out() {
 
 #[test]
 #[ignore = "the test above runs it on a disk of its own"]
-fn on_a_small_disk() {
+fn small_disk_fills_and_recovers() {
     let Some(folder) = std::env::var_os(SMALL_DISK).map(PathBuf::from) else { return };
     let ballast = folder.join("ballast");
     fs::write(&ballast, vec![0; 200_000]).unwrap();
-    let mut retained = Retained::open(Some(&folder), Prefix::default(), &Limits::default(), 0).unwrap();
+    let mut retained = RetainedStore::open(Some(&folder), Prefix::default(), &BrokerLimits::default(), 0).unwrap();
     retained.keep(&message("first", "1"), 0);
     until("the first one", &mut retained, |figures| figures.file_bytes > 32);
     let topics: Vec<_> = (0..10).map(|index| format!("t/{index}")).collect();
@@ -496,11 +499,14 @@ fn on_a_small_disk() {
     fs::remove_file(&ballast).unwrap();
     until("room", &mut retained, |figures| figures.is_whole);
     retained.close();
-    assert_eq!(Retained::open(Some(&folder), Prefix::default(), &Limits::default(), 0).unwrap().size().0, 11);
+    assert_eq!(
+        RetainedStore::open(Some(&folder), Prefix::default(), &BrokerLimits::default(), 0).unwrap().size().0,
+        11
+    );
 }
 
 #[test]
-fn a_hundred_thousand() {
+fn hundred_thousand_messages_are_loaded() {
     const HOSTS: usize = 10_000;
     let folder = folder();
     let mut retained = open(&folder);
@@ -508,7 +514,7 @@ fn a_hundred_thousand() {
     for index in 0..HOSTS {
         let host = host(index);
         for below in ["presence", "desired", "alert/one", "alert/two"] {
-            assert_eq!(retained.keep(&message(&format!("muster/h/{host}/{below}"), "payload"), 0), Kept::Yes);
+            assert_eq!(retained.keep(&message(&format!("muster/h/{host}/{below}"), "payload"), 0), RetainOutcome::Yes);
         }
         for unit in 0..6 {
             retained.keep(&message(&format!("muster/h/{host}/unit/default/u{unit}"), "payload"), 0);
@@ -552,8 +558,8 @@ proptest! {
     ) {
         let folder = folder();
         let limits = limits(5, 400);
-        let open = |now_ms| Retained::with_queue(Some(folder.path()), Prefix::default(), &limits, now_ms, queue_max_bytes).unwrap();
-        let (mut retained, mut map, mut now_ms) = (open(0), BTreeMap::<String, Message>::new(), 0);
+        let open = |now_ms| RetainedStore::with_queue(Some(folder.path()), Prefix::default(), &limits, now_ms, queue_max_bytes).unwrap();
+        let (mut retained, mut map, mut now_ms) = (open(0), BTreeMap::<String, BrokerMessage>::new(), 0);
         for (topic, payload, what) in steps {
             now_ms += 500;
             if what == 0 {
@@ -563,19 +569,19 @@ proptest! {
             let message = if what == 1 { expiring(&topic, &payload, 2, now_ms) } else { message(&topic, &payload) };
             map.retain(|_, message| !message.is_expired(now_ms));
             let others = || map.iter().filter(|(other, _)| **other != topic).map(|(_, message)| message);
-            let (count, bytes) = (others().count(), others().map(Message::len).sum::<usize>());
+            let (count, bytes) = (others().count(), others().map(BrokerMessage::len).sum::<usize>());
             let expected = match () {
-                () if payload.is_empty() => Kept::Cleared,
-                () if count >= 5 || bytes + message.len() > 400 => Kept::Full,
-                () => Kept::Yes,
+                () if payload.is_empty() => RetainOutcome::Cleared,
+                () if count >= 5 || bytes + message.len() > 400 => RetainOutcome::Full,
+                () => RetainOutcome::Yes,
             };
             prop_assert_eq!(retained.keep(&message, now_ms), expected);
             match expected {
-                Kept::Yes => drop(map.insert(topic, message)),
-                Kept::Cleared => drop(map.remove(&topic)),
-                Kept::Full => (),
+                RetainOutcome::Yes => drop(map.insert(topic, message)),
+                RetainOutcome::Cleared => drop(map.remove(&topic)),
+                RetainOutcome::Full => (),
             }
-            prop_assert_eq!(retained.size(), (map.len(), map.values().map(Message::len).sum::<usize>()));
+            prop_assert_eq!(retained.size(), (map.len(), map.values().map(BrokerMessage::len).sum::<usize>()));
         }
         retained.close();
         let retained = open(now_ms);

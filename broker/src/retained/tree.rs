@@ -1,18 +1,18 @@
-//! Retained messages by topic, one level below the other.
+//! Retained messages in a tree by topic level.
 //!
-//! A tree rather than a sorted list, so that `+` in the middle of a filter costs what it finds: `h/+/presence` looks at
-//! each host once and not at the hundreds of units and alerts that stand beside its presence. Branches that hold
-//! nothing are taken away at once, and their place is given back.
+//! A tree rather than a sorted list, so that `+` in the middle of a filter costs only its matches: `h/+/presence` visits
+//! each host once and not the hundreds of units and alerts beside its presence. Empty
+//! branches are removed and freed at once.
 //!
-//! **Invariant: what stands in the tree has an order**, so that a walk can stop anywhere and go on later from there,
-//! whatever has changed meanwhile: what was there all the time is met once.
+//! **Invariant: the tree is ordered**, so that a walk can stop anywhere and resume later,
+//! whatever has changed meanwhile: a message that was there all the time is visited once.
 
 use std::{
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
 };
 
-use crate::message::Message;
+use crate::message::BrokerMessage;
 
 /// Levels of a topic. Walks go as deep as a topic does, and none may reach the end of the stack; the limit for what
 /// clients publish is far below.
@@ -23,23 +23,23 @@ const FEW: usize = 32;
 
 /// Messages by topic.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    root: Node,
+pub(super) struct RetainedTree {
+    root: RetainedNode,
     len: usize,
 }
 
 /// What begins with the same levels. Most nodes are leaves, so what only branches have stands apart.
 #[derive(Debug, Default)]
-struct Node {
-    message: Option<Message>,
+struct RetainedNode {
+    message: Option<BrokerMessage>,
     children: Option<Box<Children>>,
 }
 
 /// Branches by level, in order. They are in `few` or in `many`.
 #[derive(Debug, Default)]
 struct Children {
-    few: Vec<(Box<str>, Node)>,
-    many: BTreeMap<Box<str>, Node>,
+    few: Vec<(Box<str>, RetainedNode)>,
+    many: BTreeMap<Box<str>, RetainedNode>,
 }
 
 impl Children {
@@ -51,14 +51,14 @@ impl Children {
         self.few.binary_search_by(|(name, _)| (**name).cmp(level))
     }
 
-    fn get(&self, level: &str) -> Option<&Node> {
+    fn get(&self, level: &str) -> Option<&RetainedNode> {
         match self.find(level) {
             Ok(index) => self.few.get(index).map(|(_, node)| node),
             Err(_) => self.many.get(level),
         }
     }
 
-    fn get_mut(&mut self, level: &str) -> Option<&mut Node> {
+    fn get_mut(&mut self, level: &str) -> Option<&mut RetainedNode> {
         match self.find(level) {
             Ok(index) => self.few.get_mut(index).map(|(_, node)| node),
             Err(_) => self.many.get_mut(level),
@@ -66,11 +66,11 @@ impl Children {
     }
 
     /// The branch of this level, which is made if there is none.
-    fn place(&mut self, level: &str) -> &mut Node {
+    fn place(&mut self, level: &str) -> &mut RetainedNode {
         let place = match self.find(level) {
             Ok(index) => Some(index),
             Err(index) if self.many.is_empty() && self.few.len() < FEW => {
-                self.few.insert(index, (level.into(), Node::default()));
+                self.few.insert(index, (level.into(), RetainedNode::default()));
                 Some(index)
             }
             Err(_) => {
@@ -96,7 +96,7 @@ impl Children {
     }
 
     /// All branches from this level on, or all.
-    fn from<'a>(&'a self, level: Option<&str>) -> impl Iterator<Item = (&'a str, &'a Node)> {
+    fn from<'a>(&'a self, level: Option<&str>) -> impl Iterator<Item = (&'a str, &'a RetainedNode)> {
         let index = level.map_or(0, |level| self.find(level).unwrap_or_else(|index| index));
         let few = self.few.iter().skip(index).map(|(name, node)| (&**name, node));
         let start = level.map_or(Bound::Unbounded, Bound::Included);
@@ -105,22 +105,22 @@ impl Children {
 }
 
 /// Where a walk stopped: this node's own message was met, those below it were not. None for a node that was not met.
-type After<'a> = Option<Option<&'a str>>;
+type WalkMark<'a> = Option<Option<&'a str>>;
 
 /// Where a walk stops for now: the levels of the node, the last one first.
-type Stopped<'a> = ControlFlow<Vec<&'a str>>;
+type WalkPosition<'a> = ControlFlow<Vec<&'a str>>;
 
 /// What a walk does with the messages, and how far it may go.
-struct Walk<V> {
+struct WalkLimits<V> {
     /// Nodes that may still be met.
     steps: usize,
     /// Says whether the walk stops behind this message.
     visit: V,
 }
 
-impl<'a, V: FnMut(&'a Message) -> ControlFlow<()>> Walk<V> {
+impl<'a, V: FnMut(&'a BrokerMessage) -> ControlFlow<()>> WalkLimits<V> {
     /// Meets a node; `matches` says whether its message is meant.
-    fn meet(&mut self, node: &'a Node, matches: bool) -> Stopped<'a> {
+    fn meet(&mut self, node: &'a RetainedNode, matches: bool) -> WalkPosition<'a> {
         let message = node.message.as_ref().filter(|_| matches);
         self.steps = self.steps.saturating_sub(1);
         if message.is_some_and(|message| (self.visit)(message).is_break()) || self.steps == 0 {
@@ -130,12 +130,12 @@ impl<'a, V: FnMut(&'a Message) -> ControlFlow<()>> Walk<V> {
     }
 }
 
-impl Tree {
+impl RetainedTree {
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn get(&self, topic: &str) -> Option<&Message> {
+    pub(super) fn get(&self, topic: &str) -> Option<&BrokerMessage> {
         let mut node = &self.root;
         for level in topic.split('/') {
             node = node.children.as_ref()?.get(level)?;
@@ -145,7 +145,7 @@ impl Tree {
 
     /// Puts a message in the place of its topic, and gives the one that stood there. The topic has at most
     /// [`LEVELS_MAX`] levels.
-    pub(super) fn insert(&mut self, message: Message) -> Option<Message> {
+    pub(super) fn insert(&mut self, message: BrokerMessage) -> Option<BrokerMessage> {
         let mut node = &mut self.root;
         for level in message.topic().split('/').take(LEVELS_MAX) {
             node = node.children.get_or_insert_default().place(level);
@@ -156,7 +156,7 @@ impl Tree {
     }
 
     /// Takes the message of a topic out.
-    pub(super) fn remove(&mut self, topic: &str) -> Option<Message> {
+    pub(super) fn remove(&mut self, topic: &str) -> Option<BrokerMessage> {
         let old = self.root.remove(&mut topic.split('/').take(LEVELS_MAX));
         self.len -= usize::from(old.is_some());
         old
@@ -169,9 +169,9 @@ impl Tree {
         filter: &str,
         after: Option<&str>,
         steps: &mut usize,
-        visit: impl FnMut(&'a Message) -> ControlFlow<()>,
+        visit: impl FnMut(&'a BrokerMessage) -> ControlFlow<()>,
     ) -> Option<String> {
-        let mut walk = Walk { steps: (*steps).max(1), visit };
+        let mut walk = WalkLimits { steps: (*steps).max(1), visit };
         let stopped = self.root.branches(filter, Some(after), true, &mut walk);
         *steps = walk.steps;
         stopped.break_value().map(|mut levels| {
@@ -181,7 +181,7 @@ impl Tree {
     }
 
     /// Calls `visit` with each message whose topic matches `filter`.
-    pub(super) fn visit<'a>(&'a self, filter: &str, visit: &mut impl FnMut(&'a Message)) {
+    pub(super) fn visit<'a>(&'a self, filter: &str, visit: &mut impl FnMut(&'a BrokerMessage)) {
         let mut steps = usize::MAX;
         self.walk(filter, None, &mut steps, |message| {
             visit(message);
@@ -190,7 +190,7 @@ impl Tree {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> Vec<Message> {
+    pub(super) fn all(&self) -> Vec<BrokerMessage> {
         let mut all = Vec::with_capacity(self.len);
         self.root.visit_all(&mut |message| all.push(message.clone()));
         all
@@ -201,12 +201,12 @@ fn split(text: &str) -> (&str, Option<&str>) {
     text.split_once('/').map_or((text, None), |(level, rest)| (level, Some(rest)))
 }
 
-impl Node {
+impl RetainedNode {
     fn is_empty(&self) -> bool {
         self.message.is_none() && self.children.is_none()
     }
 
-    fn remove<'a>(&mut self, levels: &mut impl Iterator<Item = &'a str>) -> Option<Message> {
+    fn remove<'a>(&mut self, levels: &mut impl Iterator<Item = &'a str>) -> Option<BrokerMessage> {
         let Some(level) = levels.next() else { return self.message.take() };
         let children = self.children.as_mut()?;
         let child = children.get_mut(level)?;
@@ -221,9 +221,9 @@ impl Node {
     }
 
     /// `filter` is what is left of it; none if this is where it ends.
-    fn walk<'a, V>(&'a self, filter: Option<&str>, after: After<'_>, walk: &mut Walk<V>) -> Stopped<'a>
+    fn walk<'a, V>(&'a self, filter: Option<&str>, after: WalkMark<'_>, walk: &mut WalkLimits<V>) -> WalkPosition<'a>
     where
-        V: FnMut(&'a Message) -> ControlFlow<()>,
+        V: FnMut(&'a BrokerMessage) -> ControlFlow<()>,
     {
         if after.is_none() {
             // `a/#` matches `a` as well.
@@ -236,15 +236,21 @@ impl Node {
     }
 
     /// What stands below this node, from behind `after` on.
-    fn branches<'a, V>(&'a self, filter: &str, after: After<'_>, is_root: bool, walk: &mut Walk<V>) -> Stopped<'a>
+    fn branches<'a, V>(
+        &'a self,
+        filter: &str,
+        after: WalkMark<'_>,
+        is_root: bool,
+        walk: &mut WalkLimits<V>,
+    ) -> WalkPosition<'a>
     where
-        V: FnMut(&'a Message) -> ControlFlow<()>,
+        V: FnMut(&'a BrokerMessage) -> ControlFlow<()>,
     {
         let Some(children) = &self.children else { return ControlFlow::Continue(()) };
         let (reached, deeper) = after.flatten().map(split).unzip();
         let (level, rest) = split(filter);
         let rest = if level == "#" { Some("#") } else { rest };
-        let go = |walk: &mut Walk<V>, name: &'a str, child: &'a Self| {
+        let go = |walk: &mut WalkLimits<V>, name: &'a str, child: &'a Self| {
             let after = if reached == Some(name) { deeper } else { None };
             child.walk(rest, after, walk).map_break(|mut levels| {
                 levels.push(name);
@@ -267,7 +273,7 @@ impl Node {
         ControlFlow::Continue(())
     }
 
-    fn visit_all<'a>(&'a self, visit: &mut impl FnMut(&'a Message)) {
+    fn visit_all<'a>(&'a self, visit: &mut impl FnMut(&'a BrokerMessage)) {
         self.message.iter().for_each(&mut *visit);
         for (_, child) in self.children.iter().flat_map(|children| children.from(None)) {
             child.visit_all(visit);
@@ -282,7 +288,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn found(tree: &Tree, filter: &str) -> Vec<(String, Vec<u8>)> {
+    fn found(tree: &RetainedTree, filter: &str) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
         tree.visit(filter, &mut |message| found.push((message.topic().to_owned(), message.payload().to_vec())));
         found.sort_unstable();
@@ -300,13 +306,13 @@ mod tests {
             steps in proptest::collection::vec(("[$]?[ab]{0,1}(/[ab]{0,1}){0,4}", "[xy]{0,2}"), 0..40),
             filters in proptest::collection::vec("[$]?[ab+]{0,1}(/[ab+]{0,1}){0,3}(/#)?|#", 1..6),
         ) {
-            let (mut tree, mut map) = (Tree::default(), BTreeMap::new());
+            let (mut tree, mut map) = (RetainedTree::default(), BTreeMap::new());
             for (topic, payload) in &steps {
-                let old = if payload.is_empty() { tree.remove(topic) } else { tree.insert(Message::plain(topic, payload, true)) };
+                let old = if payload.is_empty() { tree.remove(topic) } else { tree.insert(BrokerMessage::plain(topic, payload, true)) };
                 let expected = if payload.is_empty() { map.remove(topic) } else { map.insert(topic.clone(), payload.clone().into_bytes()) };
                 prop_assert_eq!(old.map(|message| message.payload().to_vec()), expected);
                 prop_assert_eq!(tree.len(), map.len());
-                prop_assert_eq!(tree.get(topic).map(Message::payload), map.get(topic).map(Vec::as_slice));
+                prop_assert_eq!(tree.get(topic).map(BrokerMessage::payload), map.get(topic).map(Vec::as_slice));
             }
             prop_assert_eq!(tree.all().len(), map.len());
             for filter in &filters {
@@ -323,13 +329,13 @@ mod tests {
     #[test]
     fn the_deepest_topic_goes_in_and_out() {
         let topic = "/".repeat(LEVELS_MAX - 1);
-        let mut tree = Tree::default();
-        assert_eq!(tree.insert(Message::plain(&topic, "x", true)), None);
+        let mut tree = RetainedTree::default();
+        assert_eq!(tree.insert(BrokerMessage::plain(&topic, "x", true)), None);
         assert_eq!(found(&tree, "#").len(), 1);
         assert_eq!(found(&tree, &format!("{topic}#")).len(), 1);
         assert_eq!(found(&tree, &format!("{}#", "+/".repeat(LEVELS_MAX - 1))).len(), 1);
         assert!(tree.remove(&topic).is_some());
-        tree.insert(Message::plain(&topic, "x", true));
+        tree.insert(BrokerMessage::plain(&topic, "x", true));
         drop(tree);
     }
 
@@ -342,9 +348,9 @@ mod tests {
             filter in "[$]?[ab+]{0,1}(/[ab+]{0,1}){0,3}(/#)?|#",
             steps in 1_usize..6,
         ) {
-            let mut tree = Tree::default();
+            let mut tree = RetainedTree::default();
             for topic in &topics {
-                tree.insert(Message::plain(topic, "stays", true));
+                tree.insert(BrokerMessage::plain(topic, "stays", true));
             }
             let (mut after, mut met) = (None, Vec::new());
             for round in 0.. {
@@ -358,7 +364,7 @@ mod tests {
                 if let Some(other) = others.get(round % 40).filter(|other| !topics.contains(*other))
                     && tree.remove(other).is_none()
                 {
-                    tree.insert(Message::plain(other, "goes", true));
+                    tree.insert(BrokerMessage::plain(other, "goes", true));
                 }
                 let Some(next) = next else { break };
                 prop_assert!(after.as_ref() != Some(&next), "it stands still");
@@ -375,9 +381,9 @@ mod tests {
 
     #[test]
     fn a_walk_stops_where_it_is_told() {
-        let mut tree = Tree::default();
+        let mut tree = RetainedTree::default();
         for topic in ["a", "a/b", "a/c", "b/c", "$x/c"] {
-            tree.insert(Message::plain(topic, "x", true));
+            tree.insert(BrokerMessage::plain(topic, "x", true));
         }
         for (after, expected) in [
             (None, Some("a")),
@@ -398,9 +404,9 @@ mod tests {
 
     #[test]
     fn a_table_that_was_large_is_given_back() {
-        let mut tree = Tree::default();
+        let mut tree = RetainedTree::default();
         let topic = |index: usize| format!("h/{index}");
-        (0..10_000).for_each(|index| drop(tree.insert(Message::plain(&topic(index), "x", true))));
+        (0..10_000).for_each(|index| drop(tree.insert(BrokerMessage::plain(&topic(index), "x", true))));
         (1..10_000).for_each(|index| drop(tree.remove(&topic(index))));
         let hosts = tree.root.children.as_ref().unwrap().get("h").unwrap().children.as_ref().unwrap();
         assert!(hosts.many.is_empty() && hosts.few.capacity() <= FEW, "{}", hosts.few.capacity());

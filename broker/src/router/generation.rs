@@ -11,8 +11,8 @@ use rumqttd::{
 };
 use tokio::time::timeout;
 
-use super::Unstartable;
-use crate::message::Message;
+use super::RouterError;
+use crate::message::BrokerMessage;
 
 /// Everything is published to this one topic; the real one is inside of the message.
 const TOPIC: &str = "m";
@@ -28,19 +28,19 @@ const BATCH_MAX: usize = 256;
 
 /// The router is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gone;
+pub(super) struct RouterGone;
 
 /// What starts a router.
-pub(super) struct Generation;
+pub(super) struct RouterGeneration;
 
 /// The way in.
-pub(super) struct Intake(LinkTx);
+pub(super) struct RouterInput(LinkTx);
 
 /// The way out.
-pub(crate) struct Outlet(LinkRx);
+pub(crate) struct RouterOutput(LinkRx);
 
-impl Generation {
-    pub(super) async fn start(log_bytes: usize, segments: usize) -> Result<(Intake, Outlet), Unstartable> {
+impl RouterGeneration {
+    pub(super) async fn start(log_bytes: usize, segments: usize) -> Result<(RouterInput, RouterOutput), RouterError> {
         let config = RouterConfig {
             max_connections: 4,
             max_outgoing_packet_count: HANDED_OVER_MAX,
@@ -58,7 +58,7 @@ impl Generation {
             tx.subscribe(TOPIC).ok()?;
             Some((tx, rx))
         });
-        let Ok(Ok(Some((tx, mut rx)))) = timeout(START_TIMEOUT, link).await else { return Err(Unstartable) };
+        let Ok(Ok(Some((tx, mut rx)))) = timeout(START_TIMEOUT, link).await else { return Err(RouterError) };
         // Nothing is published before the subscription is there.
         let subscribed = async {
             loop {
@@ -69,18 +69,18 @@ impl Generation {
                         return Ok(());
                     }
                     Ok(_) => (),
-                    Err(_) => return Err(Unstartable),
+                    Err(_) => return Err(RouterError),
                 }
             }
         };
-        timeout(START_TIMEOUT, subscribed).await.map_err(|_| Unstartable)??;
-        Ok((Intake(tx), Outlet(rx)))
+        timeout(START_TIMEOUT, subscribed).await.map_err(|_| RouterError)??;
+        Ok((RouterInput(tx), RouterOutput(rx)))
     }
 }
 
-impl Intake {
+impl RouterInput {
     /// Appends messages to the log. If the router is gone nothing happens: who reads the way out finds out.
-    pub(super) fn send<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
+    pub(super) fn send<'a>(&mut self, messages: impl IntoIterator<Item = &'a BrokerMessage>) {
         let must_wake = {
             let mut buffer = self.0.buffer();
             // The router empties the buffer at each wake-up. If something is in it, one is still to come.
@@ -98,30 +98,34 @@ impl Intake {
     }
 }
 
-impl Outlet {
+impl RouterOutput {
     /// Waits for messages, and puts those that are there into `messages`, up to a batch. Nothing is lost if this is
     /// dropped before it is done.
-    pub(super) async fn next(&mut self, messages: &mut Vec<Message>) -> Result<(), Gone> {
+    pub(super) async fn next(&mut self, messages: &mut Vec<BrokerMessage>) -> Result<(), RouterGone> {
         while messages.is_empty() {
-            let notification = self.0.next().await.map_err(|_| Gone)?;
+            let notification = self.0.next().await.map_err(|_| RouterGone)?;
             self.sort(notification, messages)?;
         }
         while messages.len() < BATCH_MAX {
             let Some(notification) = self.0.next().now_or_never() else { break };
-            self.sort(notification.map_err(|_| Gone)?, messages)?;
+            self.sort(notification.map_err(|_| RouterGone)?, messages)?;
         }
         Ok(())
     }
 
-    fn sort(&mut self, notification: Option<Notification>, messages: &mut Vec<Message>) -> Result<(), Gone> {
+    fn sort(
+        &mut self,
+        notification: Option<Notification>,
+        messages: &mut Vec<BrokerMessage>,
+    ) -> Result<(), RouterGone> {
         match notification {
             Some(Notification::Forward(Forward { publish, .. })) => {
-                messages.push(Message::from_bytes(publish.payload).ok_or(Gone)?);
+                messages.push(BrokerMessage::from_bytes(publish.payload).ok_or(RouterGone)?);
             }
             // Everything handed over before this was taken. It waits only if the router's queue is full, and the router
             // waits for nobody.
-            Some(Notification::Unschedule) => self.0.ready().map_err(|_| Gone)?,
-            Some(Notification::Disconnect(..)) => return Err(Gone),
+            Some(Notification::Unschedule) => self.0.ready().map_err(|_| RouterGone)?,
+            Some(Notification::Disconnect(..)) => return Err(RouterGone),
             _ => (),
         }
         Ok(())
@@ -129,7 +133,7 @@ impl Outlet {
 }
 
 #[cfg(test)]
-impl Intake {
+impl RouterInput {
     /// Kills the router, in the way in which ordinary clients kill it behind its own listener: a publish to a topic whose
     /// first character is not ASCII.
     pub(super) fn kill_router(&mut self) {

@@ -1,16 +1,16 @@
-//! The hub against the real router.
+//! Tests with the real router.
 
 use super::*;
 use tokio::sync::mpsc;
 
 struct Rig {
-    hub: Arc<Hub>,
+    hub: Arc<RouterHandle>,
     out: mpsc::UnboundedReceiver<String>,
 }
 
 impl Rig {
-    async fn new(limits: Limits) -> Self {
-        let hub = Hub::new(&limits, Arc::default());
+    async fn new(limits: BrokerLimits) -> Self {
+        let hub = RouterHandle::new(&limits, Arc::default());
         let first = hub.start().await.unwrap();
         let (tell, out) = mpsc::unbounded_channel();
         tokio::spawn(Arc::clone(&hub).run(first, move |messages| {
@@ -18,13 +18,13 @@ impl Rig {
                 tell.send(String::from_utf8(message.payload().to_vec()).unwrap()).ok();
             }
             let refused = messages.iter().enumerate().filter(|(_, message)| message.payload().ends_with(b"7"));
-            refused.map(|(index, message)| Refused { index, message: message.clone() }).collect()
+            refused.map(|(index, message)| RefusedMessage { index, message: message.clone() }).collect()
         }));
         Self { hub, out }
     }
 
-    async fn publish(&self, range: std::ops::Range<usize>) -> Taken {
-        self.hub.publish(range.map(|index| Message::plain("muster/a", &index.to_string(), false)).collect()).await
+    async fn publish(&self, range: std::ops::Range<usize>) -> BatchReply {
+        self.hub.publish(range.map(|index| BrokerMessage::plain("muster/a", &index.to_string(), false)).collect()).await
     }
 
     async fn expect(&mut self, range: std::ops::Range<usize>) {
@@ -35,8 +35,8 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn messages_come_out_in_order_and_their_publisher_is_told() {
-    let mut rig = Rig::new(Limits::default()).await;
+async fn messages_keep_order_and_publishers_are_notified() {
+    let mut rig = Rig::new(BrokerLimits::default()).await;
     for batch in 0..400 {
         rig.publish(batch * 25..batch * 25 + 25).await.await.unwrap();
     }
@@ -46,8 +46,8 @@ async fn messages_come_out_in_order_and_their_publisher_is_told() {
 
 /// Whatever batches the router makes of them, a publisher is told of its own.
 #[tokio::test]
-async fn a_publisher_is_told_what_of_its_batch_was_refused() {
-    let rig = Rig::new(Limits::default()).await;
+async fn publisher_learns_which_messages_were_refused() {
+    let rig = Rig::new(BrokerLimits::default()).await;
     let mut taken = Vec::new();
     for batch in 0..200 {
         taken.push(rig.publish(batch * 13..batch * 13 + 13).await);
@@ -57,19 +57,19 @@ async fn a_publisher_is_told_what_of_its_batch_was_refused() {
         let found: Vec<_> = refused.iter().map(|refused| refused.index).collect();
         let expected: Vec<_> = (0..13).filter(|index| (batch * 13 + index) % 10 == 7).collect();
         assert_eq!(found, expected, "of batch {batch}");
-        for Refused { index, message } in refused {
+        for RefusedMessage { index, message } in refused {
             assert_eq!(message.payload(), (batch * 13 + index).to_string().as_bytes());
         }
     }
 }
 
 #[tokio::test]
-async fn a_log_that_is_much_smaller_than_the_flood_loses_nothing() {
-    let mut rig = Rig::new(Limits { intake_max_bytes: 4096, ..Limits::default() }).await;
+async fn flood_larger_than_the_log_loses_nothing() {
+    let mut rig = Rig::new(BrokerLimits { intake_max_bytes: 4096, ..BrokerLimits::default() }).await;
     let hub = Arc::clone(&rig.hub);
     let flood = tokio::spawn(async move {
         for index in 0..20_000 {
-            drop(hub.publish(vec![Message::plain("muster/a", &index.to_string(), false)]).await);
+            drop(hub.publish(vec![BrokerMessage::plain("muster/a", &index.to_string(), false)]).await);
         }
     });
     rig.expect(0..20_000).await;
@@ -78,8 +78,8 @@ async fn a_log_that_is_much_smaller_than_the_flood_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_router_that_dies_is_replaced_and_loses_nothing() {
-    let mut rig = Rig::new(Limits::default()).await;
+async fn dead_router_is_replaced_without_loss() {
+    let mut rig = Rig::new(BrokerLimits::default()).await;
     let mut taken = Vec::new();
     for round in 0..5 {
         rig.hub.kill_router().await;
@@ -98,8 +98,8 @@ async fn a_router_that_dies_is_replaced_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_router_that_skips_is_replaced_and_loses_nothing() {
-    let mut rig = Rig::new(Limits::default()).await;
+async fn skipping_router_is_replaced_without_loss() {
+    let mut rig = Rig::new(BrokerLimits::default()).await;
     rig.publish(0..10).await.await.unwrap();
     // As if the log had jumped: this batch never went in.
     let intake = rig.hub.way().intake.take();
@@ -113,8 +113,8 @@ async fn a_router_that_skips_is_replaced_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_router_that_hangs_is_replaced() {
-    let mut rig = Rig::new(Limits::default()).await;
+async fn hanging_router_is_replaced() {
+    let mut rig = Rig::new(BrokerLimits::default()).await;
     // To the hub it looks the same when nothing that goes in comes out.
     rig.hub.way().intake = None;
     let taken = rig.publish(0..3).await;
@@ -124,8 +124,8 @@ async fn a_router_that_hangs_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_everybody_go() {
-    let rig = Rig::new(Limits::default()).await;
+async fn stop_releases_all_publishers() {
+    let rig = Rig::new(BrokerLimits::default()).await;
     rig.hub.way().intake = None;
     let taken = rig.publish(0..3).await;
     rig.hub.stop();

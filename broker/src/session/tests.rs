@@ -1,40 +1,44 @@
-//! Sessions against a client that is only bytes.
+//! Tests of sessions with a client made of bytes.
 
 use super::*;
 use crate::{
-    access::Access,
-    codec::{self, Request, RetainHandling},
-    mailbox::{Account, Lot, Pool},
-    message::{Message, publication},
+    access::ClientAccess,
+    codec::{self, ClientPacket, RetainHandling},
+    mailbox::{IdentityBacklog, MessagePool, PooledMessage},
+    message::{BrokerMessage, publication},
 };
 use proptest::prelude::*;
 
-const REACH: Reach = Reach { version: Version::V311, window: 9, packet_max_bytes: 1 << 20, stays: true };
+const REACH: ClientLimits =
+    ClientLimits { version: ProtocolVersion::V311, window: 9, packet_max_bytes: 1 << 20, stays: true };
 
-fn plain() -> Options {
-    Options { qos: QoS::AtLeastOnce, no_local: false, as_published: false, handling: RetainHandling::Always }
+fn plain() -> SubscribeOptions {
+    SubscribeOptions { qos: QoS::AtLeastOnce, no_local: false, as_published: false, handling: RetainHandling::Always }
 }
 
-fn session() -> Session {
-    Session::new(1, Mailbox::new(1 << 20, Account::new(usize::MAX, usize::MAX, Pool::new(usize::MAX))))
+fn session() -> ClientSession {
+    ClientSession::new(
+        1,
+        Mailbox::new(1 << 20, IdentityBacklog::new(usize::MAX, usize::MAX, MessagePool::new(usize::MAX))),
+    )
 }
 
-fn lot(message: Message) -> Arc<Lot> {
-    Lot::new(message, &Pool::new(usize::MAX))
+fn lot(message: BrokerMessage) -> Arc<PooledMessage> {
+    PooledMessage::new(message, &MessagePool::new(usize::MAX))
 }
 
 fn parcel(text: &str, qos: QoS) -> Parcel {
-    Parcel { message: lot(Message::plain("a", text, false)), qos, retain: false, subscription_id: None }
+    Parcel { message: lot(BrokerMessage::plain("a", text, false)), qos, retain: false, subscription_id: None }
 }
 
 /// What `fill` wrote: packet id, whether it is a repetition, and payload of each message.
-fn sent(session: &mut Session, reach: Reach) -> Vec<(Option<u16>, bool, String)> {
+fn sent(session: &mut ClientSession, reach: ClientLimits) -> Vec<(Option<u16>, bool, String)> {
     let mut out = BytesMut::new();
     let filled = session.fill(reach, 0, &mut out, |_| ());
     let mut rest = &out[..];
     let mut found = Vec::new();
     while let Some((frame, used)) = codec::frame(rest, usize::MAX).unwrap() {
-        let Ok(Request::Publish { packet_id, publication }) = reach.version.decode(&frame) else {
+        let Ok(ClientPacket::Publish { packet_id, publication }) = reach.version.decode(&frame) else {
             panic!("no publish")
         };
         found.push((packet_id, rest[0] & 8 != 0, String::from_utf8(publication.payload.to_vec()).unwrap()));
@@ -44,7 +48,7 @@ fn sent(session: &mut Session, reach: Reach) -> Vec<(Option<u16>, bool, String)>
     found
 }
 
-fn payloads(session: &mut Session, reach: Reach) -> Vec<String> {
+fn payloads(session: &mut ClientSession, reach: ClientLimits) -> Vec<String> {
     sent(session, reach).into_iter().map(|(_, _, payload)| payload).collect()
 }
 
@@ -54,7 +58,7 @@ fn the_window_holds_back_and_acknowledgements_open_it() {
     for text in ["1", "2", "3"] {
         session.mailbox.put(parcel(text, QoS::AtLeastOnce));
     }
-    let reach = Reach { window: 2, ..REACH };
+    let reach = ClientLimits { window: 2, ..REACH };
     assert_eq!(payloads(&mut session, reach), ["1", "2"]);
     assert!(!session.wants_more() && session.is_owed());
     assert!(!session.acknowledge(9));
@@ -65,13 +69,13 @@ fn the_window_holds_back_and_acknowledgements_open_it() {
 }
 
 #[test]
-fn what_was_not_acknowledged_is_sent_again_before_what_has_come_since() {
+fn unacknowledged_messages_are_resent_first() {
     let mut session = session();
     for text in ["1", "2", "3", "4"] {
         session.mailbox.put(parcel(text, QoS::AtLeastOnce));
     }
     session.mailbox.put(parcel("lost", QoS::AtMostOnce));
-    let reach = Reach { window: 3, ..REACH };
+    let reach = ClientLimits { window: 3, ..REACH };
     assert_eq!(payloads(&mut session, reach), ["1", "2", "3"]);
     session.acknowledge(2);
     session.sleep();
@@ -88,7 +92,7 @@ fn what_was_not_acknowledged_is_sent_again_before_what_has_come_since() {
 }
 
 #[test]
-fn what_is_acknowledged_early_is_not_sent_again() {
+fn acknowledged_messages_are_not_resent() {
     let mut session = session();
     for text in ["1", "2", "3"] {
         session.mailbox.put(parcel(text, QoS::AtLeastOnce));
@@ -103,11 +107,11 @@ fn what_is_acknowledged_early_is_not_sent_again() {
 
 /// Who reads everything and acknowledges nothing has as much kept for it as may wait, and its identity is charged for it.
 #[test]
-fn what_is_kept_to_be_sent_again_is_limited_and_charged() {
-    let account = Account::new(usize::MAX, usize::MAX, Pool::new(usize::MAX));
+fn messages_kept_for_resending_are_limited() {
+    let account = IdentityBacklog::new(usize::MAX, usize::MAX, MessagePool::new(usize::MAX));
     let cost = parcel("1", QoS::AtLeastOnce).cost();
-    let mut session = Session::new(1, Mailbox::new(3 * cost, Arc::clone(&account)));
-    let put = |session: &Session, texts: &[&str]| {
+    let mut session = ClientSession::new(1, Mailbox::new(3 * cost, Arc::clone(&account)));
+    let put = |session: &ClientSession, texts: &[&str]| {
         for text in texts {
             session.mailbox.put(parcel(text, QoS::AtLeastOnce));
         }
@@ -131,7 +135,7 @@ fn what_is_kept_to_be_sent_again_is_limited_and_charged() {
     assert_eq!(payloads(&mut session, REACH), [""; 0]);
     assert_eq!(account.used(), 0);
     // Nothing is kept for a session that ends with its connection.
-    let ends = Reach { stays: false, ..REACH };
+    let ends = ClientLimits { stays: false, ..REACH };
     put(&session, &["6", "7", "8"]);
     assert_eq!(payloads(&mut session, ends).len(), 3);
     put(&session, &["9"]);
@@ -142,7 +146,7 @@ fn what_is_kept_to_be_sent_again_is_limited_and_charged() {
 }
 
 #[test]
-fn a_smaller_window_holds_what_is_sent_again_back() {
+fn smaller_window_limits_resending() {
     let mut session = session();
     for text in ["1", "2", "3"] {
         session.mailbox.put(parcel(text, QoS::AtLeastOnce));
@@ -150,7 +154,7 @@ fn a_smaller_window_holds_what_is_sent_again_back() {
     payloads(&mut session, REACH);
     session.sleep();
     session.wake();
-    let narrow = Reach { window: 1, ..REACH };
+    let narrow = ClientLimits { window: 1, ..REACH };
     assert_eq!(payloads(&mut session, narrow), ["1"]);
     assert_eq!(payloads(&mut session, narrow), [""; 0]);
     session.acknowledge(1);
@@ -158,15 +162,15 @@ fn a_smaller_window_holds_what_is_sent_again_back() {
 }
 
 #[test]
-fn what_is_expired_or_too_large_is_left_out() {
+fn expired_or_too_large_messages_are_skipped() {
     let mut session = session();
-    let expired = Message::new(&codec::Publication { expiry_s: Some(1), ..publication("a", b"old") }, 0, 0);
+    let expired = BrokerMessage::new(&codec::Publication { expiry_s: Some(1), ..publication("a", b"old") }, 0, 0);
     session.mailbox.put(Parcel { message: lot(expired), ..parcel("", QoS::AtLeastOnce) });
     session.mailbox.put(parcel(&"x".repeat(100), QoS::AtLeastOnce));
     session.mailbox.put(parcel("good", QoS::AtLeastOnce));
     let mut out = BytesMut::new();
-    let filled = session.fill(Reach { packet_max_bytes: 50, ..REACH }, 1000, &mut out, |_| ());
-    assert_eq!(filled, Filled { sent: 1, expired: 1, too_large: 1 });
+    let filled = session.fill(ClientLimits { packet_max_bytes: 50, ..REACH }, 1000, &mut out, |_| ());
+    assert_eq!(filled, FillResult { sent: 1, expired: 1, too_large: 1 });
     assert!(out.ends_with(b"good"));
 }
 
@@ -184,10 +188,10 @@ fn a_full_buffer_holds_back() {
 
 #[test]
 fn subscriptions_are_one_per_filter() {
-    let access = Access::of("console-main");
+    let access = ClientAccess::of("console-main");
     let mut subscriptions = Subscriptions::default();
     for (filter, no_local) in [("muster/a", false), ("muster/b", false), ("muster/a", true)] {
-        let options = Options { no_local, ..plain() };
+        let options = SubscribeOptions { no_local, ..plain() };
         subscriptions.add(Subscription { filter: access.subscribe(filter).unwrap(), options, id: None, place: None });
     }
     assert_eq!((subscriptions.len(), subscriptions.contains("muster/a")), (2, true));
@@ -197,15 +201,15 @@ fn subscriptions_are_one_per_filter() {
 
 /// Two filters, one of them asked for again at first and again on the way; three chunks each.
 #[test]
-fn what_is_retained_is_brought_when_nothing_waits_and_behind_what_does() {
-    let access = Access::of("console-main");
+fn retained_messages_follow_queued_ones() {
+    let access = ClientAccess::of("console-main");
     let mut session = session();
     let filter = |text: &str| access.subscribe(text).unwrap();
     for text in ["muster/a", "muster/b", "muster/a"] {
         session.cursors.begin(filter(text));
     }
-    let narrow = Reach { window: 2, ..REACH };
-    let bring = |session: &mut Session, begins_again: bool| {
+    let narrow = ClientLimits { window: 2, ..REACH };
+    let bring = |session: &mut ClientSession, begins_again: bool| {
         let cursor = session.cursors.next().unwrap();
         let text = format!("{}{}", cursor.filter, cursor.after.as_deref().unwrap_or_default());
         cursor.after = match cursor.after.as_deref() {
@@ -227,7 +231,7 @@ fn what_is_retained_is_brought_when_nothing_waits_and_behind_what_does() {
         session.fill(narrow, 0, &mut out, |session| bring(session, round == 1));
         let mut rest = &out[..];
         while let Some((frame, used)) = codec::frame(rest, usize::MAX).unwrap() {
-            let Ok(Request::Publish { packet_id, publication }) = narrow.version.decode(&frame) else { panic!() };
+            let Ok(ClientPacket::Publish { packet_id, publication }) = narrow.version.decode(&frame) else { panic!() };
             found.push(String::from_utf8(publication.payload.to_vec()).unwrap());
             assert!(session.acknowledge(packet_id.unwrap()));
             rest = &rest[used..];
@@ -240,8 +244,8 @@ fn what_is_retained_is_brought_when_nothing_waits_and_behind_what_does() {
 }
 
 #[test]
-fn what_is_unsubscribed_is_brought_no_further() {
-    let access = Access::of("console-main");
+fn unsubscribe_stops_retained_messages() {
+    let access = ClientAccess::of("console-main");
     let mut session = session();
     session.cursors.begin(access.subscribe("muster/a").unwrap());
     session.cursors.begin(access.subscribe("muster/b").unwrap());
@@ -256,7 +260,7 @@ proptest! {
     fn ids_differ_and_nothing_is_lost(steps in proptest::collection::vec(0_usize..10, 0..300), start in 65_500_u16..) {
         let mut session = session();
         session.window.last = start;
-        let reach = Reach { window: 5, ..REACH };
+        let reach = ClientLimits { window: 5, ..REACH };
         let mut owed: Vec<(u16, String)> = Vec::new();
         let (mut put, mut delivered) = (0, std::collections::BTreeSet::new());
         for step in steps.into_iter().chain(std::iter::repeat_n(7, 700)) {

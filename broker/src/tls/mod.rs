@@ -1,6 +1,6 @@
-//! TLS: only clients with a certificate of the fleet's authority get in, and the certificate says who they are.
+//! TLS: only clients with a certificate of the fleet's authority are admitted, and the certificate is their identity.
 //!
-//! **Invariant: nothing here trusts the system's roots**, and no session is resumed, so that a certificate is looked at
+//! **Invariant: nothing here trusts the system's roots**, and no session is resumed, so that a certificate is checked
 //! on every connection.
 
 mod stream;
@@ -26,7 +26,7 @@ use x509_parser::{
 };
 
 use self::verifier::Verifier;
-use crate::{StartError, revoked::Revoked};
+use crate::{error::BrokerError, revoked::RevokedSerials};
 
 /// The broker's own certificate, and whom it lets in. PEM documents, not paths.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Tls {
 
 impl Tls {
     /// The server's side of every handshake. What is `revoked` is refused; its lists are of this authority from then on.
-    pub(crate) fn server(&self, revoked: &Arc<Revoked>) -> Result<Arc<ServerConfig>, StartError> {
+    pub(crate) fn server(&self, revoked: &Arc<RevokedSerials>) -> Result<Arc<ServerConfig>, BrokerError> {
         let provider = Arc::new(ring::default_provider());
         let what = "the authority's certificate";
         let mut roots = RootCertStore::empty();
@@ -84,9 +84,9 @@ impl Tls {
 
 /// What handshakes are made with, which may be replaced while the broker runs: those that have begun go on with what they began with.
 #[derive(Clone, Debug)]
-pub(crate) struct Current(Arc<RwLock<Arc<ServerConfig>>>);
+pub(crate) struct CurrentTls(Arc<RwLock<Arc<ServerConfig>>>);
 
-impl Current {
+impl CurrentTls {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
         Self(Arc::new(RwLock::new(config)))
     }
@@ -102,7 +102,7 @@ impl Current {
 
 /// Whether each certificate is signed by the one behind it, and one that is its own issuer by itself: rustls does not look at the
 /// signatures of certificates that it shows or trusts, and whoever is shown one with a wrong one goes away.
-fn check_chain(what: &'static str, chain: &[CertificateDer<'_>]) -> Result<(), StartError> {
+fn check_chain(what: &'static str, chain: &[CertificateDer<'_>]) -> Result<(), BrokerError> {
     let chain = chain.iter().map(|der| X509Certificate::from_der(der).map(|(_, certificate)| certificate));
     let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|source| tls(what, source))?;
     for (certificate, behind) in chain.iter().zip(chain.iter().skip(1).map(Some).chain([None])) {
@@ -121,11 +121,11 @@ fn check_chain(what: &'static str, chain: &[CertificateDer<'_>]) -> Result<(), S
     Ok(())
 }
 
-fn tls(what: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> StartError {
-    StartError::Tls { what, source: Box::new(source) }
+fn tls(what: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> BrokerError {
+    BrokerError::Tls { what, source: Box::new(source) }
 }
 
-fn certificates(what: &'static str, document: &str) -> Result<Vec<CertificateDer<'static>>, StartError> {
+fn certificates(what: &'static str, document: &str) -> Result<Vec<CertificateDer<'static>>, BrokerError> {
     let all = CertificateDer::pem_slice_iter(document.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| tls(what, source))?;

@@ -1,13 +1,13 @@
 //! The server's side of a TLS connection, on rustls's unbuffered API: records are decrypted and encrypted in buffers of the
-//! thread ([`Scratch`]), and what does not fit anywhere is [`Kept`] until it does.
+//! thread ([`ScratchBuffer`]), and the rest is kept in a [`LazyQueue`].
 //!
-//! **Invariant: a stream at rest holds no buffer.** What is there for an idle client is rustls's own state and its
+//! **Invariant: an idle stream holds no buffer.** An idle client costs rustls's own state and its
 //! certificate.
 //!
-//! **Invariant: what a dropped call leaves behind is in the stream**, so that no byte is lost or sent twice.
+//! **Invariant: the state of a cancelled call is in the stream**, so that no byte is lost or sent twice.
 //!
-//! Whoever reads and writes does so in one task: answers to a client's alerts and the end of a failed connection are
-//! written while reading, and the socket wakes one writer only.
+//! Reading and writing must happen in one task: answers to a client's alerts and the end of a failed connection are
+//! written while reading, and the socket wakes only one writer.
 
 use std::{
     future::poll_fn,
@@ -27,7 +27,7 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    scratch::{Kept, SCRATCH_BYTES, Scratch},
+    scratch::{LazyQueue, SCRATCH_BYTES, ScratchBuffer},
     stream::farewell,
 };
 
@@ -52,11 +52,11 @@ pub(crate) struct TlsStream<S> {
     io: S,
     tls: UnbufferedServerConnection,
     /// What came and is not decrypted: part of a record, or whole ones that nobody has had room for.
-    incoming: Kept,
+    incoming: LazyQueue,
     /// What is decrypted and not read.
-    plain: Kept,
+    plain: LazyQueue,
     /// What is encrypted and not written.
-    outgoing: Kept,
+    outgoing: LazyQueue,
     /// Whether the client has said that it sends no more.
     peer_closed: bool,
     /// Whether we have said so.
@@ -65,7 +65,7 @@ pub(crate) struct TlsStream<S> {
 }
 
 /// Where rustls stops and waits for us.
-enum Stop {
+enum HandshakeStop {
     /// It wants more input.
     Blocked,
     /// It wants more input, or something to encrypt.
@@ -83,9 +83,9 @@ enum Stop {
 fn pump(
     tls: &mut UnbufferedServerConnection,
     input: &mut [u8],
-    outgoing: &mut Kept,
+    outgoing: &mut LazyQueue,
     mut take: impl FnMut(&[u8]) -> bool,
-) -> (usize, Result<Stop, Error>) {
+) -> (usize, Result<HandshakeStop, Error>) {
     let mut used = 0;
     loop {
         let UnbufferedStatus { mut discard, state } =
@@ -95,7 +95,7 @@ fn pump(
                 let mut has_room = true;
                 loop {
                     match traffic.next_record() {
-                        None => break Ok((!has_room).then_some(Stop::Full)),
+                        None => break Ok((!has_room).then_some(HandshakeStop::Full)),
                         Some(Err(error)) => break Err(error),
                         Some(Ok(record)) => {
                             discard += record.discard;
@@ -110,10 +110,10 @@ fn pump(
                 sent.done();
                 Ok(None)
             }
-            Ok(ConnectionState::PeerClosed) => Ok(Some(Stop::PeerClosed)),
-            Ok(ConnectionState::Closed) => Ok(Some(Stop::Closed)),
-            Ok(ConnectionState::BlockedHandshake) => Ok(Some(Stop::Blocked)),
-            Ok(ConnectionState::WriteTraffic(_)) => Ok(Some(Stop::Traffic)),
+            Ok(ConnectionState::PeerClosed) => Ok(Some(HandshakeStop::PeerClosed)),
+            Ok(ConnectionState::Closed) => Ok(Some(HandshakeStop::Closed)),
+            Ok(ConnectionState::BlockedHandshake) => Ok(Some(HandshakeStop::Blocked)),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(Some(HandshakeStop::Traffic)),
             Ok(_) => Err(Error::General("a state of TLS that is not known".to_owned())),
             Err(error) => Err(error),
         };
@@ -127,7 +127,7 @@ fn pump(
 }
 
 /// Puts a message of TLS's own where it will be sent from.
-fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Kept) -> Result<(), Error> {
+fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut LazyQueue) -> Result<(), Error> {
     // How long it is, it only says when it does not fit.
     let length = match data.encode(&mut []) {
         Err(EncodeError::InsufficientSize(size)) => size.required_size,
@@ -151,9 +151,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let mut stream = Box::new(Self {
             io,
             tls,
-            incoming: Kept::default(),
-            plain: Kept::default(),
-            outgoing: Kept::default(),
+            incoming: LazyQueue::default(),
+            plain: LazyQueue::default(),
+            outgoing: LazyQueue::default(),
             peer_closed: false,
             closed: false,
             failed: None,
@@ -192,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             if self.peer_closed {
                 return Poll::Ready(Err(truncated()));
             }
-            let mut scratch = Scratch::new();
+            let mut scratch = ScratchBuffer::new();
             let filled = ready!(self.poll_fill(cx, &mut scratch, READ_MIN_BYTES))?;
             self.incoming.push(scratch.get(..filled).unwrap_or_default());
         }
@@ -218,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 
     /// Keeps what is left of the input, if there is any use for it.
-    fn left(&mut self, input: Kept) {
+    fn left(&mut self, input: LazyQueue) {
         if !self.peer_closed && self.failed.is_none() {
             self.incoming = input;
         }
@@ -235,19 +235,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             });
             self.incoming.advance(used);
             match self.stopped(stop) {
-                Some(Stop::Traffic) => return true,
+                Some(HandshakeStop::Traffic) => return true,
                 // It says so once, and then goes on.
-                Some(Stop::PeerClosed) => (),
-                Some(Stop::Blocked | Stop::Full | Stop::Closed) | None => return false,
+                Some(HandshakeStop::PeerClosed) => (),
+                Some(HandshakeStop::Blocked | HandshakeStop::Full | HandshakeStop::Closed) | None => return false,
             }
         }
     }
 
     /// Remembers how far the connection is. Nothing if it has failed.
-    fn stopped(&mut self, stop: Result<Stop, Error>) -> Option<Stop> {
+    fn stopped(&mut self, stop: Result<HandshakeStop, Error>) -> Option<HandshakeStop> {
         match stop {
             Ok(stop) => {
-                if matches!(stop, Stop::PeerClosed | Stop::Closed) {
+                if matches!(stop, HandshakeStop::PeerClosed | HandshakeStop::Closed) {
                     self.peer_closed = true;
                     self.incoming.clear();
                 }
@@ -312,7 +312,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     /// Encrypts something into `out` and tells how long that is. What has come before is decrypted first, because that
     /// is when rustls encrypts.
-    fn encrypt(&mut self, what: &Outward<'_>, out: &mut [u8]) -> io::Result<usize> {
+    fn encrypt(&mut self, what: &PlainText<'_>, out: &mut [u8]) -> io::Result<usize> {
         let ready = self.settle();
         if let Some(error) = &self.failed {
             return Err(broken(error));
@@ -322,8 +322,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let encrypted = match what {
-            Outward::Text(text) => traffic.encrypt(text, out),
-            Outward::Goodbye => traffic.queue_close_notify(out),
+            PlainText::Text(text) => traffic.encrypt(text, out),
+            PlainText::Goodbye => traffic.queue_close_notify(out),
         };
         encrypted.map_err(|error| {
             let error = Error::General(error.to_string());
@@ -335,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 }
 
 /// What is to be encrypted.
-enum Outward<'a> {
+enum PlainText<'a> {
     Text(&'a [u8]),
     Goodbye,
 }
@@ -370,10 +370,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 return Poll::Ready(Err(error));
             }
             let wanted = (buf.remaining() + OVERHEAD_BYTES).max(READ_MIN_BYTES);
-            let mut scratch = Scratch::new();
+            let mut scratch = ScratchBuffer::new();
             let filled = ready!(this.poll_fill(cx, &mut scratch, wanted))?;
             let used = this.decrypt(scratch.get_mut(..filled).unwrap_or_default(), buf);
-            let mut rest = Kept::default();
+            let mut rest = LazyQueue::default();
             rest.push(scratch.get(used..filled).unwrap_or_default());
             this.left(rest);
         }
@@ -393,8 +393,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         if text.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut scratch = Scratch::new();
-        let length = this.encrypt(&Outward::Text(text), &mut scratch)?;
+        let mut scratch = ScratchBuffer::new();
+        let length = this.encrypt(&PlainText::Text(text), &mut scratch)?;
         let sealed = scratch.get(..length).unwrap_or_default();
         // What came with it from rustls goes first.
         let sent = if this.outgoing.is_empty() {
@@ -422,9 +422,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         let this = self.get_mut();
         if !this.closed {
             this.closed = true;
-            let mut scratch = Scratch::new();
+            let mut scratch = ScratchBuffer::new();
             // A connection that has failed is at its end already.
-            if let Ok(length) = this.encrypt(&Outward::Goodbye, &mut scratch) {
+            if let Ok(length) = this.encrypt(&PlainText::Goodbye, &mut scratch) {
                 this.outgoing.push(scratch.get(..length).unwrap_or_default());
             }
         }

@@ -1,8 +1,8 @@
-//! What rustls says of a client's certificate, and then: it must not be revoked.
+//! Verifies a client's certificate: by rustls, and by the revocation list.
 
 use std::sync::Arc;
 
-use muster_guard::{Kind, log_peer};
+use muster_guard::{LineKind, log_peer};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -11,16 +11,16 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{revoked::Revoked, who::Serial};
+use crate::{revoked::RevokedSerials, who::Serial};
 
 /// A revoked certificate that is shown, by its number.
-const REVOKED: Kind = Kind::new("revoked certificates", 600);
+const REVOKED: LineKind = LineKind::new("revoked certificates", 600);
 
 /// Refuses revoked certificates in the handshake, so that their owners are told why.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<dyn ClientCertVerifier>,
-    pub(super) revoked: Arc<Revoked>,
+    pub(super) revoked: Arc<RevokedSerials>,
 }
 
 impl ClientCertVerifier for Verifier {

@@ -1,7 +1,7 @@
-//! WebSocket's frames (RFC 6455, section 5) as a server reads and writes them: bytes in, bytes out, no IO.
+//! WebSocket's frames (RFC 6455, section 5), the server's side: bytes in, bytes out, no IO.
 //!
-//! MQTT takes a connection's binary messages as one flow of bytes, so that neither frames nor messages have to be there as
-//! a whole: what has come of one is unmasked where it lies and handed on.
+//! MQTT uses a connection's binary messages as one stream of bytes, so neither frames nor messages have to be complete:
+//! the bytes of a frame are unmasked in place and passed on.
 
 /// The most that a control frame may carry.
 pub(super) const CONTROL_MAX_BYTES: usize = 125;
@@ -11,7 +11,7 @@ pub(super) const HEADER_MAX_BYTES: usize = 10;
 
 /// What a client did that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Violation {
+pub(crate) enum FrameViolation {
     #[error("a WebSocket frame that is not masked")]
     Unmasked,
     #[error("a WebSocket frame with reserved bits or of a reserved kind")]
@@ -30,7 +30,7 @@ pub(crate) enum Violation {
     TooLarge,
 }
 
-impl Violation {
+impl FrameViolation {
     /// What the close frame says.
     pub(super) fn code(self) -> u16 {
         match self {
@@ -43,7 +43,7 @@ impl Violation {
 
 /// What a server writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Binary = 2,
     Close = 8,
     Pong = 10,
@@ -51,7 +51,7 @@ pub(super) enum Kind {
 
 /// The next thing in what has come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub(super) enum FrameEvent<'a> {
     /// The next bytes of MQTT. There may be none.
     Data(&'a [u8]),
     /// To be answered with the same.
@@ -64,7 +64,7 @@ pub(super) enum Step<'a> {
 
 /// Where in the flow of frames a client is.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     frame_max_bytes: u64,
     /// How much of a data frame is to come.
     rest: u64,
@@ -75,7 +75,7 @@ pub(super) struct Reader {
 }
 
 /// A frame's header.
-struct Header {
+struct FrameHeader {
     last: bool,
     opcode: u8,
     length: u64,
@@ -84,7 +84,7 @@ struct Header {
     size: usize,
 }
 
-impl Reader {
+impl FrameReader {
     pub(super) fn new(frame_max_bytes: usize) -> Self {
         let frame_max_bytes = u64::try_from(frame_max_bytes).unwrap_or(u64::MAX);
         Self { frame_max_bytes, rest: 0, mask: [0; 4], unfinished: false }
@@ -96,13 +96,13 @@ impl Reader {
         &mut self,
         input: &'a mut [u8],
         room: usize,
-    ) -> Result<Option<(Step<'a>, usize)>, Violation> {
+    ) -> Result<Option<(FrameEvent<'a>, usize)>, FrameViolation> {
         if self.rest > 0 {
             let length = usize::try_from(self.rest).unwrap_or(usize::MAX).min(input.len()).min(room);
             return Ok(input.get_mut(..length).filter(|data| !data.is_empty()).map(|data| {
                 unmask(data, &mut self.mask);
                 self.rest -= u64::try_from(length).unwrap_or(self.rest);
-                (Step::Data(data), length)
+                (FrameEvent::Data(data), length)
             }));
         }
         let Some(header) = header(input)? else { return Ok(None) };
@@ -111,27 +111,27 @@ impl Reader {
         }
         match (header.opcode, self.unfinished) {
             (0, true) | (2, false) => (),
-            (0, false) | (1 | 2, true) => return Err(Violation::Order),
-            (1, false) => return Err(Violation::Text),
-            _ => return Err(Violation::Reserved),
+            (0, false) | (1 | 2, true) => return Err(FrameViolation::Order),
+            (1, false) => return Err(FrameViolation::Text),
+            _ => return Err(FrameViolation::Reserved),
         }
         if header.length > self.frame_max_bytes {
-            return Err(Violation::TooLarge);
+            return Err(FrameViolation::TooLarge);
         }
         self.unfinished = !header.last;
         (self.rest, self.mask) = (header.length, header.mask);
-        Ok(Some((Step::Data(&[]), header.size)))
+        Ok(Some((FrameEvent::Data(&[]), header.size)))
     }
 }
 
 /// Reads a header, if it is there as a whole.
-fn header(input: &[u8]) -> Result<Option<Header>, Violation> {
+fn header(input: &[u8]) -> Result<Option<FrameHeader>, FrameViolation> {
     let &[first, second, ref more @ ..] = input else { return Ok(None) };
     if first & 0x70 != 0 {
-        return Err(Violation::Reserved);
+        return Err(FrameViolation::Reserved);
     }
     if second & 0x80 == 0 {
-        return Err(Violation::Unmasked);
+        return Err(FrameViolation::Unmasked);
     }
     let (length, least, more) = match (second & 0x7f, more) {
         (126, &[a, b, ref more @ ..]) => (u64::from(u16::from_be_bytes([a, b])), 126, more),
@@ -142,37 +142,37 @@ fn header(input: &[u8]) -> Result<Option<Header>, Violation> {
         (length, more) => (u64::from(length), 0, more),
     };
     if length < least || length > u64::MAX >> 1 {
-        return Err(Violation::Length);
+        return Err(FrameViolation::Length);
     }
     let &[a, b, c, d, ref more @ ..] = more else { return Ok(None) };
     let size = input.len() - more.len();
-    Ok(Some(Header { last: first & 0x80 != 0, opcode: first & 0x0f, length, mask: [a, b, c, d], size }))
+    Ok(Some(FrameHeader { last: first & 0x80 != 0, opcode: first & 0x0f, length, mask: [a, b, c, d], size }))
 }
 
 /// Reads the rest of a control frame, if it is there as a whole: it is short.
-fn control(header: Header, input: &mut [u8]) -> Result<Option<(Step<'_>, usize)>, Violation> {
-    let Header { last, opcode, length, mut mask, size } = header;
+fn control(header: FrameHeader, input: &mut [u8]) -> Result<Option<(FrameEvent<'_>, usize)>, FrameViolation> {
+    let FrameHeader { last, opcode, length, mut mask, size } = header;
     let length = usize::try_from(length).ok().filter(|length| last && *length <= CONTROL_MAX_BYTES);
-    let used = size + length.ok_or(Violation::Control)?;
+    let used = size + length.ok_or(FrameViolation::Control)?;
     let Some(content) = input.get_mut(size..used) else { return Ok(None) };
     unmask(content, &mut mask);
     let step = match opcode {
-        8 => Step::Close(reason(content)?),
-        9 => Step::Ping(content),
-        10 => Step::Pong,
-        _ => return Err(Violation::Reserved),
+        8 => FrameEvent::Close(reason(content)?),
+        9 => FrameEvent::Ping(content),
+        10 => FrameEvent::Pong,
+        _ => return Err(FrameViolation::Reserved),
     };
     Ok(Some((step, used)))
 }
 
 /// The code in a close frame.
-fn reason(content: &[u8]) -> Result<Option<u16>, Violation> {
+fn reason(content: &[u8]) -> Result<Option<u16>, FrameViolation> {
     let &[high, low, ref text @ ..] = content else {
-        return if content.is_empty() { Ok(None) } else { Err(Violation::Close) };
+        return if content.is_empty() { Ok(None) } else { Err(FrameViolation::Close) };
     };
     let code = u16::from_be_bytes([high, low]);
     let may_be_sent = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
-    if may_be_sent && std::str::from_utf8(text).is_ok() { Ok(Some(code)) } else { Err(Violation::Close) }
+    if may_be_sent && std::str::from_utf8(text).is_ok() { Ok(Some(code)) } else { Err(FrameViolation::Close) }
 }
 
 /// Takes the mask off, and turns it so that it fits what follows.
@@ -189,7 +189,7 @@ fn unmask(data: &mut [u8], mask: &mut [u8; 4]) {
 }
 
 /// The header of a whole message of `length` bytes, and how long it is.
-pub(super) fn write_header(kind: Kind, length: usize, out: &mut [u8; HEADER_MAX_BYTES]) -> usize {
+pub(super) fn write_header(kind: FrameKind, length: usize, out: &mut [u8; HEADER_MAX_BYTES]) -> usize {
     let first = 0x80 | kind as u8;
     let [a, b, c, d, e, f, g, h] = u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes();
     let (bytes, size) = match length {
@@ -213,7 +213,7 @@ mod tests {
     /// A frame as a client sends it.
     fn frame(first: u8, mask: [u8; 4], content: &[u8]) -> Vec<u8> {
         let mut header = [0; HEADER_MAX_BYTES];
-        let size = write_header(Kind::Binary, content.len(), &mut header);
+        let size = write_header(FrameKind::Binary, content.len(), &mut header);
         let masked = content.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask);
         let mut frame = vec![first, header[1] | 0x80];
         frame.extend(&header[2..size]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_standard() {
+    fn rfc_6455_examples_are_decoded() {
         // Section 5.7: "Hello" as a masked text message, and a masked pong of it; here as bytes.
         let hello = [0x82, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
         assert_eq!(read(&hello, 3, 100), Found { data: b"Hello".to_vec(), others: vec![], end: Ok(()) });
@@ -233,35 +233,35 @@ mod tests {
         for (length, expected) in
             [(5, &[0x82, 5][..]), (256, &[0x82, 0x7e, 1, 0]), (65536, &[0x82, 0x7f, 0, 0, 0, 0, 0, 1, 0, 0])]
         {
-            let size = write_header(Kind::Binary, length, &mut header);
+            let size = write_header(FrameKind::Binary, length, &mut header);
             assert_eq!(&header[..size], expected);
         }
     }
 
     #[test]
-    fn what_a_client_must_not_send() {
+    fn invalid_frames_are_refused() {
         let mask = [1, 2, 3, 4];
         let huge = [&[0x82, 0xff][..], &u64::MAX.to_be_bytes(), &mask].concat();
         let large = [&[0x82, 0xff][..], &100_001_u64.to_be_bytes(), &mask].concat();
         for (input, violation) in [
-            (vec![0x82, 0x05, b'H', b'e', b'l', b'l', b'o'], Violation::Unmasked),
-            (frame(0x81, mask, b"text"), Violation::Text),
-            (frame(0xc2, mask, b"compressed"), Violation::Reserved),
-            (frame(0x83, mask, b""), Violation::Reserved),
-            (frame(0x8b, mask, b""), Violation::Reserved),
-            (frame(0x80, mask, b"goes on from nothing"), Violation::Order),
-            ([frame(0x02, mask, b"a"), frame(0x82, mask, b"b")].concat(), Violation::Order),
-            ([frame(0x02, mask, b"a"), frame(0x81, mask, b"b")].concat(), Violation::Order),
-            (frame(0x09, mask, b"in parts"), Violation::Control),
-            (frame(0x89, mask, &[0; 126]), Violation::Control),
-            (vec![0x82, 0xfe, 0, 125, 0, 0, 0, 0], Violation::Length),
-            ([&[0x82, 0xff][..], &65_535_u64.to_be_bytes(), &mask].concat(), Violation::Length),
-            (huge, Violation::Length),
-            (large, Violation::TooLarge),
-            (frame(0x88, mask, &[3]), Violation::Close),
-            (frame(0x88, mask, &999_u16.to_be_bytes()), Violation::Close),
-            (frame(0x88, mask, &1005_u16.to_be_bytes()), Violation::Close),
-            (frame(0x88, mask, &[3, 232, 0xff]), Violation::Close),
+            (vec![0x82, 0x05, b'H', b'e', b'l', b'l', b'o'], FrameViolation::Unmasked),
+            (frame(0x81, mask, b"text"), FrameViolation::Text),
+            (frame(0xc2, mask, b"compressed"), FrameViolation::Reserved),
+            (frame(0x83, mask, b""), FrameViolation::Reserved),
+            (frame(0x8b, mask, b""), FrameViolation::Reserved),
+            (frame(0x80, mask, b"goes on from nothing"), FrameViolation::Order),
+            ([frame(0x02, mask, b"a"), frame(0x82, mask, b"b")].concat(), FrameViolation::Order),
+            ([frame(0x02, mask, b"a"), frame(0x81, mask, b"b")].concat(), FrameViolation::Order),
+            (frame(0x09, mask, b"in parts"), FrameViolation::Control),
+            (frame(0x89, mask, &[0; 126]), FrameViolation::Control),
+            (vec![0x82, 0xfe, 0, 125, 0, 0, 0, 0], FrameViolation::Length),
+            ([&[0x82, 0xff][..], &65_535_u64.to_be_bytes(), &mask].concat(), FrameViolation::Length),
+            (huge, FrameViolation::Length),
+            (large, FrameViolation::TooLarge),
+            (frame(0x88, mask, &[3]), FrameViolation::Close),
+            (frame(0x88, mask, &999_u16.to_be_bytes()), FrameViolation::Close),
+            (frame(0x88, mask, &1005_u16.to_be_bytes()), FrameViolation::Close),
+            (frame(0x88, mask, &[3, 232, 0xff]), FrameViolation::Close),
         ] {
             assert_eq!(read(&input, 1, 10).end, Err(violation), "{input:?}");
         }
@@ -303,7 +303,7 @@ mod tests {
                 match sent {
                     Sent::Ping(content) => {
                         input.extend(frame(0x89, mask, content));
-                        pings.push(format!("{:?}", Step::Ping(content)));
+                        pings.push(format!("{:?}", FrameEvent::Ping(content)));
                     }
                     Sent::Message(parts) => for (index, part) in parts.iter().enumerate() {
                         let first = if index == 0 { 2 } else { 0 } | if index + 1 == parts.len() { 0x80 } else { 0 };

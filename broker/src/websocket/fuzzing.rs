@@ -1,10 +1,10 @@
-//! What must hold for any bytes that a WebSocket client sends. The fuzz target in `broker/fuzz` and the tests look at the
+//! Properties that hold for any bytes from a WebSocket client. The fuzz target in `broker/fuzz` and the tests check the
 //! same.
 //!
-//! Each function panics if something does not hold, and says whether the bytes are what a client may send.
+//! Each function panics if a property is violated, and returns whether the bytes are valid.
 
 use super::{
-    frame::{CONTROL_MAX_BYTES, HEADER_MAX_BYTES, Reader, Step, Violation},
+    frame::{CONTROL_MAX_BYTES, FrameEvent, FrameReader, FrameViolation, HEADER_MAX_BYTES},
     upgrade,
 };
 
@@ -45,12 +45,12 @@ pub(super) struct Found {
     pub(super) data: Vec<u8>,
     /// Control frames, in words.
     pub(super) others: Vec<String>,
-    pub(super) end: Result<(), Violation>,
+    pub(super) end: Result<(), FrameViolation>,
 }
 
 /// Reads what comes in pieces of `piece` bytes, `room` bytes at a time.
 pub(super) fn read(bytes: &[u8], piece: usize, room: usize) -> Found {
-    let mut reader = Reader::new(FRAME_MAX_BYTES);
+    let mut reader = FrameReader::new(FRAME_MAX_BYTES);
     let (mut found, mut held) = (Found { data: Vec::new(), others: Vec::new(), end: Ok(()) }, Vec::new());
     for piece in bytes.chunks(piece) {
         held.extend_from_slice(piece);
@@ -62,7 +62,7 @@ pub(super) fn read(bytes: &[u8], piece: usize, room: usize) -> Found {
                     assert!(count > 0, "a step that goes nowhere");
                     used += count;
                     match step {
-                        Step::Data(bytes) => found.data.extend_from_slice(bytes),
+                        FrameEvent::Data(bytes) => found.data.extend_from_slice(bytes),
                         other => found.others.push(format!("{other:?}")),
                     }
                 }

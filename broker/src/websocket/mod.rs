@@ -4,12 +4,12 @@
 //! - `frame`: frames, without IO
 //! - `upgrade`: the HTTP request at the beginning, without IO
 //! - `stream`: both over any stream
-//! - for tests: `fuzzing`, what must hold for any bytes
+//! - for tests: `fuzzing`, properties for any bytes
 //!
-//! Who a client is, its certificate says, here as everywhere; there are neither cookies nor passwords. `Origin` is
-//! therefore not looked at: programs do not send it, and a list of pages would have to be kept. A browser shows its
-//! certificate to whatever page asks for this port, though, so a page elsewhere may act for the person who visits it, within
-//! what that identity may do: operators and observers read, and no more. Whoever wants to rule that out gives browsers no
+//! The certificate identifies the client, as everywhere; there are neither cookies nor passwords. `Origin` is
+//! therefore not checked: programs do not send it, and a list of pages would have to be configured. But a browser shows its
+//! certificate to whatever page asks for this port, so a page elsewhere may act for the person who visits it, within
+//! the permissions of that identity: operators and observers read, and no more. To rule that out, give browsers no
 //! certificate of the fleet.
 
 mod frame;
@@ -18,4 +18,4 @@ pub mod fuzzing;
 mod stream;
 mod upgrade;
 
-pub(crate) use self::stream::{WebSocket, WebSocketError};
+pub(crate) use self::stream::{WebSocketError, WebSocketStream};

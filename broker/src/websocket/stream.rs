@@ -1,6 +1,6 @@
-//! A WebSocket as the flow of bytes that MQTT wants.
+//! A WebSocket as the stream of bytes that MQTT needs.
 //!
-//! **Invariant: a stream at rest holds no buffer.**
+//! **Invariant: an idle stream holds no buffer.**
 //!
 //! Pongs, and the answer to a close frame, are written while reading: reading and writing belong to one task.
 
@@ -18,11 +18,11 @@ use tokio::{
 };
 
 use super::{
-    frame::{self, HEADER_MAX_BYTES, Kind, Reader, Step, Violation},
-    upgrade::{self, HEAD_MAX_BYTES, Refusal},
+    frame::{self, FrameEvent, FrameKind, FrameReader, FrameViolation, HEADER_MAX_BYTES},
+    upgrade::{self, HEAD_MAX_BYTES, UpgradeRefusal},
 };
 use crate::{
-    scratch::{Kept, Scratch},
+    scratch::{LazyQueue, ScratchBuffer},
     stream::farewell,
 };
 
@@ -47,25 +47,25 @@ pub(crate) enum WebSocketError {
     #[error("the connection ended before a request")]
     Ended,
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] UpgradeRefusal),
 }
 
 /// A WebSocket over `S`.
-pub(crate) struct WebSocket<S> {
+pub(crate) struct WebSocketStream<S> {
     io: S,
-    reader: Reader,
+    reader: FrameReader,
     /// What came and is not read: part of a frame, or what nobody has had room for.
-    incoming: Kept,
+    incoming: LazyQueue,
     /// Frames that are not written.
-    outgoing: Kept,
+    outgoing: LazyQueue,
     /// Whether the client has sent its close frame.
     peer_closed: bool,
     /// Whether we have.
     closed: bool,
-    failed: Option<Violation>,
+    failed: Option<FrameViolation>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
     /// Takes a request and answers it. Who asks for something else, or not in time, is told so.
     pub(crate) async fn accept(
         mut io: S,
@@ -74,14 +74,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     ) -> Result<Box<Self>, WebSocketError> {
         let answered = match timeout(patience, request(&mut io)).await {
             Ok(request) => request,
-            Err(_) => Err(Refusal::Timeout.into()),
+            Err(_) => Err(UpgradeRefusal::Timeout.into()),
         };
         match answered {
             Ok((answer, incoming)) => {
-                let mut outgoing = Kept::default();
+                let mut outgoing = LazyQueue::default();
                 // It goes out with the first thing that is written, or read.
                 outgoing.push(answer.as_bytes());
-                let reader = Reader::new(frame_max_bytes);
+                let reader = FrameReader::new(frame_max_bytes);
                 Ok(Box::new(Self { io, reader, incoming, outgoing, peer_closed: false, closed: false, failed: None }))
             }
             Err(error) => {
@@ -102,12 +102,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 Ok(Some((step, count))) => {
                     used += count;
                     match step {
-                        Step::Data(data) => buf.put_slice(data),
-                        Step::Ping(content) if self.outgoing.len() < PONG_BACKLOG_MAX_BYTES && !self.closed => {
-                            push(&mut self.outgoing, Kind::Pong, content);
+                        FrameEvent::Data(data) => buf.put_slice(data),
+                        FrameEvent::Ping(content) if self.outgoing.len() < PONG_BACKLOG_MAX_BYTES && !self.closed => {
+                            push(&mut self.outgoing, FrameKind::Pong, content);
                         }
-                        Step::Ping(_) | Step::Pong => (),
-                        Step::Close(code) => {
+                        FrameEvent::Ping(_) | FrameEvent::Pong => (),
+                        FrameEvent::Close(code) => {
                             self.peer_closed = true;
                             self.close(code);
                         }
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if !self.closed {
             self.closed = true;
             let code = code.map(u16::to_be_bytes);
-            push(&mut self.outgoing, Kind::Close, code.as_ref().map_or(&[], |code| &code[..]));
+            push(&mut self.outgoing, FrameKind::Close, code.as_ref().map_or(&[], |code| &code[..]));
         }
     }
 
@@ -167,14 +167,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 }
 
 /// Reads a request: what it is answered, and what has come behind it.
-async fn request(io: &mut (impl AsyncRead + Unpin)) -> Result<(String, Kept), WebSocketError> {
+async fn request(io: &mut (impl AsyncRead + Unpin)) -> Result<(String, LazyQueue), WebSocketError> {
     let mut input = Vec::with_capacity(1024);
     loop {
         if io.read_buf(&mut input).await? == 0 {
             return Err(WebSocketError::Ended);
         }
         if let Some((answer, length)) = upgrade::read(&input)? {
-            let mut rest = Kept::default();
+            let mut rest = LazyQueue::default();
             rest.push(input.get(length..).unwrap_or_default());
             return Ok((answer, rest));
         }
@@ -182,14 +182,14 @@ async fn request(io: &mut (impl AsyncRead + Unpin)) -> Result<(String, Kept), We
     }
 }
 
-fn push(outgoing: &mut Kept, kind: Kind, content: &[u8]) {
+fn push(outgoing: &mut LazyQueue, kind: FrameKind, content: &[u8]) {
     let mut header = [0; HEADER_MAX_BYTES];
     let size = frame::write_header(kind, content.len(), &mut header);
     outgoing.push(header.get(..size).unwrap_or_default());
     outgoing.push(content);
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocketStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if buf.remaining() == 0 {
@@ -212,7 +212,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
                 return Poll::Ready(end);
             }
             sent?;
-            let mut scratch = Scratch::new();
+            let mut scratch = ScratchBuffer::new();
             // Part of a header or of a control frame, no more.
             let left_over = this.incoming.len();
             let (front, room) = scratch.split_at_mut(left_over);
@@ -232,7 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.closed {
@@ -245,9 +245,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
         if content.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut scratch = Scratch::new();
+        let mut scratch = ScratchBuffer::new();
         let mut header = [0; HEADER_MAX_BYTES];
-        let size = frame::write_header(Kind::Binary, count, &mut header);
+        let size = frame::write_header(FrameKind::Binary, count, &mut header);
         let (front, behind) = scratch.split_at_mut(size);
         front.copy_from_slice(header.get(..size).unwrap_or_default());
         behind.get_mut(..count).unwrap_or_default().copy_from_slice(content);

@@ -14,7 +14,7 @@ const PATHS: [&str; 2] = ["/mqtt", "/"];
 
 /// Why a request does not begin a WebSocket for MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum UpgradeRefusal {
     #[error("the request is no HTTP/1.1")]
     Http,
     #[error("the request's head is longer than {HEAD_MAX_BYTES} bytes")]
@@ -37,7 +37,7 @@ pub(crate) enum Refusal {
     Body,
 }
 
-impl Refusal {
+impl UpgradeRefusal {
     fn status(self) -> &'static str {
         match self {
             Self::Http | Self::Key | Self::Subprotocol | Self::Body => "400 Bad Request",
@@ -66,16 +66,16 @@ impl Refusal {
 }
 
 /// Reads a request: its answer if it begins a WebSocket, and how long its head is. Nothing if that is not whole yet.
-pub(super) fn read(input: &[u8]) -> Result<Option<(String, usize)>, Refusal> {
+pub(super) fn read(input: &[u8]) -> Result<Option<(String, usize)>, UpgradeRefusal> {
     let window = input.get(..HEAD_MAX_BYTES).unwrap_or(input);
     let Some(end) = window.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
         // Who speaks TLS or MQTT here is told before the time is over.
         if !window.iter().all(|byte| is_text(*byte) || matches!(byte, b'\r' | b'\n')) {
-            return Err(Refusal::Http);
+            return Err(UpgradeRefusal::Http);
         }
-        return if window.len() < HEAD_MAX_BYTES { Ok(None) } else { Err(Refusal::TooLarge) };
+        return if window.len() < HEAD_MAX_BYTES { Ok(None) } else { Err(UpgradeRefusal::TooLarge) };
     };
-    let head = window.get(..end).and_then(|head| std::str::from_utf8(head).ok()).ok_or(Refusal::Http)?;
+    let head = window.get(..end).and_then(|head| std::str::from_utf8(head).ok()).ok_or(UpgradeRefusal::Http)?;
     Ok(Some((answer(head)?, end + 4)))
 }
 
@@ -83,31 +83,31 @@ fn is_text(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
-fn answer(head: &str) -> Result<String, Refusal> {
+fn answer(head: &str) -> Result<String, UpgradeRefusal> {
     let mut lines = head.split("\r\n");
     check_request_line(lines.next().unwrap_or_default())?;
     let fields = lines.map(field).collect::<Result<Vec<_>, _>>()?;
-    let fields = Fields(&fields);
+    let fields = HeaderFields(&fields);
     if fields.all("host").count() != 1 {
-        return Err(Refusal::Http);
+        return Err(UpgradeRefusal::Http);
     }
     if fields.all("transfer-encoding").next().is_some() || fields.all("content-length").any(|length| length != "0") {
-        return Err(Refusal::Body);
+        return Err(UpgradeRefusal::Body);
     }
     if !fields.lists("upgrade", "websocket") || !fields.lists("connection", "upgrade") {
-        return Err(Refusal::Upgrade);
+        return Err(UpgradeRefusal::Upgrade);
     }
     if !fields.all("sec-websocket-version").eq(["13"]) {
-        return Err(Refusal::Version);
+        return Err(UpgradeRefusal::Version);
     }
     let mut keys = fields.all("sec-websocket-key");
-    let (Some(key), None) = (keys.next(), keys.next()) else { return Err(Refusal::Key) };
+    let (Some(key), None) = (keys.next(), keys.next()) else { return Err(UpgradeRefusal::Key) };
     if !STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16) {
-        return Err(Refusal::Key);
+        return Err(UpgradeRefusal::Key);
     }
     // Names of subprotocols are told apart by case, too.
     if !fields.all("sec-websocket-protocol").flat_map(|offers| offers.split(',')).any(|offer| offer.trim() == "mqtt") {
-        return Err(Refusal::Subprotocol);
+        return Err(UpgradeRefusal::Subprotocol);
     }
     let accept = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{GUID}").as_bytes());
     Ok(format!(
@@ -117,33 +117,33 @@ fn answer(head: &str) -> Result<String, Refusal> {
     ))
 }
 
-fn check_request_line(line: &str) -> Result<(), Refusal> {
+fn check_request_line(line: &str) -> Result<(), UpgradeRefusal> {
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some("HTTP/1.1"), None) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(Refusal::Http);
+        return Err(UpgradeRefusal::Http);
     };
     if method != "GET" {
-        return Err(Refusal::Method);
+        return Err(UpgradeRefusal::Method);
     }
     let path = target.split('?').next().unwrap_or_default();
-    if PATHS.contains(&path) { Ok(()) } else { Err(Refusal::Path) }
+    if PATHS.contains(&path) { Ok(()) } else { Err(UpgradeRefusal::Path) }
 }
 
 /// A header's field: its name and its value.
-fn field(line: &str) -> Result<(&str, &str), Refusal> {
-    let (name, value) = line.split_once(':').ok_or(Refusal::Http)?;
+fn field(line: &str) -> Result<(&str, &str), UpgradeRefusal> {
+    let (name, value) = line.split_once(':').ok_or(UpgradeRefusal::Http)?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     // Neither a space before the colon nor a line that goes on from the one before has been allowed for long.
     if name.is_empty() || !name.bytes().all(is_token) || !value.bytes().all(is_text) {
-        return Err(Refusal::Http);
+        return Err(UpgradeRefusal::Http);
     }
     Ok((name, value.trim_matches([' ', '\t'])))
 }
 
-struct Fields<'a>(&'a [(&'a str, &'a str)]);
+struct HeaderFields<'a>(&'a [(&'a str, &'a str)]);
 
-impl<'a> Fields<'a> {
+impl<'a> HeaderFields<'a> {
     /// The values of all fields of this name.
     fn all(&self, name: &'static str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
@@ -166,7 +166,7 @@ mod tests {
         Sec-WebSocket-Protocol: mqttv3.1, mqtt\r\nOrigin: https://elsewhere.example\r\n\r\n";
 
     #[track_caller]
-    fn check(request: &str, expected: Result<(), Refusal>) {
+    fn check(request: &str, expected: Result<(), UpgradeRefusal>) {
         let found = read(request.as_bytes());
         match expected {
             Ok(()) => {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn requests() {
+    fn upgrade_requests_are_accepted_or_refused() {
         check(GOOD, Ok(()));
         let with = |from: &str, to: &str| {
             assert!(GOOD.contains(from), "{from}");
@@ -205,30 +205,30 @@ mod tests {
             check(&with(from, to), Ok(()));
         }
         for (from, to, refusal) in [
-            ("GET", "POST", Refusal::Method),
-            ("/mqtt", "/index.html", Refusal::Path),
-            ("HTTP/1.1", "HTTP/1.0", Refusal::Http),
-            ("HTTP/1.1", "HTTP/1.1 x", Refusal::Http),
-            ("Host: localhost:9001", "X: y", Refusal::Http),
-            ("Host:", "Host :", Refusal::Http),
-            ("Origin: ", " folded: ", Refusal::Http),
-            ("elsewhere", "else\u{1}where", Refusal::Http),
-            ("Upgrade: websocket", "X: y", Refusal::Upgrade),
-            ("keep-alive, Upgrade", "keep-alive", Refusal::Upgrade),
-            ("Version: 13", "Version: 8", Refusal::Version),
-            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25j", Refusal::Key),
-            ("dGhlIHNhbXBsZSBub25jZQ==", "!", Refusal::Key),
-            ("Origin", "Sec-WebSocket-Key", Refusal::Key),
-            ("mqttv3.1, mqtt", "mqttv3.1", Refusal::Subprotocol),
-            ("mqttv3.1, mqtt", "MQTT", Refusal::Subprotocol),
-            ("Origin: https://elsewhere.example", "Content-Length: 5", Refusal::Body),
-            ("Origin: https://elsewhere.example", "Transfer-Encoding: chunked", Refusal::Body),
+            ("GET", "POST", UpgradeRefusal::Method),
+            ("/mqtt", "/index.html", UpgradeRefusal::Path),
+            ("HTTP/1.1", "HTTP/1.0", UpgradeRefusal::Http),
+            ("HTTP/1.1", "HTTP/1.1 x", UpgradeRefusal::Http),
+            ("Host: localhost:9001", "X: y", UpgradeRefusal::Http),
+            ("Host:", "Host :", UpgradeRefusal::Http),
+            ("Origin: ", " folded: ", UpgradeRefusal::Http),
+            ("elsewhere", "else\u{1}where", UpgradeRefusal::Http),
+            ("Upgrade: websocket", "X: y", UpgradeRefusal::Upgrade),
+            ("keep-alive, Upgrade", "keep-alive", UpgradeRefusal::Upgrade),
+            ("Version: 13", "Version: 8", UpgradeRefusal::Version),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25j", UpgradeRefusal::Key),
+            ("dGhlIHNhbXBsZSBub25jZQ==", "!", UpgradeRefusal::Key),
+            ("Origin", "Sec-WebSocket-Key", UpgradeRefusal::Key),
+            ("mqttv3.1, mqtt", "mqttv3.1", UpgradeRefusal::Subprotocol),
+            ("mqttv3.1, mqtt", "MQTT", UpgradeRefusal::Subprotocol),
+            ("Origin: https://elsewhere.example", "Content-Length: 5", UpgradeRefusal::Body),
+            ("Origin: https://elsewhere.example", "Transfer-Encoding: chunked", UpgradeRefusal::Body),
         ] {
             check(&with(from, to), Err(refusal));
         }
-        check("\r\n\r\n", Err(Refusal::Http));
-        check("\x10\x1b\0\x04MQTT", Err(Refusal::Http));
-        check(&"x".repeat(HEAD_MAX_BYTES), Err(Refusal::TooLarge));
+        check("\r\n\r\n", Err(UpgradeRefusal::Http));
+        check("\x10\x1b\0\x04MQTT", Err(UpgradeRefusal::Http));
+        check(&"x".repeat(HEAD_MAX_BYTES), Err(UpgradeRefusal::TooLarge));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(input: Vec<u8>, place in 0..GOOD.len(), cut in 0..GOOD.len()) {
+        fn no_request_panics(input: Vec<u8>, place in 0..GOOD.len(), cut in 0..GOOD.len()) {
             let _ = read(&input);
             let mixed = [&GOOD.as_bytes()[..place], &input, &GOOD.as_bytes()[cut..]].concat();
             let _ = read(&mixed);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use muster_broker::{Broker, Config, Limits, Tls};
+use muster_broker::{Broker, BrokerLimits, Config, Tls};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
     CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
@@ -163,10 +163,10 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        Self::with(Limits::default()).await
+        Self::with(BrokerLimits::default()).await
     }
 
-    pub(crate) async fn with(limits: Limits) -> Self {
+    pub(crate) async fn with(limits: BrokerLimits) -> Self {
         Self::configured(|config| Config { limits, ..config }).await
     }
 
@@ -221,7 +221,7 @@ impl Fixture {
     }
 
     /// Waits until the broker has noticed something.
-    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&muster_broker::Stats) -> bool) {
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&muster_broker::BrokerStats) -> bool) {
         patiently(what, async {
             while !condition(&self.broker.stats()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;

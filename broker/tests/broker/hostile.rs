@@ -1,6 +1,6 @@
-//! Clients that do what they should not, and what others notice of it: nothing.
+//! Tests of hostile clients: others do not notice them.
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use rumqttc::QoS;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
@@ -71,8 +71,8 @@ async fn bad_filters_are_refused() {
 }
 
 #[tokio::test]
-async fn those_who_say_nothing_keep_nobody_waiting_and_are_sent_away() {
-    let limits = Limits { handshake_timeout_ms: 300, connect_timeout_ms: 300, ..Limits::default() };
+async fn silent_clients_are_disconnected_and_block_nobody() {
+    let limits = BrokerLimits { handshake_timeout_ms: 300, connect_timeout_ms: 300, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let mut silent = Vec::new();
     for _ in 0..20 {
@@ -87,8 +87,8 @@ async fn those_who_say_nothing_keep_nobody_waiting_and_are_sent_away() {
 }
 
 #[tokio::test]
-async fn strangers_beyond_the_limit_wait_for_their_turn() {
-    let limits = Limits { handshakes_max: 2, handshake_timeout_ms: 300, ..Limits::default() };
+async fn strangers_beyond_the_limit_wait() {
+    let limits = BrokerLimits { handshakes_max: 2, handshake_timeout_ms: 300, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let mut silent = Vec::new();
     for _ in 0..6 {
@@ -98,9 +98,9 @@ async fn strangers_beyond_the_limit_wait_for_their_turn() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_disconnected_and_the_others_miss_nothing() {
+async fn client_that_reads_nothing_is_disconnected() {
     const COUNT: usize = 600;
-    let limits = Limits { write_timeout_ms: 300, ..Limits::default() };
+    let limits = BrokerLimits { write_timeout_ms: 300, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
@@ -125,7 +125,7 @@ async fn a_client_that_takes_nothing_is_disconnected_and_the_others_miss_nothing
 
 #[tokio::test]
 async fn a_client_that_acknowledges_nothing_is_disconnected() {
-    let fixture = Fixture::with(Limits { ack_timeout_ms: 300, inflight_max: 2, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { ack_timeout_ms: 300, inflight_max: 2, ..BrokerLimits::default() }).await;
     let mut raw = fixture.raw(HOST).await;
     raw.connect(&format!("{HOST}-1"), 30).await;
     let cmd = format!("muster/h/{HOST}/cmd");
@@ -142,8 +142,8 @@ async fn a_client_that_acknowledges_nothing_is_disconnected() {
 }
 
 #[tokio::test]
-async fn who_falls_behind_is_disconnected_rather_than_skipped() {
-    let limits = Limits { inflight_max: 1, queue_max_bytes: 4096, ..Limits::default() };
+async fn slow_client_is_disconnected_rather_than_skipped() {
+    let limits = BrokerLimits { inflight_max: 1, queue_max_bytes: 4096, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let mut slow = fixture.raw("operator-anna").await;
     slow.connect("operator-anna", 30).await;

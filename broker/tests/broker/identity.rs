@@ -1,6 +1,6 @@
-//! Who gets in, and what each may do.
+//! Tests of authentication and permissions.
 
-use muster_broker::{Broker, Config, Limits, StartError, Tls};
+use muster_broker::{Broker, BrokerError, BrokerLimits, Config, Tls};
 use rumqttc::{LastWill, QoS, SubscribeReasonCode};
 
 use crate::fixture::{Authority, Client, Fixture, HOST, OTHER, connect, connect_level, patiently, publish};
@@ -9,7 +9,7 @@ const REFUSED: SubscribeReasonCode = SubscribeReasonCode::Failure;
 const GRANTED: SubscribeReasonCode = SubscribeReasonCode::Success(QoS::AtLeastOnce);
 
 #[tokio::test]
-async fn only_certificates_of_the_authority_get_in() {
+async fn only_certificates_of_the_authority_are_admitted() {
     let fixture = Fixture::new().await;
     let foreign = Authority::new().issue("console-main");
     let expired = fixture.authority.issue_for("console-main", 2024, 2025);
@@ -27,7 +27,7 @@ async fn only_certificates_of_the_authority_get_in() {
 }
 
 #[tokio::test]
-async fn a_certificate_must_name_somebody_of_the_fleet_and_the_client_id_must_be_theirs() {
+async fn certificate_must_match_identity_and_client_id() {
     let fixture = Fixture::new().await;
     for (common_name, client_id, code) in [
         ("root", "root", 5),
@@ -49,7 +49,7 @@ async fn a_certificate_must_name_somebody_of_the_fleet_and_the_client_id_must_be
 }
 
 #[tokio::test]
-async fn other_versions_are_told_so_in_their_own_words() {
+async fn unsupported_version_is_refused_in_its_format() {
     let fixture = Fixture::new().await;
     for (level, answer) in [(6, &[0x20, 3, 0, 0x84, 0][..]), (3, &[0x20, 2, 0, 1])] {
         let mut raw = fixture.raw("console-main").await;
@@ -59,7 +59,7 @@ async fn other_versions_are_told_so_in_their_own_words() {
 }
 
 #[tokio::test]
-async fn a_host_publishes_as_itself_alone() {
+async fn host_publishes_only_as_itself() {
     let fixture = Fixture::new().await;
     let mut console = fixture.console().await;
     assert_eq!(console.subscribe("muster/#", QoS::AtLeastOnce).await, [GRANTED]);
@@ -85,7 +85,7 @@ async fn a_host_publishes_as_itself_alone() {
 }
 
 #[tokio::test]
-async fn a_host_cannot_leave_a_will_as_another() {
+async fn will_on_foreign_topic_is_refused() {
     let fixture = Fixture::new().await;
     for topic in [format!("muster/h/{OTHER}/presence"), "muster/#".to_owned(), "elsewhere".to_owned()] {
         let mut options = fixture.options(HOST, &format!("{HOST}-1"));
@@ -128,7 +128,8 @@ async fn quality_2_is_granted_as_1() {
 #[tokio::test]
 async fn an_identity_has_a_few_connections() {
     let fixture =
-        Fixture::with(Limits { connections_per_identity_max: 2, connections_max: 3, ..Limits::default() }).await;
+        Fixture::with(BrokerLimits { connections_per_identity_max: 2, connections_max: 3, ..BrokerLimits::default() })
+            .await;
     let mut raws = Vec::new();
     for (common_name, client_id, code) in [
         ("operator-anna", "operator-anna-1", 0),
@@ -147,13 +148,13 @@ async fn an_identity_has_a_few_connections() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_says_why() {
+async fn failed_start_has_a_reason() {
     let authority = Authority::new();
     let config = |tls: Tls| Config::new("127.0.0.1:0".parse().unwrap(), tls);
     let running = Broker::start(config(authority.tls())).await.unwrap();
     let taken = Config { listen: running.local_addr(), ..config(authority.tls()) };
     match Broker::start(taken).await {
-        Err(StartError::Bind { address, .. }) => assert_eq!(address, running.local_addr()),
+        Err(BrokerError::Bind { address, .. }) => assert_eq!(address, running.local_addr()),
         other => panic!("{other:?}"),
     }
     running.stop().await;
@@ -164,7 +165,7 @@ async fn a_start_that_fails_says_why() {
         (Tls { authority: "nonsense".to_owned(), ..authority.tls() }, "the authority's certificate"),
     ] {
         match Broker::start(config(tls)).await {
-            Err(StartError::Tls { what: found, .. }) => assert_eq!(found, what),
+            Err(BrokerError::Tls { what: found, .. }) => assert_eq!(found, what),
             other => panic!("{other:?}"),
         }
     }

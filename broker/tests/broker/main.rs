@@ -1,4 +1,4 @@
-//! The broker against real clients over real TLS: rumqttc, sockets that say what they should not, `mosquitto_sub`.
+//! Tests of the broker against real clients over real TLS: rumqttc, sockets with invalid bytes, `mosquitto_sub`.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

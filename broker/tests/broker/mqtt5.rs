@@ -1,8 +1,8 @@
-//! What MQTT 5 adds, as a client sees it that speaks it byte by byte.
+//! Tests of MQTT 5's additions with a client that speaks it byte by byte.
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     five::{
@@ -40,8 +40,9 @@ fn long(properties: &[u8], id: u8) -> Option<u32> {
 }
 
 #[tokio::test]
-async fn a_client_is_told_what_is_offered() {
-    let limits = Limits { keep_alive_max_s: 500, inflight_max: 7, session_expiry_max_s: 9, ..Limits::default() };
+async fn connack_lists_capabilities() {
+    let limits =
+        BrokerLimits { keep_alive_max_s: 500, inflight_max: 7, session_expiry_max_s: 9, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let connect = Connect::staying("", 100).keep_alive(0);
     let (_five, answer) = Five::try_connect(&fixture, "operator-anna", &connect).await;
@@ -68,8 +69,8 @@ async fn a_client_is_told_what_is_offered() {
 }
 
 #[tokio::test]
-async fn a_refused_connect_says_why() {
-    let fixture = Fixture::with(Limits { connections_per_identity_max: 1, ..Limits::default() }).await;
+async fn refused_connect_has_a_reason() {
+    let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 1, ..BrokerLimits::default() }).await;
     let _first = Five::console(&fixture, "console-main").await;
     let elsewhere = Connect::new(&host()).will(none(), "muster/h/other/presence", "x");
     for (common_name, connect, reason) in [
@@ -90,7 +91,7 @@ async fn a_refused_connect_says_why() {
 }
 
 #[tokio::test]
-async fn a_session_waits_for_its_client() {
+async fn session_is_resumed() {
     let fixture = Fixture::new().await;
     let console = Connect::staying("console-main", 100);
     let (mut five, present) = Five::connect(&fixture, "console-main", &console).await;
@@ -136,7 +137,7 @@ async fn a_session_waits_for_its_client() {
 }
 
 #[tokio::test]
-async fn a_session_ends_in_time() {
+async fn session_expires() {
     let fixture = Fixture::new().await;
     let connect = Connect::staying("console-main", 1);
     let (mut five, _) = Five::connect(&fixture, "console-main", &connect).await;
@@ -148,8 +149,8 @@ async fn a_session_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_session_that_could_not_take_a_message_is_thrown_away() {
-    let fixture = Fixture::with(Limits { queue_max_bytes: 1000, ..Limits::default() }).await;
+async fn overfull_session_is_dropped() {
+    let fixture = Fixture::with(BrokerLimits { queue_max_bytes: 1000, ..BrokerLimits::default() }).await;
     let connect = Connect::staying("console-main", 100);
     let (mut five, _) = Five::connect(&fixture, "console-main", &connect).await;
     five.subscribe(EVENT, QOS_1).await;
@@ -198,7 +199,7 @@ async fn a_will_waits_for_its_delay_or_the_end_of_the_session() {
 }
 
 #[tokio::test]
-async fn a_message_expires_where_it_waits() {
+async fn queued_message_expires() {
     let fixture = Fixture::new().await;
     let connect = Connect::staying("console-main", 100);
     let (mut five, _) = Five::connect(&fixture, "console-main", &connect).await;
@@ -233,7 +234,7 @@ async fn a_retained_message_expires() {
 }
 
 #[tokio::test]
-async fn a_client_gets_no_more_and_nothing_larger_than_it_takes() {
+async fn receive_maximum_and_packet_size_are_kept() {
     let fixture = Fixture::new().await;
     let connect = Connect::new("console-main").with(none().short(RECEIVE_MAX, 2).long(PACKET_MAX, 200));
     let (mut five, _) = Five::connect(&fixture, "console-main", &connect).await;
@@ -254,7 +255,7 @@ async fn a_client_gets_no_more_and_nothing_larger_than_it_takes() {
 }
 
 #[tokio::test]
-async fn a_topic_alias_stands_for_its_topic_and_goes_no_further() {
+async fn topic_alias_is_resolved_and_not_forwarded() {
     let fixture = Fixture::new().await;
     let mut console = Five::console(&fixture, "console-main").await;
     console.subscribe("muster/h/+/#", QOS_1).await;
@@ -278,7 +279,7 @@ async fn a_topic_alias_stands_for_its_topic_and_goes_no_further() {
 }
 
 #[tokio::test]
-async fn subscriptions_have_options() {
+async fn subscription_options_are_applied() {
     let fixture = Fixture::new().await;
     let mut host = publisher(&fixture).await;
     let mut console = Five::console(&fixture, "console-main").await;
@@ -315,7 +316,7 @@ async fn subscriptions_have_options() {
 }
 
 #[tokio::test]
-async fn a_message_says_which_subscription_brought_it() {
+async fn message_has_subscription_identifier() {
     let fixture = Fixture::new().await;
     let mut console = Five::console(&fixture, "console-main").await;
     for (filter, id) in [("muster/h/+/event", 5), (EVENT, 200_000)] {
@@ -333,7 +334,7 @@ async fn a_message_says_which_subscription_brought_it() {
 }
 
 #[tokio::test]
-async fn properties_go_along_with_a_message_and_not_to_who_does_not_know_them() {
+async fn properties_are_forwarded_to_mqtt_5_clients_only() {
     let fixture = Fixture::new().await;
     let mut console = Five::console(&fixture, "console-main").await;
     console.subscribe("muster/#", QOS_1).await;
@@ -355,8 +356,8 @@ async fn properties_go_along_with_a_message_and_not_to_who_does_not_know_them() 
 }
 
 #[tokio::test]
-async fn what_is_refused_has_its_reason() {
-    let fixture = Fixture::with(Limits { subscriptions_max: 2, ..Limits::default() }).await;
+async fn refusals_have_reason_codes() {
+    let fixture = Fixture::with(BrokerLimits { subscriptions_max: 2, ..BrokerLimits::default() }).await;
     let mut host = publisher(&fixture).await;
     for (filter, reason) in [
         ("muster/#", 0x87),
@@ -394,7 +395,7 @@ async fn what_is_refused_has_its_reason() {
 }
 
 #[tokio::test]
-async fn an_end_has_its_reason() {
+async fn disconnect_has_reason_code() {
     let fixture = Fixture::new().await;
     let first = publisher(&fixture).await;
     let second = Five::connect(&fixture, HOST, &Connect::new(&host()).keep_alive(1)).await.0;
@@ -406,8 +407,9 @@ async fn an_end_has_its_reason() {
 }
 
 #[tokio::test]
-async fn who_does_not_keep_up_is_told_so() {
-    let fixture = Fixture::with(Limits { queue_max_bytes: 2000, inflight_max: 2, ..Limits::default() }).await;
+async fn slow_client_gets_a_reason() {
+    let fixture =
+        Fixture::with(BrokerLimits { queue_max_bytes: 2000, inflight_max: 2, ..BrokerLimits::default() }).await;
     let mut slow = Five::console(&fixture, "console-slow").await;
     slow.subscribe(EVENT, QOS_1).await;
     let mut host = publisher(&fixture).await;
@@ -421,7 +423,7 @@ async fn who_does_not_keep_up_is_told_so() {
 }
 
 #[tokio::test]
-async fn the_broker_tells_operators_of_itself() {
+async fn operators_read_system_topics() {
     let fixture = Fixture::new().await;
     let (mut operator, _) = Five::connect(&fixture, "operator-anna", &Connect::new("operator-anna")).await;
     assert_eq!(operator.subscribe("$SYS/broker/clients/connected", QOS_1).await, 1);
@@ -436,7 +438,7 @@ async fn the_broker_tells_operators_of_itself() {
 
 /// MQTT 3.1.1 knows only sessions that end with their connection and those that do not.
 #[tokio::test]
-async fn a_session_of_3_1_1_waits_too() {
+async fn session_of_3_1_1_is_resumed() {
     let fixture = Fixture::new().await;
     let mut raw = fixture.raw("console-main").await;
     raw.send(&crate::fixture::connect_staying("console-main")).await;

@@ -1,8 +1,8 @@
-//! Programs on the same host, without TLS, with a name and a password.
+//! Tests of programs on the same host, without TLS, with a name and a password.
 
 use std::time::Duration;
 
-use muster_broker::{Broker, Config, Limits, Plain, StartError, Users};
+use muster_broker::{Broker, BrokerError, BrokerLimits, Config, PlainListener, Users};
 use rumqttc::{MqttOptions, QoS};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,11 +20,11 @@ const HASHES: [&str; 2] = [
 ];
 
 /// A broker with two users.
-async fn with_users(limits: Limits) -> Fixture {
+async fn with_users(limits: BrokerLimits) -> Fixture {
     let [host, anna] = HASHES;
     let file = format!("# who may\n{HOST}:{host}\noperator-anna:{anna}\n");
     let users = Users::parse(&file).unwrap();
-    let plain = Plain { listen: "127.0.0.1:0".parse().unwrap(), users };
+    let plain = PlainListener { listen: "127.0.0.1:0".parse().unwrap(), users };
     Fixture::configured(|config| Config { plain: Some(plain), limits, ..config }).await
 }
 
@@ -38,8 +38,8 @@ fn options(fixture: &Fixture, client_id: &str, credentials: Option<(&str, &str)>
 }
 
 #[tokio::test]
-async fn a_user_is_who_the_name_says() {
-    let fixture = with_users(Limits::default()).await;
+async fn user_has_the_identity_of_its_name() {
+    let fixture = with_users(BrokerLimits::default()).await;
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
     let mut host = Client::start(options(&fixture, &format!("{HOST}-1"), Some((HOST, "a host's")))).await.unwrap();
@@ -53,8 +53,8 @@ async fn a_user_is_who_the_name_says() {
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_password_is_refused() {
-    let fixture = with_users(Limits::default()).await;
+async fn wrong_password_is_refused() {
+    let fixture = with_users(BrokerLimits::default()).await;
     let host = format!("{HOST}-1");
     for (client_id, credentials, part) in [
         (&*host, Some((HOST, "anna's")), "BadUserNamePassword"),
@@ -70,8 +70,8 @@ async fn who_does_not_know_the_password_is_refused() {
 }
 
 #[tokio::test]
-async fn many_guesses_keep_nobody_out() {
-    let fixture = with_users(Limits { connect_timeout_ms: 300, ..Limits::default() }).await;
+async fn password_guesses_do_not_block_others() {
+    let fixture = with_users(BrokerLimits { connect_timeout_ms: 300, ..BrokerLimits::default() }).await;
     let address = fixture.broker.plain_addr().unwrap();
     let mut guessing = Vec::new();
     let guess = {
@@ -93,8 +93,8 @@ async fn many_guesses_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_no_password() {
-    let fixture = with_users(Limits::default()).await;
+async fn client_certificate_does_not_replace_password() {
+    let fixture = with_users(BrokerLimits::default()).await;
     let mut socket = TcpStream::connect(fixture.broker.plain_addr().unwrap()).await.unwrap();
     socket.write_all(&connect("operator-anna", 30)).await.unwrap();
     let mut answer = Vec::new();
@@ -103,13 +103,13 @@ async fn a_certificate_is_no_password() {
 }
 
 #[tokio::test]
-async fn others_cannot_reach_it() {
+async fn plain_listener_is_loopback_only() {
     let authority = Authority::new();
     for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:192.0.2.1]:0"] {
-        let plain = Plain { listen: listen.parse().unwrap(), users: Users::parse("").unwrap() };
+        let plain = PlainListener { listen: listen.parse().unwrap(), users: Users::parse("").unwrap() };
         let config = Config::new("127.0.0.1:0".parse().unwrap(), authority.tls());
         match Broker::start(Config { plain: Some(plain), ..config }).await {
-            Err(StartError::NotLoopback(address)) => assert_eq!(address.to_string(), listen),
+            Err(BrokerError::NotLoopback(address)) => assert_eq!(address.to_string(), listen),
             other => panic!("{other:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_broker::{Limits, Refused};
+use muster_broker::{BrokerLimits, Refused};
 use rumqttc::QoS;
 
 use crate::{
@@ -15,9 +15,9 @@ fn unit(index: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_wildcard_brings_all_of_them() {
+async fn wildcard_brings_all_retained_messages() {
     const COUNT: usize = 2000;
-    let fixture = Fixture::with(Limits { retained_host_max: COUNT, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { retained_host_max: COUNT, ..BrokerLimits::default() }).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for index in 0..COUNT {
         host.mqtt.publish(unit(index), QoS::AtLeastOnce, true, index.to_string()).await.unwrap();
@@ -67,7 +67,7 @@ async fn only_an_empty_retained_message_clears() {
 
 /// A subscriber that comes while values change ends with the last one, whatever the order of events.
 #[tokio::test]
-async fn the_last_value_wins_the_race() {
+async fn last_value_wins_a_race() {
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for round in 0..30 {
@@ -131,8 +131,9 @@ async fn mosquitto_sub_reads_a_hosts_tree() {
 
 /// A host that has as much as it may keeps what it has, and is told; others are not concerned.
 #[tokio::test]
-async fn what_a_host_retains_beyond_its_share_is_refused_and_the_old_value_stays() {
-    let fixture = Fixture::with(Limits { retained_host_max: 3, retained_max: 3, ..Limits::default() }).await;
+async fn retain_beyond_share_is_refused_and_keeps_old_value() {
+    let fixture =
+        Fixture::with(BrokerLimits { retained_host_max: 3, retained_max: 3, ..BrokerLimits::default() }).await;
     let mut console = fixture.console().await;
     console.subscribe("muster/h/+/unit/#", QoS::AtLeastOnce).await;
     let none = Properties::default();
@@ -184,7 +185,7 @@ async fn what_a_host_retains_beyond_its_share_is_refused_and_the_old_value_stays
 /// A last will for which there is no room reaches who listens all the same.
 #[tokio::test]
 async fn a_will_that_cannot_be_kept_is_delivered() {
-    let fixture = Fixture::with(Limits { retained_host_max: 1, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { retained_host_max: 1, ..BrokerLimits::default() }).await;
     let mut console = fixture.console().await;
     console.subscribe("muster/h/+/presence", QoS::AtLeastOnce).await;
     let presence = format!("muster/h/{HOST}/presence");
@@ -197,7 +198,7 @@ async fn a_will_that_cannot_be_kept_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_filter_that_stands_twice_in_a_subscribe_brings_once_what_is_retained() {
+async fn duplicate_filter_brings_retained_messages_once() {
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     host.publish(&unit(1), true, "kept").await;
@@ -215,7 +216,7 @@ async fn a_filter_that_stands_twice_in_a_subscribe_brings_once_what_is_retained(
 
 #[tokio::test]
 async fn filters_are_limited_by_packet_session_and_identity() {
-    let limits = Limits { subscriptions_max: 3, subscriptions_per_identity_max: 5, ..Limits::default() };
+    let limits = BrokerLimits { subscriptions_max: 3, subscriptions_per_identity_max: 5, ..BrokerLimits::default() };
     let fixture = Fixture::with(limits).await;
     let mut raw = fixture.raw("operator-anna").await;
     raw.connect("operator-anna-1", 30).await;
@@ -243,7 +244,7 @@ async fn filters_are_limited_by_packet_session_and_identity() {
 
 /// What is under way when a client goes is brought to the end when it comes back to its session.
 #[tokio::test]
-async fn a_session_that_waits_gets_the_rest_of_what_is_retained() {
+async fn resumed_session_gets_remaining_retained_messages() {
     const COUNT: usize = 400;
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;

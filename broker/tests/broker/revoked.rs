@@ -1,4 +1,4 @@
-//! Certificates that are good no more.
+//! Tests of revoked certificates.
 
 use muster_broker::{Broker, Config, RevocationError};
 use rumqttc::QoS;
@@ -6,7 +6,7 @@ use rumqttc::QoS;
 use crate::fixture::{Authority, Client, Day, Fixture, HOST, OTHER, connect, connect_will, packet, patiently};
 
 #[tokio::test]
-async fn who_is_revoked_is_sent_away_and_not_let_in_again() {
+async fn revoked_client_is_disconnected_and_refused() {
     let fixture = Fixture::new().await;
     let (revoked, other) = (fixture.authority.issue(HOST), fixture.authority.issue(OTHER));
     let mut raw = fixture.raw_with(fixture.authority.client(Some(&revoked))).await.unwrap();
@@ -44,7 +44,7 @@ async fn who_is_revoked_is_sent_away_and_not_let_in_again() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_not_taken_changes_nothing() {
+async fn invalid_list_changes_nothing() {
     let fixture = Fixture::new().await;
     let revoked = fixture.authority.issue(HOST);
     let client = fixture.authority.client(Some(&revoked));
@@ -63,7 +63,7 @@ async fn a_list_that_is_not_taken_changes_nothing() {
 }
 
 #[tokio::test]
-async fn those_who_come_in_while_the_list_changes_are_not_forgotten() {
+async fn clients_connecting_during_a_change_are_checked() {
     let fixture = Fixture::new().await;
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
@@ -109,7 +109,7 @@ fn named(texts: &[(&str, &str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn what_the_revoked_have_retained_goes_with_them_and_subscribers_are_told() {
+async fn retained_messages_of_revoked_client_are_cleared() {
     let fixture = Fixture::new().await;
     let mut console = fixture.console().await;
     console.subscribe("muster/h/#", QoS::AtLeastOnce).await;
@@ -148,7 +148,7 @@ async fn what_the_revoked_have_retained_goes_with_them_and_subscribers_are_told(
 
 /// Who is revoked while it is away, and while the broker is.
 #[tokio::test]
-async fn what_somebody_who_is_away_has_retained_goes_too() {
+async fn retained_messages_of_offline_revoked_client_are_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let config = || Config {

@@ -1,6 +1,6 @@
 //! Last wills, takeover, keep-alive, subscriptions that end.
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use rumqttc::{LastWill, QoS};
 
 use crate::fixture::{Client, Fixture, HOST, OTHER, connect_will, packet, publish, subscribe};
@@ -20,7 +20,7 @@ async fn watcher(fixture: &Fixture) -> Client {
 }
 
 #[tokio::test]
-async fn a_broken_connection_leaves_a_will_and_a_disconnect_does_not() {
+async fn broken_connection_publishes_will_and_disconnect_does_not() {
     let fixture = Fixture::new().await;
     let mut console = watcher(&fixture).await;
     let id = format!("{HOST}-1");
@@ -40,7 +40,7 @@ async fn a_broken_connection_leaves_a_will_and_a_disconnect_does_not() {
 }
 
 #[tokio::test]
-async fn a_takeover_ends_the_old_session_with_its_will_and_the_new_one_keeps_its_own() {
+async fn takeover_publishes_old_will_and_keeps_new_one() {
     let fixture = Fixture::new().await;
     let mut console = watcher(&fixture).await;
     let id = format!("{HOST}-1");
@@ -57,7 +57,7 @@ async fn a_takeover_ends_the_old_session_with_its_will_and_the_new_one_keeps_its
 }
 
 #[tokio::test]
-async fn nobody_takes_over_another_identitys_session() {
+async fn session_of_another_identity_is_not_taken_over() {
     let fixture = Fixture::new().await;
     // `console-a` may call itself `console-a-b`, which is also the whole name of another console.
     let mut owner = fixture.client("console-a-b", "console-a-b").await;
@@ -69,7 +69,7 @@ async fn nobody_takes_over_another_identitys_session() {
 
 #[tokio::test]
 async fn many_takeovers_at_once_leave_one_session() {
-    let fixture = Fixture::with(Limits { connections_per_identity_max: 20, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 20, ..BrokerLimits::default() }).await;
     let mut clients = Vec::new();
     for _ in 0..10 {
         let mut options = fixture.options(HOST, &format!("{HOST}-1"));
@@ -86,7 +86,7 @@ async fn many_takeovers_at_once_leave_one_session() {
 }
 
 #[tokio::test]
-async fn silence_beyond_the_keep_alive_ends_a_session_even_while_messages_flow_to_it() {
+async fn keep_alive_timeout_ends_a_receiving_session() {
     let fixture = Fixture::new().await;
     let mut console = watcher(&fixture).await;
     let mut quiet = fixture.raw(HOST).await;
@@ -116,7 +116,7 @@ async fn silence_beyond_the_keep_alive_ends_a_session_even_while_messages_flow_t
 }
 
 #[tokio::test]
-async fn what_is_unsubscribed_stays_quiet() {
+async fn unsubscribed_filter_brings_nothing() {
     let fixture = Fixture::new().await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     let mut console = fixture.console().await;
@@ -138,7 +138,7 @@ async fn what_is_unsubscribed_stays_quiet() {
 }
 
 #[tokio::test]
-async fn a_publish_right_before_a_disconnect_counts() {
+async fn publish_right_before_disconnect_is_delivered() {
     let fixture = Fixture::new().await;
     let mut console = watcher(&fixture).await;
     let mut raw = fixture.raw(HOST).await;

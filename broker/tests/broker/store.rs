@@ -1,8 +1,8 @@
-//! What outlives the broker, and what it tells of itself.
+//! Tests of what survives the broker, and of what it reports.
 
 use std::path::Path;
 
-use muster_broker::{Beginning, Broker, Config, Refused, StartError};
+use muster_broker::{Beginning, Broker, BrokerError, Config, Refused};
 use rumqttc::QoS;
 use tempfile::TempDir;
 use tokio::{
@@ -25,7 +25,7 @@ async fn start(authority: Authority, folder: &Path) -> Fixture {
 }
 
 #[tokio::test]
-async fn retained_messages_outlive_the_broker() {
+async fn retained_messages_survive_restart() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
     let unit = |name: &str| format!("muster/h/{HOST}/unit/default/{name}");
@@ -47,18 +47,18 @@ async fn retained_messages_outlive_the_broker() {
 }
 
 #[tokio::test]
-async fn a_folder_is_one_brokers() {
+async fn second_broker_on_a_folder_is_refused() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
     let second = Broker::start(config(&fixture.authority, folder.path())).await;
-    assert!(matches!(second, Err(StartError::StoreHeld { .. })), "{second:?}");
+    assert!(matches!(second, Err(BrokerError::StoreHeld { .. })), "{second:?}");
     let Fixture { authority, broker } = fixture;
     broker.stop().await;
     start(authority, folder.path()).await.broker.stop().await;
 }
 
 #[tokio::test]
-async fn the_metrics_tell_what_happened() {
+async fn metrics_count_events() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
@@ -90,17 +90,17 @@ async fn the_metrics_tell_what_happened() {
 }
 
 #[tokio::test]
-async fn an_address_for_metrics_that_is_taken_is_said() {
+async fn taken_metrics_address_is_reported() {
     let folder = TempDir::new().unwrap();
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let monitor = taken.local_addr().unwrap();
     let config = Config { monitor: Some(monitor), ..config(&Authority::new(), folder.path()) };
     let refused = Broker::start(config).await;
-    assert!(matches!(refused, Err(StartError::BindMonitor { address, .. }) if address == monitor), "{refused:?}");
+    assert!(matches!(refused, Err(BrokerError::BindMonitor { address, .. }) if address == monitor), "{refused:?}");
 }
 
 #[tokio::test]
-async fn operators_read_the_brokers_own_topics_and_nobody_writes_them() {
+async fn system_topics_are_read_only() {
     let folder = TempDir::new().unwrap();
     let fixture = start(Authority::new(), folder.path()).await;
     let mut operator = fixture.client("operator-anna", "operator-anna").await;

@@ -1,14 +1,14 @@
-//! Messages under way while clients come and go.
+//! Tests of messages in flight while clients connect and disconnect.
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use rumqttc::QoS;
 
 use crate::fixture::{Fixture, HOST, packet, subscribe};
 
 #[tokio::test]
-async fn a_pair_loses_nothing_while_others_come_and_go() {
+async fn traffic_survives_connection_churn() {
     const CYCLES: usize = 200;
-    let fixture = Fixture::with(Limits { connections_per_identity_max: 50, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 50, ..BrokerLimits::default() }).await;
     let topic = format!("muster/h/{HOST}/event");
     let mut console = fixture.console().await;
     console.subscribe("muster/h/+/event", QoS::AtLeastOnce).await;
@@ -116,7 +116,7 @@ async fn large_messages_pass_and_too_large_ones_do_not() {
 
 #[tokio::test]
 async fn every_subscriber_gets_every_message() {
-    let fixture = Fixture::with(Limits { connections_per_identity_max: 50, ..Limits::default() }).await;
+    let fixture = Fixture::with(BrokerLimits { connections_per_identity_max: 50, ..BrokerLimits::default() }).await;
     let topic = format!("muster/h/{HOST}/event");
     let mut subscribers = Vec::new();
     for index in 0..20 {

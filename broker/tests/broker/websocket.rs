@@ -1,6 +1,6 @@
 //! MQTT over WebSocket, by a client of the test's own.
 
-use muster_broker::{Config, Limits};
+use muster_broker::{BrokerLimits, Config};
 use rumqttc::QoS;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,7 +14,7 @@ const REQUEST: &str = "GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websock
     Origin: https://elsewhere.example\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Protocol: mqtt\r\n\r\n";
 
-async fn with_websocket(limits: Limits) -> Fixture {
+async fn with_websocket(limits: BrokerLimits) -> Fixture {
     let address = "127.0.0.1:0".parse().unwrap();
     Fixture::configured(|config| Config { websocket: Some(address), limits, ..config }).await
 }
@@ -95,8 +95,8 @@ fn event() -> String {
 }
 
 #[tokio::test]
-async fn it_is_mqtt_like_any_other() {
-    let fixture = with_websocket(Limits::default()).await;
+async fn mqtt_works_over_websocket() {
+    let fixture = with_websocket(BrokerLimits::default()).await;
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
     let mut host = WebSocket::open(&fixture, HOST).await;
@@ -136,8 +136,8 @@ async fn it_is_mqtt_like_any_other() {
 }
 
 #[tokio::test]
-async fn who_somebody_is_the_certificate_says() {
-    let fixture = with_websocket(Limits::default()).await;
+async fn certificate_identifies_websocket_client() {
+    let fixture = with_websocket(BrokerLimits::default()).await;
     let mut host = WebSocket::open(&fixture, HOST).await;
     host.send(&connect("console-main", 30)).await;
     host.expect(&[0x20, 2, 0, 2]).await;
@@ -151,8 +151,8 @@ async fn who_somebody_is_the_certificate_says() {
 }
 
 #[tokio::test]
-async fn rules_that_are_broken_end_it_with_a_reason() {
-    let fixture = with_websocket(Limits { packet_max_bytes: 2_000, ..Limits::default() }).await;
+async fn protocol_error_closes_with_a_reason() {
+    let fixture = with_websocket(BrokerLimits { packet_max_bytes: 2_000, ..BrokerLimits::default() }).await;
     for (first, content, code) in [(0x81, &b"text"[..], 1003_u16), (0x82, &[0; 2_001], 1009), (0xc2, b"x", 1002)] {
         let mut host = WebSocket::open(&fixture, HOST).await;
         host.send(&connect(&format!("{HOST}-1"), 30)).await;
@@ -169,8 +169,8 @@ async fn rules_that_are_broken_end_it_with_a_reason() {
 }
 
 #[tokio::test]
-async fn anything_else_is_answered_in_http() {
-    let limits = Limits { handshake_timeout_ms: 2_000, ..Limits::default() };
+async fn other_requests_are_answered_in_http() {
+    let limits = BrokerLimits { handshake_timeout_ms: 2_000, ..BrokerLimits::default() };
     let fixture = with_websocket(limits).await;
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), "426 "),

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -126,7 +126,7 @@ pub(crate) struct Files {
 impl Stage {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().unwrap();
-        Self { ours: Ours::start(Limits::default()).await, folder }
+        Self { ours: Ours::start(BrokerLimits::default()).await, folder }
     }
 
     pub(crate) fn place(&self) -> &Place {

@@ -1,5 +1,5 @@
-//! Who may do what, as data; and how to find out what a broker permits: never by waiting for nothing, but by a
-//! second message that comes after the first one would have.
+//! Permissions as data; and how to find out what a broker permits: never by a timeout, but by a
+//! second message that would come after the first one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

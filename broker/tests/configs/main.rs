@@ -17,7 +17,7 @@ use std::{
     path::Path,
 };
 
-use muster_broker::render::{Fleet, Kind, default_listen, render};
+use muster_broker::render::{BrokerKind, RenderInputs, default_listen, render};
 use muster_topics::topic::Prefix;
 
 use self::{
@@ -32,14 +32,14 @@ pub(crate) const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
 /// The configurations in `broker/configs`: a fleet with one console, and one host where it has to be named.
 #[test]
-fn committed_files_are_what_the_table_gives() {
+fn committed_files_equal_rendered_ones() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-    for kind in Kind::ALL {
+    for kind in BrokerKind::ALL {
         let hosts = match kind {
-            Kind::RabbitMq | Kind::Nats => vec![HOST.parse().unwrap()],
-            Kind::Mosquitto | Kind::Emqx | Kind::HiveMq => Vec::new(),
+            BrokerKind::RabbitMq | BrokerKind::Nats => vec![HOST.parse().unwrap()],
+            BrokerKind::Mosquitto | BrokerKind::Emqx | BrokerKind::HiveMq => Vec::new(),
         };
-        let fleet = Fleet {
+        let fleet = RenderInputs {
             prefix: Prefix::default(),
             listen: default_listen(),
             certificates: None,
@@ -90,7 +90,7 @@ fn mosquitto_and_the_own_broker_agree_on_every_case() {
 }
 
 #[test]
-fn operators_alone_read_what_a_broker_tells_of_itself() {
+fn only_operators_read_system_topics() {
     for server in [Server::own(), Server::mosquitto()] {
         for (who, may) in [("operator-anna", true), ("observer-bridge", false), ("console-main", false), (HOST, false)]
         {
@@ -110,7 +110,7 @@ fn mosquitto_speaks_the_protocol() {
 }
 
 #[test]
-fn mosquitto_refuses_what_is_revoked() {
+fn mosquitto_refuses_revoked_certificates() {
     let server = Server::mosquitto_with_revoked(OTHER);
     assert!(server.client(HOST, &format!("{HOST}-1")).is_ok());
     assert!(server.client(OTHER, &format!("{OTHER}-1")).is_err());

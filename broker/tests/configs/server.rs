@@ -16,7 +16,7 @@ use std::{
 
 use muster_broker::{
     Broker, Config, Tls,
-    render::{Fleet, Kind, render},
+    render::{BrokerKind, RenderInputs, render},
 };
 use muster_topics::topic::Prefix;
 use rcgen::{
@@ -198,9 +198,9 @@ impl Setup {
 
     /// Writes what a broker of this kind needs, each of `changes` made in its files: what a machine's own
     /// folders and ports would be.
-    fn write_files(&self, kind: Kind, changes: &[(&str, &str)]) {
+    fn write_files(&self, kind: BrokerKind, changes: &[(&str, &str)]) {
         let names = |all: &[&str]| all.iter().map(|name| name.parse().unwrap()).collect();
-        let fleet = Fleet {
+        let fleet = RenderInputs {
             prefix: Prefix::default(),
             listen: self.address,
             certificates: Some(self.folder.path().to_owned()),
@@ -287,7 +287,7 @@ impl Server {
 
     fn start_mosquitto(setup: Setup, changes: &[(&str, &str)]) -> Self {
         let data = setup.subfolder("data") + "/";
-        setup.write_files(Kind::Mosquitto, &[&[("/var/lib/mosquitto/", data.as_str())], changes].concat());
+        setup.write_files(BrokerKind::Mosquitto, &[&[("/var/lib/mosquitto/", data.as_str())], changes].concat());
         let process = Process::start(Command::new("/usr/sbin/mosquitto").arg("-c").arg(setup.path("mosquitto.conf")));
         setup.ready("Mosquitto", vec![process])
     }
@@ -296,7 +296,7 @@ impl Server {
     pub(crate) fn nats() -> Self {
         let setup = Setup::new();
         let (data, own) = (setup.subfolder("data"), free_address());
-        setup.write_files(Kind::Nats, &[("/var/lib/nats", &data), ("127.0.0.1:4222", &own.to_string())]);
+        setup.write_files(BrokerKind::Nats, &[("/var/lib/nats", &data), ("127.0.0.1:4222", &own.to_string())]);
         let process = Process::start(Command::new("nats-server").arg("-c").arg(setup.path("nats-server.conf")));
         Self { other_address: Some(own), ..setup.ready("NATS", vec![process]) }
     }
@@ -305,7 +305,7 @@ impl Server {
     pub(crate) fn rabbitmq() -> Self {
         let setup = Setup::new();
         let data = setup.subfolder("data");
-        setup.write_files(Kind::RabbitMq, &[]);
+        setup.write_files(BrokerKind::RabbitMq, &[]);
         let epmd_port = free_address().port().to_string();
         let epmd = Process::start(Command::new("epmd").args(["-port", &epmd_port, "-address", "127.0.0.1"]));
         let file = |name: &str| setup.path(name).to_str().unwrap().to_owned();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use tokio::time::Instant;
 
 use crate::{
@@ -49,10 +49,10 @@ async fn live(place: &Place, worker: usize, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pair_loses_nothing_while_others_come_and_go() {
+async fn traffic_survives_connection_churn() {
     let lasts = Duration::from_secs(size(5, 60));
     let _alone = ALONE.lock().await;
-    let limits = Limits { connections_per_identity_max: 100, ..Limits::default() };
+    let limits = BrokerLimits { connections_per_identity_max: 100, ..BrokerLimits::default() };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
     let started = Instant::now();

@@ -1,7 +1,7 @@
 //! Many clients at once.
 
 use futures_util::{StreamExt, stream};
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
@@ -25,13 +25,13 @@ fn host(number: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everybody_gets_what_is_for_everybody() {
+async fn every_client_gets_a_broadcast() {
     let count = size(1_000, 9_500);
     let _alone = ALONE.lock().await;
     // The broker's process inherits it.
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(20_000)), hard).unwrap();
-    let mut ours = OursApart::start(&Limits::default());
+    let mut ours = OursApart::start(&BrokerLimits::default());
     let place = ours.place.clone();
     let before = rss_bytes(ours.child.pid());
     let mut clients: Vec<Mqtt> = stream::iter(0..count)

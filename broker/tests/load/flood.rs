@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use tokio::time::Instant;
 
 use crate::{
@@ -41,7 +41,8 @@ async fn a_flood_past_a_slow_reader_stays_within_bounds() {
     let lasts = Duration::from_secs(size(5, 30));
     let _alone = ALONE.lock().await;
     // The pace of an identity is no part of this.
-    let limits = Limits { queue_max_bytes: QUEUE_BYTES, bytes_per_second_per_identity: 0, ..Limits::default() };
+    let limits =
+        BrokerLimits { queue_max_bytes: QUEUE_BYTES, bytes_per_second_per_identity: 0, ..BrokerLimits::default() };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
     let mut reader = Mqtt::connect(&ours.place, Version::V5, "operator-slow", &Connect::new("operator-slow")).await;

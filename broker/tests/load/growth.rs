@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     ALONE,
@@ -56,10 +56,10 @@ async fn cycle(place: &Place, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_nobody_uses_any_more_cost_nothing() {
+async fn unused_names_are_freed() {
     let _alone = ALONE.lock().await;
     // The router's log reaches its full size, which has a bound, soon.
-    let mut ours = OursApart::start(&Limits { intake_max_bytes: 65_536, ..Limits::default() });
+    let mut ours = OursApart::start(&BrokerLimits { intake_max_bytes: 65_536, ..BrokerLimits::default() });
     let (warm, cycles) = (8, size(8, 100));
     let mut before = 0;
     for number in 0..warm + cycles {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     ALONE, Witnesses, event,
@@ -38,11 +38,11 @@ async fn most_rss(ours: &OursApart) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filter_that_stands_20_000_times_in_a_subscribe_brings_what_is_retained_once() {
+async fn filter_repeated_20_000_times_brings_retained_once() {
     const FILTERS: usize = 20_000;
     const RETAINED: usize = 250;
     let _alone = ALONE.lock().await;
-    let mut ours = OursApart::start(&Limits::default());
+    let mut ours = OursApart::start(&BrokerLimits::default());
     let mut host = client(&ours.place, Version::V5, OTHER, "1").await;
     for index in 0..RETAINED {
         host.publish(Publish::new(&unit(index), 1, index.to_string()).retained()).await;
@@ -86,12 +86,12 @@ fn wide_filters() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_subscribes_widely_and_never_reads_costs_nothing_for_what_is_retained() {
+async fn unread_wide_subscription_takes_no_memory() {
     const HOSTS: usize = 20;
     const UNITS: usize = 250;
     const READERS: usize = 8;
     let _alone = ALONE.lock().await;
-    let ours = OursApart::start(&Limits::default());
+    let ours = OursApart::start(&BrokerLimits::default());
     for host in 0..HOSTS {
         let name = format!("{host:08x}-6a61-4a1c-9d0f-0d6d5a8f1f52");
         let mut host = client(&ours.place, Version::V5, &name, "1").await;
@@ -123,9 +123,9 @@ async fn who_subscribes_widely_and_never_reads_costs_nothing_for_what_is_retaine
 
 /// A console that does not read for a moment keeps its whole queue, whatever one identity subscribes to.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_one_identity_has_waiting_4_000_times_takes_nothing_from_others() {
+async fn message_queued_4_000_times_is_charged_to_its_identity() {
     let _alone = ALONE.lock().await;
-    let mut ours = OursApart::start(&Limits::default());
+    let mut ours = OursApart::start(&BrokerLimits::default());
     let presence = format!("muster/h/{OTHER}/presence");
     let mut host = client(&ours.place, Version::V4, OTHER, "1").await;
     host.publish(Publish::new(&presence, 1, vec![b'x'; 200_000]).retained()).await;
@@ -154,11 +154,11 @@ async fn a_message_that_one_identity_has_waiting_4_000_times_takes_nothing_from_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_retains_67_mb_has_its_share_and_another_host_is_kept() {
+async fn host_retaining_67_mb_is_limited_to_its_share() {
     const COUNT: usize = 305;
     const BYTES: usize = 220_000;
     let _alone = ALONE.lock().await;
-    let limits = Limits::default();
+    let limits = BrokerLimits::default();
     let mut ours = OursApart::start(&limits);
     let before = rss_bytes(ours.child.pid());
     let mut greedy = client(&ours.place, Version::V5, OTHER, "1").await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
@@ -62,16 +62,16 @@ async fn slow_to_connect(place: Place) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_begin_slowly_hold_nobody_up() {
+async fn slow_handshakes_do_not_delay_others() {
     let count = size(150, 1_000);
     let _alone = ALONE.lock().await;
-    let limits = Limits {
+    let limits = BrokerLimits {
         handshake_timeout_ms: 3_000,
         connect_timeout_ms: 3_000,
         // Fewer than come, so that they get in each other's way as well.
         handshakes_max: count,
         connections_per_identity_max: 2 * count,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
@@ -102,10 +102,10 @@ async fn deaf(place: &Place, number: usize) -> Mqtt {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_never_read_cost_nobody_but_themselves() {
+async fn clients_that_never_read_do_not_affect_others() {
     const DEAF: usize = 10;
     let _alone = ALONE.lock().await;
-    let limits = Limits { write_timeout_ms: 5_000, queue_max_bytes: 1 << 20, ..Limits::default() };
+    let limits = BrokerLimits { write_timeout_ms: 5_000, queue_max_bytes: 1 << 20, ..BrokerLimits::default() };
     let mut ours = OursApart::start(&limits);
     let witnesses = Witnesses::start(&ours.place).await;
     let before = rss_bytes(ours.child.pid());

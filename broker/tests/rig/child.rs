@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_broker::{Broker, Limits, Tls};
+use muster_broker::{Broker, BrokerLimits, Tls};
 use tempfile::TempDir;
 
 use super::{
@@ -220,7 +220,7 @@ pub(crate) struct OursApart {
 }
 
 impl OursApart {
-    pub(crate) fn start(limits: &Limits) -> Self {
+    pub(crate) fn start(limits: &BrokerLimits) -> Self {
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().unwrap();
         let authority = Arc::new(Authority::new());
         let own = authority.issue("broker");

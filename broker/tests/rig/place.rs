@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use muster_broker::{Broker, Config, Limits, Tls};
+use muster_broker::{Broker, BrokerLimits, Config, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -131,7 +131,7 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    pub(crate) async fn start(limits: Limits) -> Self {
+    pub(crate) async fn start(limits: BrokerLimits) -> Self {
         Self::start_with(config(&Arc::new(Authority::new()), limits)).await
     }
 
@@ -143,12 +143,12 @@ impl Ours {
 }
 
 /// What the embedded broker needs to know, with a certificate of this authority.
-pub(crate) fn config(authority: &Arc<Authority>, limits: Limits) -> (Config, Arc<Authority>) {
+pub(crate) fn config(authority: &Arc<Authority>, limits: BrokerLimits) -> (Config, Arc<Authority>) {
     (broker_config(authority.tls(), limits, None), Arc::clone(authority))
 }
 
 /// The same, for who has a certificate, and perhaps a folder.
-pub(crate) fn broker_config(tls: Tls, limits: Limits, store: Option<PathBuf>) -> Config {
+pub(crate) fn broker_config(tls: Tls, limits: BrokerLimits, store: Option<PathBuf>) -> Config {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config { store, limits, ..Config::new(listen, tls) }
 }

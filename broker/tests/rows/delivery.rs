@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     DEAD, console, event, host,
@@ -42,12 +42,12 @@ async fn topics_with_aliases(place: &Place) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_wildcard_subscriber_learns_the_right_topics() {
+async fn wildcard_subscriber_gets_right_topics() {
     let right = ["a", "b", "c", "b"].map(unit);
     let rumqttd = Rumqttd::start(Settings::default());
     assert_ne!(topics_with_aliases(&rumqttd.place).await, right);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     assert_eq!(topics_with_aliases(&ours.place).await, right);
     // Aliases of a publisher are its own.
     let mut reader = console(&ours.place, Version::V5).await;
@@ -95,7 +95,7 @@ async fn two_filters_of_one_group(place: &Place) -> usize {
 }
 
 #[tokio::test]
-async fn shared_subscriptions_are_refused_rather_than_half_right() {
+async fn shared_subscriptions_are_refused() {
     const NOT_SUPPORTED: u8 = 0x9e;
     const AVAILABLE: u8 = 0x2a;
     let rumqttd = Rumqttd::start(Settings::default());
@@ -104,7 +104,7 @@ async fn shared_subscriptions_are_refused_rather_than_half_right() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert!(two_filters_of_one_group(&rumqttd.place).await < 100);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let (mut client, accepted) =
         Mqtt::connect_to(&ours.place, Version::V5, "operator-a", &Connect::new("operator-a")).await;
     assert_eq!(accepted.properties.get(AVAILABLE), Some(0));
@@ -114,9 +114,9 @@ async fn shared_subscriptions_are_refused_rather_than_half_right() {
 }
 
 #[tokio::test]
-async fn a_message_of_qos_0_stays_one() {
+async fn qos_0_message_stays_qos_0() {
     let rumqttd = Rumqttd::start(Settings::default());
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (place, version, qos) in
         [(&rumqttd.place, Version::V4, 1), (&ours.place, Version::V4, 0), (&ours.place, Version::V5, 0)]
     {
@@ -149,13 +149,13 @@ async fn released_after_a_reconnect(place: &Place) -> (Result<Packet, Failed>, b
 }
 
 #[tokio::test]
-async fn qos_2_is_refused_rather_than_half_right() {
+async fn qos_2_is_refused() {
     const MAXIMUM_QOS: u8 = 0x24;
     let rumqttd = Rumqttd::start(Settings::default());
     // It had said PUBREC.
     assert_eq!(released_after_a_reconnect(&rumqttd.place).await, (Err(Failed::Ended), false));
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let connect = Connect::new(&format!("{HOST}-1"));
     let (mut client, accepted) = Mqtt::connect_to(&ours.place, Version::V5, HOST, &connect).await;
     assert_eq!(accepted.properties.get(MAXIMUM_QOS), Some(1));
@@ -190,7 +190,7 @@ async fn the_receive_maximum_is_kept() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert_eq!(window(&rumqttd.place).await, 10);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     assert_eq!(window(&ours.place).await, 2);
 }
 
@@ -210,7 +210,7 @@ async fn the_maximum_packet_size_is_kept() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert_eq!(small_enough(&rumqttd.place).await, [2_000, 20]);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     assert_eq!(small_enough(&ours.place).await, [20]);
 }
 
@@ -238,7 +238,7 @@ async fn acknowledgements_may_come_in_any_order() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert_eq!(out_of_order(&rumqttd.place, Version::V4).await, Err(Failed::Ended));
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         assert_eq!(out_of_order(&ours.place, version).await, Ok(()));
         assert_eq!(serves(&ours.place, version).await, Ok(()));

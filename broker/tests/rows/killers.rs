@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -48,7 +48,7 @@ async fn a_topic_that_does_not_begin_with_ascii() {
     client.send(&Publish::new("é/x", 0, "x").encode(Version::V4)).await;
     assert_router_dead(&rumqttd, MATCHING).await;
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         let mut client = host(&ours.place, version).await;
         client.send(&Publish::new("é/x", 0, "x").encode(version)).await;
@@ -104,7 +104,7 @@ async fn subscribers_of_a_busy_topic_that_disconnect() {
     come_and_go(&rumqttd.place, Version::V4, 2_000, dead).await;
     assert_router_dead(&rumqttd, SCHEDULER).await;
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         come_and_go(&ours.place, version, 150, || false).await;
     }
@@ -125,7 +125,7 @@ async fn the_last_member_of_a_shared_subscription_that_drops() {
     assert_router_dead(&rumqttd, ROUTER).await;
 
     // Shared subscriptions are refused, in the words that each version has, rather than half right.
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, refused) in [(Version::V4, 0x80), (Version::V5, 0x9e)] {
         let mut member = console(&ours.place, version).await;
         assert_eq!(member.try_subscribe(&Properties::new(), &[(&shared, 1)]).await, Ok(vec![refused]));
@@ -149,7 +149,7 @@ async fn a_strange_client_id_that_connects_twice() {
         until("a poisoned lock", || rumqttd.child.printed().contains("PoisonError")).await;
     }
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, refused) in [(Version::V4, 2), (Version::V5, 0x85)] {
         for id in ["a+b", "$a", "a#", "a/b", "+", "#", "$", "/"] {
             for _ in 0..2 {
@@ -176,7 +176,7 @@ async fn one_client_too_many_that_tries_again() {
     assert!(serves(&rumqttd.place, Version::V4).await.is_err(), "{}", rumqttd.child.printed());
 
     for (version, refused) in [(Version::V4, 3), (Version::V5, 0x89)] {
-        let ours = Ours::start(Limits { connections_max: 2, ..Limits::default() }).await;
+        let ours = Ours::start(BrokerLimits { connections_max: 2, ..BrokerLimits::default() }).await;
         let first = host(&ours.place, version).await;
         let second = console(&ours.place, version).await;
         let connect = Connect::new("operator-late");
@@ -215,7 +215,7 @@ async fn a_message_with_properties_for_a_client_that_knows_none() {
     until("a panic", || rumqttd.child.panicked_in(LISTENER)).await;
     assert!(serves(&rumqttd.place, Version::V4).await.is_err(), "{}", rumqttd.child.printed());
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let mut live = console(&ours.place, Version::V4).await;
     live.subscribe(&unit("a"), 1).await;
     let mut client = host(&ours.place, Version::V5).await;
@@ -238,7 +238,7 @@ async fn a_message_with_properties_for_a_client_that_knows_none() {
 /// handshake in the loop that accepts, so that one connection that says nothing is one too many.
 #[tokio::test]
 async fn silent_connections_on_a_tls_port() {
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let mut silent = Vec::new();
     for number in 0..100 {
         let mut stream = ours.place.touch(Version::V4).await.unwrap();
@@ -280,7 +280,7 @@ async fn a_disconnect_that_meets_the_next_client() {
     }
     assert!(dropped > 0, "{}", rumqttd.child.printed());
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let several = timeout(Duration::from_secs(300), drops_of_newcomers(&ours.place, 400, false));
     assert_eq!(several.await, Ok(0));
     assert_ours_lives(&ours).await;

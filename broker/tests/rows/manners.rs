@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::{Broker, Limits, StartError};
+use muster_broker::{Broker, BrokerError, BrokerLimits};
 
 use crate::{
     console, event, host,
@@ -24,7 +24,7 @@ async fn subscribing_to_sys() {
     let answer = client.try_subscribe(&Properties::new(), &[("$SYS/#", 0)]).await;
     assert!(answer.is_err() || client.ping().await.is_err(), "{answer:?}");
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, denied) in [(Version::V4, 0x80), (Version::V5, 0x87)] {
         let mut operator = Mqtt::connect(&ours.place, version, "operator-anna", &Connect::new("operator-anna")).await;
         operator.subscribe("$SYS/#", 0).await;
@@ -48,7 +48,7 @@ async fn wildcards_in_wrong_places() {
     }
     assert_eq!(client.try_publish(Publish::new("muster/a/#", 1, "x")).await, Ok(0));
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, invalid) in [(Version::V4, 0x80), (Version::V5, 0x8f)] {
         let mut client = console(&ours.place, version).await;
         for filter in BAD_FILTERS {
@@ -79,11 +79,11 @@ async fn speaks_for_another(place: &Place, version: Version) -> bool {
 /// That its TLS would take the subject's organisation for an identity cannot be shown without its TLS (see
 /// `silent_connections_on_a_tls_port`); that it permits everybody everything can.
 #[tokio::test]
-async fn everybody_is_known_and_may_say_what_is_theirs() {
+async fn clients_are_identified_and_publish_their_topics() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert!(speaks_for_another(&rumqttd.place, Version::V4).await);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, refused) in [(Version::V4, 2), (Version::V5, 0x85)] {
         assert!(!speaks_for_another(&ours.place, version).await);
         // Nobody takes another's client id, whatever certificate shows.
@@ -97,7 +97,7 @@ async fn everybody_is_known_and_may_say_what_is_theirs() {
 }
 
 #[tokio::test]
-async fn a_taken_address_and_a_clean_end() {
+async fn taken_address_fails_and_stop_is_clean() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let mut child = Child::start(&format!("rumqttd {address} {address} 10 1048576 4"));
@@ -110,12 +110,12 @@ async fn a_taken_address_and_a_clean_end() {
     child.kill();
 
     let authority = std::sync::Arc::new(Authority::new());
-    let (mut config, _) = place::config(&authority, Limits::default());
+    let (mut config, _) = place::config(&authority, BrokerLimits::default());
     config.listen = address;
     let refused = Broker::start(config).await;
-    assert!(matches!(refused, Err(StartError::Bind { address: at, .. }) if at == address));
+    assert!(matches!(refused, Err(BrokerError::Bind { address: at, .. }) if at == address));
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     assert_ne!(ours.broker.local_addr().port(), 0);
     let mut clients = Vec::new();
     for version in BOTH {
@@ -131,7 +131,7 @@ async fn a_taken_address_and_a_clean_end() {
 }
 
 #[tokio::test]
-async fn nothing_is_where_nothing_listens() {
+async fn no_unexpected_port_is_open() {
     // The harness itself: a broker that is not there is noticed as such.
     let nowhere = free_address();
     let place = Place { v4: nowhere, v5: nowhere, authority: None };

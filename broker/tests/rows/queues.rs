@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     DEAD, console, event, host,
@@ -55,13 +55,13 @@ fn unbroken(numbers: &[usize]) -> bool {
 }
 
 #[tokio::test]
-async fn who_falls_behind_is_not_skipped_in_silence() {
+async fn slow_consumer_is_not_skipped_silently() {
     // The log of the row: ten segments of 1 MB, which hold half of what is sent.
     let rumqttd = Rumqttd::start(Settings { segment_bytes: 1_000_000, ..Settings::default() });
     let (got, connected) = behind(&rumqttd.place, Version::V4).await;
     assert!(connected && got.len() < COUNT && !unbroken(&got), "{} came, connected: {connected}", got.len());
 
-    let ours = Ours::start(Limits { queue_max_bytes: 4_000_000, ..Limits::default() }).await;
+    let ours = Ours::start(BrokerLimits { queue_max_bytes: 4_000_000, ..BrokerLimits::default() }).await;
     for version in BOTH {
         let (got, connected) = behind(&ours.place, version).await;
         // All that came came in order and without a gap; it is told that there is more, by the end of the connection.
@@ -69,7 +69,7 @@ async fn who_falls_behind_is_not_skipped_in_silence() {
         assert_eq!(ours.broker.stats().router_deaths_total, 0);
     }
     // With room for everything it gets everything.
-    let roomy = Limits { queue_max_bytes: 64_000_000, ..Limits::default() };
+    let roomy = BrokerLimits { queue_max_bytes: 64_000_000, ..BrokerLimits::default() };
     let ours = Ours::start(roomy).await;
     let (got, connected) = behind(&ours.place, Version::V5).await;
     assert!(unbroken(&got) && connected && got.len() == COUNT, "{} came, connected: {connected}", got.len());
@@ -98,18 +98,18 @@ async fn grown(place: &Place, pid: u32) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn what_was_read_is_forgotten() {
+async fn read_messages_free_memory() {
     let rumqttd = Rumqttd::start(Settings::default());
     let (before, after) = grown(&rumqttd.place, rumqttd.child.pid()).await;
     assert!(after > before + 40_000_000, "{before} {after}");
 
-    let ours = OursApart::start(&Limits::default());
+    let ours = OursApart::start(&BrokerLimits::default());
     let (before, after) = grown(&ours.place, ours.child.pid()).await;
     assert!(after < before + 16_000_000, "{before} {after}");
 }
 
 #[tokio::test]
-async fn what_is_retained_outlives_the_broker() {
+async fn retained_messages_survive_restart() {
     let mut rumqttd = Rumqttd::start(Settings::default());
     host(&rumqttd.place, Version::V4).await.publish(Publish::new(&unit("a"), 1, "here").retained()).await;
     rumqttd.child.kill();
@@ -118,7 +118,7 @@ async fn what_is_retained_outlives_the_broker() {
     client.subscribe(&unit("a"), 1).await;
     assert_eq!(client.message_within(Duration::from_secs(1)).await, Err(Failed::Silence));
 
-    let mut ours = OursApart::start(&Limits::default());
+    let mut ours = OursApart::start(&BrokerLimits::default());
     for round in 0..3 {
         let mut sender = host(&ours.place, Version::V5).await;
         sender.publish(Publish::new(&unit(&format!("u{round}")), 1, round.to_string()).retained()).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     console, event, host,
@@ -30,7 +30,7 @@ async fn leave_many(place: &Place, version: Version) {
 }
 
 #[tokio::test]
-async fn a_wildcard_brings_all_of_many() {
+async fn wildcard_brings_many_retained_messages() {
     let rumqttd = Rumqttd::start(Settings::default());
     leave_many(&rumqttd.place, Version::V4).await;
     for (qos, some) in [(0, 200), (1, 100)] {
@@ -39,8 +39,12 @@ async fn a_wildcard_brings_all_of_many() {
         assert_eq!(client.messages_until_quiet(Duration::from_secs(2)).await.len(), some);
     }
 
-    let ours =
-        Ours::start(Limits { retained_host_max: COUNT, retained_host_max_bytes: 4 << 20, ..Limits::default() }).await;
+    let ours = Ours::start(BrokerLimits {
+        retained_host_max: COUNT,
+        retained_host_max_bytes: 4 << 20,
+        ..BrokerLimits::default()
+    })
+    .await;
     leave_many(&ours.place, Version::V5).await;
     for version in BOTH {
         for (qos, filter) in [(0, "muster/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/unit/default/+")] {
@@ -73,7 +77,7 @@ async fn only_a_retained_empty_message_clears() {
     assert_eq!(left_after_empty(&rumqttd.place, Version::V4, true).await, 0);
     assert_eq!(left_after_empty(&rumqttd.place, Version::V4, false).await, 0);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         assert_eq!(left_after_empty(&ours.place, version, true).await, 0);
         assert_eq!(left_after_empty(&ours.place, version, false).await, 1);
@@ -91,13 +95,13 @@ async fn twice(client: &mut Mqtt, options: u8) -> [usize; 2] {
 }
 
 #[tokio::test]
-async fn each_subscribe_brings_them_again() {
+async fn each_subscribe_brings_retained_again() {
     let rumqttd = Rumqttd::start(Settings::default());
     let message = || Publish::new(&unit("a"), 1, "here").retained();
     host(&rumqttd.place, Version::V4).await.publish(message()).await;
     assert_eq!(twice(&mut console(&rumqttd.place, Version::V4).await, 1).await, [1, 0]);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     host(&ours.place, Version::V4).await.publish(message()).await;
     assert_eq!(twice(&mut console(&ours.place, Version::V4).await, 1).await, [1, 1]);
     // MQTT 5 lets the subscriber say: always, only if it is new, never.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_broker::Limits;
+use muster_broker::BrokerLimits;
 
 use crate::{
     DEAD, console, event, host,
@@ -32,7 +32,7 @@ async fn watcher(place: &Place, version: Version) -> Mqtt {
 }
 
 #[tokio::test]
-async fn a_takeover_leaves_the_old_will_and_keeps_the_new_one() {
+async fn takeover_publishes_old_will_and_keeps_new_one() {
     let rumqttd = Rumqttd::start(Settings::default());
     let mut watcher_there = watcher(&rumqttd.place, Version::V4).await;
     let _old = mortal(&rumqttd.place, Version::V4, "the old one is dead").await;
@@ -43,7 +43,7 @@ async fn a_takeover_leaves_the_old_will_and_keeps_the_new_one() {
     // Now it is dead, and nothing is said.
     assert_eq!(watcher_there.message_within(Duration::from_secs(2)).await, Err(Failed::Silence));
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         let mut watcher = watcher(&ours.place, version).await;
         let mut old = mortal(&ours.place, version, "the old one is dead").await;
@@ -72,10 +72,10 @@ async fn away_and_back(place: &Place, version: Version, connect: &Connect, away:
 
 /// This one holds on both: it is here so that the next can rely on it.
 #[tokio::test]
-async fn what_comes_for_a_session_waits_for_its_client_in_order() {
+async fn messages_for_offline_session_keep_their_order() {
     let all: Vec<_> = (0..50).map(|number| number.to_string()).collect();
     let rumqttd = Rumqttd::start(Settings::default());
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (place, versions) in [(&rumqttd.place, &BOTH[..1]), (&ours.place, &BOTH[..])] {
         for version in versions {
             let connect = Connect::persistent("console-main");
@@ -93,7 +93,7 @@ async fn a_session_ends_when_it_expires() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert!(away_and_back(&rumqttd.place, Version::V5, &connect, away).await.0);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     let gone = (false, Vec::new());
     assert_eq!(away_and_back(&ours.place, Version::V5, &connect, away).await, gone);
     // Without an expiry it ends with its connection.
@@ -111,7 +111,7 @@ async fn an_unsubscribe_counts_in_a_resumed_session_too() {
     host(&rumqttd.place, Version::V4).await.publish(Publish::new(&event(), 1, "unwanted")).await;
     assert_eq!(client.message().await.text(), "unwanted");
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for (version, reasons) in [(Version::V4, vec![]), (Version::V5, vec![0])] {
         let mut client = resumed(&ours.place, version).await;
         assert_eq!(client.unsubscribe(&event()).await, Ok(reasons));
@@ -156,7 +156,7 @@ async fn silence_is_noticed_while_messages_flow() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert!(kept_while_silent(&rumqttd.place, Version::V4).await);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         assert!(!kept_while_silent(&ours.place, version).await);
     }
@@ -183,7 +183,7 @@ async fn a_client_that_stops_reading_is_noticed() {
     let rumqttd = Rumqttd::start(Settings::default());
     assert!(!missed_when_it_stops_reading(&rumqttd.place, Version::V4).await);
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours = Ours::start(BrokerLimits::default()).await;
     for version in BOTH {
         assert!(missed_when_it_stops_reading(&ours.place, version).await);
     }

@@ -1,9 +1,9 @@
-//! All hosts at a glance.
+//! Dashboard of all hosts at a glance.
 
-use super::{EVERY_UNIT, HOSTNAME, UNIT_OF_HOST};
+use super::filters::{EVERY_UNIT, HOSTNAME, UNIT_OF_HOST};
 use crate::{
-    panel::{Dashboard, Link, Row, Unit, bars, lines, number, row, table},
-    query::{Fold, Query, not, of, rate, share},
+    panel::{Dashboard, PanelLink, PanelRow, ValueUnit, bars, lines, number, row, table},
+    query::{PanelQuery, SeriesFold, not, of, rate, share},
 };
 
 pub(super) fn dashboard() -> Dashboard {
@@ -17,91 +17,99 @@ pub(super) fn dashboard() -> Dashboard {
     }
 }
 
-fn now() -> Row {
+fn now() -> PanelRow {
     let online = "Hosts that are connected, as the console sees it.";
     let offline = "Hosts that have joined and are not connected.";
     row(
         "Now",
         vec![
-            number("Hosts online", Unit::Count, online).ask(of("muster_host", "online").fold(Fold::Sum, &[])),
-            number("Hosts offline", Unit::Count, offline)
+            number("Hosts online", ValueUnit::Count, online)
+                .ask(of("muster_host", "online").fold(SeriesFold::Sum, &[])),
+            number("Hosts offline", ValueUnit::Count, offline)
                 .bad(1.0)
-                .ask(not("muster_host", "online").fold(Fold::Sum, &[])),
-            number("Alerts", Unit::Count, "Alerts that hold now, whatever their severity.")
+                .ask(not("muster_host", "online").fold(SeriesFold::Sum, &[])),
+            number("Alerts", ValueUnit::Count, "Alerts that hold now, whatever their severity.")
                 .bad(1.0)
-                .ask(of("muster_alert", "active").fold(Fold::Sum, &[])),
-            number("Units", Unit::Count, "Units that the hosts have, whether they run or not.")
-                .ask(of(EVERY_UNIT.0, EVERY_UNIT.1).fold(Fold::Count, &[])),
-            number("Processors", Unit::Ratio, "The mean share of all hosts' processors that is busy.")
+                .ask(of("muster_alert", "active").fold(SeriesFold::Sum, &[])),
+            number("Units", ValueUnit::Count, "Units that the hosts have, whether they run or not.")
+                .ask(of(EVERY_UNIT.0, EVERY_UNIT.1).fold(SeriesFold::Count, &[])),
+            number("Processors", ValueUnit::Ratio, "The mean share of all hosts' processors that is busy.")
                 .look(0.8, 0.95)
-                .ask(of("muster_host_cpu", "busy_ratio").fold(Fold::Avg, &[])),
-            number("Memory", Unit::Ratio, "The mean share of all hosts' memory that is used.")
+                .ask(of("muster_host_cpu", "busy_ratio").fold(SeriesFold::Avg, &[])),
+            number("Memory", ValueUnit::Ratio, "The mean share of all hosts' memory that is used.")
                 .look(0.85, 0.95)
-                .ask(share("muster_host_memory", "used_bytes", "total_bytes").fold(Fold::Avg, &[])),
+                .ask(share("muster_host_memory", "used_bytes", "total_bytes").fold(SeriesFold::Avg, &[])),
         ],
     )
 }
 
 /// How a value is spread over the hosts: ten thousand lines say less.
-fn spread(query: &Query) -> Vec<Query> {
+fn spread(query: &PanelQuery) -> Vec<PanelQuery> {
     vec![
-        query.clone().fold(Fold::Percentile(50), &[]).named("median"),
-        query.clone().fold(Fold::Percentile(95), &[]).named("95 of 100 are below"),
-        query.clone().fold(Fold::Max, &[]).named("greatest"),
+        query.clone().fold(SeriesFold::Percentile(50), &[]).named("median"),
+        query.clone().fold(SeriesFold::Percentile(95), &[]).named("95 of 100 are below"),
+        query.clone().fold(SeriesFold::Max, &[]).named("greatest"),
     ]
 }
 
-fn course() -> Row {
+fn course() -> PanelRow {
     let cpu = spread(&of("muster_host_cpu", "busy_ratio"));
     let memory = spread(&share("muster_host_memory", "used_bytes", "total_bytes"));
-    let mut processors =
-        lines("Processors", Unit::Ratio, "How busy the hosts' processors are: half of the hosts are below the median.");
+    let mut processors = lines(
+        "Processors",
+        ValueUnit::Ratio,
+        "How busy the hosts' processors are: half of the hosts are below the median.",
+    );
     processors.queries = cpu;
-    let mut memories = lines("Memory", Unit::Ratio, "How full the hosts' memory is.");
+    let mut memories = lines("Memory", ValueUnit::Ratio, "How full the hosts' memory is.");
     memories.queries = memory;
     row(
         "Over time",
         vec![
-            lines("Hosts", Unit::Count, "How many hosts are connected, and how many are not.")
-                .ask(of("muster_host", "online").fold(Fold::Sum, &[]).named("online"))
-                .ask(not("muster_host", "online").fold(Fold::Sum, &[]).named("offline")),
-            lines("Alerts", Unit::Count, "How many alerts hold, by severity.")
-                .ask(of("muster_alert", "active").fold(Fold::Sum, &["severity"]).named("{severity}")),
+            lines("Hosts", ValueUnit::Count, "How many hosts are connected, and how many are not.")
+                .ask(of("muster_host", "online").fold(SeriesFold::Sum, &[]).named("online"))
+                .ask(not("muster_host", "online").fold(SeriesFold::Sum, &[]).named("offline")),
+            lines("Alerts", ValueUnit::Count, "How many alerts hold, by severity.")
+                .ask(of("muster_alert", "active").fold(SeriesFold::Sum, &["severity"]).named("{severity}")),
             processors,
             memories,
-            lines("Network", Unit::BytesPerSecond, "What all hosts together receive and send.")
-                .ask(rate("muster_host_network", "receive_bytes_total").fold(Fold::Sum, &[]).named("received"))
-                .ask(rate("muster_host_network", "transmit_bytes_total").fold(Fold::Sum, &[]).named("sent")),
-            lines("Disks", Unit::BytesPerSecond, "What all hosts together read from their disks and write to them.")
-                .ask(rate("muster_host_disk_io", "read_bytes_total").fold(Fold::Sum, &[]).named("read"))
-                .ask(rate("muster_host_disk_io", "written_bytes_total").fold(Fold::Sum, &[]).named("written")),
+            lines("Network", ValueUnit::BytesPerSecond, "What all hosts together receive and send.")
+                .ask(rate("muster_host_network", "receive_bytes_total").fold(SeriesFold::Sum, &[]).named("received"))
+                .ask(rate("muster_host_network", "transmit_bytes_total").fold(SeriesFold::Sum, &[]).named("sent")),
+            lines(
+                "Disks",
+                ValueUnit::BytesPerSecond,
+                "What all hosts together read from their disks and write to them.",
+            )
+            .ask(rate("muster_host_disk_io", "read_bytes_total").fold(SeriesFold::Sum, &[]).named("read"))
+            .ask(rate("muster_host_disk_io", "written_bytes_total").fold(SeriesFold::Sum, &[]).named("written")),
         ],
     )
 }
 
-fn greatest() -> Row {
+fn greatest() -> PanelRow {
     row(
         "Who to look at",
         vec![
-            bars("Busiest processors", Unit::Ratio, "The ten hosts whose processors are busiest.")
+            bars("Busiest processors", ValueUnit::Ratio, "The ten hosts whose processors are busiest.")
                 .look(0.8, 0.95)
-                .link(Link::Host)
-                .ask(of("muster_host_cpu", "busy_ratio").fold(Fold::Max, HOSTNAME).top().named("{hostname}")),
-            bars("Fullest memory", Unit::Ratio, "The ten hosts with the least memory left.")
+                .link(PanelLink::Host)
+                .ask(of("muster_host_cpu", "busy_ratio").fold(SeriesFold::Max, HOSTNAME).top().named("{hostname}")),
+            bars("Fullest memory", ValueUnit::Ratio, "The ten hosts with the least memory left.")
                 .look(0.85, 0.95)
-                .link(Link::Host)
+                .link(PanelLink::Host)
                 .ask(
                     share("muster_host_memory", "used_bytes", "total_bytes")
-                        .fold(Fold::Max, HOSTNAME)
+                        .fold(SeriesFold::Max, HOSTNAME)
                         .top()
                         .named("{hostname}"),
                 ),
-            bars("Fullest file systems", Unit::Ratio, "The ten file systems with the least room left.")
+            bars("Fullest file systems", ValueUnit::Ratio, "The ten file systems with the least room left.")
                 .look(0.85, 0.95)
-                .link(Link::Host)
+                .link(PanelLink::Host)
                 .ask(
                     share("muster_host_disk", "used_bytes", "total_bytes")
-                        .fold(Fold::Max, &["hostname", "mount"])
+                        .fold(SeriesFold::Max, &["hostname", "mount"])
                         .top()
                         .named("{hostname} {mount}"),
                 ),
@@ -109,27 +117,31 @@ fn greatest() -> Row {
     )
 }
 
-fn hosts() -> Row {
-    let host = |query: Query, column, unit| query.fold(Fold::Max, HOSTNAME).named(column).unit(unit);
+fn hosts() -> PanelRow {
+    let host = |query: PanelQuery, column, unit| query.fold(SeriesFold::Max, HOSTNAME).named(column).unit(unit);
     row(
         "Hosts and units",
         vec![
-            table("Hosts", Unit::Count, "All hosts, as they are now. A name leads to the host's own page.")
-                .link(Link::Host)
-                .ask(host(of("muster_host", "online"), "Online", Unit::Flag))
-                .ask(host(of("muster_host_cpu", "busy_ratio"), "Processor", Unit::Ratio))
-                .ask(host(share("muster_host_memory", "used_bytes", "total_bytes"), "Memory", Unit::Ratio))
-                .ask(host(share("muster_host_disk", "used_bytes", "total_bytes"), "Fullest disk", Unit::Ratio))
-                .ask(host(of("muster_host_load", "5m"), "Load", Unit::Count))
-                .ask(host(of("muster_host_uptime", "seconds"), "Uptime", Unit::Seconds)),
+            table("Hosts", ValueUnit::Count, "All hosts, as they are now. A name leads to the host's own page.")
+                .link(PanelLink::Host)
+                .ask(host(of("muster_host", "online"), "Online", ValueUnit::Flag))
+                .ask(host(of("muster_host_cpu", "busy_ratio"), "Processor", ValueUnit::Ratio))
+                .ask(host(share("muster_host_memory", "used_bytes", "total_bytes"), "Memory", ValueUnit::Ratio))
+                .ask(host(share("muster_host_disk", "used_bytes", "total_bytes"), "Fullest disk", ValueUnit::Ratio))
+                .ask(host(of("muster_host_load", "5m"), "Load", ValueUnit::Count))
+                .ask(host(of("muster_host_uptime", "seconds"), "Uptime", ValueUnit::Seconds)),
             table(
                 "Units that were started again",
-                Unit::Count,
+                ValueUnit::Count,
                 "How often units were started again by themselves since they last were up for five minutes.",
             )
-            .link(Link::Unit)
+            .link(PanelLink::Unit)
             .ask(
-                of("muster_unit_restart", "attempts").above(0.0).fold(Fold::Max, UNIT_OF_HOST).top().named("Attempts"),
+                of("muster_unit_restart", "attempts")
+                    .above(0.0)
+                    .fold(SeriesFold::Max, UNIT_OF_HOST)
+                    .top()
+                    .named("Attempts"),
             ),
         ],
     )

@@ -1,9 +1,9 @@
-//! One host.
+//! Dashboard of one host.
 
-use super::{HOSTNAME, ONE_HOST, UNIT_OF_HOST, host_variable};
+use super::filters::{HOSTNAME, ONE_HOST, UNIT_OF_HOST, host_variable};
 use crate::{
-    panel::{Dashboard, Link, Row, Unit, lines, number, row, stacked, states, table},
-    query::{Fold, Query, of, rate, share},
+    panel::{Dashboard, PanelLink, PanelRow, ValueUnit, lines, number, row, stacked, states, table},
+    query::{PanelQuery, SeriesFold, of, rate, share},
 };
 
 pub(super) fn dashboard() -> Dashboard {
@@ -17,59 +17,59 @@ pub(super) fn dashboard() -> Dashboard {
     }
 }
 
-fn on(query: Query) -> Query {
+fn on(query: PanelQuery) -> PanelQuery {
     query.only(&[ONE_HOST])
 }
 
-fn now() -> Row {
-    let of_host = |query: Query, fold| on(query).fold(fold, &[]);
+fn now() -> PanelRow {
+    let of_host = |query: PanelQuery, fold| on(query).fold(fold, &[]);
     row(
         "Now",
         vec![
-            number("Online", Unit::Flag, "Whether the host is connected, as the console sees it.")
-                .ask(of_host(of("muster_host", "online"), Fold::Max)),
-            number("Alerts", Unit::Count, "Alerts of this host that hold now.")
+            number("Online", ValueUnit::Flag, "Whether the host is connected, as the console sees it.")
+                .ask(of_host(of("muster_host", "online"), SeriesFold::Max)),
+            number("Alerts", ValueUnit::Count, "Alerts of this host that hold now.")
                 .bad(1.0)
-                .ask(of_host(of("muster_alert", "active"), Fold::Sum)),
-            number("Up for", Unit::Seconds, "How long the host has been up.")
-                .ask(of_host(of("muster_host_uptime", "seconds"), Fold::Max)),
-            number("Processor", Unit::Ratio, "The share of all processors' time that is used.")
+                .ask(of_host(of("muster_alert", "active"), SeriesFold::Sum)),
+            number("Up for", ValueUnit::Seconds, "How long the host has been up.")
+                .ask(of_host(of("muster_host_uptime", "seconds"), SeriesFold::Max)),
+            number("Processor", ValueUnit::Ratio, "The share of all processors' time that is used.")
                 .look(0.8, 0.95)
-                .ask(of_host(of("muster_host_cpu", "busy_ratio"), Fold::Max)),
-            number("Memory", Unit::Ratio, "The share of memory that is not available.")
+                .ask(of_host(of("muster_host_cpu", "busy_ratio"), SeriesFold::Max)),
+            number("Memory", ValueUnit::Ratio, "The share of memory that is not available.")
                 .look(0.85, 0.95)
-                .ask(of_host(share("muster_host_memory", "used_bytes", "total_bytes"), Fold::Max)),
-            number("Fullest file system", Unit::Ratio, "The file system with the least room left.")
+                .ask(of_host(share("muster_host_memory", "used_bytes", "total_bytes"), SeriesFold::Max)),
+            number("Fullest file system", ValueUnit::Ratio, "The file system with the least room left.")
                 .look(0.85, 0.95)
-                .ask(of_host(share("muster_host_disk", "used_bytes", "total_bytes"), Fold::Max)),
+                .ask(of_host(share("muster_host_disk", "used_bytes", "total_bytes"), SeriesFold::Max)),
         ],
     )
 }
 
-fn processor() -> Row {
+fn processor() -> PanelRow {
     let mode = |field, name| on(of("muster_host_cpu", field)).each(HOSTNAME).named(name);
     let load = |field, name| on(of("muster_host_load", field)).each(HOSTNAME).named(name);
     let pressure = |field, name| on(rate("muster_host_pressure", field)).each(&["hostname", "resource"]).named(name);
     row(
         "Processor",
         vec![
-            stacked("Processor by mode", Unit::Ratio, "What the processors' time goes to. Steal is time that a hypervisor gave to others.")
+            stacked("Processor by mode", ValueUnit::Ratio, "What the processors' time goes to. Steal is time that a hypervisor gave to others.")
                 .ask(mode("user_ratio", "user"))
                 .ask(mode("system_ratio", "system"))
                 .ask(mode("iowait_ratio", "waiting for disks"))
                 .ask(mode("steal_ratio", "steal")),
-            lines("Processor by core", Unit::Ratio, "How busy each logical processor is: one that is always at 1 is a program that cannot use two.")
+            lines("Processor by core", ValueUnit::Ratio, "How busy each logical processor is: one that is always at 1 is a program that cannot use two.")
                 .ask(on(of("muster_host_cpu_core", "busy_ratio")).each(&["hostname", "core"]).named("core {core}")),
-            lines("Load", Unit::Count, "How many tasks run, or wait for a processor or a disk: the mean of 1, 5 and 15 minutes.")
+            lines("Load", ValueUnit::Count, "How many tasks run, or wait for a processor or a disk: the mean of 1, 5 and 15 minutes.")
                 .ask(load("1m", "1 minute"))
                 .ask(load("5m", "5 minutes"))
                 .ask(load("15m", "15 minutes")),
-            lines("Pressure", Unit::Ratio, "The share of time in which some task, or all of them, had to wait for a resource. Kernels without PSI have none.")
+            lines("Pressure", ValueUnit::Ratio, "The share of time in which some task, or all of them, had to wait for a resource. Kernels without PSI have none.")
                 .ask(pressure("some_seconds_total", "{resource}: some"))
                 .ask(pressure("full_seconds_total", "{resource}: all")),
             lines(
                 "Limits of the kernel",
-                Unit::Ratio,
+                ValueUnit::Ratio,
                 "Open files, processes, local TCP ports and connections that the firewall tracks: how much of what there can be is in use.",
             )
             .wide(24)
@@ -81,7 +81,7 @@ fn processor() -> Row {
     )
 }
 
-fn memory() -> Row {
+fn memory() -> PanelRow {
     let memory = |field, name| on(of("muster_host_memory", field)).each(HOSTNAME).named(name);
     let swap = |field, name| on(of("muster_host_swap", field)).each(HOSTNAME).named(name);
     row(
@@ -89,114 +89,119 @@ fn memory() -> Row {
         vec![
             lines(
                 "Memory",
-                Unit::Bytes,
+                ValueUnit::Bytes,
                 "What is used cannot be given to programs; what is available can, also if caches are in it now.",
             )
             .ask(memory("used_bytes", "used"))
             .ask(memory("available_bytes", "available"))
             .ask(memory("total_bytes", "total")),
-            lines("Swap", Unit::Bytes, "Memory that lies on disk.")
+            lines("Swap", ValueUnit::Bytes, "Memory that lies on disk.")
                 .ask(swap("used_bytes", "used"))
                 .ask(swap("total_bytes", "total")),
         ],
     )
 }
 
-fn disks() -> Row {
+fn disks() -> PanelRow {
     let mount = |part, whole| on(share("muster_host_disk", part, whole)).each(&["hostname", "mount"]).named("{mount}");
     let device = |counter, name| on(rate("muster_host_disk_io", counter)).each(&["hostname", "device"]).named(name);
     row(
         "Disks",
         vec![
-            lines("File systems", Unit::Ratio, "How full each file system is.")
+            lines("File systems", ValueUnit::Ratio, "How full each file system is.")
                 .bad(0.9)
                 .ask(mount("used_bytes", "total_bytes")),
             lines(
                 "Inodes",
-                Unit::Ratio,
+                ValueUnit::Ratio,
                 "How many of each file system's inodes are used: without one no file can be made.",
             )
             .bad(0.9)
             .ask(mount("used_inodes", "inodes")),
             lines(
                 "File systems that do not answer",
-                Unit::Count,
+                ValueUnit::Count,
                 "1 while a file system does not answer: its server or device is gone, and what uses it hangs.",
             )
             .wide(24)
             .bad(1.0)
             .ask(on(of("muster_host_disk", "unresponsive")).each(&["hostname", "mount"]).named("{mount}")),
-            lines("Throughput", Unit::BytesPerSecond, "What is read from each disk and written to it.")
+            lines("Throughput", ValueUnit::BytesPerSecond, "What is read from each disk and written to it.")
                 .ask(device("read_bytes_total", "{device} read"))
                 .ask(device("written_bytes_total", "{device} written")),
-            lines("Operations", Unit::PerSecond, "How many times each disk is read and written.")
+            lines("Operations", ValueUnit::PerSecond, "How many times each disk is read and written.")
                 .ask(device("reads_total", "{device} reads"))
                 .ask(device("writes_total", "{device} writes")),
-            lines("Disks at work", Unit::Ratio, "The share of time in which each disk had something to do.")
+            lines("Disks at work", ValueUnit::Ratio, "The share of time in which each disk had something to do.")
                 .wide(24)
                 .ask(device("busy_seconds_total", "{device}")),
         ],
     )
 }
 
-fn network() -> Row {
+fn network() -> PanelRow {
     let of_each = |counter, name| on(rate("muster_host_network", counter)).each(&["hostname", "interface"]).named(name);
     row(
         "Network",
         vec![
-            lines("Throughput", Unit::BytesPerSecond, "What each interface receives and sends.")
+            lines("Throughput", ValueUnit::BytesPerSecond, "What each interface receives and sends.")
                 .ask(of_each("receive_bytes_total", "{interface} received"))
                 .ask(of_each("transmit_bytes_total", "{interface} sent")),
-            lines("Packets", Unit::PerSecond, "How many packets each interface receives and sends.")
+            lines("Packets", ValueUnit::PerSecond, "How many packets each interface receives and sends.")
                 .ask(of_each("receive_packets_total", "{interface} received"))
                 .ask(of_each("transmit_packets_total", "{interface} sent")),
-            lines("Errors and drops", Unit::PerSecond, "Packets that were damaged, or for which there was no room.")
-                .wide(24)
-                .ask(of_each("receive_errors_total", "{interface} received with errors"))
-                .ask(of_each("transmit_errors_total", "{interface} not sent for errors"))
-                .ask(of_each("receive_drops_total", "{interface} received and dropped"))
-                .ask(of_each("transmit_drops_total", "{interface} dropped before sending")),
+            lines(
+                "Errors and drops",
+                ValueUnit::PerSecond,
+                "Packets that were damaged, or for which there was no room.",
+            )
+            .wide(24)
+            .ask(of_each("receive_errors_total", "{interface} received with errors"))
+            .ask(of_each("transmit_errors_total", "{interface} not sent for errors"))
+            .ask(of_each("receive_drops_total", "{interface} received and dropped"))
+            .ask(of_each("transmit_drops_total", "{interface} dropped before sending")),
         ],
     )
 }
 
-fn rest() -> Row {
+fn rest() -> PanelRow {
     row(
         "Heat, clock, alerts",
         vec![
-            lines("Temperature", Unit::Celsius, "The warmest sensor, where there is any.")
+            lines("Temperature", ValueUnit::Celsius, "The warmest sensor, where there is any.")
                 .look(80.0, 95.0)
-                .ask(on(of("muster_host_temperature", "celsius")).fold(Fold::Max, HOSTNAME).named("warmest")),
-            lines("Clock", Unit::Seconds, "How far the host's clock is from the console's.")
+                .ask(on(of("muster_host_temperature", "celsius")).fold(SeriesFold::Max, HOSTNAME).named("warmest")),
+            lines("Clock", ValueUnit::Seconds, "How far the host's clock is from the console's.")
                 .ask(on(of("muster_host_clock", "offset_seconds")).each(HOSTNAME).named("ahead")),
             states("Alerts", "When which alert held.").ask(
                 on(of("muster_alert", "active"))
-                    .fold(Fold::Max, &["rule", "severity", "subject"])
+                    .fold(SeriesFold::Max, &["rule", "severity", "subject"])
                     .named("{rule} {subject} ({severity})"),
             ),
         ],
     )
 }
 
-fn units() -> Row {
-    let of_unit = |query: Query, column, unit| on(query).fold(Fold::Max, UNIT_OF_HOST).named(column).unit(unit);
+fn units() -> PanelRow {
+    let of_unit =
+        |query: PanelQuery, column, unit| on(query).fold(SeriesFold::Max, UNIT_OF_HOST).named(column).unit(unit);
     row(
         "Units",
         vec![
             table(
                 "Units",
-                Unit::Count,
+                ValueUnit::Count,
                 "The units of this host, as they are now. A name leads to the unit's own page.",
             )
-            .link(Link::Unit)
-            .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", Unit::Count))
-            .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", Unit::Ratio))
-            .ask(of_unit(of("muster_unit_memory", "resident_bytes"), "Memory", Unit::Bytes)),
+            .link(PanelLink::Unit)
+            .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", ValueUnit::Count))
+            .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", ValueUnit::Ratio))
+            .ask(of_unit(of("muster_unit_memory", "resident_bytes"), "Memory", ValueUnit::Bytes)),
         ],
     )
 }
 
-fn containers() -> Row {
+fn containers() -> PanelRow {
     let each = |measurement, field| on(of(measurement, field)).each(&["hostname", "container"]).named("{container}");
     let carried =
         |field, name| on(rate("muster_container_network", field)).each(&["hostname", "container"]).named(name);
@@ -205,22 +210,22 @@ fn containers() -> Row {
         vec![
             lines(
                 "Processor of other containers",
-                Unit::Ratio,
+                ValueUnit::Ratio,
                 "Containers that no unit keeps: the share of all processors' time that each uses.",
             )
             .ask(each("muster_container_cpu", "busy_ratio")),
-            lines("Memory of other containers", Unit::Bytes, "The memory that each holds.")
+            lines("Memory of other containers", ValueUnit::Bytes, "The memory that each holds.")
                 .ask(each("muster_container_memory", "resident_bytes")),
-            lines("Processes of other containers", Unit::Count, "How many processes and threads each has.")
+            lines("Processes of other containers", ValueUnit::Count, "How many processes and threads each has.")
                 .ask(each("muster_container_processes", "count")),
             lines(
                 "Network of other containers",
-                Unit::BytesPerSecond,
+                ValueUnit::BytesPerSecond,
                 "What each receives and sends, of those that have a network of their own.",
             )
             .ask(carried("receive_bytes_total", "{container} received"))
             .ask(carried("transmit_bytes_total", "{container} sent")),
-            lines("Written by other containers", Unit::Bytes, "What each has written over its image.")
+            lines("Written by other containers", ValueUnit::Bytes, "What each has written over its image.")
                 .ask(each("muster_container_disk", "used_bytes")),
         ],
     )

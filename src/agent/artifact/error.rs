@@ -1,4 +1,4 @@
-//! Why something could not be fetched, and whether it may be later.
+//! Errors of downloads, and which of them may heal.
 
 use std::{
     io,

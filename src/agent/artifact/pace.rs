@@ -1,4 +1,4 @@
-//! Not faster than allowed: one pace for all transfers of the host.
+//! Rate limit: one for all downloads of the host.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -12,13 +12,13 @@ const BURST: Duration = Duration::from_millis(250);
 
 /// A pace.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct TransferPace {
     bytes_per_s: Option<u64>,
     /// When everything that was let through would have come at exactly that pace.
     even: Mutex<Option<Instant>>,
 }
 
-impl Pace {
+impl TransferPace {
     pub(super) fn new(bytes_per_s: Option<u64>) -> Self {
         Self { bytes_per_s, even: Mutex::default() }
     }
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_transfers_together_keep_the_pace() {
-        let pace = Pace::new(Some(1_000_000));
+    fn rate_limit_applies_to_all_downloads_together() {
+        let pace = TransferPace::new(Some(1_000_000));
         let began = Instant::now() + BURST;
         // Each of two goes on when it may.
         let mut now = [began, began];
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pace_nothing_waits() {
-        assert_eq!(Pace::new(None).until(usize::MAX, Instant::now()), None);
+    fn no_rate_limit_means_no_wait() {
+        assert_eq!(TransferPace::new(None).until(usize::MAX, Instant::now()), None);
     }
 }

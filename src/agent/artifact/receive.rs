@@ -1,4 +1,4 @@
-//! An artifact on its way from the network to the disk.
+//! Receives one artifact from the network and writes it to the disk.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -11,18 +11,18 @@ use std::{
     },
 };
 
+use muster_base::files::sync_folder;
 use muster_topics::{name::Digest, unit::ArtifactRef};
 use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
 
 use super::error::{ArtifactError, transport, write_error};
-use crate::files::sync_folder;
 
 /// Readable and executable by all, writable by nobody.
 pub(super) const INSTALLED_MODE: u32 = 0o555;
 
 /// An artifact on its way to the disk.
-pub(super) struct Receiving {
+pub(super) struct PartialArtifact {
     pub(super) what: String,
     pub(super) artifact: ArtifactRef,
     pub(super) partial: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Receiving {
     pub(super) done_bytes: Arc<AtomicU64>,
 }
 
-impl Receiving {
+impl PartialArtifact {
     /// Writes and hashes what comes, and installs it if it is right. Runs on a thread of its own, for all
     /// of this takes long where disks are slow.
     pub(super) fn write<B: AsRef<[u8]>>(

@@ -1,5 +1,4 @@
-//! Fetching from a real HTTPS server that wants a client certificate, as the console's does.
-#![cfg(feature = "console")]
+//! Downloads from a real HTTPS server that requires a client certificate, as the console's does.
 
 use std::{
     convert::Infallible,
@@ -15,6 +14,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use muster_net::pki;
 use muster_topics::join::Membership;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::pki;
 
 /// How the server answers, one request after the other; the last answer is for all that follow.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +80,7 @@ impl Body for Once {
 
 struct Server {
     asked: Arc<AtomicUsize>,
-    identity: Identity,
+    identity: MemberIdentity,
 }
 
 fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
@@ -145,7 +144,7 @@ impl Server {
 }
 
 /// An authority, a server that wants certificates of it, and a host that has one.
-fn certificates(address: SocketAddr) -> (ServerConfig, Identity) {
+fn certificates(address: SocketAddr) -> (ServerConfig, MemberIdentity) {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
@@ -167,7 +166,7 @@ fn certificates(address: SocketAddr) -> (ServerConfig, Identity) {
     (server, identity(&format!("https://{address}"), authority.pem(), certificate, key))
 }
 
-fn identity(console_url: &str, authority: String, certificate: String, key: String) -> Identity {
+fn identity(console_url: &str, authority: String, certificate: String, key: String) -> MemberIdentity {
     let membership = Membership {
         v: muster_topics::V1,
         host: muster_topics::name::HostId::random(),
@@ -177,8 +176,9 @@ fn identity(console_url: &str, authority: String, certificate: String, key: Stri
         broker_url: "mqtts://127.0.0.1:1".to_owned(),
         console_url: console_url.to_owned(),
         prefix: "muster".parse().unwrap(),
+        revision_key: None,
     };
-    Identity { membership, key }
+    MemberIdentity { membership, key }
 }
 
 fn wanted() -> ArtifactRef {
@@ -191,7 +191,7 @@ fn wanted() -> ArtifactRef {
     }
 }
 
-fn open(data_dir: &Path, identity: &Identity) -> Artifacts {
+fn open(data_dir: &Path, identity: &MemberIdentity) -> Artifacts {
     let (sender, receiver) = watch::channel(Arc::new(identity.clone()));
     // The receiver alone keeps the last value.
     drop(sender);
@@ -227,7 +227,7 @@ fn installed() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_right_is_installed_read_only_and_not_fetched_again() {
+async fn valid_artifact_is_installed_read_only_once() {
     let server = Server::start(&[Answer::Right]).await;
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(folder.path(), &server.identity);
@@ -241,7 +241,7 @@ async fn what_is_right_is_installed_read_only_and_not_fetched_again() {
 }
 
 #[tokio::test]
-async fn what_was_damaged_since_is_fetched_again() {
+async fn damaged_artifact_is_downloaded_again() {
     type Damage = fn(&Path);
     let damages: [Damage; 5] = [
         |path| {
@@ -277,7 +277,7 @@ async fn what_was_damaged_since_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_not_installed() {
+async fn artifact_with_wrong_hash_is_not_installed() {
     assert_eq!(check(&[Answer::Wrong], &[false], "SHA-256").await, [""; 0]);
     assert_eq!(check(&[Answer::Longer], &[false], "longer than its 100000 bytes").await, [""; 0]);
     assert_eq!(check(&[Answer::Status(404)], &[false], "hint: it is not there").await, [""; 0]);
@@ -286,7 +286,7 @@ async fn what_is_wrong_is_not_installed() {
 }
 
 #[tokio::test]
-async fn what_may_heal_heals() {
+async fn temporary_failure_is_retried() {
     assert_eq!(check(&[Answer::Status(500), Answer::Right], &[true], "500").await, installed());
     assert_eq!(check(&[Answer::Status(429), Answer::Right], &[true], "429").await, installed());
     // After half of it: the rest is asked for; a server that knows no parts gives the whole again.
@@ -298,7 +298,7 @@ async fn what_may_heal_heals() {
 }
 
 #[tokio::test]
-async fn nobody_answers() {
+async fn unreachable_server_is_an_error_that_may_heal() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (_, identity) = certificates(listener.local_addr().unwrap());
     drop(listener);
@@ -309,12 +309,12 @@ async fn nobody_answers() {
 }
 
 #[tokio::test]
-async fn another_authority_is_not_believed() {
+async fn server_of_another_authority_is_refused() {
     let server = Server::start(&[Answer::Right]).await;
     let (_, stranger) = certificates("127.0.0.1:1".parse().unwrap());
     let url = server.identity.membership.console_url.clone();
-    let Identity { membership, key } = stranger;
-    let stranger = Identity { membership: Membership { console_url: url, ..membership }, key };
+    let MemberIdentity { membership, key } = stranger;
+    let stranger = MemberIdentity { membership: Membership { console_url: url, ..membership }, key };
     let folder = tempfile::tempdir().unwrap();
     let error = open(folder.path(), &stranger).fetch(&wanted()).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
@@ -322,7 +322,7 @@ async fn another_authority_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_two_units_want_is_fetched_once() {
+async fn artifact_of_two_units_is_downloaded_once() {
     let server = Server::start(&[Answer::Right]).await;
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(folder.path(), &server.identity);
@@ -334,7 +334,7 @@ async fn what_two_units_want_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn a_configuration_is_checked_as_well() {
+async fn config_with_wrong_hash_is_refused() {
     let server = Server::start(&[Answer::Wrong, Answer::Right]).await;
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(folder.path(), &server.identity);
@@ -363,7 +363,7 @@ async fn check_next_life(left: &[u8], answers: &'static [Answer], asked: usize, 
 }
 
 #[tokio::test]
-async fn the_next_life_of_the_agent_goes_on_where_the_last_one_was() {
+async fn download_resumes_after_restart() {
     check_next_life(&CONTENT[..1], &[Answer::Rest(1)], 1, true).await;
     check_next_life(&CONTENT[..99_999], &[Answer::Rest(99_999)], 1, true).await;
     // All of it was there, but for its name.
@@ -375,7 +375,7 @@ async fn the_next_life_of_the_agent_goes_on_where_the_last_one_was() {
 }
 
 #[tokio::test]
-async fn how_far_it_is_can_be_asked_and_the_pace_is_kept() {
+async fn progress_is_reported_and_rate_limited() {
     let server = Server::start(&[Answer::Right]).await;
     let folder = tempfile::tempdir().unwrap();
     let (_sender, receiver) = watch::channel(Arc::new(server.identity.clone()));
@@ -394,7 +394,7 @@ async fn how_far_it_is_can_be_asked_and_the_pace_is_kept() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_life_left_is_swept() {
+async fn stale_partial_files_are_removed() {
     let server = Server::start(&[Answer::Half, Answer::Right]).await;
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(folder.path(), &server.identity);
@@ -416,7 +416,7 @@ async fn what_an_earlier_life_left_is_swept() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_may_heal() {
+async fn full_disk_is_reported_and_may_heal() {
     let (_, identity) = certificates("127.0.0.1:1".parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(folder.path(), &identity);
@@ -425,7 +425,7 @@ async fn a_full_disk_is_said_and_may_heal() {
     std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
     let artifact = ArtifactRef { size_bytes: 1 << 20, ..wanted() };
     let path = artifacts.path(&artifact.sha256);
-    let receiving = Receiving {
+    let receiving = PartialArtifact {
         what: "artifact hello@1".to_owned(),
         artifact,
         partial,

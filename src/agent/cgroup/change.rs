@@ -1,7 +1,7 @@
-//! Other limits for what runs in cgroups: the same processes go on.
+//! Changes the limits of running cgroups; the processes go on.
 //!
-//! **Invariant: a limit that is lowered kills nobody.** One of memory is only set once what is in use is below it; the
-//! kernel would make room by killing. What the kernel can give back (caches) it gives back first.
+//! **Invariant: lowering a limit kills no process.** A memory limit is set only once usage is below it, because the
+//! kernel would kill to enforce it. Memory that the kernel can reclaim (caches) is reclaimed first.
 
 use std::{io, path::Path};
 
@@ -15,10 +15,10 @@ use super::{CPU_PERIOD_US, hand_on, has_controller, values, write};
 /// # Errors
 /// Why one cannot be changed, in words: there is no cgroup that could have it, or more is in use than it would allow. Those
 /// before it are changed then.
-pub(in crate::agent) fn change_limits(cgroup: &Cgroup, before: &Limits, after: &Limits) -> Result<(), String> {
+pub(crate) fn change_limits(cgroup: &Cgroup, before: &Limits, after: &Limits) -> Result<(), String> {
     for ((controller, before), (_, value)) in values(before).into_iter().zip(values(after)) {
         if before != value {
-            let change = Change { controller, value };
+            let change = LimitChange { controller, value };
             change.make(cgroup).map_err(|why| format!("the limit of {controller}: {why}"))?;
         }
     }
@@ -27,12 +27,12 @@ pub(in crate::agent) fn change_limits(cgroup: &Cgroup, before: &Limits, after: &
 
 /// A limit that becomes another, or none.
 #[derive(Clone, Copy, Debug)]
-struct Change {
+struct LimitChange {
     controller: &'static str,
     value: Option<u64>,
 }
 
-impl Change {
+impl LimitChange {
     fn make(self, cgroup: &Cgroup) -> Result<(), String> {
         if let Some(folder) = &cgroup.unified {
             if self.value.is_some() && !has_controller(folder, self.controller) {
@@ -151,8 +151,10 @@ mod tests {
         process::{Command, Stdio},
     };
 
+    use muster_rules::plan::Slot;
+
     use super::*;
-    use crate::{agent::cgroup::Tree, rules::plan::Slot};
+    use crate::cgroup::CgroupTree;
 
     fn limits(json: &str) -> Limits {
         serde_json::from_str(json).unwrap()
@@ -161,7 +163,7 @@ mod tests {
     const FIRST: &str = r#"{"memory_bytes": 67108864, "cpu": 0.5, "pids": 50}"#;
 
     #[test]
-    fn unified_limits_are_changed_given_and_taken() {
+    fn unified_limits_are_set_changed_and_removed() {
         let at = tempfile::tempdir().unwrap();
         let file = |name: &str| fs::read_to_string(at.path().join(name)).unwrap();
         let put = |name: &str, text: &str| fs::write(at.path().join(name), text).unwrap();
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_without_a_cgroup_for_it_is_refused() {
+    fn limit_without_its_controller_is_refused() {
         let (none, first) = (Limits::default(), limits(r#"{"pids": 50}"#));
         let error = change_limits(&Cgroup::default(), &none, &first).unwrap_err();
         assert_eq!(error, "the limit of pids: what runs is in no cgroup that could have it");
@@ -203,9 +205,9 @@ mod tests {
 
     /// With this machine's own cgroups, if it lets us make some.
     #[test]
-    fn process_outlives_limits_that_go_up_down_and_below_what_it_uses() {
+    fn process_survives_lowered_limits() {
         let data_dir = tempfile::tempdir().unwrap();
-        let tree = Tree::detect(data_dir.path());
+        let tree = CgroupTree::detect(data_dir.path());
         let unit = "default/eater".parse().unwrap();
         let made = tree.prepare((&unit, Slot::First), &limits(FIRST)).unwrap();
         if !made.missing.is_empty() {

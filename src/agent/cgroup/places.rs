@@ -1,8 +1,8 @@
-//! Where the kernel counts what a unit uses: the folders of the cgroups that its main process is in, as far as nothing
-//! but the unit is in them.
+//! Finds the cgroups that measure a unit: those of its main process, if no other process
+//! is in them.
 //!
-//! A unit whose agent could make it no cgroup, in some hierarchy or in any, is in one that others are in too. What
-//! is counted there says nothing of the unit, and there is no folder then.
+//! If the agent could not create a cgroup for a unit, its process shares one with others. Its figures say nothing about the
+//! unit, so no folder is returned.
 
 use std::{
     fs,
@@ -12,57 +12,57 @@ use std::{
 use muster_shim::cgroup::AGENT_PREFIX;
 use muster_topics::name::UnitName;
 
-use super::{Mount, own_cgroup};
+use super::{CgroupMount, own_cgroup};
 
 /// The hierarchies of cgroups that this host has.
 #[derive(Debug)]
-pub(in crate::agent) struct Hierarchies {
-    pub(super) mounts: Vec<Mount>,
+pub(crate) struct Hierarchies {
+    pub(super) mounts: Vec<CgroupMount>,
     /// `/proc/self/cgroup`.
     pub(super) own: String,
 }
 
 /// The folders of one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Places {
+pub(crate) struct CgroupFolders {
     /// In the unified hierarchy.
-    pub(in crate::agent) unified: Option<PathBuf>,
+    pub(crate) unified: Option<PathBuf>,
     /// In the hierarchies of v1.
-    pub(in crate::agent) cpu: Option<PathBuf>,
-    pub(in crate::agent) cpuacct: Option<PathBuf>,
-    pub(in crate::agent) memory: Option<PathBuf>,
-    pub(in crate::agent) pids: Option<PathBuf>,
-    pub(in crate::agent) blkio: Option<PathBuf>,
+    pub(crate) cpu: Option<PathBuf>,
+    pub(crate) cpuacct: Option<PathBuf>,
+    pub(crate) memory: Option<PathBuf>,
+    pub(crate) pids: Option<PathBuf>,
+    pub(crate) blkio: Option<PathBuf>,
 }
 
 impl Hierarchies {
     /// Those of this host, which do not change while it is up.
-    pub(in crate::agent) fn detect() -> Self {
+    pub(crate) fn detect() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
     }
 
-    pub(in crate::agent) fn parse(mounts: &str, own: String) -> Self {
-        Self { mounts: mounts.lines().filter_map(Mount::parse).collect(), own }
+    pub(crate) fn parse(mounts: &str, own: String) -> Self {
+        Self { mounts: mounts.lines().filter_map(CgroupMount::parse).collect(), own }
     }
 
     /// The folder of the cgroup that a process is in, in the hierarchy of a controller (the unified one has none), from
     /// its `/proc/<pid>/cgroup`.
-    pub(in crate::agent) fn folder(&self, controller: &str, cgroups: &str) -> Option<PathBuf> {
+    pub(crate) fn folder(&self, controller: &str, cgroups: &str) -> Option<PathBuf> {
         let is_it = |names: &str| names.split(',').any(|name| name == controller);
         let (_, path) = cgroups.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
         self.mounts.iter().filter(|mount| is_it(&mount.controllers)).find_map(|mount| mount.folder(path))
     }
 
     /// Where the hierarchy of a controller (the unified one has none) is mounted, if it is as a whole.
-    pub(in crate::agent) fn root(&self, controller: &str) -> Option<PathBuf> {
-        let has_it = |mount: &&Mount| mount.controllers.split(',').any(|name| name == controller);
-        let is_whole = |mount: &&Mount| mount.root == Path::new("/");
+    pub(crate) fn root(&self, controller: &str) -> Option<PathBuf> {
+        let has_it = |mount: &&CgroupMount| mount.controllers.split(',').any(|name| name == controller);
+        let is_whole = |mount: &&CgroupMount| mount.root == Path::new("/");
         self.mounts.iter().filter(has_it).find(is_whole).map(|mount| mount.point.clone())
     }
 
     /// The folders of a yuno, or of a container where there is none, from `/proc/<pid>/cgroup` of its main process.
-    pub(in crate::agent) fn places(&self, yuno: Option<&UnitName>, cgroups: &str) -> Places {
+    pub(crate) fn places(&self, yuno: Option<&UnitName>, cgroups: &str) -> CgroupFolders {
         let cgroups: Vec<(&str, &str)> = cgroups.lines().filter_map(own_cgroup).collect();
         let folder = |controller: &str| {
             let is_it = |names: &str| names.split(',').any(|name| name == controller);
@@ -75,7 +75,7 @@ impl Hierarchies {
             let mut of_it = self.mounts.iter().filter(|mount| is_it(&mount.controllers));
             of_it.find_map(|mount| mount.folder(path))
         };
-        Places {
+        CgroupFolders {
             unified: folder(""),
             cpu: folder("cpu"),
             cpuacct: folder("cpuacct"),
@@ -128,17 +128,17 @@ mod tests {
 ";
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    fn places(mounts: &str, own: &str, kind: &str, cgroups: &str) -> Places {
+    fn places(mounts: &str, own: &str, kind: &str, cgroups: &str) -> CgroupFolders {
         let yuno = (kind == "yuno").then(|| "shop/till".parse().unwrap());
         Hierarchies::parse(mounts, own.to_owned()).places(yuno.as_ref(), cgroups)
     }
 
     #[test]
-    fn a_yunos_own_cgroups_are_found_and_no_others() {
+    fn only_a_yunos_own_cgroups_are_measured() {
         let folder = |text: &str| Some(PathBuf::from(text));
         let own = "0::/system.slice/muster.service\n";
         let leaf = "/system.slice/muster-0a1b/shop/till";
-        let unified = Places { unified: folder(&format!("/sys/fs/cgroup{leaf}")), ..Places::default() };
+        let unified = CgroupFolders { unified: folder(&format!("/sys/fs/cgroup{leaf}")), ..CgroupFolders::default() };
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}\n")), unified);
         // It may have made cgroups of its own.
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}/workers/1\n")), unified);
@@ -149,22 +149,22 @@ mod tests {
         let second = places(V2, own, "yuno", &format!("0::{leaf}.2\n"));
         assert_eq!(second.unified, folder(&format!("/sys/fs/cgroup{leaf}.2")));
         for other in ["/", "/system.slice/muster.service", "/system.slice/muster-0a1b/shop/till2", "/shop/till"] {
-            assert_eq!(places(V2, own, "yuno", &format!("0::{other}\n")), Places::default(), "{other}");
+            assert_eq!(places(V2, own, "yuno", &format!("0::{other}\n")), CgroupFolders::default(), "{other}");
         }
         // In v1 it is in some hierarchies alone, and with others in the rest.
         let own = "8:memory:/a.service\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n0::/a.service\n";
         let cgroups = "8:memory:/a.service/muster-0a1b/shop/till\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n\
                        0::/muster-0a1b/shop/till\n";
-        let wanted = Places {
+        let wanted = CgroupFolders {
             unified: folder("/sys/fs/cgroup/unified/muster-0a1b/shop/till"),
             memory: folder("/sys/fs/cgroup/memory/a.service/muster-0a1b/shop/till"),
-            ..Places::default()
+            ..CgroupFolders::default()
         };
         assert_eq!(places(V1, own, "yuno", cgroups), wanted);
     }
 
     #[test]
-    fn others_have_theirs_made_by_their_runtimes() {
+    fn containers_have_cgroups_of_their_runtime() {
         let own = "0::/system.slice/muster.service\n";
         for (path, wanted) in [
             ("/lxc.payload.web", Some("/sys/fs/cgroup/lxc.payload.web")),
@@ -178,6 +178,6 @@ mod tests {
             let found = places(V2, own, "container", &format!("0::{path}\n"));
             assert_eq!(found.unified, wanted.map(PathBuf::from), "{path}");
         }
-        assert_eq!(places("", "", "container", "nonsense"), Places::default());
+        assert_eq!(places("", "", "container", "nonsense"), CgroupFolders::default());
     }
 }

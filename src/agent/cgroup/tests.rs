@@ -1,4 +1,4 @@
-//! The parsing on hosts of all kinds; the rest with the cgroups of this one.
+//! Tests of the parser with files of all kinds of hosts; the rest uses the cgroups of this host.
 
 use super::*;
 
@@ -19,21 +19,21 @@ const V1_OWN: &str = "\
 ";
 const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-fn none() -> Tree {
-    Tree { name: "muster-a".into(), unified: None, memory: None, cpu: None, pids: None, freezer: None }
+fn none() -> CgroupTree {
+    CgroupTree { name: "muster-a".into(), unified: None, memory: None, cpu: None, pids: None, freezer: None }
 }
 
-fn unified(base: &str, is_own: bool) -> Tree {
-    Tree { unified: Some(Unified { base: base.into(), is_own }), ..none() }
+fn unified(base: &str, is_own: bool) -> CgroupTree {
+    CgroupTree { unified: Some(UnifiedHierarchy { base: base.into(), is_own }), ..none() }
 }
 
 #[track_caller]
-fn check(mounts: &str, own: &str, wanted: Tree) {
-    assert_eq!(Tree::parse("a", mounts, own), wanted, "{mounts}{own}");
+fn check(mounts: &str, own: &str, wanted: CgroupTree) {
+    assert_eq!(CgroupTree::parse("a", mounts, own), wanted, "{mounts}{own}");
 }
 
 #[test]
-fn where_cgroups_are() {
+fn cgroup_mounts_are_parsed() {
     check("", "", none());
     check("nonsense\n1 2 3\n - cgroup2\n", "nonsense\n0:\n", none());
     check(V2, "0::/system.slice/muster.service\n", unified("/sys/fs/cgroup/system.slice", false));
@@ -46,7 +46,7 @@ fn where_cgroups_are() {
     check(&V2.replace("0:26 / ", "0:26 /box "), "0::/boxes/a\n", none());
     check(&V2.replace("/sys/fs", "/a\\040b\\134"), "0::/x/y\n", unified("/a b\\/cgroup/x", false));
     let folder = |text: &str| Some(PathBuf::from(text));
-    let both = Tree {
+    let both = CgroupTree {
         memory: folder("/sys/fs/cgroup/memory/system.slice/muster.service"),
         cpu: folder("/sys/fs/cgroup/cpu,cpuacct/system.slice/muster.service"),
         freezer: folder("/sys/fs/cgroup/freezer"),
@@ -56,14 +56,17 @@ fn where_cgroups_are() {
 }
 
 #[test]
-fn what_limits_are_to_the_kernel() {
+fn limits_are_formatted_for_the_kernel() {
     let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 1048576, "cpu": 1.5, "pids": 7}"#).unwrap();
-    let texts = |entries: fn(Setting) -> Vec<Entry>| {
+    let texts = |entries: fn(LimitSetting) -> Vec<CgroupFile>| {
         let all = settings(&limits).into_iter().flat_map(entries);
         all.map(|(file, text, optional)| format!("{file}={text}{}", if optional { "?" } else { "" }))
             .collect::<Vec<_>>()
     };
-    assert_eq!(texts(Setting::v2), ["memory.max=1048576", "memory.swap.max=0?", "cpu.max=150000 100000", "pids.max=7"]);
+    assert_eq!(
+        texts(LimitSetting::v2),
+        ["memory.max=1048576", "memory.swap.max=0?", "cpu.max=150000 100000", "pids.max=7"]
+    );
     let v1 = [
         "memory.limit_in_bytes=1048576",
         "memory.memsw.limit_in_bytes=1048576?",
@@ -71,12 +74,12 @@ fn what_limits_are_to_the_kernel() {
         "cpu.cfs_quota_us=150000",
         "pids.max=7",
     ];
-    assert_eq!(texts(Setting::v1), v1);
+    assert_eq!(texts(LimitSetting::v1), v1);
     assert_eq!(settings(&Limits::default()), []);
 }
 
 #[test]
-fn limits_of_cgroups_that_others_make_go_where_the_controllers_are() {
+fn limits_of_foreign_cgroups_go_to_their_controllers() {
     let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "cpu": 1, "pids": 7}"#).unwrap();
     let of = |own: &str| {
         let all = limit_files_of(&limits, own).into_iter();
@@ -96,7 +99,7 @@ fn limits_of_cgroups_that_others_make_go_where_the_controllers_are() {
 }
 
 /// A folder that looks like a cgroup of v2 in which every controller there is has been handed on.
-fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
+fn imitation(controllers: &str) -> (tempfile::TempDir, CgroupTree, UnitName) {
     let base = tempfile::tempdir().unwrap();
     let unit: UnitName = "shop/till".parse().unwrap();
     for folder in [base.path().to_owned()].iter().chain(&folders(base.path(), "muster-a", (&unit, Slot::First))) {
@@ -111,7 +114,7 @@ fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
 }
 
 #[test]
-fn controllers_are_handed_on_and_limits_written_in_the_unified_hierarchy() {
+fn unified_controllers_are_delegated_and_limits_written() {
     let (base, tree, unit) = imitation("cpuset memory\n");
     let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "pids": 7}"#).unwrap();
     let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
@@ -127,24 +130,24 @@ fn controllers_are_handed_on_and_limits_written_in_the_unified_hierarchy() {
 }
 
 #[test]
-fn without_any_cgroups_units_run_and_the_reasons_are_told() {
+fn units_run_without_cgroups_and_report_why() {
     let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "cpu": 1, "pids": 7}"#).unwrap();
     let unit = "shop/till".parse().unwrap();
-    let nowhere = Tree { memory: Some("/no/such/folder".into()), ..unified("/no/such/base", false) };
+    let nowhere = CgroupTree { memory: Some("/no/such/folder".into()), ..unified("/no/such/base", false) };
     for (tree, reason) in [(none(), "this host has no cgroups"), (nowhere, "/no/such")] {
         let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
         assert!(made.cgroup.is_none());
         assert_eq!(made.missing.len(), 3, "{:?}", made.missing);
         assert!(made.missing.iter().all(|missing| missing.contains(reason)), "{:?}", made.missing);
-        assert_eq!(tree.prepare((&unit, Slot::First), &Limits::default()).unwrap(), Made::default());
+        assert_eq!(tree.prepare((&unit, Slot::First), &Limits::default()).unwrap(), UnitCgroup::default());
         tree.remove((&unit, Slot::First));
     }
 }
 
 /// The tree of this host, for an agent of this test's own; nothing if it may make no cgroups.
-fn here() -> Option<(Tree, UnitName, tempfile::TempDir)> {
+fn here() -> Option<(CgroupTree, UnitName, tempfile::TempDir)> {
     let data_dir = tempfile::tempdir().unwrap();
-    let tree = Tree::detect(data_dir.path());
+    let tree = CgroupTree::detect(data_dir.path());
     let unit = "shop/till".parse().unwrap();
     let made = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap();
     let has_any = !made.cgroup.is_none();
@@ -153,10 +156,10 @@ fn here() -> Option<(Tree, UnitName, tempfile::TempDir)> {
 }
 
 #[test]
-fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
+fn units_cgroup_has_limits_and_is_removed() {
     let Some((tree, unit, _folder)) = here() else { return };
     let mut limits: Limits = serde_json::from_str(r#"{"memory_bytes": 8388608, "cpu": 0.25, "pids": 9}"#).unwrap();
-    let read = |made: &Made, files: [&str; 2]| {
+    let read = |made: &UnitCgroup, files: [&str; 2]| {
         let found = made
             .cgroup
             .folders()
@@ -190,7 +193,7 @@ fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
 }
 
 #[test]
-fn a_realm_goes_with_its_last_unit() {
+fn realm_cgroup_is_removed_with_last_unit() {
     let Some((tree, till, _folder)) = here() else { return };
     let scale: UnitName = "shop/scale".parse().unwrap();
     let (first, second) = (
@@ -205,7 +208,7 @@ fn a_realm_goes_with_its_last_unit() {
 }
 
 #[test]
-fn nothing_is_started_beside_what_is_left() {
+fn leftover_processes_prevent_a_start() {
     let Some((tree, unit, _folder)) = here() else { return };
     let made = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap();
     let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();

@@ -1,26 +1,27 @@
-//! Which commands run now, and which wait: so many at once, so many behind them in their order, and one more is
-//! refused as busy.
+//! Decides which commands run now and which wait: a number of running commands, a queue of waiting ones in order, and
+//! refusal as busy beyond that.
 //!
-//! How long a command waits is its expiry's business, and not its time limit's, which begins with the program.
+//! The expiry of a command limits how long it waits; its time limit starts with the program.
 
 use std::{sync::Arc, time::Duration};
 
+use muster_rules::CommandRefusal;
 use muster_topics::{name::CommandId, outcome::RefusalCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{agent::follow::Cancels, rules::Refusal};
+use crate::cancel_tokens::CancelTokens;
 
 /// A command that can be cancelled, from the moment on at which it was let in until this is dropped.
 #[derive(Debug)]
-pub(super) struct Entered {
-    cancels: Cancels,
+pub(super) struct CancellableCommand {
+    cancels: CancelTokens,
     id: CommandId,
     cancelled: CancellationToken,
 }
 
-impl Entered {
-    fn new(cancels: &Cancels, id: CommandId) -> Self {
+impl CancellableCommand {
+    fn new(cancels: &CancelTokens, id: CommandId) -> Self {
         // Their number is bounded by places and queue, and by what an earlier life has left.
         let cancelled = cancels.enter(id, usize::MAX).unwrap_or_default();
         Self { cancels: cancels.clone(), id, cancelled }
@@ -32,7 +33,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for CancellableCommand {
     fn drop(&mut self) {
         self.cancels.leave(self.id);
     }
@@ -40,34 +41,34 @@ impl Drop for Entered {
 
 /// A place to run in, until this is dropped.
 #[derive(Debug)]
-pub struct Place {
-    pub(super) entered: Entered,
+pub struct RunningPermit {
+    pub(super) entered: CancellableCommand,
     /// Nothing if more were running already, when the agent was started, than may.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A place in the queue, until this is dropped.
 #[derive(Debug)]
-pub struct Queued {
-    entered: Entered,
+pub struct QueuePermit {
+    entered: CancellableCommand,
     /// Nothing if more were waiting already, when the agent was started, than may.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A command that was let in.
 #[derive(Debug)]
-pub enum Admitted {
+pub enum AdmittedCommand {
     /// It can run at once.
-    Now(Place),
+    Now(RunningPermit),
     /// It has to wait for its turn.
-    Later(Queued),
+    Later(QueuePermit),
 }
 
 /// What waiting has come to.
 #[derive(Debug)]
-pub enum Turn {
+pub enum QueueResult {
     /// It can run.
-    Come(Place),
+    Come(RunningPermit),
     /// Somebody does not want it any more.
     Cancelled,
     /// It has expired.
@@ -76,14 +77,14 @@ pub enum Turn {
 
 /// The places.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct ExecutionLimits {
     parallel: Arc<Semaphore>,
     parallel_max: usize,
     queue: Arc<Semaphore>,
     queue_max: usize,
 }
 
-impl Places {
+impl ExecutionLimits {
     pub(super) fn new(parallel_max: usize, queue_max: usize) -> Self {
         let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Self { parallel: semaphore(parallel_max), parallel_max, queue: semaphore(queue_max), queue_max }
@@ -91,13 +92,19 @@ impl Places {
 
     /// A place to run in, or one in the queue. Who waits is served first, for a semaphore that somebody waits for
     /// has no permit to be had at once.
-    pub(super) fn admit(&self, id: CommandId, cancels: &Cancels) -> Result<Admitted, Refusal> {
+    pub(super) fn admit(&self, id: CommandId, cancels: &CancelTokens) -> Result<AdmittedCommand, CommandRefusal> {
         let permit = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned().ok();
         if let Some(permit) = permit(&self.parallel) {
-            return Ok(Admitted::Now(Place { entered: Entered::new(cancels, id), _permit: Some(permit) }));
+            return Ok(AdmittedCommand::Now(RunningPermit {
+                entered: CancellableCommand::new(cancels, id),
+                _permit: Some(permit),
+            }));
         }
         if let Some(permit) = permit(&self.queue) {
-            return Ok(Admitted::Later(Queued { entered: Entered::new(cancels, id), _permit: Some(permit) }));
+            return Ok(AdmittedCommand::Later(QueuePermit {
+                entered: CancellableCommand::new(cancels, id),
+                _permit: Some(permit),
+            }));
         }
         let Self { parallel_max, queue_max, .. } = self;
         let message = match queue_max {
@@ -106,33 +113,39 @@ impl Places {
                 "{parallel_max} commands run already and {queue_max} wait, as many as may. hint: try again later"
             ),
         };
-        Err(Refusal::new(RefusalCode::Busy, message))
+        Err(CommandRefusal::new(RefusalCode::Busy, message))
     }
 
     /// A place for one that runs already.
-    pub(super) fn taken(&self, id: CommandId, cancels: &Cancels) -> Place {
+    pub(super) fn taken(&self, id: CommandId, cancels: &CancelTokens) -> RunningPermit {
         // It runs whether there is a place or not; but while it does, it takes one.
-        Place { entered: Entered::new(cancels, id), _permit: Arc::clone(&self.parallel).try_acquire_owned().ok() }
+        RunningPermit {
+            entered: CancellableCommand::new(cancels, id),
+            _permit: Arc::clone(&self.parallel).try_acquire_owned().ok(),
+        }
     }
 
     /// A place in the queue for one that had one before the agent was started.
-    pub(super) fn waiting(&self, id: CommandId, cancels: &Cancels) -> Queued {
-        Queued { entered: Entered::new(cancels, id), _permit: Arc::clone(&self.queue).try_acquire_owned().ok() }
+    pub(super) fn waiting(&self, id: CommandId, cancels: &CancelTokens) -> QueuePermit {
+        QueuePermit {
+            entered: CancellableCommand::new(cancels, id),
+            _permit: Arc::clone(&self.queue).try_acquire_owned().ok(),
+        }
     }
 
     /// Waits for the turn of a command.
-    pub(super) async fn wait(&self, queued: Queued, limit: Duration) -> Turn {
-        let Queued { entered, _permit } = queued;
+    pub(super) async fn wait(&self, queued: QueuePermit, limit: Duration) -> QueueResult {
+        let QueuePermit { entered, _permit } = queued;
         let cancelled = entered.cancelled();
         tokio::select! {
             biased;
-            () = cancelled.cancelled() => Turn::Cancelled,
+            () = cancelled.cancelled() => QueueResult::Cancelled,
             permit = Arc::clone(&self.parallel).acquire_owned() => match permit {
-                Ok(permit) => Turn::Come(Place { entered, _permit: Some(permit) }),
+                Ok(permit) => QueueResult::Come(RunningPermit { entered, _permit: Some(permit) }),
                 // Nobody closes it.
-                Err(_) => Turn::Cancelled,
+                Err(_) => QueueResult::Cancelled,
             },
-            () = tokio::time::sleep(limit) => Turn::Expired,
+            () = tokio::time::sleep(limit) => QueueResult::Expired,
         }
     }
 
@@ -149,26 +162,26 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     struct Rig {
-        places: Places,
-        cancels: Cancels,
+        places: ExecutionLimits,
+        cancels: CancelTokens,
     }
 
     impl Rig {
         fn new(parallel_max: usize, queue_max: usize) -> Self {
-            Self { places: Places::new(parallel_max, queue_max), cancels: Cancels::default() }
+            Self { places: ExecutionLimits::new(parallel_max, queue_max), cancels: CancelTokens::default() }
         }
 
-        fn admit(&self) -> Result<Admitted, Refusal> {
+        fn admit(&self) -> Result<AdmittedCommand, CommandRefusal> {
             self.places.admit(CommandId::new(), &self.cancels)
         }
 
-        fn now(&self) -> Place {
-            let Ok(Admitted::Now(place)) = self.admit() else { panic!("no place") };
+        fn now(&self) -> RunningPermit {
+            let Ok(AdmittedCommand::Now(place)) = self.admit() else { panic!("no place") };
             place
         }
 
-        fn later(&self, id: CommandId) -> Queued {
-            let Ok(Admitted::Later(queued)) = self.places.admit(id, &self.cancels) else { panic!("no queue") };
+        fn later(&self, id: CommandId) -> QueuePermit {
+            let Ok(AdmittedCommand::Later(queued)) = self.places.admit(id, &self.cancels) else { panic!("no queue") };
             queued
         }
 
@@ -178,13 +191,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_run_so_many_wait_and_more_are_refused() {
+    async fn commands_beyond_the_queue_are_refused() {
         let rig = Rig::new(2, 1);
         let (first, _second) = (rig.now(), rig.now());
         let third = rig.later(CommandId::new());
         rig.busy();
         drop(first);
-        let Turn::Come(_third) = rig.places.wait(third, LONG).await else { panic!("its turn") };
+        let QueueResult::Come(_third) = rig.places.wait(third, LONG).await else { panic!("its turn") };
         let fourth = rig.later(CommandId::new());
         rig.busy();
         drop(fourth);
@@ -192,41 +205,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_queue_it_is_refused_at_once() {
+    async fn without_queue_busy_command_is_refused() {
         let rig = Rig::new(1, 0);
         let _first = rig.now();
         rig.busy();
     }
 
     #[tokio::test]
-    async fn who_waits_too_long_expires() {
+    async fn waiting_command_expires() {
         let rig = Rig::new(1, 1);
         let _first = rig.now();
         let waiting = rig.later(CommandId::new());
-        assert!(matches!(rig.places.wait(waiting, Duration::from_millis(1)).await, Turn::Expired));
+        assert!(matches!(rig.places.wait(waiting, Duration::from_millis(1)).await, QueueResult::Expired));
         let _next = rig.later(CommandId::new());
     }
 
     #[tokio::test]
-    async fn who_waits_can_be_cancelled_before_and_while_it_does() {
+    async fn waiting_command_can_be_cancelled() {
         let rig = Rig::new(1, 1);
         let first = rig.now();
         let id = CommandId::new();
         let waiting = rig.later(id);
         rig.cancels.cancel(id);
-        assert!(matches!(rig.places.wait(waiting, LONG).await, Turn::Cancelled));
+        assert!(matches!(rig.places.wait(waiting, LONG).await, QueueResult::Cancelled));
         let waiting = rig.later(id);
         let (turn, ()) = tokio::join!(rig.places.wait(waiting, LONG), async {
             tokio::task::yield_now().await;
             rig.cancels.cancel(id);
         });
-        assert!(matches!(turn, Turn::Cancelled));
+        assert!(matches!(turn, QueueResult::Cancelled));
         drop(first);
         let _next = rig.now();
     }
 
     #[tokio::test]
-    async fn who_waits_is_served_first_and_in_order() {
+    async fn waiting_commands_run_in_order() {
         let rig = Rig::new(1, 3);
         let first = rig.now();
         let (one, two) = (rig.later(CommandId::new()), rig.later(CommandId::new()));
@@ -240,19 +253,19 @@ mod tests {
             () = std::future::ready(()) => {}
         }
         drop(first);
-        assert!(matches!(rig.admit(), Ok(Admitted::Later(_))), "nobody passes those who wait");
-        let Turn::Come(one) = one.await else { panic!("its turn") };
+        assert!(matches!(rig.admit(), Ok(AdmittedCommand::Later(_))), "nobody passes those who wait");
+        let QueueResult::Come(one) = one.await else { panic!("its turn") };
         tokio::select! {
             biased;
             _ = &mut two => panic!("no place yet"),
             () = std::future::ready(()) => {}
         }
         drop(one);
-        assert!(matches!(two.await, Turn::Come(_)));
+        assert!(matches!(two.await, QueueResult::Come(_)));
     }
 
     #[tokio::test]
-    async fn what_an_earlier_life_left_has_its_places() {
+    async fn resumed_commands_occupy_places() {
         let rig = Rig::new(1, 1);
         let running =
             [rig.places.taken(CommandId::new(), &rig.cancels), rig.places.taken(CommandId::new(), &rig.cancels)];

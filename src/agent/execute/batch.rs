@@ -1,17 +1,22 @@
-//! Several programs in one command, one after the other.
+//! Runs several programs of one command, one after the other.
 //!
-//! Each step has a folder of its own, as a command has, below that of the command. What became of a step is told by its
-//! folder, or by a file beside it if it never came to run. So after a restart of the agent the whole is told once more
-//! from its beginning, of which the console has some already, and goes on where it was.
+//! Each step has a folder, as a command has, below that of the command. The folder records how the step
+//! ended, or a file beside it does if the step never ran. So after a restart the agent reports the batch again
+//! from its beginning (the console ignores what it has), and continues where it stopped.
 //!
-//! **Invariant: a step is launched at most once**: only in a folder that was made for it just now, and, in a later life
-//! of the agent, only if the host has not been started meanwhile. After that a folder that is missing proves nothing.
+//! **Invariant: a step is launched at most once**: only in a folder that was just created for it and, after a restart
+//! of the agent, only if the host has not rebooted meanwhile. After a reboot a missing folder proves nothing.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use muster_base::{
+    clock::now_ms,
+    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
+};
+use muster_rules::CommandRefusal;
 use muster_shim::proc;
 use muster_topics::{
     Millis,
@@ -26,15 +31,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ExecEvent, Sent,
-    follow::{Follower, STREAM_AFTER},
-    launch::{Begun, Launcher},
+    event::{ExecEvent, SentBytes},
+    exec_follower::{ExecFollower, STREAM_AFTER},
+    launch::{LaunchResult, Launcher},
     piece::whole_characters,
-};
-use crate::{
-    clock::now_ms,
-    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
-    rules::Refusal,
 };
 
 /// Names the boot in which a batch was begun.
@@ -45,15 +45,15 @@ const EVENTS: usize = 4;
 const MESSAGE_MAX_CHARS: usize = 200;
 
 /// Runs one batch.
-pub(super) struct Runner {
+pub(super) struct BatchRunner {
     pub(super) id: CommandId,
     pub(super) folder: PathBuf,
     pub(super) launcher: Launcher,
     pub(super) cancelled: CancellationToken,
-    pub(super) told: Told,
+    pub(super) told: BatchOutput,
 }
 
-impl Runner {
+impl BatchRunner {
     /// Runs it to its end, or to the end of the agent. `again` if an earlier life of the agent began it.
     pub(super) async fn run(mut self, batch: &Batch, again: bool) {
         let began = if again { self.continues() } else { self.begin() };
@@ -109,15 +109,15 @@ impl Runner {
             Ok(false) if goes_on => {
                 let name = format!("{}-{index}", self.id);
                 match self.launcher.begin(&folder, &name, exec).await {
-                    Ok(Begun::Runs(found)) => Some(found),
-                    Ok(Begun::Over(status)) => return self.keep(&result, status),
+                    Ok(LaunchResult::Runs(found)) => Some(found),
+                    Ok(LaunchResult::Over(status)) => return self.keep(&result, status),
                     Err(refusal) => return self.keep(&result, shortened(refusal).into()),
                 }
             }
             Ok(false) | Err(_) => return StepOutcome::of(Status::Lost, now_ms()),
         };
         let (sender, mut events) = mpsc::channel(EVENTS);
-        let follower = Follower::new(self.id, folder, exec, Sent::default());
+        let follower = ExecFollower::new(self.id, folder, exec, SentBytes::default());
         let (shims, cancelled) = (self.launcher.shims.clone(), self.cancelled.clone());
         let follow = async move { follower.run(&shims, found, &sender, cancelled).await };
         let ((), step) = tokio::join!(follow, self.told.step(&mut events));
@@ -133,18 +133,18 @@ impl Runner {
     }
 }
 
-fn shortened(refusal: Refusal) -> Refusal {
+fn shortened(refusal: CommandRefusal) -> CommandRefusal {
     match refusal.message.char_indices().nth(MESSAGE_MAX_CHARS) {
-        Some((end, _)) => Refusal { message: format!("{}…", &refusal.message[..end]), ..refusal },
+        Some((end, _)) => CommandRefusal { message: format!("{}…", &refusal.message[..end]), ..refusal },
         None => refusal,
     }
 }
 
 /// What is told of the whole: the output of all steps as one, from the place on up to which it was told before.
-pub(super) struct Told {
+pub(super) struct BatchOutput {
     id: CommandId,
     events: mpsc::Sender<ExecEvent>,
-    streams: [Output; 2],
+    streams: [StreamOutput; 2],
     /// When what steps have left is told, even if it fills no piece.
     tell_at: Instant,
     is_deaf: bool,
@@ -152,7 +152,7 @@ pub(super) struct Told {
 
 /// One stream of the whole.
 #[derive(Debug, Default)]
-struct Output {
+struct StreamOutput {
     /// Where the step begins.
     step_at_bytes: u64,
     /// How long the step's is.
@@ -165,7 +165,7 @@ struct Output {
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
-impl Output {
+impl StreamOutput {
     /// Takes in what a step has printed, from an offset in that step on; nothing of it if that was told before.
     fn take(&mut self, offset_bytes: u64, bytes: &[u8]) {
         self.step_bytes = self.step_bytes.max(offset_bytes + bytes.len() as u64);
@@ -198,9 +198,9 @@ impl Output {
     }
 }
 
-impl Told {
-    pub(super) fn new(id: CommandId, events: mpsc::Sender<ExecEvent>, sent: Sent) -> Self {
-        let stream = |sent_bytes| Output { sent_bytes, ..Output::default() };
+impl BatchOutput {
+    pub(super) fn new(id: CommandId, events: mpsc::Sender<ExecEvent>, sent: SentBytes) -> Self {
+        let stream = |sent_bytes| StreamOutput { sent_bytes, ..StreamOutput::default() };
         let streams = [stream(sent.stdout_bytes), stream(sent.stderr_bytes)];
         Self { id, events, streams, tell_at: Instant::now() + STREAM_AFTER, is_deaf: false }
     }
@@ -211,7 +211,7 @@ impl Told {
             stream.step_at_bytes += std::mem::take(&mut stream.step_bytes);
         }
         loop {
-            let waits = self.streams.iter().any(Output::waits);
+            let waits = self.streams.iter().any(StreamOutput::waits);
             let event = tokio::select! {
                 // Cancel-safe: an event is taken or it stays.
                 event = events.recv() => event,

@@ -1,6 +1,6 @@
-//! What a container is inside: who its users are, which programs it has, and what holds for all that runs there.
+//! Inspects a container: its users, its programs, and the settings that apply to every process in it.
 //!
-//! It is read through the container's first process: its root folder ([`rootfs`]), and what `/proc` tells of it.
+//! It reads through the container's first process: its root folder ([`rootfs`]) and its entry in `/proc`.
 
 use std::{
     collections::BTreeMap,
@@ -13,9 +13,10 @@ use std::{
     path::Path,
 };
 
+use muster_rules::CommandRefusal;
 use muster_shim::{
-    Inside, Launch, User,
-    attributes::{Resource, Rlimit},
+    ContainerNamespaces, Launch, ResolvedUser,
+    attributes::{LimitResource, ResourceLimit},
     cgroup::AGENT_PREFIX,
     proc,
 };
@@ -26,32 +27,29 @@ use nix::{
     sys::stat::{SFlag, fstat},
 };
 
-use super::prepare::{self, SEARCH_PATH};
+use super::{prepare, program_path::SEARCH_PATH};
 use crate::{
-    agent::{
-        cgroup::Hierarchies,
-        rootfs::{self, Account},
-        unit::FirstProcess,
-    },
-    rules::Refusal,
+    cgroup::Hierarchies,
+    rootfs::{self, ContainerUser},
+    unit::first_process::FirstProcess,
 };
 
 /// The limits of a process, as `/proc/<pid>/limits` names them. (Two that nothing uses any more are not among them.)
-const LIMITS: [(&str, Resource); 14] = [
-    ("Max cpu time", Resource::Cpu),
-    ("Max file size", Resource::Fsize),
-    ("Max data size", Resource::Data),
-    ("Max stack size", Resource::Stack),
-    ("Max core file size", Resource::Core),
-    ("Max processes", Resource::Nproc),
-    ("Max open files", Resource::Nofile),
-    ("Max locked memory", Resource::Memlock),
-    ("Max address space", Resource::As),
-    ("Max pending signals", Resource::Sigpending),
-    ("Max msgqueue size", Resource::Msgqueue),
-    ("Max nice priority", Resource::Nice),
-    ("Max realtime priority", Resource::Rtprio),
-    ("Max realtime timeout", Resource::Rttime),
+const LIMITS: [(&str, LimitResource); 14] = [
+    ("Max cpu time", LimitResource::Cpu),
+    ("Max file size", LimitResource::Fsize),
+    ("Max data size", LimitResource::Data),
+    ("Max stack size", LimitResource::Stack),
+    ("Max core file size", LimitResource::Core),
+    ("Max processes", LimitResource::Nproc),
+    ("Max open files", LimitResource::Nofile),
+    ("Max locked memory", LimitResource::Memlock),
+    ("Max address space", LimitResource::As),
+    ("Max pending signals", LimitResource::Sigpending),
+    ("Max msgqueue size", LimitResource::Msgqueue),
+    ("Max nice priority", LimitResource::Nice),
+    ("Max realtime priority", LimitResource::Rtprio),
+    ("Max realtime timeout", LimitResource::Rttime),
 ];
 
 /// Variables of a container's first process that others in it do not get: they are of a process or its user, and not of the
@@ -78,22 +76,22 @@ const ENVIRONMENT_MAX_BYTES: usize = 32 * 1024;
 
 /// A container that runs.
 #[derive(Debug)]
-pub(in crate::agent) struct Container {
+pub(crate) struct RunningContainer {
     unit: UnitName,
     first: FirstProcess,
     root: OwnedFd,
-    status: Status,
-    users: Ids,
-    groups: Ids,
+    status: ProcessStatus,
+    users: IdMap,
+    groups: IdMap,
     cgroups: String,
-    limits: Vec<Rlimit>,
+    limits: Vec<ResourceLimit>,
     /// Its own variables, as its image, its spec and its runtime have set them.
     env: Vec<(String, String)>,
 }
 
 /// What `/proc/<pid>/status` tells, with ids as they are outside.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Status {
+struct ProcessStatus {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -103,11 +101,11 @@ struct Status {
 
 /// Which ids inside are which outside: rows of the first inside, the first outside, and how many.
 #[derive(Debug, PartialEq, Eq)]
-struct Ids(Vec<[u32; 3]>);
+struct IdMap(Vec<[u32; 3]>);
 
-impl Container {
+impl RunningContainer {
     /// Looks into a container. Everything is of the process that is meant, or it is refused.
-    pub(in crate::agent) fn open(unit: &UnitName, first: FirstProcess) -> Result<Self, Refusal> {
+    pub(crate) fn open(unit: &UnitName, first: FirstProcess) -> Result<Self, CommandRefusal> {
         let failed = |error: io::Error| not_entered(unit, &error);
         let of_it = |what: &str| format!("/proc/{}/{what}", first.pid);
         let read = |what: &str| fs::read_to_string(of_it(what));
@@ -121,9 +119,9 @@ impl Container {
                 unit: unit.clone(),
                 first,
                 root: root.into(),
-                status: Status::parse(&read("status")?).ok_or(io::ErrorKind::InvalidData)?,
-                users: Ids::parse(&read("uid_map")?),
-                groups: Ids::parse(&read("gid_map")?),
+                status: ProcessStatus::parse(&read("status")?).ok_or(io::ErrorKind::InvalidData)?,
+                users: IdMap::parse(&read("uid_map")?),
+                groups: IdMap::parse(&read("gid_map")?),
                 cgroups: read("cgroup")?,
                 limits: lowered(rlimits(&read("limits")?), &own_limits),
                 env: variables(&fs::read(of_it("environ"))?),
@@ -132,17 +130,17 @@ impl Container {
         };
         let (container, is_host) = look().map_err(failed)?;
         if proc::stat(first.pid).is_none_or(|stat| stat.start_ticks != first.start_ticks || stat.is_dead()) {
-            return Err(Refusal::new(RefusalCode::Conflict, format!("{unit} has ended just now")));
+            return Err(CommandRefusal::new(RefusalCode::Conflict, format!("{unit} has ended just now")));
         }
         if is_host {
             let message = format!("{unit} has no file system of its own, so nothing can be run inside");
-            return Err(Refusal::new(RefusalCode::Unsupported, message));
+            return Err(CommandRefusal::new(RefusalCode::Unsupported, message));
         }
         Ok(container)
     }
 
     /// How a program would be launched in it, its cgroups aside.
-    pub(in crate::agent) fn launch(&self, exec: &Exec) -> Result<Launch, Refusal> {
+    pub(crate) fn launch(&self, exec: &Exec) -> Result<Launch, CommandRefusal> {
         prepare::check_texts(exec)?;
         let (account, user) = self.user(exec.user.as_deref())?;
         let owner = self.users.outside(user.uid).unwrap_or(user.uid);
@@ -159,7 +157,7 @@ impl Container {
         let mut launch = prepare::assemble(exec, argv, env, cwd, Some(user));
         launch.attributes.rlimits.clone_from(&self.limits);
         launch.attributes.no_new_privs = self.status.no_new_privs;
-        launch.inside = Some(Inside {
+        launch.inside = Some(ContainerNamespaces {
             pid: self.first.pid,
             start_ticks: self.first.start_ticks,
             cgroups: Vec::new(),
@@ -170,10 +168,10 @@ impl Container {
     }
 
     /// Gives a launch its place among the container's cgroups, where this is its own.
-    pub(in crate::agent) fn place(&self, launch: &mut Launch, name: &str, limits: &Limits) -> Result<(), Refusal> {
-        let made = Hierarchies::detect().make_beside(&self.cgroups, &format!("{AGENT_PREFIX}{name}"), limits);
+    pub(crate) fn place(&self, launch: &mut Launch, name: &str, limits: &Limits) -> Result<(), CommandRefusal> {
+        let made = Hierarchies::detect().make_inside_container(&self.cgroups, &format!("{AGENT_PREFIX}{name}"), limits);
         let made = made.map_err(|why| {
-            Refusal::new(RefusalCode::Unsupported, format!("it cannot be limited inside {}: {why}", self.unit))
+            CommandRefusal::new(RefusalCode::Unsupported, format!("it cannot be limited inside {}: {why}", self.unit))
         })?;
         launch.cgroup = made.cgroup;
         if let Some(inside) = &mut launch.inside {
@@ -183,50 +181,50 @@ impl Container {
     }
 
     /// A user by name or number, as the container's own files have it; that of its first process if there is none.
-    fn user(&self, name: Option<&str>) -> Result<(Account, User), Refusal> {
-        let unknown = |message: String| Refusal::new(RefusalCode::UnknownUser, message);
+    fn user(&self, name: Option<&str>) -> Result<(ContainerUser, ResolvedUser), CommandRefusal> {
+        let unknown = |message: String| CommandRefusal::new(RefusalCode::UnknownUser, message);
         let unit = &self.unit;
         let read =
             |path: &str| self.read(path).map_err(|error| unknown(format!("{path} of {unit} cannot be read: {error}")));
         let passwd = read("/etc/passwd")?;
         let Some(name) = name else {
-            let Status { uid, gid, groups, .. } = &self.status;
-            let inside = |ids: &Ids, id: u32| {
+            let ProcessStatus { uid, gid, groups, .. } = &self.status;
+            let inside = |ids: &IdMap, id: u32| {
                 ids.inside(id).ok_or_else(|| unknown(format!("the user of {unit} is none that it knows itself")))
             };
             let (uid, gid) = (inside(&self.users, *uid)?, inside(&self.groups, *gid)?);
             let groups = groups.iter().filter_map(|gid| self.groups.inside(*gid)).collect();
-            let nameless = || Account { name: uid.to_string(), uid, gid, home: "/".to_owned() };
-            return Ok((Account::of(&passwd, uid).unwrap_or_else(nameless), User { uid, gid, groups }));
+            let nameless = || ContainerUser { name: uid.to_string(), uid, gid, home: "/".to_owned() };
+            return Ok((ContainerUser::of(&passwd, uid).unwrap_or_else(nameless), ResolvedUser { uid, gid, groups }));
         };
-        let account =
-            Account::find(&passwd, name).ok_or_else(|| unknown(format!("there is no user {name:?} in {unit}")))?;
+        let account = ContainerUser::find(&passwd, name)
+            .ok_or_else(|| unknown(format!("there is no user {name:?} in {unit}")))?;
         let groups = account.groups(&read("/etc/group")?);
-        let user = User { uid: account.uid, gid: account.gid, groups };
+        let user = ResolvedUser { uid: account.uid, gid: account.gid, groups };
         Ok((account, user))
     }
 
     /// Whether what would be launched is there: a program that can be executed, in a folder. What its user may do shows
     /// when it is.
-    pub(in crate::agent) fn check(&self, launch: &Launch) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, launch: &Launch) -> Result<(), CommandRefusal> {
         let unit = &self.unit;
         let program = launch.argv.first().map(String::as_str).unwrap_or_default();
         if let Err(error) = self.open_inside(program, OFlag::O_PATH) {
-            return Err(Refusal::new(RefusalCode::NoSuchFile, format!("{program} in {unit}: {error}")));
+            return Err(CommandRefusal::new(RefusalCode::NoSuchFile, format!("{program} in {unit}: {error}")));
         }
         if !self.is_executable(program) {
             let message = format!("{program} in {unit} cannot be run. hint: is it executable?");
-            return Err(Refusal::new(RefusalCode::NotExecutable, message));
+            return Err(CommandRefusal::new(RefusalCode::NotExecutable, message));
         }
         if let Err(error) = self.open_inside(&launch.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY) {
             let message = format!("working directory {} in {unit}: {error}", launch.cwd);
-            return Err(Refusal::new(RefusalCode::NoSuchFolder, message));
+            return Err(CommandRefusal::new(RefusalCode::NoSuchFolder, message));
         }
         Ok(())
     }
 
     /// As on the host, of the programs inside.
-    fn find_program(&self, program: &str, cwd: &str) -> Result<String, Refusal> {
+    fn find_program(&self, program: &str, cwd: &str) -> Result<String, CommandRefusal> {
         if program.contains('/') {
             return Ok(Path::new(cwd).join(program).to_string_lossy().into_owned());
         }
@@ -236,7 +234,7 @@ impl Container {
         found.into_iter().find(|path| !program.is_empty() && self.is_executable(path)).ok_or_else(|| {
             let unit = &self.unit;
             let message = format!("there is no program {program:?} in {path} of {unit}\nhint: give its whole path");
-            Refusal::new(RefusalCode::NoSuchFile, message)
+            CommandRefusal::new(RefusalCode::NoSuchFile, message)
         })
     }
 
@@ -256,7 +254,7 @@ impl Container {
     }
 }
 
-impl Status {
+impl ProcessStatus {
     fn parse(text: &str) -> Option<Self> {
         let field =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
@@ -272,7 +270,7 @@ impl Status {
     }
 }
 
-impl Ids {
+impl IdMap {
     fn parse(text: &str) -> Self {
         let row = |line: &str| {
             let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse().ok());
@@ -296,17 +294,17 @@ fn moved(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
 }
 
 /// The limits of a process; none that `/proc` says nothing of.
-fn rlimits(text: &str) -> Vec<Rlimit> {
+fn rlimits(text: &str) -> Vec<ResourceLimit> {
     let number = |word: &str| if word == "unlimited" { Some(None) } else { word.parse().ok().map(Some) };
-    let limit = |(name, resource): &(&str, Resource)| {
+    let limit = |(name, resource): &(&str, LimitResource)| {
         let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace();
-        Some(Rlimit { resource: *resource, soft: number(words.next()?)?, hard: number(words.next()?)? })
+        Some(ResourceLimit { resource: *resource, soft: number(words.next()?)?, hard: number(words.next()?)? })
     };
     LIMITS.iter().filter_map(limit).collect()
 }
 
 /// Limits, none of them above our own: not everybody may raise them. What is as it is anyway is left out.
-fn lowered(mut limits: Vec<Rlimit>, own: &[Rlimit]) -> Vec<Rlimit> {
+fn lowered(mut limits: Vec<ResourceLimit>, own: &[ResourceLimit]) -> Vec<ResourceLimit> {
     let least = |one: Option<u64>, other: Option<u64>| [one, other].into_iter().flatten().min();
     for limit in &mut limits {
         let ours = own.iter().find(|ours| ours.resource == limit.resource).and_then(|ours| ours.hard);
@@ -318,13 +316,13 @@ fn lowered(mut limits: Vec<Rlimit>, own: &[Rlimit]) -> Vec<Rlimit> {
 }
 
 /// Why a container cannot be looked into.
-fn not_entered(unit: &UnitName, error: &io::Error) -> Refusal {
+fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => Refusal::new(
+        io::ErrorKind::PermissionDenied => CommandRefusal::new(
             RefusalCode::Denied,
             format!("{unit} cannot be entered: {error}\nhint: only an agent that runs as root can go into a container"),
         ),
-        _ => Refusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
+        _ => CommandRefusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
     }
 }
 
@@ -349,32 +347,33 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::agent::rootfs::LIST_MAX_BYTES;
+    use crate::rootfs::LIST_MAX_BYTES;
 
     #[test]
-    fn ids_inside_and_outside() {
-        let same = Ids::parse("         0          0 4294967295\n");
+    fn ids_map_into_the_user_namespace() {
+        let same = IdMap::parse("         0          0 4294967295\n");
         assert_eq!((same.inside(700), same.outside(700)), (Some(700), Some(700)));
-        let mapped = Ids::parse("0 100000 1000\n65534 5 1\n");
+        let mapped = IdMap::parse("0 100000 1000\n65534 5 1\n");
         for (inside, outside) in [(0, 100_000), (999, 100_999), (65_534, 5)] {
             assert_eq!((mapped.inside(outside), mapped.outside(inside)), (Some(inside), Some(outside)));
         }
         assert_eq!((mapped.inside(0), mapped.inside(101_000), mapped.outside(1_000)), (None, None, None));
-        assert_eq!(Ids::parse("nonsense\n1 2\n").inside(1), None);
+        assert_eq!(IdMap::parse("nonsense\n1 2\n").inside(1), None);
     }
 
     #[test]
-    fn what_proc_tells() {
+    fn status_of_process_is_parsed() {
         let text = "Name:\tsh\nUid:\t1\t700\t3\t4\nGid:\t5\t701\t7\t8\nGroups:\t10 12 \nNoNewPrivs:\t1\nCapBnd:\t00000000a80425fb\n";
-        let wanted = Status { uid: 700, gid: 701, groups: vec![10, 12], bounding: 0xa804_25fb, no_new_privs: true };
-        assert_eq!(Status::parse(text), Some(wanted));
-        assert!(Status::parse(&fs::read_to_string("/proc/self/status").unwrap()).is_some());
-        assert_eq!(Status::parse("Uid:\t1\n"), None);
+        let wanted =
+            ProcessStatus { uid: 700, gid: 701, groups: vec![10, 12], bounding: 0xa804_25fb, no_new_privs: true };
+        assert_eq!(ProcessStatus::parse(text), Some(wanted));
+        assert!(ProcessStatus::parse(&fs::read_to_string("/proc/self/status").unwrap()).is_some());
+        assert_eq!(ProcessStatus::parse("Uid:\t1\n"), None);
 
         let own = rlimits(&fs::read_to_string("/proc/self/limits").unwrap());
         assert_eq!(own.len(), LIMITS.len(), "{own:?}");
         assert_eq!(lowered(own.clone(), &own), []);
-        let limit = |soft, hard| vec![Rlimit { resource: Resource::Nofile, soft, hard }];
+        let limit = |soft, hard| vec![ResourceLimit { resource: LimitResource::Nofile, soft, hard }];
         for (theirs, ours, wanted) in [
             (limit(Some(5), Some(6)), limit(Some(7), Some(8)), limit(Some(5), Some(6))),
             (limit(None, None), limit(Some(7), Some(8)), limit(Some(8), Some(8))),
@@ -386,15 +385,15 @@ mod tests {
     }
 
     /// A container whose root is a folder.
-    fn container(root: &Path) -> Container {
+    fn container(root: &Path) -> RunningContainer {
         let pid = i32::try_from(std::process::id()).unwrap();
-        Container {
+        RunningContainer {
             unit: "default/shop".parse().unwrap(),
             first: FirstProcess { pid, start_ticks: proc::stat(pid).unwrap().start_ticks },
             root: File::open(root).unwrap().into(),
-            status: Status { uid: 100_700, gid: 100_000, groups: vec![100_010, 3], ..Status::default() },
-            users: Ids::parse("0 100000 1000"),
-            groups: Ids::parse("0 100000 1000"),
+            status: ProcessStatus { uid: 100_700, gid: 100_000, groups: vec![100_010, 3], ..ProcessStatus::default() },
+            users: IdMap::parse("0 100000 1000"),
+            groups: IdMap::parse("0 100000 1000"),
             cgroups: String::new(),
             limits: Vec::new(),
             env: variables(b"COLOUR=blue\0HOME=/elsewhere\0SHADE=dark\0"),
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_those_of_the_container_and_not_of_its_first_process() {
+    fn environment_is_the_containers() {
         let many = format!("A=b\0{}C=d\0", "X=y\0".repeat(ENVIRONMENT_MAX_BYTES));
         for (bytes, wanted) in [
             (&b""[..], &[][..]),
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn users_and_programs_are_those_inside() {
+    fn users_and_programs_resolve_inside() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         fs::create_dir_all(at("usr/bin")).unwrap();
@@ -440,7 +439,7 @@ mod tests {
 
         let found = launch(exec(&["tool", "a"])).unwrap();
         assert_eq!(found.argv, ["/usr/bin/tool", "a"]);
-        assert_eq!(found.user, Some(User { uid: 700, gid: 0, groups: vec![10] }));
+        assert_eq!(found.user, Some(ResolvedUser { uid: 700, gid: 0, groups: vec![10] }));
         assert!(
             found.env.contains(&("HOME".into(), "/srv".into())) && found.env.contains(&("USER".into(), "shop".into()))
         );
@@ -452,8 +451,8 @@ mod tests {
         assert_eq!(found.inside.unwrap().owner, 100_700);
         assert_eq!(launch(exec(&["other"])).unwrap().argv, ["/usr/bin/other"]);
         let of = |user: &str| launch(Exec { user: Some(user.to_owned()), ..exec(&["tool"]) });
-        assert_eq!(of("shop").unwrap().user, Some(User { uid: 700, gid: 701, groups: vec![701, 10] }));
-        assert_eq!(of("0").unwrap().user, Some(User { uid: 0, gid: 0, groups: vec![0] }));
+        assert_eq!(of("shop").unwrap().user, Some(ResolvedUser { uid: 700, gid: 701, groups: vec![701, 10] }));
+        assert_eq!(of("0").unwrap().user, Some(ResolvedUser { uid: 0, gid: 0, groups: vec![0] }));
         assert!(container.check(&launch(exec(&["tool"])).unwrap()).is_ok());
         let checked = |exec: Exec| container.check(&launch(exec).unwrap()).unwrap_err().code;
         assert_eq!(checked(exec(&["/none"])), RefusalCode::NoSuchFile);
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_container_leads_out_of_it_or_keeps_anybody() {
+    fn links_do_not_leave_the_container() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         fs::create_dir_all(root.path().join("etc")).unwrap();
         fs::write(outside.path(), "host:x:1:1::/:\n").unwrap();
@@ -497,11 +496,11 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_hosts_files_is_no_container() {
+    fn process_with_host_root_is_refused() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let unit = "default/shop".parse().unwrap();
         let start_ticks = proc::stat(pid).unwrap().start_ticks;
-        let code = |first| Container::open(&unit, first).unwrap_err().code;
+        let code = |first| RunningContainer::open(&unit, first).unwrap_err().code;
         assert_eq!(code(FirstProcess { pid, start_ticks }), RefusalCode::Unsupported);
         // Another process has this number now.
         assert_eq!(code(FirstProcess { pid, start_ticks: start_ticks + 1 }), RefusalCode::Conflict);

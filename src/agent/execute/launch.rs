@@ -1,6 +1,6 @@
-//! The start of a program: its folder, what it reads, its limits, its shim.
+//! Launches a program: creates its folder, prepares its input and limits, and starts its shim.
 //!
-//! **Invariant: a program is launched only in a folder that was made for it just now.**
+//! **Invariant: a program is launched only in a folder that was just created for it.**
 
 use std::{
     fs::{self, DirBuilder},
@@ -10,7 +10,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_shim::{Launch, Step, cgroup::Cgroup, files};
+use muster_rules::{CommandRefusal, plan::Slot};
+use muster_shim::{Launch, StartStep, cgroup::Cgroup, files};
+use muster_sqlite::room;
 use muster_topics::{
     command::Exec,
     name::{Name, UnitName},
@@ -19,25 +21,18 @@ use muster_topics::{
 };
 use tokio::task::spawn_blocking;
 
-use super::{
-    inside::Container,
-    prepare::{self, Prepared},
-};
+use super::{inside::RunningContainer, prepare, prepared_program::PreparedProgram};
 use crate::{
-    agent::{
-        cgroup::Tree,
-        shim::{Adopted, ShimError, Shims},
-        unit::{FirstProcess, Units},
-    },
-    room,
-    rules::{Refusal, plan::Slot},
+    cgroup::CgroupTree,
+    shim::{AdoptedShim, ShimError, Shims},
+    unit::{Units, first_process::FirstProcess},
 };
 
 /// What a launch has come to.
 #[derive(Debug)]
-pub(super) enum Begun {
+pub(super) enum LaunchResult {
     /// It runs, or has run.
-    Runs(Adopted),
+    Runs(AdoptedShim),
     /// The host itself failed, or nobody can know what became of it.
     Over(Status),
 }
@@ -48,7 +43,7 @@ pub(super) struct Launcher {
     pub(super) shims: Shims,
     /// What each may use at most, and where that is made.
     pub(super) limits: Limits,
-    pub(super) tree: Arc<Tree>,
+    pub(super) tree: Arc<CgroupTree>,
     /// Which containers there are to run something in.
     pub(super) units: Option<Units>,
 }
@@ -58,7 +53,7 @@ impl Launcher {
     ///
     /// # Errors
     /// If it cannot be started as it was asked for. Nothing is left of it then.
-    pub(super) async fn begin(&self, folder: &Path, name: &str, exec: &Exec) -> Result<Begun, Refusal> {
+    pub(super) async fn begin(&self, folder: &Path, name: &str, exec: &Exec) -> Result<LaunchResult, CommandRefusal> {
         let first = self.first_process(exec).await?;
         self.shims.make_room().await;
         let (launcher, wanted, at, name_of) = (self.clone(), exec.clone(), folder.to_owned(), name.to_owned());
@@ -66,14 +61,18 @@ impl Launcher {
         let prepared = spawn_blocking(move || launcher.prepare(&wanted, &at, &name_of, first));
         let launch = match prepared.await {
             Ok(Ok(launch)) => launch,
-            Ok(Err(Unprepared::Refused(refusal))) => return Err(refusal),
-            Ok(Err(Unprepared::Failed(error))) => {
-                return Ok(Begun::Over(failed(&format!("{}: {error}{}", folder.display(), room::advice(&error)))));
+            Ok(Err(NotLaunched::Refused(refusal))) => return Err(refusal),
+            Ok(Err(NotLaunched::Failed(error))) => {
+                return Ok(LaunchResult::Over(failed(&format!(
+                    "{}: {error}{}",
+                    folder.display(),
+                    room::advice(&error)
+                ))));
             }
-            Err(error) => return Ok(Begun::Over(failed(&error))),
+            Err(error) => return Ok(LaunchResult::Over(failed(&error))),
         };
         match self.shims.launch(folder, &launch).await {
-            Ok(shim) => Ok(Begun::Runs(Adopted::Alive(shim))),
+            Ok(shim) => Ok(LaunchResult::Runs(AdoptedShim::Alive(shim))),
             Err(ShimError::Start { program, step, source, .. }) => {
                 self.remove(folder, name).await;
                 Err(refusal(exec, &program, step, &source))
@@ -85,11 +84,11 @@ impl Launcher {
     }
 
     /// The first process of the container that a command is to run in, if it is.
-    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, Refusal> {
+    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, CommandRefusal> {
         let Some(container) = &exec.container else { return Ok(None) };
         match &self.units {
             Some(units) => units.first_process(container).await.map(Some),
-            None => Err(Refusal::new(RefusalCode::Unsupported, "this agent keeps no containers")),
+            None => Err(CommandRefusal::new(RefusalCode::Unsupported, "this agent keeps no containers")),
         }
     }
 
@@ -99,15 +98,15 @@ impl Launcher {
         folder: &Path,
         name: &str,
         first: Option<FirstProcess>,
-    ) -> Result<Launch, Unprepared> {
+    ) -> Result<Launch, NotLaunched> {
         let inside = exec.container.as_ref().zip(first);
-        let inside = inside.map(|(unit, first)| Container::open(unit, first)).transpose()?;
-        let Prepared { mut launch, stdin } = prepare::prepare(exec, inside.as_ref())?;
+        let inside = inside.map(|(unit, first)| RunningContainer::open(unit, first)).transpose()?;
+        let PreparedProgram { mut launch, stdin } = prepare::prepare(exec, inside.as_ref())?;
         if !make_folder(folder)? {
-            return Err(Refusal::new(RefusalCode::Conflict, "this command was begun before").into());
+            return Err(CommandRefusal::new(RefusalCode::Conflict, "this command was begun before").into());
         }
         let limits = exec.limits.and(self.limits);
-        let made = put_stdin(folder, stdin.as_deref(), &launch).map_err(Unprepared::from).and_then(|()| {
+        let made = put_stdin(folder, stdin.as_deref(), &launch).map_err(NotLaunched::from).and_then(|()| {
             match &inside {
                 Some(container) => container.place(&mut launch, &format!("exec-{name}"), &limits)?,
                 None => launch.cgroup = self.limit(limits, cgroup_name(name).as_ref())?,
@@ -123,10 +122,10 @@ impl Launcher {
 
     /// The cgroup that holds a program to its limits. One that cannot be held to them is refused: whoever set them did
     /// not mean it to run without.
-    fn limit(&self, limits: Limits, cgroup: Option<&UnitName>) -> Result<Cgroup, Refusal> {
+    fn limit(&self, limits: Limits, cgroup: Option<&UnitName>) -> Result<Cgroup, CommandRefusal> {
         let Some(unit) = cgroup.filter(|_| !limits.is_none()) else { return Ok(Cgroup::default()) };
         let unsupported =
-            |why: String| Refusal::new(RefusalCode::Unsupported, format!("it cannot be limited here: {why}"));
+            |why: String| CommandRefusal::new(RefusalCode::Unsupported, format!("it cannot be limited here: {why}"));
         let made = self.tree.prepare((unit, Slot::First), &limits).map_err(|error| unsupported(error.to_string()))?;
         if made.missing.is_empty() {
             return Ok(made.cgroup);
@@ -136,14 +135,14 @@ impl Launcher {
     }
 
     /// A launch went wrong so that it is not certain that nothing was started.
-    async fn find_out(&self, folder: &Path, name: &str, error: &ShimError) -> Begun {
+    async fn find_out(&self, folder: &Path, name: &str, error: &ShimError) -> LaunchResult {
         match self.shims.adopt(folder).await {
-            Ok(Adopted::Nothing) => {
+            Ok(AdoptedShim::Nothing) => {
                 self.remove(folder, name).await;
-                Begun::Over(failed(error))
+                LaunchResult::Over(failed(error))
             }
-            Ok(found) => Begun::Runs(found),
-            Err(_) => Begun::Over(Status::Lost),
+            Ok(found) => LaunchResult::Runs(found),
+            Err(_) => LaunchResult::Over(Status::Lost),
         }
     }
 
@@ -168,18 +167,18 @@ impl Launcher {
 }
 
 /// Why nothing was launched.
-enum Unprepared {
-    Refused(Refusal),
+enum NotLaunched {
+    Refused(CommandRefusal),
     Failed(io::Error),
 }
 
-impl From<Refusal> for Unprepared {
-    fn from(refusal: Refusal) -> Self {
+impl From<CommandRefusal> for NotLaunched {
+    fn from(refusal: CommandRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<io::Error> for Unprepared {
+impl From<io::Error> for NotLaunched {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
@@ -218,25 +217,29 @@ fn failed(why: &dyn std::fmt::Display) -> Status {
 }
 
 /// Why a program was not started, in words of the command.
-fn refusal(exec: &Exec, program: &str, step: Step, source: &io::Error) -> Refusal {
+fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> CommandRefusal {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     let asked = exec.argv.first().map_or(program, String::as_str);
     match (step, source.kind()) {
-        (Step::Enter, kind) if kind != PermissionDenied => {
-            Refusal::new(RefusalCode::Conflict, format!("{asked} cannot be run: {source}"))
+        (StartStep::Enter, kind) if kind != PermissionDenied => {
+            CommandRefusal::new(RefusalCode::Conflict, format!("{asked} cannot be run: {source}"))
         }
-        (Step::Cwd, _) => Refusal::new(RefusalCode::NoSuchFolder, format!("{asked} cannot be run: {source}")),
-        (Step::Exec, NotFound | NotADirectory) => Refusal::new(RefusalCode::NoSuchFile, format!("{asked}: {source}")),
-        (Step::Exec, kind) if kind == PermissionDenied || source.raw_os_error() == Some(nix::libc::ENOEXEC) => {
-            Refusal::new(
+        (StartStep::Cwd, _) => {
+            CommandRefusal::new(RefusalCode::NoSuchFolder, format!("{asked} cannot be run: {source}"))
+        }
+        (StartStep::Exec, NotFound | NotADirectory) => {
+            CommandRefusal::new(RefusalCode::NoSuchFile, format!("{asked}: {source}"))
+        }
+        (StartStep::Exec, kind) if kind == PermissionDenied || source.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+            CommandRefusal::new(
                 RefusalCode::NotExecutable,
                 format!("{asked} cannot be run: {source}\nhint: is it executable, for the user that is to run it?"),
             )
         }
-        (_, PermissionDenied) => Refusal::new(
+        (_, PermissionDenied) => CommandRefusal::new(
             RefusalCode::Denied,
             format!("{asked} cannot be run: {source}\nhint: only an agent that runs as root can become another user"),
         ),
-        _ => Refusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
+        _ => CommandRefusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
     }
 }

@@ -1,27 +1,30 @@
-//! Running commands (`exec`), each under a shim, so that it survives the agent.
+//! Runs commands (`exec`), each under a shim, so that it survives the agent.
 //!
-//! The journal says that a command runs before [`Executor::run`] is called; that makes a folder of the
-//! command's own and launches it in there. So after a restart of the agent each command that the
-//! journal has as running either has a folder that tells what became of it, or was not begun, and
-//! nobody can know which; [`Executor::resume`] finds out, and starts nothing.
+//! The journal records that a command runs before [`Executor::run`] is called, which creates a folder for the
+//! command and launches it there. So after a restart of the agent each command that the
+//! journal has as running either has a folder that records how it ended, or was not started, or
+//! its fate is unknown. [`Executor::resume`] finds out which, and starts nothing.
 //!
-//! Modules, in reading order: [`admit`] (which run now, and which wait), [`prepare`] (what exactly to run), [`inside`]
-//! (what a container has for that), [`launch`] (its folder, its limits, its start), [`follow`] (telling what it prints and
-//! how it ends), [`batch`] (several programs, one after the other), [`piece`] (cutting output between characters).
+//! Modules, in reading order: [`admit`] (run now or wait), [`prepare`] (the exact program to run), [`inside`]
+//! (the container it runs in), [`launch`] (folder, limits, start), [`exec_follower`] (reports output and
+//! end), [`batch`] (several programs, one after the other), [`piece`] (splits output between characters).
 //!
-//! Beside that folder lies the command itself for as long ([`note`]), so that a journal that was lost knows again what runs.
+//! Each command is also kept in a file beside its folder ([`note`]), so that an agent that lost its journal knows what runs.
 //!
 //! **Invariant: a command is launched at most once**: only [`Executor::run`] launches, and only in a
-//! folder that it has just made.
+//! folder that it has just created.
 
 mod admit;
 mod batch;
-mod follow;
-mod inside;
+pub(crate) mod event;
+mod exec_follower;
+pub(crate) mod inside;
 mod launch;
 mod note;
 mod piece;
-mod prepare;
+pub(crate) mod prepare;
+mod prepared_program;
+pub(crate) mod program_path;
 
 use std::{
     path::{Path, PathBuf},
@@ -29,83 +32,42 @@ use std::{
     time::Duration,
 };
 
+use muster_rules::CommandRefusal;
 use muster_topics::{
-    Millis,
     command::{Batch, Command, Exec},
     name::CommandId,
-    outcome::{Status, Stream},
+    outcome::Status,
     process::Limits,
 };
 use tokio::sync::mpsc;
 
-pub use self::admit::{Admitted, Place, Queued, Turn};
+pub use self::admit::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit};
+pub(super) use self::prepare::launch as daemon_launch;
 use self::{
-    admit::Places,
-    batch::{Runner, Told},
-    follow::Follower,
-    launch::{Begun, Launcher},
-};
-pub(super) use self::{
-    inside::Container,
-    prepare::{SEARCH_PATH, find_program, launch as daemon_launch},
+    admit::ExecutionLimits,
+    batch::{BatchOutput, BatchRunner},
+    exec_follower::ExecFollower,
+    launch::{LaunchResult, Launcher},
 };
 use super::{
-    cgroup::Tree,
+    cancel_tokens::CancelTokens,
+    cgroup::CgroupTree,
     config::ExecConfig,
-    follow::{Cancels, Wanted},
-    shim::{Adopted, Shims},
-    unit::{FirstProcess, Units},
+    log_follower::FollowRequest,
+    shim::{AdoptedShim, Shims},
+    unit::{Units, first_process::FirstProcess},
 };
-use crate::rules::Refusal;
-
-/// How much of each stream has been sent already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Of standard output.
-    pub stdout_bytes: u64,
-    /// Of standard error.
-    pub stderr_bytes: u64,
-}
-
-/// What a running command tells; `Ended` is the last.
-#[derive(Clone, Debug)]
-pub enum ExecEvent {
-    /// More output, at most [`muster_topics::outcome::CHUNK_MAX_BYTES`], in order per stream.
-    Output {
-        /// The command.
-        id: CommandId,
-        /// Which of its streams.
-        stream: Stream,
-        /// Where in the stream this begins.
-        offset_bytes: u64,
-        /// The piece.
-        bytes: Vec<u8>,
-    },
-    /// It is over.
-    Ended {
-        /// The command.
-        id: CommandId,
-        /// `Exited`, `TimedOut`, `Cancelled`, `Failed` or `Lost`.
-        status: Status,
-        /// When it began, if it did.
-        started_ms: Option<Millis>,
-        /// What is left of stdout and stderr after the `Output` events, each at most `CHUNK_MAX_BYTES`.
-        rest: (Vec<u8>, Vec<u8>),
-        /// What was dropped of stdout and of stderr.
-        dropped_bytes: (u64, u64),
-    },
-}
 
 /// Runs commands; a handle that can be cloned.
 #[derive(Clone, Debug)]
 pub struct Executor {
     data_dir: Arc<Path>,
     launcher: Launcher,
-    places: Places,
+    places: ExecutionLimits,
     events: mpsc::Sender<ExecEvent>,
     /// Programs that run, and logs that are followed.
-    cancels: Cancels,
-    follows: Cancels,
+    cancels: CancelTokens,
+    follows: CancelTokens,
 }
 
 impl Executor {
@@ -113,10 +75,10 @@ impl Executor {
     /// `events`.
     #[must_use]
     pub fn new(data_dir: PathBuf, shims: Shims, config: &ExecConfig, events: mpsc::Sender<ExecEvent>) -> Self {
-        let places = Places::new(config.parallel_max, config.queue_max);
-        let tree = Tree::detect(&data_dir).of_commands();
+        let places = ExecutionLimits::new(config.parallel_max, config.queue_max);
+        let tree = CgroupTree::detect(&data_dir).of_commands();
         let launcher = Launcher { shims, limits: config.limits, tree: Arc::new(tree), units: None };
-        let (cancels, follows) = (Cancels::default(), Cancels::default());
+        let (cancels, follows) = (CancelTokens::default(), CancelTokens::default());
         Self { data_dir: data_dir.into(), launcher, places, events, cancels, follows }
     }
 
@@ -141,7 +103,7 @@ impl Executor {
     ///
     /// # Errors
     /// If that cannot be entered now.
-    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, Refusal> {
+    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, CommandRefusal> {
         self.launcher.first_process(exec).await
     }
 
@@ -149,18 +111,18 @@ impl Executor {
     ///
     /// # Errors
     /// If as many run and wait as may.
-    pub fn admit(&self, id: CommandId) -> Result<Admitted, Refusal> {
+    pub fn admit(&self, id: CommandId) -> Result<AdmittedCommand, CommandRefusal> {
         self.places.admit(id, &self.cancels)
     }
 
     /// The place of one that waited before the agent was started.
     #[must_use]
-    pub fn admit_again(&self, id: CommandId) -> Queued {
+    pub fn admit_again(&self, id: CommandId) -> QueuePermit {
         self.places.waiting(id, &self.cancels)
     }
 
     /// Waits for the turn of a command, at most so long.
-    pub async fn wait(&self, queued: Queued, limit: Duration) -> Turn {
+    pub async fn wait(&self, queued: QueuePermit, limit: Duration) -> QueueResult {
         self.places.wait(queued, limit).await
     }
 
@@ -173,37 +135,39 @@ impl Executor {
     ///
     /// # Errors
     /// If it cannot be started: no such program, user or folder. No event follows then.
-    pub async fn run(&self, id: CommandId, exec: &Exec, place: Place) -> Result<(), Refusal> {
+    pub async fn run(&self, id: CommandId, exec: &Exec, place: RunningPermit) -> Result<(), CommandRefusal> {
         if place.entered.cancelled().is_cancelled() {
             self.end(id, Status::Cancelled).await;
             return Ok(());
         }
         let folder = self.folder_of(id);
         match self.launcher.begin(&folder, &id.to_string(), exec).await? {
-            Begun::Runs(found) => self.follow(Follower::new(id, folder, exec, Sent::default()), Some(found), place),
-            Begun::Over(status) => self.end(id, status).await,
+            LaunchResult::Runs(found) => {
+                self.follow(ExecFollower::new(id, folder, exec, SentBytes::default()), Some(found), place);
+            }
+            LaunchResult::Over(status) => self.end(id, status).await,
         }
         Ok(())
     }
 
     /// Runs several programs, one after the other, from the start or from where an earlier life of the agent was.
     /// Events follow from `sent` on, the last of them `Ended`.
-    pub fn run_batch(&self, id: CommandId, batch: Batch, place: Place) {
+    pub fn run_batch(&self, id: CommandId, batch: Batch, place: RunningPermit) {
         self.follow_batch(id, batch, None, place);
     }
 
     /// Takes up a batch that an earlier life of the agent began, or was about to.
-    pub fn resume_batch(&self, id: CommandId, batch: Batch, sent: Sent) {
+    pub fn resume_batch(&self, id: CommandId, batch: Batch, sent: SentBytes) {
         self.follow_batch(id, batch, Some(sent), self.places.taken(id, &self.cancels));
     }
 
-    fn follow_batch(&self, id: CommandId, batch: Batch, again: Option<Sent>, place: Place) {
-        let runner = Runner {
+    fn follow_batch(&self, id: CommandId, batch: Batch, again: Option<SentBytes>, place: RunningPermit) {
+        let runner = BatchRunner {
             id,
             folder: self.folder_of(id),
             launcher: self.launcher.clone(),
             cancelled: place.entered.cancelled(),
-            told: Told::new(id, self.events.clone(), again.unwrap_or_default()),
+            told: BatchOutput::new(id, self.events.clone(), again.unwrap_or_default()),
         };
         tokio::spawn(async move {
             runner.run(&batch, again.is_some()).await;
@@ -213,9 +177,9 @@ impl Executor {
 
     /// Takes up a command that an earlier life of the agent started, or was about to. Events follow
     /// from `sent` on; one whose fate cannot be known ends as `Lost`.
-    pub async fn resume(&self, id: CommandId, exec: &Exec, sent: Sent) {
+    pub async fn resume(&self, id: CommandId, exec: &Exec, sent: SentBytes) {
         let place = self.places.taken(id, &self.cancels);
-        self.follow(Follower::new(id, self.folder_of(id), exec, sent), None, place);
+        self.follow(ExecFollower::new(id, self.folder_of(id), exec, sent), None, place);
     }
 
     /// Brings a command to its end: a program is asked to end and soon killed, one that waits does not begin, a log is
@@ -225,12 +189,12 @@ impl Executor {
         self.follows.cancel(id);
     }
 
-    /// Follows a unit's log; see [`follow::run`](super::follow::run).
+    /// Follows a unit's log; see [`log_follower::run`](super::log_follower::run).
     ///
     /// # Errors
     /// If there is no such log, or too many are followed already. No event follows then.
-    pub(super) async fn follow_log(&self, wanted: Wanted, units: Units) -> Result<(), Refusal> {
-        super::follow::run(wanted, units, self.follows.clone(), self.events.clone()).await
+    pub(super) async fn follow_log(&self, wanted: FollowRequest, units: Units) -> Result<(), CommandRefusal> {
+        super::log_follower::run(wanted, units, self.follows.clone(), self.events.clone()).await
     }
 
     /// Writes down a command that is about to be started, beside its folder.
@@ -259,7 +223,7 @@ impl Executor {
     }
 
     /// Tells of a command from here on, in a task of its own.
-    fn follow(&self, follower: Follower, found: Option<Adopted>, place: Place) {
+    fn follow(&self, follower: ExecFollower, found: Option<AdoptedShim>, place: RunningPermit) {
         let (shims, events) = (self.launcher.shims.clone(), self.events.clone());
         tokio::spawn(async move {
             follower.run(&shims, found, &events, place.entered.cancelled()).await;
@@ -278,3 +242,5 @@ impl Executor {
 
 #[cfg(test)]
 mod tests;
+
+pub use event::{ExecEvent, SentBytes};

@@ -1,20 +1,17 @@
-//! Commands that were started, each in a file beside its folder: `exec/<id>.json`.
+//! Records each started command in a file beside its folder: `exec/<id>.json`.
 //!
-//! It is for an agent whose store was lost: a shim knows what became of its program, and the file says for which command
-//! that is. Nothing is synced, for no program outlives what a machine forgets when it crashes.
+//! An agent that lost its store needs it: the shim knows how its program ended, and the file says which command
+//! that was. Nothing is synced, because no program survives a crash of the machine.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use muster_base::files;
+use muster_rules::mark::{sealed, unsealed};
 use muster_topics::{command::Command, name::CommandId};
 use tokio::task::spawn_blocking;
-
-use crate::{
-    files,
-    rules::mark::{sealed, unsealed},
-};
 
 fn path(folder: &Path, id: CommandId) -> PathBuf {
     folder.join(format!("{id}.json"))

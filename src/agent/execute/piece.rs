@@ -1,4 +1,4 @@
-//! Cutting a stream of bytes into pieces that are texts, if the stream is one.
+//! Splits a stream of bytes into pieces at character boundaries, if the stream is text.
 
 /// How much of `bytes` makes a piece that does not end within a UTF-8 character.
 ///
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts() {
+    fn text_is_cut_at_character_boundaries() {
         for (bytes, whole) in [
             (&b""[..], 0),
             (b"a", 1),
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_cut_into_texts(text in ".{0,64}", at in 0_usize..64) {
+        fn pieces_of_text_are_text(text in ".{0,64}", at in 0_usize..64) {
             let bytes = &text.as_bytes()[..at.min(text.len())];
             let cut = whole_characters(bytes);
             prop_assert!(text.is_char_boundary(cut));
@@ -53,7 +53,7 @@ mod tests {
         }
 
         #[test]
-        fn little_is_ever_held_back(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn at_most_three_bytes_are_held_back(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             prop_assert!(bytes.len() - whole_characters(&bytes) <= 3);
         }
     }

@@ -1,15 +1,15 @@
-//! From a command as it was asked for to exactly what a shim shall run.
+//! Turns a command into the exact program that a shim shall run.
 
 use std::{
     collections::BTreeMap,
     ffi::CString,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
-use muster_shim::{Capture, Launch, Output, Restart, RestartOn, User, VERSION};
+use muster_rules::CommandRefusal;
+use muster_shim::{CaptureResult, Launch, OutputMode, ResolvedUser, RestartLimits, RestartOn, VERSION};
 use muster_topics::{
-    command::{Exec, Keep, STDIN_MAX_BYTES},
+    command::{Exec, Keep},
     outcome::{RefusalCode, Stream},
 };
 use nix::{
@@ -17,49 +17,15 @@ use nix::{
     unistd::{self, Uid, getgrouplist},
 };
 
-use super::inside::Container;
-use crate::rules::Refusal;
+pub(super) use super::prepared_program::prepare;
 
-/// Where programs are looked for by name, and what they (and yunos) find in `PATH`: fixed, so that a command
-/// means the same however the agent was started.
-pub(in crate::agent) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) use super::program_path::{SEARCH_PATH, find_program};
 
 /// How long a command out of time may take to end after SIGTERM. Short, for somebody waits.
 const GRACE_MS: u64 = 5_000;
 
-/// What to run for a command.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) launch: Launch,
-    /// What it reads.
-    pub(super) stdin: Option<Vec<u8>>,
-}
-
-/// From a command to what to run for it, on the host or in a container.
-pub(super) fn prepare(exec: &Exec, inside: Option<&Container>) -> Result<Prepared, Refusal> {
-    let stdin = stdin(exec)?;
-    let launch = match inside {
-        Some(container) => container.launch(exec)?,
-        None => launch(exec)?,
-    };
-    Ok(Prepared { launch, stdin })
-}
-
-fn stdin(exec: &Exec) -> Result<Option<Vec<u8>>, Refusal> {
-    let Some(data) = &exec.stdin else { return Ok(None) };
-    let invalid = |message: String| Refusal::new(RefusalCode::Invalid, message);
-    let bytes = data.to_bytes().map_err(|error| invalid(format!("its standard input is no base64: {error}")))?;
-    if bytes.len() > STDIN_MAX_BYTES {
-        return Err(invalid(format!(
-            "its standard input has {} bytes, and {STDIN_MAX_BYTES} are allowed",
-            bytes.len()
-        )));
-    }
-    Ok(Some(bytes))
-}
-
 /// How a program would be launched, its standard input aside.
-pub(in crate::agent) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
+pub(crate) fn launch(exec: &Exec) -> Result<Launch, CommandRefusal> {
     check_texts(exec)?;
     let user = find_user(exec.user.as_deref())?;
     let cwd = exec.cwd.clone().unwrap_or_else(|| "/".into());
@@ -73,8 +39,8 @@ pub(in crate::agent) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
     Ok(assemble(exec, argv, env, cwd, user))
 }
 
-pub(super) fn words(exec: &Exec) -> Result<Vec<String>, Refusal> {
-    exec.words().map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))
+pub(super) fn words(exec: &Exec) -> Result<Vec<String>, CommandRefusal> {
+    exec.words().map_err(|error| CommandRefusal::new(RefusalCode::Invalid, error.to_string()))
 }
 
 /// A launch of what was found for a command, wherever that was.
@@ -83,7 +49,7 @@ pub(super) fn assemble(
     argv: Vec<String>,
     env: Vec<(String, String)>,
     cwd: String,
-    user: Option<User>,
+    user: Option<ResolvedUser>,
 ) -> Launch {
     Launch {
         v: VERSION,
@@ -91,19 +57,19 @@ pub(super) fn assemble(
         env,
         cwd,
         user,
-        attributes: muster_shim::Attributes::default(),
+        attributes: muster_shim::ProcessAttributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
         forking: None,
-        output: Output::Capture(Capture {
+        output: OutputMode::Capture(CaptureResult {
             max_bytes: exec.max_bytes(Stream::Stdout),
             stderr_max_bytes: exec.stderr_max_bytes,
             drop_stdout: exec.stdout == Keep::Drop,
             drop_stderr: exec.stderr == Keep::Drop,
             stdin: exec.stdin.is_some(),
         }),
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        restart: RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: Some(exec.timeout_ms),
         stop_signal: Signal::SIGTERM as i32,
         grace_ms: GRACE_MS,
@@ -111,8 +77,9 @@ pub(super) fn assemble(
 }
 
 /// The system's texts end at a NUL, and its variables' names at a `=`.
-pub(super) fn check_texts(exec: &Exec) -> Result<(), Refusal> {
-    let invalid = |what: &str| Refusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
+pub(super) fn check_texts(exec: &Exec) -> Result<(), CommandRefusal> {
+    let invalid =
+        |what: &str| CommandRefusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
     let pairs = exec.env.iter().flat_map(|(name, value)| [name, value]);
     if exec
         .argv
@@ -132,7 +99,7 @@ pub(super) fn check_texts(exec: &Exec) -> Result<(), Refusal> {
 }
 
 /// A user by name or number; the agent's own if there is none.
-fn find_user(name: Option<&str>) -> Result<unistd::User, Refusal> {
+fn find_user(name: Option<&str>) -> Result<unistd::User, CommandRefusal> {
     let found = match name {
         None => unistd::User::from_uid(unistd::geteuid()),
         Some(name) => unistd::User::from_name(name).and_then(|user| match (user, name.parse()) {
@@ -143,13 +110,13 @@ fn find_user(name: Option<&str>) -> Result<unistd::User, Refusal> {
     match (found, name) {
         (Ok(Some(user)), _) => Ok(user),
         (Ok(None), Some(name)) => {
-            Err(Refusal::new(RefusalCode::UnknownUser, format!("there is no user {name:?} here")))
+            Err(CommandRefusal::new(RefusalCode::UnknownUser, format!("there is no user {name:?} here")))
         }
         // In a container the agent's user may well have no entry.
         (Ok(None), None) => Ok(nameless()),
         (Err(error), _) => {
             let name = name.unwrap_or("the agent's own");
-            Err(Refusal::new(RefusalCode::UnknownUser, format!("user {name:?} cannot be looked up: {error}")))
+            Err(CommandRefusal::new(RefusalCode::UnknownUser, format!("user {name:?} cannot be looked up: {error}")))
         }
     }
 }
@@ -166,40 +133,21 @@ fn nameless() -> unistd::User {
     }
 }
 
-fn shim_user(user: &unistd::User) -> Result<User, Refusal> {
+fn shim_user(user: &unistd::User) -> Result<ResolvedUser, CommandRefusal> {
     let groups = CString::new(user.name.as_str())
         .map_err(|_| nix::Error::EINVAL)
         .and_then(|name| getgrouplist(&name, user.gid))
         .map_err(|error| {
-            Refusal::new(RefusalCode::UnknownUser, format!("the groups of {} cannot be looked up: {error}", user.name))
+            CommandRefusal::new(
+                RefusalCode::UnknownUser,
+                format!("the groups of {} cannot be looked up: {error}", user.name),
+            )
         })?;
-    Ok(User {
+    Ok(ResolvedUser {
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
         groups: groups.into_iter().map(unistd::Gid::as_raw).collect(),
     })
-}
-
-/// A program by path, from the working directory on, or by a name on the search path.
-pub(in crate::agent) fn find_program(program: &str, cwd: &Path) -> Result<String, Refusal> {
-    if program.contains('/') {
-        // Joined as texts that were texts before, so it still is one.
-        return Ok(cwd.join(program).to_string_lossy().into_owned());
-    }
-    SEARCH_PATH
-        .split(':')
-        .map(|folder| format!("{folder}/{program}"))
-        .find(|path| !program.is_empty() && is_executable(Path::new(path)))
-        .ok_or_else(|| {
-            let message = format!(
-                "there is no program {program:?} in {SEARCH_PATH}\nhint: give its whole path, or run a shell if it is one of its words"
-            );
-            Refusal::new(RefusalCode::NoSuchFile, message)
-        })
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// The environment of a program of this user.
@@ -213,6 +161,7 @@ pub(super) fn environment(user: &str, home: &str, given: &BTreeMap<String, Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use muster_topics::command::STDIN_MAX_BYTES;
 
     fn exec(argv: &[&str]) -> Exec {
         Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 1_000)
@@ -237,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_programs_are_refused() {
         let env = |name: &str, value: &str| Exec { env: [(name.into(), value.into())].into(), ..exec(&["sh"]) };
         for (exec, code) in [
             (exec(&[]), RefusalCode::Invalid),
@@ -258,27 +207,30 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_runs_where_it_is_asked_for() {
+    fn shell_line_runs_in_a_shell() {
         let launch = launch(&Exec { shell: Some("echo $HOME | cat".into()), ..exec(&[]) }).unwrap();
         assert_eq!(launch.argv, ["/bin/sh", "-c", "echo $HOME | cat"]);
     }
 
     #[test]
-    fn standard_input_is_bounded_and_read_before_anything_is_begun() {
+    fn long_standard_input_is_refused() {
         use muster_topics::outcome::Data;
         let prepared = |data| prepare(&Exec { stdin: Some(data), ..exec(&["sh"]) }, None);
         let good = prepared(Data::new(&[0; STDIN_MAX_BYTES])).unwrap();
         assert_eq!(good.stdin.unwrap().len(), STDIN_MAX_BYTES);
-        assert!(matches!(good.launch.output, Output::Capture(Capture { stdin: true, .. })));
+        assert!(matches!(good.launch.output, OutputMode::Capture(CaptureResult { stdin: true, .. })));
         for wrong in [Data::new(&[0; STDIN_MAX_BYTES + 1]), Data::Base64("?".to_owned())] {
             assert_eq!(prepared(wrong).unwrap_err().code, RefusalCode::Invalid);
         }
         let none = prepare(&exec(&["sh"]), None).unwrap();
-        assert!(none.stdin.is_none() && matches!(none.launch.output, Output::Capture(Capture { stdin: false, .. })));
+        assert!(
+            none.stdin.is_none()
+                && matches!(none.launch.output, OutputMode::Capture(CaptureResult { stdin: false, .. }))
+        );
     }
 
     #[test]
-    fn the_environment_is_small_and_can_be_overruled() {
+    fn environment_is_minimal_and_overridable() {
         let given = [("A".to_owned(), "1".to_owned()), ("PATH".to_owned(), "/opt/bin".to_owned())].into();
         let env: BTreeMap<_, _> = launch(&Exec { env: given, ..exec(&["sh"]) }).unwrap().env.into_iter().collect();
         let names: Vec<&str> = env.keys().map(String::as_str).collect();
@@ -287,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_comes_with_all_of_it() {
+    fn other_user_has_home_and_groups() {
         let root = launch(&Exec { user: Some("root".into()), ..exec(&["sh"]) }).unwrap();
         assert_eq!(root.user.is_none(), unistd::geteuid().is_root());
         let nobody = launch(&Exec { user: Some("nobody".into()), ..exec(&["sh"]) }).unwrap();

@@ -1,5 +1,6 @@
-//! With real commands under real shims.
+//! Tests with real commands under real shims.
 
+use muster_topics::outcome::Stream;
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use muster_topics::{
@@ -10,7 +11,7 @@ use muster_topics::{
 use tokio::time::timeout;
 
 use super::*;
-use crate::agent::shim::tests::shims;
+use crate::shim::tests::shims;
 
 struct Rig {
     folder: tempfile::TempDir,
@@ -49,8 +50,8 @@ impl Rig {
         Self { folder: self.folder, executor, events }
     }
 
-    async fn try_run(&self, id: CommandId, exec: &Exec) -> Result<(), Refusal> {
-        let Admitted::Now(place) = self.executor.admit(id)? else { panic!("there is no place") };
+    async fn try_run(&self, id: CommandId, exec: &Exec) -> Result<(), CommandRefusal> {
+        let AdmittedCommand::Now(place) = self.executor.admit(id)? else { panic!("there is no place") };
         self.executor.run(id, exec, place).await
     }
 
@@ -65,7 +66,7 @@ impl Rig {
     }
 
     /// Everything up to the end of a command, checked for order; output begins after `sent`.
-    async fn told(&mut self, wanted: CommandId, sent: Sent) -> Told {
+    async fn told(&mut self, wanted: CommandId, sent: SentBytes) -> Told {
         let mut offsets = [sent.stdout_bytes, sent.stderr_bytes];
         let (mut sent, mut pieces) = ([Vec::new(), Vec::new()], 0);
         loop {
@@ -89,7 +90,7 @@ impl Rig {
 
     async fn outcome(&mut self, exec: &Exec) -> Told {
         let id = self.run(exec).await;
-        self.told(id, Sent::default()).await
+        self.told(id, SentBytes::default()).await
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -114,7 +115,7 @@ fn exited(code: i32) -> Status {
 }
 
 #[tokio::test]
-async fn a_short_command_is_told_in_one_message() {
+async fn short_command_needs_one_message() {
     let mut rig = Rig::new(4);
     let told = rig.outcome(&sh("echo out; echo err >&2; exit 3")).await;
     assert_eq!((told.status, told.pieces), (exited(3), 0));
@@ -126,7 +127,7 @@ async fn a_short_command_is_told_in_one_message() {
 }
 
 #[tokio::test]
-async fn much_output_comes_in_pieces_that_are_texts() {
+async fn long_output_comes_in_text_pieces() {
     let mut rig = Rig::new(4);
     // Three bytes a character: no piece's limit is a multiple of that.
     let told = rig
@@ -140,7 +141,7 @@ async fn much_output_comes_in_pieces_that_are_texts() {
 }
 
 #[tokio::test]
-async fn a_long_command_is_told_as_it_prints() {
+async fn long_command_streams_output() {
     let mut rig = Rig::new(4);
     let go = rig.path("go");
     let script = format!("echo first; while ! [ -e {} ]; do sleep 0.02; done; echo last", go.display());
@@ -148,19 +149,19 @@ async fn a_long_command_is_told_as_it_prints() {
     let ExecEvent::Output { bytes, offset_bytes: 0, stream: Stream::Stdout, .. } = rig.event().await else { panic!() };
     assert_eq!(bytes, b"first\n");
     fs::write(go, "").unwrap();
-    let told = rig.told(id, Sent { stdout_bytes: 6, stderr_bytes: 0 }).await;
+    let told = rig.told(id, SentBytes { stdout_bytes: 6, stderr_bytes: 0 }).await;
     assert_eq!((told.status.clone(), told.stdout()), (exited(0), b"last\n".to_vec()));
 }
 
 #[tokio::test]
-async fn what_is_over_the_limit_is_counted() {
+async fn output_over_limit_is_counted() {
     let mut rig = Rig::new(4);
     let told = rig.outcome(&Exec { output_max_bytes: 10, ..sh("echo 123456789012345; echo err >&2") }).await;
     assert_eq!((told.rest, told.dropped_bytes), ((b"1234567890".to_vec(), b"err\n".to_vec()), (6, 0)));
 }
 
 #[tokio::test]
-async fn endless_output_ends_with_the_time() {
+async fn endless_output_ends_at_time_limit() {
     let mut rig = Rig::new(4);
     let told = rig.outcome(&Exec { timeout_ms: 300, output_max_bytes: 100_000, ..exec(&["yes"]) }).await;
     assert_eq!(told.status, Status::TimedOut);
@@ -169,7 +170,7 @@ async fn endless_output_ends_with_the_time() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_begun_is_refused_and_nothing_is_left() {
+async fn failed_launch_is_refused_and_leaves_nothing() {
     let mut rig = Rig::new(4);
     let binary = rig.path("binary").display().to_string();
     fs::write(&binary, b"\x7fELF and nothing that runs").unwrap();
@@ -197,7 +198,7 @@ async fn what_cannot_be_begun_is_refused_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_command_has_its_folder_user_and_environment() {
+async fn command_has_folder_user_and_environment() {
     let mut rig = Rig::new(4);
     let env = [("GREETING".to_owned(), "hello".to_owned())].into();
     let told = rig.outcome(&Exec { cwd: Some("/usr".into()), env, ..sh("pwd; echo $GREETING $LANG $PATH") }).await;
@@ -215,7 +216,7 @@ async fn a_command_has_its_folder_user_and_environment() {
 }
 
 #[tokio::test]
-async fn a_shell_line_reads_what_came_with_it() {
+async fn shell_line_reads_standard_input() {
     let mut rig = Rig::new(4);
     let stdin = Some(Data::new(b"b\na\n"));
     let exec = Exec { shell: Some("sort | tr a-z A-Z".into()), stdin, ..exec(&[]) };
@@ -227,7 +228,7 @@ async fn a_shell_line_reads_what_came_with_it() {
 }
 
 #[tokio::test]
-async fn another_user_has_all_its_groups() {
+async fn other_user_has_all_groups() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
@@ -250,7 +251,7 @@ async fn another_user_has_all_its_groups() {
 }
 
 #[tokio::test]
-async fn what_is_captured_comes_with_the_end_and_what_is_dropped_never() {
+async fn captured_output_comes_with_the_outcome() {
     let mut rig = Rig::new(4);
     let go = rig.path("go");
     let script = format!(
@@ -262,14 +263,14 @@ async fn what_is_captured_comes_with_the_end_and_what_is_dropped_never() {
     let ExecEvent::Output { stream, bytes, .. } = rig.event().await else { panic!("output") };
     assert_eq!((stream, bytes), (Stream::Stderr, b"err\n".to_vec()));
     fs::write(&go, "").unwrap();
-    let told = rig.told(id, Sent { stdout_bytes: 0, stderr_bytes: 4 }).await;
+    let told = rig.told(id, SentBytes { stdout_bytes: 0, stderr_bytes: 4 }).await;
     assert_eq!((told.status.clone(), told.stdout().len()), (exited(0), 40_005));
     let told = rig.outcome(&Exec { stdout: Keep::Drop, ..sh("echo out; echo err >&2") }).await;
     assert_eq!((told.rest, told.dropped_bytes), ((vec![], b"err\n".to_vec()), (0, 0)));
 }
 
 #[tokio::test]
-async fn a_cancelled_command_says_so_and_leaves_nothing() {
+async fn cancelled_command_leaves_nothing() {
     let mut rig = Rig::new(4);
     let pids = rig.path("pids");
     let script = format!("(setsid sh -c 'echo $$ > {0}; sleep 1000' &); while :; do sleep 0.02; done", pids.display());
@@ -279,13 +280,13 @@ async fn a_cancelled_command_says_so_and_leaves_nothing() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     rig.executor.cancel(id);
-    assert_eq!(rig.told(id, Sent::default()).await.status, Status::Cancelled);
+    assert_eq!(rig.told(id, SentBytes::default()).await.status, Status::Cancelled);
     let left = muster_shim::proc::stat(read().trim().parse().unwrap());
     assert!(left.is_none_or(|left| left.is_dead()), "it lives on: {left:?}");
 }
 
 #[tokio::test]
-async fn only_so_many_at_once() {
+async fn running_commands_are_limited() {
     let mut rig = Rig::new(1);
     let go = rig.path("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.02; done", go.display());
@@ -293,7 +294,7 @@ async fn only_so_many_at_once() {
     let refusal = rig.try_run(CommandId::new(), &sh("exit 0")).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Busy);
     fs::write(go, "").unwrap();
-    rig.told(id, Sent::default()).await;
+    rig.told(id, SentBytes::default()).await;
     // The place is free a moment after the end is told.
     while rig.executor.places.free() == 0 {
         tokio::task::yield_now().await;
@@ -302,24 +303,24 @@ async fn only_so_many_at_once() {
 }
 
 #[tokio::test]
-async fn a_command_is_never_begun_twice() {
+async fn command_is_launched_once() {
     let mut rig = Rig::new(4);
     let once = rig.path("once");
     let exec = sh(&format!("echo x >> {}", once.display()));
     let id = rig.run(&exec).await;
-    assert_eq!(rig.told(id, Sent::default()).await.status, exited(0));
+    assert_eq!(rig.told(id, SentBytes::default()).await.status, exited(0));
     assert_eq!(rig.try_run(id, &exec).await.unwrap_err().code, RefusalCode::Conflict);
     assert_eq!(fs::read_to_string(once).unwrap(), "x\n");
 }
 
 #[tokio::test]
-async fn a_restarted_agent_goes_on_where_it_was() {
+async fn restarted_agent_follows_running_commands() {
     let mut rig = Rig::new(4);
     let go = rig.path("go");
     let exec = sh(&format!("echo first; while ! [ -e {} ]; do sleep 0.02; done; echo last; exit 2", go.display()));
     let id = rig.run(&exec).await;
     let ExecEvent::Output { bytes, .. } = rig.event().await else { panic!() };
-    let sent = Sent { stdout_bytes: bytes.len() as u64, stderr_bytes: 0 };
+    let sent = SentBytes { stdout_bytes: bytes.len() as u64, stderr_bytes: 0 };
 
     // While it runs.
     let mut rig = rig.again();
@@ -329,7 +330,7 @@ async fn a_restarted_agent_goes_on_where_it_was() {
     assert_eq!((told.status.clone(), told.stdout()), (exited(2), b"last\n".to_vec()));
 
     // After it has ended, however often: nothing of it is lost, and nothing done again.
-    for sent in [Sent::default(), sent] {
+    for sent in [SentBytes::default(), sent] {
         rig = rig.again();
         rig.executor.resume(id, &exec, sent).await;
         let told = rig.told(id, sent).await;
@@ -345,7 +346,7 @@ async fn a_restarted_agent_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_command_whose_shim_was_killed_ends_as_lost_and_runs_once() {
+async fn command_with_killed_shim_is_lost() {
     let mut rig = Rig::new(4);
     let (go, pids) = (rig.path("go"), rig.path("pids"));
     let script = "echo $$ >> PIDS; while ! [ -e GO ]; do sleep 0.02; done; echo last";
@@ -359,13 +360,13 @@ async fn a_command_whose_shim_was_killed_ends_as_lost_and_runs_once() {
     let shim = muster_shim::proc::stat(main).unwrap().ppid;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::SIGKILL).unwrap();
     fs::write(&go, "").unwrap();
-    let told = rig.told(id, Sent::default()).await;
+    let told = rig.told(id, SentBytes::default()).await;
     assert_eq!(told.status, Status::Lost);
     assert_eq!(read().lines().count(), 1);
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_made_is_a_failure_and_no_refusal() {
+async fn failed_folder_is_a_failure() {
     let mut rig = Rig::new(4);
     fs::write(rig.path("exec"), "a file").unwrap();
     let told = rig.outcome(&sh("exit 0")).await;

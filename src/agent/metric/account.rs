@@ -1,7 +1,7 @@
-//! What the kernel has counted of a cgroup, in the files of v2 and of v1. The parsers are pure.
+//! Counters that the kernel keeps of a cgroup, from the files of v2 and of v1. The parsers are pure.
 
-use super::procfs::Reader;
-use crate::agent::cgroup::Places;
+use super::procfs::ProcReader;
+use crate::cgroup::CgroupFolders;
 
 /// The longest of these files: `io.stat` has 150 bytes for each disk, `memory.stat` some 2 KB.
 const FILE_MAX_BYTES: usize = 16 * 1024;
@@ -17,12 +17,12 @@ pub(super) struct Io {
 
 /// Reads the files of one unit's cgroups.
 #[derive(Debug)]
-pub(super) struct Account<'a> {
-    pub(super) places: &'a Places,
-    pub(super) reader: &'a mut Reader,
+pub(super) struct CgroupReader<'a> {
+    pub(super) places: &'a CgroupFolders,
+    pub(super) reader: &'a mut ProcReader,
 }
 
-impl Account<'_> {
+impl CgroupReader<'_> {
     /// Processor time of all its processes, with those that have ended, in microseconds.
     pub(super) fn busy_us(&mut self) -> Option<u64> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
@@ -150,13 +150,13 @@ mod tests {
     use super::*;
 
     /// What the account of a folder with these files says.
-    fn check(hierarchy: fn(PathBuf) -> Places, files: &[(&str, &str)], wanted: [Option<u64>; 7]) {
+    fn check(hierarchy: fn(PathBuf) -> CgroupFolders, files: &[(&str, &str)], wanted: [Option<u64>; 7]) {
         let folder = tempfile::tempdir().unwrap();
         for (file, text) in files {
             fs::write(folder.path().join(file), text).unwrap();
         }
-        let (places, mut reader) = (hierarchy(folder.path().to_owned()), Reader::default());
-        let mut account = Account { places: &places, reader: &mut reader };
+        let (places, mut reader) = (hierarchy(folder.path().to_owned()), ProcReader::default());
+        let mut account = CgroupReader { places: &places, reader: &mut reader };
         let io = account.io();
         let found = [
             account.busy_us(),
@@ -170,18 +170,25 @@ mod tests {
         assert_eq!(found, wanted, "{files:?}");
     }
 
-    fn v2(folder: PathBuf) -> Places {
-        Places { unified: Some(folder), ..Places::default() }
+    fn v2(folder: PathBuf) -> CgroupFolders {
+        CgroupFolders { unified: Some(folder), ..CgroupFolders::default() }
     }
 
-    fn v1(folder: PathBuf) -> Places {
+    fn v1(folder: PathBuf) -> CgroupFolders {
         let folder = || Some(folder.clone());
-        Places { unified: None, cpu: folder(), cpuacct: folder(), memory: folder(), pids: folder(), blkio: folder() }
+        CgroupFolders {
+            unified: None,
+            cpu: folder(),
+            cpuacct: folder(),
+            memory: folder(),
+            pids: folder(),
+            blkio: folder(),
+        }
     }
 
     /// Texts of a kernel 6.1 in a service with all controllers.
     #[test]
-    fn the_unified_hierarchy_is_read() {
+    fn unified_counters_are_parsed() {
         let cpu = "usage_usec 2190473\nuser_usec 1603118\nsystem_usec 587355\ncore_sched.force_idle_usec 0\n\
                    nr_periods 97\nnr_throttled 12\nthrottled_usec 1100321\nnr_bursts 0\nburst_usec 0\n";
         let memory = "anon 4960256\nfile 20480000\nkernel 1220608\nkernel_stack 65536\nshmem 4096\nfile_mapped 3219456\n\
@@ -209,7 +216,7 @@ mod tests {
 
     /// Texts of the hierarchies of v1 on a kernel 5.10.
     #[test]
-    fn the_hierarchies_of_v1_are_read() {
+    fn v1_counters_are_parsed() {
         let memory = "cache 135168\nrss 2162688\nmapped_file 0\ntotal_cache 135168\ntotal_rss 2162688\n\
                       total_rss_huge 0\ntotal_shmem 0\ntotal_mapped_file 1351680\n";
         let io = "254:0 Read 1048576\n254:0 Write 12288\n254:0 Sync 1060864\n254:0 Async 0\n254:0 Discard 0\n\
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_alone_tells_what_it_read_and_wrote() {
+    fn io_of_one_process_is_parsed() {
         let text = "rchar: 6976\nwchar: 0\nsyscr: 10\nsyscw: 0\nread_bytes: 4096\nwrite_bytes: 8192\n\
                     cancelled_write_bytes: 0\n";
         assert_eq!(process_io(text), Some(Io { read_bytes: 4_096, written_bytes: 8_192 }));
@@ -240,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in "([ a-z_0-9:=]{0,20}\n?){0,20}", any in any::<String>()) {
+        fn no_text_panics_the_parsers(text in "([ a-z_0-9:=]{0,20}\n?){0,20}", any in any::<String>()) {
             for text in [&text, &any] {
                 let _ = (io_v1(text), io_v2(text), process_io(text), number(text));
                 let _ = resident(text, ["anon", "shmem", "file_mapped"]);

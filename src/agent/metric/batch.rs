@@ -1,4 +1,4 @@
-//! Samples put together into messages. Pure.
+//! Builds messages from samples. Pure.
 
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
@@ -7,11 +7,11 @@ use muster_topics::{
 };
 
 /// A message, with the number that the console acknowledges.
-pub(crate) type Message = (Numbered, Vec<u8>);
+pub type BatchMessage = (Numbered, Vec<u8>);
 
 /// Puts points into as many messages as it takes, numbered from `first`. Points of one series come one after
 /// another: neighbours that are alike pack best. Those to be packed say only once what is `shared`.
-pub(crate) fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<Message> {
+pub fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<BatchMessage> {
     points.sort_by(|a, b| (&a.measurement, &a.tags, a.at_ms).cmp(&(&b.measurement, &b.tags, b.at_ms)));
     let mut messages = Vec::new();
     let mut pieces = vec![&points[..]];
@@ -39,7 +39,7 @@ mod tests {
     use muster_topics::{Millis, metric::decode};
 
     use super::{
-        super::{sample::tests::labels, thin::Thin},
+        super::{sample::tests::labels, thin::ThinFilter},
         *,
     };
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn three_samples_are_short() {
+    fn batch_of_three_samples_is_small() {
         let points: Vec<_> = (0..3).flat_map(|i| quiet_host(i, false)).collect();
         let (text, packed, values) = lengths(points);
         println!("{values} values: {text} bytes, {packed} packed");
@@ -174,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_host_is_quiet() {
-        let mut thin = Thin::default();
+    fn batch_of_idle_host_is_small() {
+        let mut thin = ThinFilter::default();
         let (mut bytes, mut count) = (0, 0);
         // Eight minutes, after the first message, which has everything.
         for message in 0..17 {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_split_and_nothing_lost() {
+    fn large_batch_is_split() {
         let point = |i: i64| {
             let noise = i.wrapping_mul(6_364_136_223_846_793_005).unsigned_abs();
             Point::new("m", &[("t", &format!("{noise:x}"))], i).field("f", noise as f64)

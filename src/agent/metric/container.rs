@@ -1,33 +1,33 @@
-//! Containers that are no units of this host's agent: what all that is in them uses, as their cgroups tell.
+//! Measures containers that are not units of this agent, by their cgroups.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{Millis, metric::Point};
 
 use super::{
-    account::Account,
-    group::{Due, Group},
-    procfs::{Reader, own_network},
-    sample::{Labelled, bytes, ratio},
-    unit::{CGROUP_MAX_BYTES, network_point, same_process},
+    account::CgroupReader,
+    group::{DueGroups, MetricGroup},
+    point_writer::{PointWriter, bytes, ratio},
+    process_figures::{CGROUP_MAX_BYTES, network_point, same_process},
+    procfs::{ProcReader, own_network},
 };
-use crate::agent::{
-    cgroup::{Hierarchies, Places},
-    unit::{Other, Others},
+use crate::{
+    cgroup::{CgroupFolders, Hierarchies},
+    unit::{OtherContainer, OtherContainers},
 };
 
 /// Takes samples of them, and remembers of the last one what ratios need.
 #[derive(Debug)]
 pub(super) struct ContainerSampler {
     hierarchies: Arc<Hierarchies>,
-    all: BTreeMap<String, Known>,
+    all: BTreeMap<String, KnownContainer>,
 }
 
 /// One that runs.
 #[derive(Debug)]
-struct Known {
-    of: Other,
-    places: Places,
+struct KnownContainer {
+    of: OtherContainer,
+    places: CgroupFolders,
     /// Processor time since some beginning.
     busy_us: Option<u64>,
 }
@@ -41,11 +41,11 @@ impl ContainerSampler {
     /// What they have `written` is known of some.
     pub(super) fn sample(
         &mut self,
-        labelled: &Labelled,
-        reader: &mut Reader,
-        (others, written): (&Others, &BTreeMap<String, u64>),
+        labelled: &PointWriter,
+        reader: &mut ProcReader,
+        (others, written): (&OtherContainers, &BTreeMap<String, u64>),
         host_us: Option<u64>,
-        due: Due,
+        due: DueGroups,
         at_ms: Millis,
     ) -> Vec<Point> {
         let mut earlier = std::mem::take(&mut self.all);
@@ -58,11 +58,11 @@ impl ContainerSampler {
             let mut known = known.unwrap_or_else(|| {
                 let cgroups =
                     reader.read(format!("/proc/{}/cgroup", other.process.0), CGROUP_MAX_BYTES).unwrap_or_default();
-                Known { of: *other, places: self.hierarchies.places(None, cgroups), busy_us: None }
+                KnownContainer { of: *other, places: self.hierarchies.places(None, cgroups), busy_us: None }
             });
             let tags = [("container", name.as_str()), ("runtime", other.runtime.as_str())];
             let point = |measurement| labelled.point(measurement, &tags, at_ms);
-            let mut account = Account { places: &known.places, reader };
+            let mut account = CgroupReader { places: &known.places, reader };
             let resident = account.resident_bytes();
             points.extend(resident.map(|most| bytes(point("muster_container_memory"), &[("resident_bytes", most)])));
             let count = account.processes();
@@ -73,7 +73,7 @@ impl ContainerSampler {
                 let share = ratio(now.saturating_sub(before), host_us);
                 points.push(point("muster_container_cpu").field("busy_ratio", share));
             }
-            if due.has(Group::UnitDetails) {
+            if due.has(MetricGroup::UnitDetails) {
                 let network = own_network(reader, other.process.0);
                 points.extend(network.map(|carried| network_point(point("muster_container_network"), carried)));
             }
@@ -92,16 +92,16 @@ mod tests {
     use super::{super::sample::tests::labelled, *};
 
     #[test]
-    fn one_that_has_ended_is_not_measured() {
+    fn ended_container_is_not_measured() {
         let (pid, start_ticks) = muster_shim::proc::identity(std::process::id().cast_signed()).unwrap();
-        let other = |start_ticks| Other { runtime: Runtime::Podman, process: (pid, start_ticks) };
-        let (mut reader, mut sampler) = (Reader::default(), ContainerSampler::new(Arc::new(Hierarchies::detect())));
-        let gone: Others = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());
+        let other = |start_ticks| OtherContainer { runtime: Runtime::Podman, process: (pid, start_ticks) };
+        let (mut reader, mut sampler) = (ProcReader::default(), ContainerSampler::new(Arc::new(Hierarchies::detect())));
+        let gone: OtherContainers = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());
         let written = BTreeMap::from([("gone".to_owned(), 7)]);
-        assert_eq!(sampler.sample(&labelled(), &mut reader, (&gone, &written), None, Due::ALL, 1), []);
+        assert_eq!(sampler.sample(&labelled(), &mut reader, (&gone, &written), None, DueGroups::ALL, 1), []);
         // This process is in no cgroup but the agent's, which is nobody's container.
-        let own: Others = Arc::new([("own".to_owned(), other(start_ticks))].into());
-        assert_eq!(sampler.sample(&labelled(), &mut reader, (&own, &written), None, Due::ALL, 1), []);
+        let own: OtherContainers = Arc::new([("own".to_owned(), other(start_ticks))].into());
+        assert_eq!(sampler.sample(&labelled(), &mut reader, (&own, &written), None, DueGroups::ALL, 1), []);
         assert_eq!(sampler.all.len(), 1);
     }
 }

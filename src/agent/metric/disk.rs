@@ -1,12 +1,12 @@
-//! File systems: which of the mounted ones are measured, and how full each is.
+//! File systems: chooses which mounts are measured, and measures how full each is.
 //!
-//! **Invariant: each file system is asked apart.** One that hangs (a lost network mount, a stopped FUSE server) shows as
-//! unresponsive, and takes nothing away from the others. The list itself comes from `/proc/self/mountinfo`, which never
+//! **Invariant: each file system is measured separately.** One that hangs (a lost network mount, a stopped FUSE server) shows as
+//! unresponsive, and affects no other. The list comes from `/proc/self/mountinfo`, which never
 //! asks a file system.
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{look::Looks, procfs::Reader, space::Space};
+use super::{blocking_timeout::BlockingProbes, filesystem::FileSystemSpace, procfs::ProcReader};
 
 /// The most file systems that are reported; a host with more has them from something that makes them by the dozen.
 const DISKS_MAX: usize = 32;
@@ -22,11 +22,11 @@ const VIEWS: [&str; 3] = ["fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"];
 
 /// One file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Disk {
+pub(super) struct DiskUsage {
     /// Where it is mounted.
     pub(super) mount: String,
     /// Its room; nothing if it did not answer in time.
-    pub(super) space: Option<Space>,
+    pub(super) space: Option<FileSystemSpace>,
 }
 
 /// A file system that can be written to, and where it is mounted, the shortest path first.
@@ -39,19 +39,19 @@ struct FileSystem {
 
 /// Measures all file systems, again and again.
 #[derive(Debug)]
-pub(super) struct Disks {
-    looks: Looks<Option<(String, Space)>>,
-    reader: Reader,
+pub(super) struct DiskSampler {
+    looks: BlockingProbes<Option<(String, FileSystemSpace)>>,
+    reader: ProcReader,
 }
 
-impl Disks {
+impl DiskSampler {
     /// Before the first look.
     pub(super) fn new() -> Self {
-        Self { looks: Looks::at("a file system"), reader: Reader::default() }
+        Self { looks: BlockingProbes::at("a file system"), reader: ProcReader::default() }
     }
 
     /// How full all file systems are now, in the order of their mounts.
-    pub(super) async fn measure(&mut self) -> Vec<Disk> {
+    pub(super) async fn measure(&mut self) -> Vec<DiskUsage> {
         let mountinfo = self.reader.read("/proc/self/mountinfo", MOUNTS_MAX_BYTES).unwrap_or_default();
         let mut found = file_systems(mountinfo);
         found.truncate(DISKS_MAX);
@@ -62,8 +62,8 @@ impl Disks {
         let answers = self.looks.take(questions.collect()).await;
         let disks = found.into_iter().filter_map(|FileSystem { device, mounts }| {
             match answers.get(&device).and_then(Option::as_ref) {
-                Some(answer) => answer.clone().map(|(mount, space)| Disk { mount, space: Some(space) }),
-                None => mounts.into_iter().next().map(|mount| Disk { mount, space: None }),
+                Some(answer) => answer.clone().map(|(mount, space)| DiskUsage { mount, space: Some(space) }),
+                None => mounts.into_iter().next().map(|mount| DiskUsage { mount, space: None }),
             }
         });
         let mut disks: Vec<_> = disks.collect();
@@ -73,9 +73,9 @@ impl Disks {
 }
 
 /// The room of a file system, and the first of its mounts that is a folder.
-fn measure(mounts: Vec<String>) -> Option<(String, Space)> {
+fn measure(mounts: Vec<String>) -> Option<(String, FileSystemSpace)> {
     let mount = mounts.into_iter().find(|mount| Path::new(mount).is_dir())?;
-    let space = Space::of(Path::new(&mount))?;
+    let space = FileSystemSpace::of(Path::new(&mount))?;
     Some((mount, space))
 }
 
@@ -83,7 +83,7 @@ fn measure(mounts: Vec<String>) -> Option<(String, Space)> {
 /// the shortest path first. What can only be read is not full, whatever it says: images are made to fit.
 fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
     // What is mounted later at the same place hides what was there.
-    let visible: BTreeMap<String, Mount<'_>> = mountinfo.lines().filter_map(Mount::parse).collect();
+    let visible: BTreeMap<String, MountLine<'_>> = mountinfo.lines().filter_map(MountLine::parse).collect();
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, mount) in visible {
         if mount.is_disk(&path) && !mount.is_read_only {
@@ -104,7 +104,7 @@ fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
 
 /// One line of `mountinfo`, without its path.
 #[derive(Debug)]
-struct Mount<'a> {
+struct MountLine<'a> {
     device: &'a str,
     kind: &'a str,
     /// What is mounted, as whoever mounted it called it.
@@ -113,7 +113,7 @@ struct Mount<'a> {
     is_read_only: bool,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> MountLine<'a> {
     fn parse(line: &'a str) -> Option<(String, Self)> {
         let (about_mount, about_file_system) = line.split_once(" - ")?;
         let mut fields = about_mount.split(' ');
@@ -189,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_disks_of_this_machine_are_plausible() {
-        let disks = Disks::new().measure().await;
+        let disks = DiskSampler::new().measure().await;
         let root = disks.iter().find(|disk| disk.mount == "/").and_then(|disk| disk.space).expect("the root");
         assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
         assert!(root.inodes.is_none_or(|(all, used)| 0 < used && used <= all), "{root:?}");

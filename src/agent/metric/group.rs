@@ -1,4 +1,4 @@
-//! Groups of measurements: which of them are taken with which sample. Pure.
+//! Groups of metrics, and which of them a sample takes. Pure.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What is measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Group {
+pub enum MetricGroup {
     /// All processors together, by mode.
     Cpu,
     /// Each of them.
@@ -45,7 +45,7 @@ pub enum Group {
     Agent,
 }
 
-impl Group {
+impl MetricGroup {
     /// All there are.
     pub const ALL: [Self; 17] = [
         Self::Cpu,
@@ -71,7 +71,7 @@ impl Group {
 /// How often groups are measured, in seconds; 0 is with each sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Periods {
+pub struct GroupPeriods {
     /// All processors together, by mode.
     pub cpu: u32,
     /// Each processor.
@@ -108,7 +108,7 @@ pub struct Periods {
     pub agent: u32,
 }
 
-impl Default for Periods {
+impl Default for GroupPeriods {
     /// With each sample goes what somebody watches as it changes. What is looked at over hours goes each minute, for
     /// each name in a batch costs more of the line than its value; disks and units' details twice as often,
     /// so that a rate over a minute has two points.
@@ -135,26 +135,26 @@ impl Default for Periods {
     }
 }
 
-impl Periods {
-    fn of(&self, group: Group) -> Duration {
+impl GroupPeriods {
+    fn of(&self, group: MetricGroup) -> Duration {
         let seconds = match group {
-            Group::Cpu => self.cpu,
-            Group::Cores => self.cores,
-            Group::Load => self.load,
-            Group::Pressure => self.pressure,
-            Group::Memory => self.memory,
-            Group::Disks => self.disks,
-            Group::DiskIo => self.disk_io,
-            Group::Network => self.network,
-            Group::Packets => self.packets,
-            Group::Temperature => self.temperature,
-            Group::Uptime => self.uptime,
-            Group::Clock => self.clock,
-            Group::Resources => self.resources,
-            Group::Units => self.units,
-            Group::UnitDetails => self.unit_details,
-            Group::Stats => self.stats,
-            Group::Agent => self.agent,
+            MetricGroup::Cpu => self.cpu,
+            MetricGroup::Cores => self.cores,
+            MetricGroup::Load => self.load,
+            MetricGroup::Pressure => self.pressure,
+            MetricGroup::Memory => self.memory,
+            MetricGroup::Disks => self.disks,
+            MetricGroup::DiskIo => self.disk_io,
+            MetricGroup::Network => self.network,
+            MetricGroup::Packets => self.packets,
+            MetricGroup::Temperature => self.temperature,
+            MetricGroup::Uptime => self.uptime,
+            MetricGroup::Clock => self.clock,
+            MetricGroup::Resources => self.resources,
+            MetricGroup::Units => self.units,
+            MetricGroup::UnitDetails => self.unit_details,
+            MetricGroup::Stats => self.stats,
+            MetricGroup::Agent => self.agent,
         };
         Duration::from_secs(seconds.into())
     }
@@ -162,52 +162,52 @@ impl Periods {
 
 /// Which groups are measured, and how often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct GroupChoice {
     /// How often.
-    pub periods: Periods,
+    pub periods: GroupPeriods,
     /// Those that are not measured at all.
-    pub off: Vec<Group>,
+    pub off: Vec<MetricGroup>,
 }
 
 /// The groups of one sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Due([bool; Group::ALL.len()]);
+pub(super) struct DueGroups([bool; MetricGroup::ALL.len()]);
 
-impl Due {
+impl DueGroups {
     /// All groups.
     #[cfg(test)]
-    pub(super) const ALL: Self = Self([true; Group::ALL.len()]);
+    pub(super) const ALL: Self = Self([true; MetricGroup::ALL.len()]);
 
-    pub(super) fn has(self, group: Group) -> bool {
+    pub(super) fn has(self, group: MetricGroup) -> bool {
         self.0[group as usize]
     }
 
     #[cfg(test)]
-    pub(super) fn only(groups: &[Group]) -> Self {
-        Self(Group::ALL.map(|group| groups.contains(&group)))
+    pub(super) fn only(groups: &[MetricGroup]) -> Self {
+        Self(MetricGroup::ALL.map(|group| groups.contains(&group)))
     }
 }
 
 /// When which group is measured.
 #[derive(Debug)]
-pub(super) struct Schedule {
-    choice: Choice,
+pub(super) struct GroupSchedule {
+    choice: GroupChoice,
     sample: Duration,
     /// When each was measured last.
-    last: [Option<Duration>; Group::ALL.len()],
+    last: [Option<Duration>; MetricGroup::ALL.len()],
 }
 
-impl Schedule {
-    pub(super) fn new(choice: Choice, sample: Duration) -> Self {
-        Self { choice, sample, last: [None; Group::ALL.len()] }
+impl GroupSchedule {
+    pub(super) fn new(choice: GroupChoice, sample: Duration) -> Self {
+        Self { choice, sample, last: [None; MetricGroup::ALL.len()] }
     }
 
     /// What a sample at this moment measures, which is then counted as measured. Moments are since any fixed time.
-    pub(super) fn take(&mut self, now: Duration) -> Due {
+    pub(super) fn take(&mut self, now: Duration) -> DueGroups {
         // A sample comes a little early or late: half of its own period decides which is the right one.
         let grain = self.sample / 2;
         let Self { choice, last, .. } = self;
-        Due(Group::ALL.map(|group| {
+        DueGroups(MetricGroup::ALL.map(|group| {
             let period = choice.periods.of(group);
             let is_due = last[group as usize].is_none_or(|last| now.saturating_sub(last) + grain >= period);
             let is_due = is_due && !choice.off.contains(&group);
@@ -225,29 +225,29 @@ mod tests {
 
     #[test]
     fn groups_have_their_own_periods() {
-        let choice = Choice { off: vec![Group::Temperature], ..Choice::default() };
-        let mut schedule = Schedule::new(choice, Duration::from_secs(10));
-        let mut counts = [0; Group::ALL.len()];
+        let choice = GroupChoice { off: vec![MetricGroup::Temperature], ..GroupChoice::default() };
+        let mut schedule = GroupSchedule::new(choice, Duration::from_secs(10));
+        let mut counts = [0; MetricGroup::ALL.len()];
         // Ten minutes of samples that are up to a second early or late; the second one comes soon.
         for sample in 0..60u64 {
             let at_ms = if sample == 1 { 2_000 } else { sample * 10_000 + 1_000 * (sample % 3) };
             let due = schedule.take(Duration::from_millis(at_ms));
             if sample == 0 {
-                let missing: Vec<_> = Group::ALL.into_iter().filter(|group| !due.has(*group)).collect();
-                assert_eq!(missing, [Group::Temperature], "everything else is known at once");
+                let missing: Vec<_> = MetricGroup::ALL.into_iter().filter(|group| !due.has(*group)).collect();
+                assert_eq!(missing, [MetricGroup::Temperature], "everything else is known at once");
             }
-            for group in Group::ALL {
+            for group in MetricGroup::ALL {
                 counts[group as usize] += u32::from(due.has(group));
             }
         }
         let of = |group| counts[group as usize];
-        assert_eq!((of(Group::Cpu), of(Group::Cores), of(Group::Temperature)), (60, 10, 0));
-        assert_eq!((of(Group::DiskIo), of(Group::Clock)), (20, 3));
+        assert_eq!((of(MetricGroup::Cpu), of(MetricGroup::Cores), of(MetricGroup::Temperature)), (60, 10, 0));
+        assert_eq!((of(MetricGroup::DiskIo), of(MetricGroup::Clock)), (20, 3));
     }
 
     #[test]
     fn all_are_listed_in_their_order() {
-        for (index, group) in Group::ALL.into_iter().enumerate() {
+        for (index, group) in MetricGroup::ALL.into_iter().enumerate() {
             assert_eq!(group as usize, index, "{group:?}");
         }
     }

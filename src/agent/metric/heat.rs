@@ -1,6 +1,6 @@
-//! How warm the machine is: its warmest sensor, as the kernel tells of it.
+//! Temperature of the machine: that of its warmest sensor.
 //!
-//! Reading a sensor may take some milliseconds, and a broken one may take for ever, so a [`super::look`] asks.
+//! Reading a sensor may take milliseconds, and a broken one may hang, so a [`super::blocking_timeout`] reads it.
 
 use std::{fs, path::Path};
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_warmest_sensor_counts_and_nonsense_does_not() {
+    fn warmest_plausible_sensor_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);

@@ -1,42 +1,51 @@
-//! Measurements: sampling this host and its units, and making messages of the samples.
+//! Measurements: samples this host and its units, and builds messages from the samples.
 //!
-//! One task. Every ten seconds, at a moment of its own, it takes a sample; every thirty it puts
-//! the samples into a message of line protocol, stores that, and says so. Sending is not its
-//! business: [`super::link`] sends what waits in [`super::store::metric`] until the console acknowledges it.
+//! One task. Every ten seconds, at a phase of its own, it takes a sample; every thirty it builds
+//! a message of line protocol, stores it, and notifies the loop. It does not send:
+//! [`super::link`] sends what [`super::store::metric`] holds until the console acknowledges it.
 //!
 //! Modules, in reading order:
 //!
-//! - [`group`]: what is measured together, and when
-//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads, and `container`: what is in others' containers; `own`: the agent itself
-//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, `heat`, and `room`, those of containers' own: a `look` from a thread each; `space`: how full one is; `resource`: what else runs out; `time`: the clock
-//! - `thin`: what of that goes to the console; `batch`: points as messages; both pure
+//! - [`group`]: which metrics are measured together, and when
+//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads; `container`: other containers; `own`: the agent itself
+//! - `procfs`, `io_pressure`: parsers of `/proc`; `disk`: file systems, `heat`, and `container_filesystem`: each read by a `blocking_timeout`
+//!   in a thread; `filesystem`: how full one is; `resource`: other resources that run out; `time`: the clock
+//! - `thin`: which values go to the console; `batch`: points as messages; both pure
 //!
-//! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
-//! Killed, the agent loses the samples of at most thirty seconds; ended in order, none.
+//! **Invariant: a message is stored before it is published**, so no restart loses one.
+//! A killed agent loses samples of at most thirty seconds; one that is stopped loses none.
 //!
-//! **Invariant: memory is bounded.** While the store refuses, samples are kept up to a limit, and then the oldest go.
+//! **Invariant: memory is bounded.** While the store refuses writes, samples are kept up to a limit, and then the oldest are dropped.
 
 mod account;
-pub(crate) mod batch;
+pub mod batch;
+mod blocking_timeout;
 mod container;
+mod container_filesystem;
 mod disk;
+pub(crate) mod figures;
+pub(super) mod filesystem;
 pub mod group;
 mod heat;
-mod look;
+mod io_pressure;
 mod own;
+mod point_writer;
+mod process_figures;
 mod procfs;
+pub(crate) mod reconcile_time;
 mod resource;
-mod room;
 mod sample;
-pub(super) mod space;
+mod tags;
 mod thin;
 mod time;
 mod unit;
-mod wait;
 mod written;
+
+pub use tags::HostTags;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use muster_base::clock;
 use muster_topics::{
     Millis,
     ack::Numbered,
@@ -50,25 +59,26 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    disk::Disks,
-    group::{Due, Schedule},
-    look::{Look, Looks},
-    own::Stored,
-    resource::Resources,
-    room::Room,
-    sample::{Asked, Sampler},
-    thin::Thin,
-    written::Walks,
+    blocking_timeout::{BlockingProbe, BlockingProbes},
+    container_filesystem::ContainerSpace,
+    disk::DiskSampler,
+    figures::StoreFigures,
+    group::{DueGroups, GroupSchedule},
+    resource::ResourceSampler,
+    sample::{CollectedInputs, Sampler},
+    thin::ThinFilter,
+    written::WrittenSampler,
 };
 pub use self::{
-    group::{Choice, Group, Periods},
-    own::{Queues, Reconciled, Sources},
+    figures::MetricSources,
+    group::{GroupChoice, GroupPeriods, MetricGroup},
+    own::QueueLengths,
+    reconcile_time::ReconcileTime,
 };
 use super::store::{
     Store, StoreError,
-    metric::{self as buffer, Limits},
+    metric::{self as buffer, BacklogLimits},
 };
-use crate::clock;
 
 /// The second sample, and with it the first message: soon, for somebody may be looking at a new host.
 const SECOND_SAMPLE: Duration = Duration::from_secs(2);
@@ -84,13 +94,13 @@ const POINTS_MAX: usize = 2_000;
 
 /// What can be chosen about measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct MetricSettings {
     /// Between two samples.
     pub sample: Duration,
     /// Between two messages.
     pub publish: Duration,
     /// What is measured, and how often.
-    pub choice: Choice,
+    pub choice: GroupChoice,
     /// Whether messages are packed.
     pub pack: bool,
     /// How many bytes of messages may wait for the console.
@@ -99,27 +109,18 @@ pub struct Settings {
     pub buffer_max_age: Duration,
 }
 
-impl Default for Settings {
+impl Default for MetricSettings {
     /// 16 MiB are eighteen days of a quiet host, so age is what counts there: a week.
     fn default() -> Self {
         Self {
             sample: Duration::from_secs(10),
             publish: Duration::from_secs(30),
-            choice: Choice::default(),
+            choice: GroupChoice::default(),
             pack: true,
             buffer_max_bytes: 16 * 1024 * 1024,
             buffer_max_age: Duration::from_secs(7 * 24 * 3600),
         }
     }
-}
-
-/// Whose measurements these are; every point says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Labels {
-    /// The host.
-    pub host: HostId,
-    /// The name that it gives itself.
-    pub hostname: String,
 }
 
 /// The task that measures; a handle that can be cloned.
@@ -134,14 +135,14 @@ impl MetricsTask {
     #[must_use]
     pub fn start(
         store: Store,
-        settings: Settings,
-        labels: Labels,
+        settings: MetricSettings,
+        labels: HostTags,
         epoch: u64,
-        sources: Sources,
+        sources: MetricSources,
         shutdown: CancellationToken,
     ) -> Self {
         let phase = phase(labels.host);
-        let task = Task::new(store, settings, labels, epoch, sources);
+        let task = SamplingLoop::new(store, settings, labels, epoch, sources);
         let (stored, samples) = (task.told.subscribe(), task.newest.subscribe());
         tokio::spawn(task.run(phase, shutdown));
         Self { stored, samples }
@@ -168,36 +169,36 @@ impl MetricsTask {
 }
 
 /// A time to a hundredth of the period of samples.
-pub(crate) fn rounded(at_ms: Millis, sample: Duration) -> Millis {
+pub fn rounded(at_ms: Millis, sample: Duration) -> Millis {
     let grain = (Millis::try_from(sample.as_millis()).unwrap_or(Millis::MAX) / GRAIN).max(1);
     at_ms / grain * grain
 }
 
 /// Where in the interval a host takes its samples, from 0 to 1: its id decides, so that hosts that started together
 /// do not send together, and each stays where it is.
-pub(crate) fn phase(host: HostId) -> f64 {
+pub fn phase(host: HostId) -> f64 {
     let [.., a, b] = *host.0.as_bytes();
     f64::from(u16::from_be_bytes([a, b])) / f64::from(u16::MAX)
 }
 
 /// The task's own state.
-struct Task {
+struct SamplingLoop {
     store: Store,
-    settings: Settings,
-    labels: Labels,
-    sources: Sources,
-    schedule: Schedule,
+    settings: MetricSettings,
+    labels: HostTags,
+    sources: MetricSources,
+    schedule: GroupSchedule,
     began: Instant,
     sampler: Sampler,
-    disks: Disks,
-    sensors: Look<Option<f64>>,
-    resources: Resources,
-    rooms: Looks<Option<Room>>,
+    disks: DiskSampler,
+    sensors: BlockingProbe<Option<f64>>,
+    resources: ResourceSampler,
+    rooms: BlockingProbes<Option<ContainerSpace>>,
     /// What units have written whose disk has no limit.
-    written: Walks,
+    written: WrittenSampler,
     /// The same of containers that are no units.
-    written_by_others: Walks,
-    thin: Thin,
+    written_by_others: WrittenSampler,
+    thin: ThinFilter,
     /// What of samples is not stored yet.
     points: Vec<Point>,
     epoch: u64,
@@ -207,19 +208,19 @@ struct Task {
     newest: watch::Sender<Arc<[Point]>>,
 }
 
-impl Task {
-    fn new(store: Store, settings: Settings, labels: Labels, epoch: u64, sources: Sources) -> Self {
+impl SamplingLoop {
+    fn new(store: Store, settings: MetricSettings, labels: HostTags, epoch: u64, sources: MetricSources) -> Self {
         Self {
             sampler: Sampler::new(&labels),
-            schedule: Schedule::new(settings.choice.clone(), settings.sample),
+            schedule: GroupSchedule::new(settings.choice.clone(), settings.sample),
             began: Instant::now(),
-            disks: Disks::new(),
-            sensors: Look::at("the sensors"),
-            resources: Resources::new(),
-            rooms: Looks::at("the disk of a container"),
-            written: Walks::default(),
-            written_by_others: Walks::default(),
-            thin: Thin::default(),
+            disks: DiskSampler::new(),
+            sensors: BlockingProbe::at("the sensors"),
+            resources: ResourceSampler::new(),
+            rooms: BlockingProbes::at("the disk of a container"),
+            written: WrittenSampler::default(),
+            written_by_others: WrittenSampler::default(),
+            thin: ThinFilter::default(),
             points: Vec::new(),
             epoch,
             last_seq: None,
@@ -276,32 +277,33 @@ impl Task {
     }
 
     /// Asks what others than the kernel know, or what it may take its time for.
-    async fn ask(&mut self, due: Due) -> Asked {
-        let mut asked = Asked::default();
-        if due.has(Group::Disks) {
+    async fn ask(&mut self, due: DueGroups) -> CollectedInputs {
+        let mut asked = CollectedInputs::default();
+        if due.has(MetricGroup::Disks) {
             asked.disks = self.disks.measure().await;
         }
-        if due.has(Group::Temperature) {
+        if due.has(MetricGroup::Temperature) {
             asked.celsius = self.sensors.take(heat::warmest).await.flatten();
         }
-        if due.has(Group::Resources) {
+        if due.has(MetricGroup::Resources) {
             asked.resources = self.resources.measure().await;
         }
-        if due.has(Group::UnitDetails) {
-            let limited = room::limited(&self.sources.units.borrow());
-            let questions = limited.into_iter().map(|one| (one.unit.to_string(), move || room::measure(one)));
+        if due.has(MetricGroup::UnitDetails) {
+            let limited = container_filesystem::limited(&self.sources.units.borrow());
+            let questions =
+                limited.into_iter().map(|one| (one.unit.to_string(), move || container_filesystem::measure(one)));
             let rooms = self.rooms.take(questions.collect()).await;
             asked.rooms = rooms.into_values().flatten().flatten().collect();
-            let unlimited = room::unlimited(&self.sources.units.borrow());
+            let unlimited = container_filesystem::unlimited(&self.sources.units.borrow());
             asked.written = self.written.take(&unlimited).await;
             let others = self.sources.keeper.as_ref().map(super::unit::Units::other_containers).unwrap_or_default();
             let others: BTreeMap<_, _> = others.iter().map(|(name, other)| (name.clone(), other.process)).collect();
             asked.written_by_others = self.written_by_others.take(&others).await;
         }
-        if due.has(Group::Agent) {
-            asked.stored = Stored::count(&self.store).await;
+        if due.has(MetricGroup::Agent) {
+            asked.stored = StoreFigures::count(&self.store).await;
         }
-        if due.has(Group::Stats) {
+        if due.has(MetricGroup::Stats) {
             asked.stats = self.sources.keeper.as_ref().map(super::unit::Units::stats).unwrap_or_default();
         }
         asked
@@ -343,7 +345,7 @@ impl Task {
     }
 
     async fn trim(&self) {
-        let limits = Limits { max_bytes: self.settings.buffer_max_bytes, max_age: self.settings.buffer_max_age };
+        let limits = BacklogLimits { max_bytes: self.settings.buffer_max_bytes, max_age: self.settings.buffer_max_age };
         match buffer::trim(&self.store, limits, clock::now_ms()).await {
             Ok(0) => {}
             Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
@@ -364,16 +366,16 @@ mod tests {
     };
 
     /// Fast, and each sample its own message.
-    fn settings() -> Settings {
+    fn settings() -> MetricSettings {
         let sample = Duration::from_millis(20);
-        Settings { sample, publish: sample, ..Settings::default() }
+        MetricSettings { sample, publish: sample, ..MetricSettings::default() }
     }
 
     async fn open(folder: &Path) -> Store {
         Store::open(&folder.join("agent.db")).await.unwrap()
     }
 
-    fn start(store: &Store, settings: Settings, epoch: u64) -> (MetricsTask, CancellationToken) {
+    fn start(store: &Store, settings: MetricSettings, epoch: u64) -> (MetricsTask, CancellationToken) {
         let shutdown = CancellationToken::new();
         (MetricsTask::start(store.clone(), settings, labels(), epoch, sources(), shutdown.clone()), shutdown)
     }
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_of_two_lives_wait_and_are_numbered_from_one() {
+    async fn batches_are_numbered_per_epoch() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
         run(&store, 8, 3).await;
@@ -409,13 +411,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_message_has_two_samples_and_comes_soon() {
+    async fn first_batch_has_two_samples_and_comes_soon() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
         let started = Instant::now();
-        let (task, shutdown) = start(&store, Settings::default(), 1);
+        let (task, shutdown) = start(&store, MetricSettings::default(), 1);
         task.stored().wait_for(|stored| *stored == 1).await.unwrap();
-        assert!(started.elapsed() >= SECOND_SAMPLE && started.elapsed() < Settings::default().sample);
+        assert!(started.elapsed() >= SECOND_SAMPLE && started.elapsed() < MetricSettings::default().sample);
         let (_, payload) = &buffer::pending(&store, 1).await.unwrap()[0];
         let (_, points) = decode(payload).unwrap();
         let count = |name| points.iter().filter(|point| point.measurement == name).count();
@@ -425,10 +427,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sampled_is_stored_at_the_end() {
+    async fn samples_are_stored_on_stop() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
-        let (task, shutdown) = start(&store, Settings { pack: false, ..Settings::default() }, 1);
+        let (task, shutdown) = start(&store, MetricSettings { pack: false, ..MetricSettings::default() }, 1);
         shutdown.cancel();
         task.stopped().await;
         let pending = buffer::pending(&store, 10).await.unwrap();
@@ -440,12 +442,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn samples_wait_for_a_store_that_refuses() {
+    async fn samples_wait_for_failing_store() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
         let other = sqlx::SqlitePool::connect(folder.path().join("agent.db").to_str().unwrap()).await.unwrap();
         sqlx::query("ALTER TABLE metric_batch RENAME TO gone").execute(&other).await.unwrap();
-        let mut task = Task::new(store.clone(), settings(), labels(), 1, sources());
+        let mut task = SamplingLoop::new(store.clone(), settings(), labels(), 1, sources());
         for _ in 0..3 {
             task.sample().await;
             task.flush().await;
@@ -468,16 +470,19 @@ mod tests {
     }
 
     /// One value in each batch.
-    fn load_alone() -> Choice {
-        Choice { off: Group::ALL.into_iter().filter(|group| *group != Group::Load).collect(), ..Choice::default() }
+    fn load_alone() -> GroupChoice {
+        GroupChoice {
+            off: MetricGroup::ALL.into_iter().filter(|group| *group != MetricGroup::Load).collect(),
+            ..GroupChoice::default()
+        }
     }
 
     #[tokio::test]
-    async fn a_full_buffer_gives_up_its_oldest() {
+    async fn full_buffer_drops_oldest() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
         // A batch of one value is some hundred bytes, whatever this machine has.
-        let settings = Settings { buffer_max_bytes: 600, choice: load_alone(), ..settings() };
+        let settings = MetricSettings { buffer_max_bytes: 600, choice: load_alone(), ..settings() };
         let (task, shutdown) = start(&store, settings, 1);
         task.stored().wait_for(|stored| *stored >= TRIM_EVERY).await.unwrap();
         shutdown.cancel();
@@ -488,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_as_exact_as_rates_need() {
+    fn sample_times_are_rounded() {
         for (at_ms, sample_ms, expected) in
             [(1_795_228_867_671, 10_000, 1_795_228_867_600), (1_234_567, 1_000, 1_234_560), (1_234_567, 20, 1_234_567)]
         {
@@ -497,11 +502,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_off_is_not_measured() {
+    async fn disabled_groups_are_not_measured() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
-        let settings = Settings { choice: load_alone(), ..settings() };
-        let mut task = Task::new(store.clone(), settings, labels(), 1, sources());
+        let settings = MetricSettings { choice: load_alone(), ..settings() };
+        let mut task = SamplingLoop::new(store.clone(), settings, labels(), 1, sources());
         task.sample().await;
         task.flush().await;
         let (_, points) = decode(&buffer::pending(&store, 1).await.unwrap()[0].1).unwrap();

@@ -1,84 +1,30 @@
-//! The agent itself: what it uses, and what waits in it.
+//! Metrics of the agent itself: its resource use, and its queues.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use muster_topics::{Millis, metric::Point};
 use nix::time::ClockId;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 use super::{
-    procfs::Reader,
-    sample::{Labelled, bytes, ratio, seconds},
+    point_writer::{PointWriter, bytes, ratio, seconds},
+    procfs::ProcReader,
     unit,
 };
-use crate::agent::{
-    link::Meter,
-    store::{Store, metric, outbox},
-    unit::{UnitStates, Units},
-};
+
+pub(super) use super::figures::MetricSources;
+pub(super) use super::figures::StoreFigures;
 
 /// How much waits in the agent's loop, as of when it looked last.
 #[derive(Debug, Default)]
-pub struct Queues {
+pub struct QueueLengths {
     /// Commands that are being worked on or wait for their turn.
     pub commands: AtomicU64,
     /// Alerts that the console has not acknowledged.
     pub alerts: AtomicU64,
-}
-
-/// When all units were last looked at, and how long that took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reconciled {
-    /// The end of it.
-    pub at: Instant,
-    /// From its beginning.
-    pub took: Duration,
-}
-
-/// Where measurements come from, beside the kernel.
-#[derive(Clone, Debug)]
-pub struct Sources {
-    /// The host's units.
-    pub units: watch::Receiver<UnitStates>,
-    /// What keeps them, if that tells of itself.
-    pub keeper: Option<Units>,
-    /// What went over the link.
-    pub meter: Arc<Meter>,
-    /// What waits in the loop.
-    pub queues: Arc<Queues>,
-}
-
-impl Sources {
-    /// Those of an agent.
-    #[must_use]
-    pub fn new(keeper: Units, meter: Arc<Meter>, queues: Arc<Queues>) -> Self {
-        Self { units: keeper.states(), keeper: Some(keeper), meter, queues }
-    }
-}
-
-/// What the store says of itself; what it does not say is left out, for that it fails is told where it matters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
-    outbox: Option<u64>,
-    metrics: Option<u64>,
-    size_bytes: Option<u64>,
-}
-
-impl Stored {
-    /// Counts it.
-    pub(super) async fn count(store: &Store) -> Self {
-        Self {
-            outbox: outbox::count(store).await.ok(),
-            metrics: metric::count(store).await.ok(),
-            size_bytes: metric::store_size_bytes(store).await.ok(),
-        }
-    }
 }
 
 /// Takes samples of the agent, and remembers of the last one what ratios need.
@@ -92,10 +38,10 @@ impl OwnSampler {
     /// Its processor time is in shares of all `processors`, as that of units.
     pub(super) fn sample(
         &mut self,
-        labelled: &Labelled,
-        reader: &mut Reader,
-        sources: &Sources,
-        stored: Stored,
+        labelled: &PointWriter,
+        reader: &mut ProcReader,
+        sources: &MetricSources,
+        stored: StoreFigures,
         processors: u64,
         at_ms: Millis,
     ) -> Vec<Point> {

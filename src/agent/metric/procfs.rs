@@ -1,16 +1,16 @@
-//! What is read from `/proc` ourselves, where sysinfo does not reach or reads more than is wanted: it has no
-//! processor time by mode, eleven files for one network interface, and a whole thread list for one
-//! process. The parsers are pure; what disks do and what waits is in [`super::wait`].
+//! Parsers of `/proc`, where sysinfo lacks a value or reads more than needed: it has no
+//! processor time by mode, reads eleven files for one network interface, and a whole thread list for one
+//! process. The parsers are pure; disk activity and pressure are in [`super::io_pressure`].
 
 use std::{fs::File, io::Read, path::Path};
 
 /// Reads files of `/proc` into one buffer that is used again and again.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct ProcReader {
     buffer: Vec<u8>,
 }
 
-impl Reader {
+impl ProcReader {
     /// The first `bytes_max` bytes of a file, if it can be read; what is not UTF-8 ends it.
     pub(super) fn read(&mut self, path: impl AsRef<Path>, bytes_max: usize) -> Option<&str> {
         self.buffer.clear();
@@ -92,22 +92,22 @@ impl CpuTicks {
 
 /// What one network interface has carried since it came up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
+pub(super) struct InterfaceTraffic {
     pub(super) name: String,
-    pub(super) receive: Carried,
-    pub(super) transmit: Carried,
+    pub(super) receive: TrafficCount,
+    pub(super) transmit: TrafficCount,
 }
 
 /// One direction of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct TrafficCount {
     pub(super) bytes: u64,
     pub(super) packets: u64,
     pub(super) errors: u64,
     pub(super) drops: u64,
 }
 
-impl Interface {
+impl InterfaceTraffic {
     /// Reads `/proc/net/dev`. Left out are the loopback, the host's ends of containers' links, which come and
     /// go under random names, and what has never carried anything.
     pub(super) fn parse(dev: &str) -> Vec<Self> {
@@ -116,7 +116,7 @@ impl Interface {
             let mut counters = counters.split_ascii_whitespace().map_while(|n| n.parse().ok());
             let mut carried = |skip| {
                 let (bytes, packets) = (counters.nth(skip)?, counters.next()?);
-                Some(Carried { bytes, packets, errors: counters.next()?, drops: counters.next()? })
+                Some(TrafficCount { bytes, packets, errors: counters.next()?, drops: counters.next()? })
             };
             // Between the two: fifo, frame, compressed, multicast.
             let (receive, transmit) = (carried(0)?, carried(4)?);
@@ -138,13 +138,13 @@ const NET_MAX_BYTES: usize = 16 * 1024;
 
 /// The bytes that a process's network has carried, in and out, if it is one of its own and not the host's: all interfaces
 /// but the loopback together.
-pub(super) fn own_network(reader: &mut Reader, pid: i32) -> Option<[u64; 2]> {
+pub(super) fn own_network(reader: &mut ProcReader, pid: i32) -> Option<[u64; 2]> {
     let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     if network(&pid.to_string())? == network("self")? {
         return None;
     }
-    let interfaces = Interface::parse(reader.read(format!("/proc/{pid}/net/dev"), NET_MAX_BYTES)?);
-    let sum = |of: fn(&Interface) -> u64| interfaces.iter().map(of).fold(0, u64::saturating_add);
+    let interfaces = InterfaceTraffic::parse(reader.read(format!("/proc/{pid}/net/dev"), NET_MAX_BYTES)?);
+    let sum = |of: fn(&InterfaceTraffic) -> u64| interfaces.iter().map(of).fold(0, u64::saturating_add);
     (!interfaces.is_empty()).then(|| [sum(|one| one.receive.bytes), sum(|one| one.transmit.bytes)])
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn processor_time_is_read_by_mode() {
+    fn processor_time_is_parsed_by_mode() {
         let earlier = CpuTicks::parse("cpu  100 10 50 1000 20 3 7 5 60 0\ncpu0 1 2 3 4\n").unwrap();
         assert_eq!(earlier, CpuTicks { user: 110, system: 60, iowait: 20, idle: 1000, steal: 5 });
         let now = CpuTicks::parse("cpu  200 10 60 1050 19 3 7 10 60 0").unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_that_carry_something_are_read() {
+    fn interfaces_with_traffic_are_parsed() {
         let text = "Inter-|   Receive                            |  Transmit\n \
                     face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets\n\
                     \x20   lo:    3193      29    0    0    0     0          0         0     3193      29 0 0 0 0 0 0\n\
@@ -216,15 +216,15 @@ mod tests {
                     \x20 eth0: 284150640    9988    3    4    0     0          0         0   810919    6787 5 6 0 0 0 0\n\
                     broken: 1 2 3\n";
         let found: Vec<_> =
-            Interface::parse(text).into_iter().map(|i| (i.name, i.receive.bytes, i.transmit.bytes)).collect();
+            InterfaceTraffic::parse(text).into_iter().map(|i| (i.name, i.receive.bytes, i.transmit.bytes)).collect();
         assert_eq!(found, [("eth0".into(), 284_150_640, 810_919), ("wlan0".into(), 5000, 7000)]);
-        let eth0 = &Interface::parse(text)[0];
-        assert_eq!(eth0.receive, Carried { bytes: 284_150_640, packets: 9_988, errors: 3, drops: 4 });
-        assert_eq!(eth0.transmit, Carried { bytes: 810_919, packets: 6_787, errors: 5, drops: 6 });
+        let eth0 = &InterfaceTraffic::parse(text)[0];
+        assert_eq!(eth0.receive, TrafficCount { bytes: 284_150_640, packets: 9_988, errors: 3, drops: 4 });
+        assert_eq!(eth0.transmit, TrafficCount { bytes: 810_919, packets: 6_787, errors: 5, drops: 6 });
     }
 
     #[test]
-    fn a_process_may_have_any_name() {
+    fn any_process_name_is_parsed() {
         let rest = "30358 30358 15343 0 -1 4194304 103 0 0 0 11 22 33 44 20 0 1 0 384174 2998272 417 1 2 3";
         let stat = ProcessStat { busy_ticks: 33, start_ticks: 384_174, resident_pages: 417 };
         for (name, state, expected) in
@@ -237,10 +237,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in any::<String>(), numbers in "(cpu |x: ){0,1}[0-9 :)\n]{0,200}") {
+        fn no_text_panics_the_parsers(text in any::<String>(), numbers in "(cpu |x: ){0,1}[0-9 :)\n]{0,200}") {
             for text in [&text, &numbers] {
                 let _ = CpuTicks::parse(text).map(|ticks| (ticks.total(), ticks.since(CpuTicks::default())));
-                let _ = (Interface::parse(text), CpuTicks::parse_cores(text).count());
+                let _ = (InterfaceTraffic::parse(text), CpuTicks::parse_cores(text).count());
                 let _ = ProcessStat::parse(text);
             }
         }

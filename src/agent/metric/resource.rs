@@ -1,5 +1,5 @@
-//! What a host can run out of beside memory and disks: open files, processes, TCP's local ports, and connections that the
-//! firewall tracks. Each shows to programs as an error that names something else.
+//! Resources that a host can exhaust beside memory and disks: open files, processes, local TCP ports, and connections that the
+//! firewall tracks. Programs see each as an error that names something else.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{look::Look, procfs::Reader};
+use super::{blocking_timeout::BlockingProbe, procfs::ProcReader};
 
 /// A file of `/proc/sys` has one line of a few numbers, and `/proc/loadavg` five words.
 const LINE_MAX_BYTES: usize = 128;
@@ -26,7 +26,7 @@ const LISTENING: &str = "0A";
 
 /// How much of one thing is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Resource {
+pub(super) struct ResourceUsage {
     /// What it is, as the label `resource` has it.
     pub(super) name: &'static str,
     /// How many are in use.
@@ -35,7 +35,7 @@ pub(super) struct Resource {
     pub(super) limit: Option<u64>,
 }
 
-impl Resource {
+impl ResourceUsage {
     fn new(name: &'static str, used: u64, limit: u64) -> Self {
         Self { name, used, limit: (1..LIMIT_MAX).contains(&limit).then_some(limit) }
     }
@@ -43,20 +43,20 @@ impl Resource {
 
 /// Measures what is in use, again and again.
 #[derive(Debug)]
-pub(super) struct Resources {
-    look: Look<(Vec<Resource>, Duration)>,
+pub(super) struct ResourceSampler {
+    look: BlockingProbe<(Vec<ResourceUsage>, Duration)>,
     /// Not before this local ports are counted.
     ports_after: Instant,
 }
 
-impl Resources {
+impl ResourceSampler {
     /// Before the first look.
     pub(super) fn new() -> Self {
-        Self { look: Look::at("the table of connections"), ports_after: Instant::now() }
+        Self { look: BlockingProbe::at("the table of connections"), ports_after: Instant::now() }
     }
 
     /// What is in use now; what cannot be read here, as in some containers, is left out.
-    pub(super) async fn measure(&mut self) -> Vec<Resource> {
+    pub(super) async fn measure(&mut self) -> Vec<ResourceUsage> {
         let with_ports = Instant::now() >= self.ports_after;
         let seen = self.look.take(move || {
             let mut found = numbers_of_proc();
@@ -73,34 +73,34 @@ impl Resources {
 }
 
 /// What the kernel counts itself.
-fn numbers_of_proc() -> Vec<Resource> {
-    let mut reader = Reader::default();
+fn numbers_of_proc() -> Vec<ResourceUsage> {
+    let mut reader = ProcReader::default();
     let mut numbers = |path: &str| reader.read(path, LINE_MAX_BYTES).map(numbers).unwrap_or_default();
     let files = match numbers("/proc/sys/fs/file-nr")[..] {
-        [used, free, limit, ..] => Some(Resource::new("files", used.saturating_sub(free), limit)),
+        [used, free, limit, ..] => Some(ResourceUsage::new("files", used.saturating_sub(free), limit)),
         _ => None,
     };
     let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
     let pids_limit = limits.iter().filter_map(|path| numbers(path).first().copied()).min();
     let conntrack = ["count", "max"].map(|name| numbers(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}")));
     let conntrack = match (&conntrack[0][..], &conntrack[1][..]) {
-        ([used, ..], [limit, ..]) => Some(Resource::new("conntrack", *used, *limit)),
+        ([used, ..], [limit, ..]) => Some(ResourceUsage::new("conntrack", *used, *limit)),
         _ => None,
     };
     let tasks = reader.read(Path::new("/proc/loadavg"), LINE_MAX_BYTES).and_then(tasks);
-    let pids = tasks.zip(pids_limit).map(|(used, limit)| Resource::new("pids", used, limit));
+    let pids = tasks.zip(pids_limit).map(|(used, limit)| ResourceUsage::new("pids", used, limit));
     [files, pids, conntrack].into_iter().flatten().collect()
 }
 
 /// TCP's local ports, which the kernel does not count.
-fn ports() -> Option<Resource> {
-    let mut reader = Reader::default();
+fn ports() -> Option<ResourceUsage> {
+    let mut reader = ProcReader::default();
     let range = numbers(reader.read("/proc/sys/net/ipv4/ip_local_port_range", LINE_MAX_BYTES)?);
     let [first, last, ..] = range[..] else { return None };
     let (first, last) = (u16::try_from(first).ok()?, u16::try_from(last).ok()?);
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|path| File::open(path).ok());
     let used = ports_used(tables.map(|table| BufReader::new(table.take(TCP_MAX_BYTES))), &(first..=last))?;
-    Some(Resource::new("ports", used, u64::from(last.saturating_sub(first)) + 1))
+    Some(ResourceUsage::new("ports", used, u64::from(last.saturating_sub(first)) + 1))
 }
 
 fn numbers(line: &str) -> Vec<u64> {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_began_here_take_ports() {
+    fn outgoing_connections_use_ports() {
         let tcp = "  sl  local_address rem_address   st tx_queue rx_queue\n\
             \x20  0: 0100007F:9C40 00000000:0000 0A 00000000:00000000\n\
             \x20  1: 0100007F:9C40 0100007F:9C41 01 00000000:00000000\n\
@@ -168,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_near_the_largest_number_is_none() {
-        assert_eq!(Resource::new("files", 5, 9_223_372_036_854_775_807).limit, None);
-        assert_eq!(Resource::new("files", 5, 0).limit, None);
-        assert_eq!(Resource::new("files", 5, 10).limit, Some(10));
+    fn limit_near_maximum_is_unlimited() {
+        assert_eq!(ResourceUsage::new("files", 5, 9_223_372_036_854_775_807).limit, None);
+        assert_eq!(ResourceUsage::new("files", 5, 0).limit, None);
+        assert_eq!(ResourceUsage::new("files", 5, 10).limit, Some(10));
         assert_eq!(tasks("0.05 0.10 0.08 2/345 6789\n"), Some(345));
         assert_eq!(tasks("0.05"), None);
     }
@@ -183,10 +183,10 @@ mod tests {
         let found: Vec<_> = numbers_of_proc().into_iter().chain(ports()).collect();
         let of = |name| found.iter().find(|one| one.name == name).unwrap_or_else(|| panic!("{name}: {found:?}"));
         for name in ["files", "pids", "ports"] {
-            let Resource { used, limit, .. } = *of(name);
+            let ResourceUsage { used, limit, .. } = *of(name);
             assert!(used > 0 && limit.is_none_or(|limit| used <= limit), "{name}: {used} of {limit:?}");
         }
-        let mut resources = Resources::new();
+        let mut resources = ResourceSampler::new();
         assert!(!resources.measure().await.is_empty());
         assert!(resources.ports_after > Instant::now(), "counting has its price");
     }

@@ -1,10 +1,10 @@
-//! One sample: the host, its units, and the agent itself, as points.
+//! Takes one sample: the host, its units, and the agent itself, as points.
 //!
-//! **Invariant: a sample reads a fixed number of files, and at most nine for each unit that runs.** No scan of all processes, no
-//! walk through `/sys`: the agent's budget is a thousandth of a processor. (What containers have written is counted beside
-//! that, [`super::written`].)
+//! **Invariant: a sample reads a fixed number of files, and at most nine for each running unit.** It scans neither all processes nor
+//! `/sys`: the agent's budget is a thousandth of a processor. (Disk usage of containers is counted
+//! separately, in [`super::written`].)
 //!
-//! Values are rounded to what they mean, for each needless digit travels: ratios to a ten-thousandth (a sample of ten
+//! Values are rounded to their precision, because each digit costs bytes: ratios to a ten-thousandth (a sample of ten
 //! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -13,19 +13,23 @@ use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use sysinfo::{MemoryRefreshKind, System};
 
 use super::{
-    Labels,
     container::ContainerSampler,
-    disk::Disk,
-    group::{Due, Group},
-    own::{OwnSampler, Sources, Stored},
-    procfs::{Carried, CpuTicks, Interface, Reader},
-    resource::Resource,
-    room::Room,
+    container_filesystem::ContainerSpace,
+    disk::DiskUsage,
+    figures::{MetricSources, StoreFigures},
+    group::{DueGroups, MetricGroup},
+    io_pressure::{DiskIo, PressureStall},
+    own::OwnSampler,
+    process_figures::HostTime,
+    procfs::{CpuTicks, InterfaceTraffic, ProcReader, TrafficCount},
+    resource::ResourceUsage,
+    tags::HostTags,
     time,
-    unit::{self, HostTime, UnitSampler},
-    wait::{DiskIo, Pressure},
+    unit::{self, UnitSampler},
 };
-use crate::agent::cgroup::Hierarchies;
+use crate::cgroup::Hierarchies;
+
+pub(super) use super::point_writer::{PointWriter, bytes, ratio, seconds};
 
 /// The first line of `/proc/stat` has ten numbers.
 const STAT_MAX_BYTES: usize = 512;
@@ -44,44 +48,23 @@ const DISKS_MAX: usize = 32;
 /// A file of `/proc/pressure` has two lines.
 const PRESSURE_MAX_BYTES: usize = 512;
 
-/// Makes points that say whose they are.
-#[derive(Debug)]
-pub(super) struct Labelled {
-    labels: [(&'static str, String); 2],
-    /// The size of a page of memory.
-    pub(super) page_bytes: u64,
-}
-
-impl Labelled {
-    pub(super) fn point(&self, measurement: &str, tags: &[(&str, &str)], at_ms: Millis) -> Point {
-        let tags: Vec<_> = self.labels.iter().map(|(k, v)| (*k, v.as_str())).chain(tags.iter().copied()).collect();
-        Point::new(measurement, &tags, at_ms)
-    }
-
-    /// One about a unit.
-    pub(super) fn unit_point(&self, measurement: &str, unit: &UnitName, kind: &str, at_ms: Millis) -> Point {
-        let (realm, name) = (unit.realm(), unit.name());
-        self.point(measurement, &[("realm", realm.as_str()), ("unit", name.as_str()), ("kind", kind)], at_ms)
-    }
-}
-
 /// What is asked elsewhere, before a sample is taken.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct CollectedInputs {
     /// File systems.
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Vec<DiskUsage>,
     /// The warmest sensor, if there is any.
     pub(super) celsius: Option<f64>,
     /// Open files, processes and their like.
-    pub(super) resources: Vec<Resource>,
+    pub(super) resources: Vec<ResourceUsage>,
     /// File systems of containers' own.
-    pub(super) rooms: Vec<Room>,
+    pub(super) rooms: Vec<ContainerSpace>,
     /// What containers have written whose disk has no limit, by their units.
     pub(super) written: BTreeMap<String, u64>,
     /// The same of containers that are no units, by their names.
     pub(super) written_by_others: BTreeMap<String, u64>,
     /// What the agent's store says of itself.
-    pub(super) stored: Stored,
+    pub(super) stored: StoreFigures,
     /// What yunos have told of themselves.
     pub(super) stats: BTreeMap<UnitName, ToldStats>,
 }
@@ -89,9 +72,9 @@ pub(super) struct Asked {
 /// Takes samples, and remembers of the last one what ratios need.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    labelled: Labelled,
+    labelled: PointWriter,
     system: Option<System>,
-    reader: Reader,
+    reader: ProcReader,
     cpu: Option<CpuTicks>,
     cores: BTreeMap<u32, CpuTicks>,
     host: HostTime,
@@ -103,14 +86,14 @@ pub(super) struct Sampler {
 
 impl Sampler {
     /// Before the first sample.
-    pub(super) fn new(labels: &Labels) -> Self {
+    pub(super) fn new(labels: &HostTags) -> Self {
         let hierarchies = Arc::new(Hierarchies::detect());
         let units = UnitSampler::new(Arc::clone(&hierarchies));
         let labels = [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())];
         Self {
-            labelled: Labelled { labels, page_bytes: units.page_bytes },
+            labelled: PointWriter { labels, page_bytes: units.page_bytes },
             system: System::new().ok(),
-            reader: Reader::default(),
+            reader: ProcReader::default(),
             cpu: None,
             cores: BTreeMap::new(),
             host: HostTime::new(),
@@ -123,39 +106,45 @@ impl Sampler {
 
     /// What is so now, of the groups that are due. Ratios are over the time since the last sample of their group; the first
     /// has none.
-    pub(super) fn sample(&mut self, due: Due, sources: &Sources, asked: &Asked, at_ms: Millis) -> Vec<Point> {
+    pub(super) fn sample(
+        &mut self,
+        due: DueGroups,
+        sources: &MetricSources,
+        asked: &CollectedInputs,
+        at_ms: Millis,
+    ) -> Vec<Point> {
         let mut points = Vec::with_capacity(32);
         let host = self.processors(due, &mut points, at_ms);
         self.load_and_memory(due, &mut points, at_ms);
         for (resource, path) in
             [("cpu", "/proc/pressure/cpu"), ("memory", "/proc/pressure/memory"), ("io", "/proc/pressure/io")]
         {
-            let read = due.has(Group::Pressure).then(|| self.reader.read(path, PRESSURE_MAX_BYTES)).flatten();
-            points.extend(read.and_then(Pressure::parse).map(|pressure| self.pressure(resource, pressure, at_ms)));
+            let read = due.has(MetricGroup::Pressure).then(|| self.reader.read(path, PRESSURE_MAX_BYTES)).flatten();
+            points.extend(read.and_then(PressureStall::parse).map(|pressure| self.pressure(resource, pressure, at_ms)));
         }
         self.disks(due, asked, &mut points, at_ms);
         self.network(due, &mut points, at_ms);
         points.extend(asked.resources.iter().map(|resource| self.resource(*resource, at_ms)));
-        if due.has(Group::Uptime)
+        if due.has(MetricGroup::Uptime)
             && let Ok(seconds) = System::uptime()
         {
             points.push(bytes(self.point("muster_host_uptime", &[], at_ms), &[("seconds", seconds)]));
         }
-        let offset = due.has(Group::Clock).then(time::offset_seconds).flatten();
+        let offset = due.has(MetricGroup::Clock).then(time::offset_seconds).flatten();
         points.extend(offset.map(|offset| self.point("muster_host_clock", &[], at_ms).field("offset_seconds", offset)));
         let states = sources.units.borrow().clone();
-        let host_us = due.has(Group::Units).then(|| self.host.passed_us(host)).flatten();
-        if due.has(Group::Units) || due.has(Group::UnitDetails) {
+        let host_us = due.has(MetricGroup::Units).then(|| self.host.passed_us(host)).flatten();
+        if due.has(MetricGroup::Units) || due.has(MetricGroup::UnitDetails) {
             points.extend(self.units.sample(&self.labelled, &mut self.reader, &states, host_us, due, at_ms));
         }
-        if due.has(Group::Units)
+        if due.has(MetricGroup::Units)
             && let Some(keeper) = &sources.keeper
         {
             let others = keeper.other_containers();
             let others = (&others, &asked.written_by_others);
             points.extend(self.containers.sample(&self.labelled, &mut self.reader, others, host_us, due, at_ms));
         }
-        points.extend(asked.rooms.iter().map(|Room { unit, total_bytes, used_bytes }| {
+        points.extend(asked.rooms.iter().map(|ContainerSpace { unit, total_bytes, used_bytes }| {
             let point = self.labelled.unit_point("muster_unit_disk", unit, "container", at_ms);
             bytes(point, &[("total_bytes", *total_bytes), ("used_bytes", *used_bytes)])
         }));
@@ -164,7 +153,7 @@ impl Sampler {
             Some(bytes(point, &[("used_bytes", *asked.written.get(unit.as_str())?)]))
         }));
         points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));
-        if due.has(Group::Agent) {
+        if due.has(MetricGroup::Agent) {
             let (labelled, reader) = (&self.labelled, &mut self.reader);
             points.extend(self.own.sample(labelled, reader, sources, asked.stored, self.processors, at_ms));
         }
@@ -172,9 +161,9 @@ impl Sampler {
     }
 
     /// All processors together and each of them; and what all have done until now.
-    fn processors(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) -> Option<CpuTicks> {
-        let cores = due.has(Group::Cores);
-        if !(cores || due.has(Group::Cpu) || due.has(Group::Units)) {
+    fn processors(&mut self, due: DueGroups, points: &mut Vec<Point>, at_ms: Millis) -> Option<CpuTicks> {
+        let cores = due.has(MetricGroup::Cores);
+        if !(cores || due.has(MetricGroup::Cpu) || due.has(MetricGroup::Units)) {
             return None;
         }
         let text = self.reader.read("/proc/stat", if cores { STAT_CORES_MAX_BYTES } else { STAT_MAX_BYTES })?;
@@ -190,7 +179,7 @@ impl Sampler {
             }
             self.cores = each;
         }
-        if due.has(Group::Cpu) {
+        if due.has(MetricGroup::Cpu) {
             let since = now.zip(self.cpu).map(|(now, earlier)| now.since(earlier)).filter(|since| since.total() > 0);
             points.extend(since.map(|since| self.cpu(since, at_ms)));
             self.cpu = now;
@@ -207,14 +196,14 @@ impl Sampler {
             .field("steal_ratio", ratio(since.steal, since.total()))
     }
 
-    fn load_and_memory(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) {
-        if due.has(Group::Load)
+    fn load_and_memory(&mut self, due: DueGroups, points: &mut Vec<Point>, at_ms: Millis) {
+        if due.has(MetricGroup::Load)
             && let Ok(load) = System::load_average()
         {
             let point = self.point("muster_host_load", &[], at_ms);
             points.push(point.field("1m", load.one).field("5m", load.five).field("15m", load.fifteen));
         }
-        let Some(system) = self.system.as_mut().filter(|_| due.has(Group::Memory)) else { return };
+        let Some(system) = self.system.as_mut().filter(|_| due.has(MetricGroup::Memory)) else { return };
         system.refresh_memory_specifics(MemoryRefreshKind::everything());
         let (total, available) = (system.total_memory(), system.available_memory());
         let (swap_total, swap_free) = (system.total_swap(), system.free_swap());
@@ -227,7 +216,7 @@ impl Sampler {
         }
     }
 
-    fn pressure(&self, resource: &str, pressure: Pressure, at_ms: Millis) -> Point {
+    fn pressure(&self, resource: &str, pressure: PressureStall, at_ms: Millis) -> Point {
         let point = self.point("muster_host_pressure", &[("resource", resource)], at_ms);
         let point = point.field("some_seconds_total", seconds(pressure.some_us));
         match pressure.full_us {
@@ -236,13 +225,13 @@ impl Sampler {
         }
     }
 
-    fn resource(&self, Resource { name, used, limit }: Resource, at_ms: Millis) -> Point {
+    fn resource(&self, ResourceUsage { name, used, limit }: ResourceUsage, at_ms: Millis) -> Point {
         let point = bytes(self.point("muster_host_resource", &[("resource", name)], at_ms), &[("used", used)]);
         limit.into_iter().fold(point, |point, limit| bytes(point, &[("limit", limit)]))
     }
 
-    fn disks(&mut self, due: Due, asked: &Asked, points: &mut Vec<Point>, at_ms: Millis) {
-        for Disk { mount, space } in asked.disks.iter().filter(|_| due.has(Group::Disks)) {
+    fn disks(&mut self, due: DueGroups, asked: &CollectedInputs, points: &mut Vec<Point>, at_ms: Millis) {
+        for DiskUsage { mount, space } in asked.disks.iter().filter(|_| due.has(MetricGroup::Disks)) {
             let point = self.point("muster_host_disk", &[("mount", mount)], at_ms);
             let point = bytes(point, &[("unresponsive", u64::from(space.is_none()))]);
             let Some(space) = space else {
@@ -255,10 +244,10 @@ impl Sampler {
                 None => point,
             });
         }
-        let celsius = asked.celsius.filter(|_| due.has(Group::Temperature));
+        let celsius = asked.celsius.filter(|_| due.has(MetricGroup::Temperature));
         points
             .extend(celsius.map(|celsius| self.point("muster_host_temperature", &[], at_ms).field("celsius", celsius)));
-        if !due.has(Group::DiskIo) {
+        if !due.has(MetricGroup::DiskIo) {
             return;
         }
         let disks = self.reader.read("/proc/diskstats", DISKSTATS_MAX_BYTES).map(DiskIo::parse).unwrap_or_default();
@@ -274,13 +263,14 @@ impl Sampler {
         }
     }
 
-    fn network(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) {
-        let (carried, packets) = (due.has(Group::Network), due.has(Group::Packets));
+    fn network(&mut self, due: DueGroups, points: &mut Vec<Point>, at_ms: Millis) {
+        let (carried, packets) = (due.has(MetricGroup::Network), due.has(MetricGroup::Packets));
         if !(carried || packets) {
             return;
         }
-        let interfaces = self.reader.read("/proc/net/dev", NET_MAX_BYTES).map(Interface::parse).unwrap_or_default();
-        for Interface { name, receive, transmit } in interfaces.iter().take(INTERFACES_MAX) {
+        let interfaces =
+            self.reader.read("/proc/net/dev", NET_MAX_BYTES).map(InterfaceTraffic::parse).unwrap_or_default();
+        for InterfaceTraffic { name, receive, transmit } in interfaces.iter().take(INTERFACES_MAX) {
             let mut point = self.point("muster_host_network", &[("interface", name)], at_ms);
             if carried {
                 let fields = [("receive_bytes_total", receive.bytes), ("transmit_bytes_total", transmit.bytes)];
@@ -305,24 +295,8 @@ impl Sampler {
     }
 }
 
-fn counts<'a>([packets, errors, drops]: [&'a str; 3], carried: &Carried) -> [(&'a str, u64); 3] {
+fn counts<'a>([packets, errors, drops]: [&'a str; 3], carried: &TrafficCount) -> [(&'a str, u64); 3] {
     [(packets, carried.packets), (errors, carried.errors), (drops, carried.drops)]
-}
-
-/// Counts of bytes and seconds stay far below 2⁵³, up to which a float is exact.
-pub(super) fn bytes(point: Point, fields: &[(&str, u64)]) -> Point {
-    fields.iter().fold(point, |point, (name, value)| point.field(name, *value as f64))
-}
-
-/// Microseconds in seconds, to a hundredth.
-pub(super) fn seconds(us: u64) -> f64 {
-    // Divided last: a hundredth is then as near as a float can be, and is written with two digits.
-    (us / 10_000) as f64 / 100.0
-}
-
-/// A share, in ten-thousandths. Ticks of two files do not add up exactly, so it is held below 1.
-pub(super) fn ratio(part: u64, whole: u64) -> f64 {
-    ((part as f64 / whole as f64).min(1.0) * 1e4).round() / 1e4
 }
 
 #[cfg(test)]
@@ -342,32 +316,32 @@ pub(super) mod tests {
     use tokio::sync::watch;
 
     use super::{
-        super::{procfs::ProcessStat, space::Space},
+        super::{filesystem::FileSystemSpace, procfs::ProcessStat},
         *,
     };
-    use crate::agent::unit::{UnitState, UnitStates};
+    use crate::unit::{UnitState, UnitStates};
 
-    pub(in super::super) fn labels() -> Labels {
+    pub(in super::super) fn labels() -> HostTags {
         let host = "6f9c0a52-37a1-4a54-9b3e-0d1f6a7f8c21".parse().unwrap();
-        Labels { host, hostname: "shop-0042".to_owned() }
+        HostTags { host, hostname: "shop-0042".to_owned() }
     }
 
-    pub(in super::super) fn labelled() -> Labelled {
+    pub(in super::super) fn labelled() -> PointWriter {
         Sampler::new(&labels()).labelled
     }
 
     /// Those of an agent without units.
-    pub(in super::super) fn sources() -> Sources {
+    pub(in super::super) fn sources() -> MetricSources {
         of(UnitStates::default())
     }
 
-    fn of(units: UnitStates) -> Sources {
+    fn of(units: UnitStates) -> MetricSources {
         let (_, units) = watch::channel(units);
-        Sources { units, keeper: None, meter: Arc::default(), queues: Arc::default() }
+        MetricSources { units, keeper: None, meter: Arc::default(), queues: Arc::default() }
     }
 
-    fn all(sampler: &mut Sampler, units: &UnitStates, asked: &Asked, at_ms: Millis) -> Vec<Point> {
-        sampler.sample(Due::ALL, &of(units.clone()), asked, at_ms)
+    fn all(sampler: &mut Sampler, units: &UnitStates, asked: &CollectedInputs, at_ms: Millis) -> Vec<Point> {
+        sampler.sample(DueGroups::ALL, &of(units.clone()), asked, at_ms)
     }
 
     pub(in super::super) fn unit(process: Option<(i32, u64)>) -> UnitStates {
@@ -382,7 +356,7 @@ pub(super) mod tests {
             pins,
             process,
             spec: None,
-            slot: crate::rules::plan::Slot::First,
+            slot: muster_rules::plan::Slot::First,
         };
         Arc::new([("default/hello".parse().unwrap(), state)].into())
     }
@@ -420,11 +394,11 @@ pub(super) mod tests {
         let busy = Busy::new();
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
-        let space = Space { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
-        let disk = |mount: &str, space| Disk { mount: mount.into(), space };
+        let space = FileSystemSpace { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+        let disk = |mount: &str, space| DiskUsage { mount: mount.into(), space };
         let disks = vec![disk("/", Some(space)), disk("/mnt/hung", None)];
-        let resources = vec![Resource { name: "pids", used: 5, limit: Some(10) }];
-        let asked = Asked { disks, celsius: Some(40.5), resources, ..Asked::default() };
+        let resources = vec![ResourceUsage { name: "pids", used: 5, limit: Some(10) }];
+        let asked = CollectedInputs { disks, celsius: Some(40.5), resources, ..CollectedInputs::default() };
         let first = all(&mut sampler, &unit(Some((pid, start_ticks))), &asked, 1);
         for name in ["muster_host_cpu_busy_ratio", "muster_unit_cpu_busy_ratio"] {
             assert_eq!(value(&first, name), None, "{name}: no interval yet");
@@ -432,7 +406,7 @@ pub(super) mod tests {
         let waiting = Instant::now();
         let second = loop {
             std::thread::sleep(Duration::from_millis(100));
-            let points = all(&mut sampler, &unit(Some((pid, start_ticks))), &Asked::default(), 2);
+            let points = all(&mut sampler, &unit(Some((pid, start_ticks))), &CollectedInputs::default(), 2);
             if value(&points, "muster_unit_cpu_busy_ratio").is_some_and(|ratio| ratio > 0.0) {
                 break points;
             }
@@ -485,12 +459,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_process_id_alone_is_not_believed() {
+    fn process_id_with_other_start_time_is_ignored() {
         let busy = Busy::new();
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
         for process in [None, Some((pid, start_ticks + 1)), Some((0, 0)), Some((-1, 0)), Some((i32::MAX, 1))] {
-            let points = all(&mut sampler, &unit(process), &Asked::default(), 1);
+            let points = all(&mut sampler, &unit(process), &CollectedInputs::default(), 1);
             assert_eq!(value(&points, "muster_unit_memory_resident_bytes"), None, "{process:?}");
             assert_eq!(value(&points, "muster_unit_restart_attempts"), Some(3.0), "it is told that there is a unit");
         }
@@ -512,10 +486,10 @@ pub(super) mod tests {
         };
         let mut sampler = Sampler::new(&labels());
         let sources = of(unit(Some((std::process::id().cast_signed(), 0))));
-        let each = [Group::Cpu, Group::Load, Group::Memory, Group::Network, Group::Units];
-        for (what, due) in [("an everyday sample", Due::only(&each)), ("one of everything", Due::ALL)] {
+        let each = [MetricGroup::Cpu, MetricGroup::Load, MetricGroup::Memory, MetricGroup::Network, MetricGroup::Units];
+        for (what, due) in [("an everyday sample", DueGroups::only(&each)), ("one of everything", DueGroups::ALL)] {
             let (samples, before) = (200, cpu_us());
-            let sample = |at_ms| sampler.sample(due, &sources, &Asked::default(), at_ms).len();
+            let sample = |at_ms| sampler.sample(due, &sources, &CollectedInputs::default(), at_ms).len();
             let points: usize = (0..samples).map(sample).sum();
             let each = (cpu_us() - before) / samples;
             println!("{what}: {each} µs of processor time, {} points", points / samples as usize);

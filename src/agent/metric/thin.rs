@@ -1,7 +1,7 @@
-//! What of a sample goes to the console: what seldom changes goes when it has changed, or every few minutes. Pure.
+//! Chooses which values of a sample go to the console: those that seldom change go after a change, or every few minutes. Pure.
 //!
-//! Alerts see each sample whole; this is about the wire alone, where each value that says nothing new costs as much as
-//! one that does.
+//! Alerts see every sample in full; thinning saves traffic only, where an unchanged value costs as much as
+//! a new one.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const REMEMBERED_MAX: usize = 4_096;
 
 /// When a value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum ThinRule {
     /// Always.
     Each,
     /// When it has changed, and every few minutes.
@@ -27,9 +27,9 @@ enum Rule {
     Slow,
 }
 
-fn rule(measurement: &str, field: &str) -> Rule {
+fn rule(measurement: &str, field: &str) -> ThinRule {
     match (measurement, field) {
-        ("muster_host_memory", "available_bytes") | ("muster_host_load", "5m" | "15m") => Rule::Slow,
+        ("muster_host_memory", "available_bytes") | ("muster_host_load", "5m" | "15m") => ThinRule::Slow,
         (
             _,
             "total_bytes" | "unresponsive" | "inodes" | "limit" | "limit_bytes" | "steal_ratio" | "attempts" | "length"
@@ -37,18 +37,18 @@ fn rule(measurement: &str, field: &str) -> Rule {
         )
         | ("muster_host_swap", "used_bytes")
         | ("muster_agent_store", "size_bytes")
-        | ("muster_yuno", _) => Rule::Changed,
-        _ => Rule::Each,
+        | ("muster_yuno", _) => ThinRule::Changed,
+        _ => ThinRule::Each,
     }
 }
 
 /// What has gone, as far as it matters.
 #[derive(Debug, Default)]
-pub(super) struct Thin {
+pub(super) struct ThinFilter {
     gone: BTreeMap<String, (f64, Millis)>,
 }
 
-impl Thin {
+impl ThinFilter {
     /// What of these goes; points of which nothing does are left out.
     pub(super) fn thin(&mut self, mut points: Vec<Point>) -> Vec<Point> {
         if self.gone.len() > REMEMBERED_MAX {
@@ -65,7 +65,7 @@ impl Thin {
 
     fn goes(&mut self, point: &Point, field: &str, value: f64) -> bool {
         let rule = rule(&point.measurement, field);
-        if rule == Rule::Each {
+        if rule == ThinRule::Each {
             return true;
         }
         let key = key(point, field);
@@ -74,7 +74,7 @@ impl Thin {
             // A clock that was set back is no reason to wait.
             let within = |ms| (0..ms).contains(&since_ms);
             match rule {
-                Rule::Slow => within(SLOW_MS),
+                ThinRule::Slow => within(SLOW_MS),
                 _ => last.total_cmp(&value).is_eq() && within(REPEAT_MS),
             }
         });
@@ -104,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_change_goes_now_and_then() {
-        let mut thin = Thin::default();
+    fn unchanged_values_are_sent_rarely() {
+        let mut thin = ThinFilter::default();
         for (at_ms, total, wanted) in [
             (0, 10.0, &["total_bytes", "used_bytes"][..]),
             (60_000, 10.0, &["used_bytes"]),
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_goes_each_minute() {
-        let mut thin = Thin::default();
+    fn slow_values_are_sent_each_minute() {
+        let mut thin = ThinFilter::default();
         let load = |at_ms| Point::new("muster_host_load", &[], at_ms).field("1m", 0.5).field("15m", at_ms as f64);
         for (at_ms, wanted) in [(0, 2), (10_000, 1), (59_999, 1), (60_000, 2), (70_000, 1)] {
             assert_eq!(fields(&thin.thin(vec![load(at_ms)])).len(), wanted, "{at_ms}");
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut thin = Thin::default();
+        let mut thin = ThinFilter::default();
         for i in 0..3 * REMEMBERED_MAX {
             thin.thin(vec![disk(&i.to_string(), 1.0, 1.0, 0)]);
             assert!(thin.gone.len() <= REMEMBERED_MAX + 1);

@@ -1,6 +1,6 @@
-//! How far the host's clock is off, as the kernel knows it from whoever keeps it right (an NTP client).
+//! The offset of the host's clock, as the kernel has it from an NTP client.
 //!
-//! Nobody outside is asked. Where nobody keeps the clock right the kernel says so, and nothing is known.
+//! No server is asked. If no client disciplines the clock, the kernel says so, and the offset is unknown.
 
 #![expect(unsafe_code, reason = "the kernel's own view of the clock comes by a call that no crate in the tree wraps")]
 
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offset_counts_if_somebody_keeps_the_clock() {
+    fn offset_is_known_only_with_a_time_daemon() {
         for (status, offset, expected) in [
             (libc::STA_PLL, 1_500, Some(0.0015)),
             (libc::STA_PLL | libc::STA_NANO, -1_500_000, Some(-0.0015)),
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_knows_or_does_not() {
+    fn offset_of_this_machine_is_plausible() {
         if let Some(offset) = offset_seconds() {
             assert!(offset.abs() < 1.0, "{offset}: the kernel corrects no more by and by");
         }

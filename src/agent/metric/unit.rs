@@ -1,7 +1,7 @@
-//! Units: what their processes use.
+//! Measures the processes of units.
 //!
-//! A unit with a cgroup of its own is counted by that, with whatever it has forked, however short that lived. Of one without, it
-//! is the main process alone; so also what a hierarchy of v1 does not count, for the agent makes cgroups there for limits only.
+//! A unit with a cgroup of its own is measured by it, including every process that it forked. For a unit without one only
+//! the main process is measured; the same holds for what a v1 hierarchy does not count, because the agent creates cgroups there for limits only.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,20 +9,21 @@ use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::{
-    account::{Account, process_io},
-    group::{Due, Group},
-    procfs::{CpuTicks, ProcessStat, Reader, own_network},
-    sample::{Labelled, bytes, ratio, seconds},
+    account::{CgroupReader, process_io},
+    group::{DueGroups, MetricGroup},
+    point_writer::{PointWriter, bytes, ratio, seconds},
+    procfs::{ProcReader, ProcessStat, own_network},
 };
-use crate::agent::{
-    cgroup::{Hierarchies, Places},
-    unit::{UnitState, UnitStates},
+use crate::{
+    cgroup::{CgroupFolders, Hierarchies},
+    unit::state::{UnitState, UnitStates},
 };
+
+pub(super) use super::process_figures::{CGROUP_MAX_BYTES, network_point, same_process};
 
 /// `/proc/<pid>/stat` has 52 numbers and a name of at most 64 bytes.
 const PROCESS_MAX_BYTES: usize = 2048;
-/// `/proc/<pid>/cgroup` has a path for each of at most 14 hierarchies.
-pub(super) const CGROUP_MAX_BYTES: usize = 16 * 1024;
+
 /// What the kernel takes for the size of a page, should it not say.
 const PAGE_BYTES: u64 = 4096;
 /// How many ticks there are in a second, should the kernel not say.
@@ -34,44 +35,24 @@ pub(super) struct UnitSampler {
     hierarchies: Arc<Hierarchies>,
     pub(super) page_bytes: u64,
     tick_us: u64,
-    units: BTreeMap<UnitName, Known>,
+    units: BTreeMap<UnitName, KnownUnit>,
 }
 
 /// A unit that runs.
 #[derive(Debug)]
-struct Known {
+struct KnownUnit {
     /// Process id and start time: together they are used once.
     identity: (i32, u64),
-    places: Places,
-    busy: Option<Busy>,
+    places: CgroupFolders,
+    busy: Option<BusyTime>,
 }
 
 /// Processor time since some beginning.
 #[derive(Clone, Copy, Debug)]
-struct Busy {
+struct BusyTime {
     us: u64,
     /// Of the whole cgroup, rather than of the main process.
     is_whole: bool,
-}
-
-/// The time of all processors, of which what units use is a share.
-#[derive(Debug)]
-pub(super) struct HostTime {
-    tick_us: u64,
-    last: Option<CpuTicks>,
-}
-
-impl HostTime {
-    pub(super) fn new() -> Self {
-        Self { tick_us: tick_us(), last: None }
-    }
-
-    /// How much has passed since the last time, in microseconds; nothing the first time. `now` is what all have done until now.
-    pub(super) fn passed_us(&mut self, now: Option<CpuTicks>) -> Option<u64> {
-        let last = std::mem::replace(&mut self.last, now);
-        let ticks = now.zip(last).map(|(now, last)| now.since(last).total()).filter(|ticks| *ticks > 0)?;
-        Some(ticks.saturating_mul(self.tick_us))
-    }
 }
 
 impl UnitSampler {
@@ -88,14 +69,14 @@ impl UnitSampler {
     /// usage was last due.
     pub(super) fn sample(
         &mut self,
-        labelled: &Labelled,
-        reader: &mut Reader,
+        labelled: &PointWriter,
+        reader: &mut ProcReader,
         units: &UnitStates,
         host_us: Option<u64>,
-        due: Due,
+        due: DueGroups,
         at_ms: Millis,
     ) -> Vec<Point> {
-        let (usage, details) = (due.has(Group::Units), due.has(Group::UnitDetails));
+        let (usage, details) = (due.has(MetricGroup::Units), due.has(MetricGroup::UnitDetails));
         let mut earlier = std::mem::take(&mut self.units);
         let mut points = Vec::new();
         for (name, state) in units.iter() {
@@ -108,15 +89,15 @@ impl UnitSampler {
             let Some((identity, process)) = unit_process(reader, state) else { continue };
             let known = earlier.remove(name).filter(|known| known.identity == identity);
             let mut known = known.unwrap_or_else(|| self.meet(reader, name, state, identity));
-            let mut account = Account { places: &known.places, reader };
+            let mut account = CgroupReader { places: &known.places, reader };
             let (mut cpu, mut memory) = (point("muster_unit_cpu"), point("muster_unit_memory"));
             if usage {
                 let whole = account.resident_bytes();
                 let resident = whole.unwrap_or_else(|| process.resident_pages.saturating_mul(self.page_bytes));
                 memory = bytes(memory, &[("resident_bytes", resident)]);
                 let busy = match account.busy_us() {
-                    Some(us) => Busy { us, is_whole: true },
-                    None => Busy { us: process.busy_ticks.saturating_mul(self.tick_us), is_whole: false },
+                    Some(us) => BusyTime { us, is_whole: true },
+                    None => BusyTime { us: process.busy_ticks.saturating_mul(self.tick_us), is_whole: false },
                 };
                 let before = known.busy.replace(busy).filter(|before| before.is_whole == busy.is_whole);
                 if let Some((before, host_us)) = before.zip(host_us) {
@@ -149,16 +130,11 @@ impl UnitSampler {
     }
 
     /// A process that was not there at the last sample.
-    fn meet(&self, reader: &mut Reader, name: &UnitName, state: &UnitState, identity: (i32, u64)) -> Known {
+    fn meet(&self, reader: &mut ProcReader, name: &UnitName, state: &UnitState, identity: (i32, u64)) -> KnownUnit {
         let cgroups = reader.read(format!("/proc/{}/cgroup", identity.0), CGROUP_MAX_BYTES).unwrap_or_default();
         let places = self.hierarchies.places(state.desired.spec.yuno().map(|_| name), cgroups);
-        Known { identity, places, busy: None }
+        KnownUnit { identity, places, busy: None }
     }
-}
-
-/// Bytes that a network has carried, in and out.
-pub(super) fn network_point(point: Point, [received, sent]: [u64; 2]) -> Point {
-    bytes(point, &[("receive_bytes_total", received), ("transmit_bytes_total", sent)])
 }
 
 fn conf(var: SysconfVar) -> Option<u64> {
@@ -166,30 +142,25 @@ fn conf(var: SysconfVar) -> Option<u64> {
 }
 
 /// How long a tick of the processors is, in microseconds.
-fn tick_us() -> u64 {
+pub(super) fn tick_us() -> u64 {
     1_000_000 / conf(SysconfVar::CLK_TCK).unwrap_or(TICKS)
 }
 
 /// A unit's main process, if it is still the one that the unit started: process ids are used again.
-fn unit_process(reader: &mut Reader, state: &UnitState) -> Option<((i32, u64), ProcessStat)> {
+fn unit_process(reader: &mut ProcReader, state: &UnitState) -> Option<((i32, u64), ProcessStat)> {
     let identity = state.process.filter(|(pid, _)| *pid > 0)?;
     Some((identity, same_process(reader, identity)?))
 }
 
-/// A process, if its number still means it.
-pub(super) fn same_process(reader: &mut Reader, (pid, start_ticks): (i32, u64)) -> Option<ProcessStat> {
-    process(reader, &pid.to_string()).filter(|process| process.start_ticks == start_ticks)
-}
-
 /// One process, by its number or as `self`.
-pub(super) fn process(reader: &mut Reader, pid: &str) -> Option<ProcessStat> {
+pub(super) fn process(reader: &mut ProcReader, pid: &str) -> Option<ProcessStat> {
     reader.read(format!("/proc/{pid}/stat"), PROCESS_MAX_BYTES).and_then(ProcessStat::parse)
 }
 
 /// What yunos have told of themselves: `muster_yuno_<name>`, of those numbers whose names can be part of a
 /// series' name. Who stops telling has its last numbers repeated for as long as it runs.
 pub(super) fn stats(
-    labelled: &Labelled,
+    labelled: &PointWriter,
     units: &UnitStates,
     told: &BTreeMap<UnitName, ToldStats>,
     at_ms: Millis,
@@ -213,19 +184,22 @@ fn series_name(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process_figures::HostTime;
     use std::{
         fs,
         process::{Child, Command, Stdio},
         time::{Duration, Instant},
     };
 
+    use muster_rules::plan::Slot;
     use serde_json::json;
 
+    use super::super::procfs::CpuTicks;
     use super::{
         super::sample::tests::{labelled, unit},
         *,
     };
-    use crate::{agent::cgroup::Tree, rules::plan::Slot};
+    use crate::cgroup::CgroupTree;
 
     /// A shell that does nothing itself: what it forks does, each for a moment.
     struct Forking(Child);
@@ -257,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_unit_forks_is_counted_where_it_has_a_cgroup() {
+    fn forked_processes_are_measured_with_a_cgroup() {
         let data_dir = tempfile::tempdir().unwrap();
-        let tree = Tree::detect(data_dir.path());
+        let tree = CgroupTree::detect(data_dir.path());
         let name: UnitName = "default/hello".parse().unwrap();
         let limits = serde_json::from_value(json!({"memory_bytes": 64 * 1024 * 1024, "pids": 50})).unwrap();
         let made = tree.prepare((&name, Slot::First), &limits).unwrap();
@@ -268,12 +242,12 @@ mod tests {
         for folder in made.cgroup.folders() {
             fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
         }
-        let (units, mut reader, mut host) = (unit(Some((pid, start_ticks))), Reader::default(), HostTime::new());
+        let (units, mut reader, mut host) = (unit(Some((pid, start_ticks))), ProcReader::default(), HostTime::new());
         let mut sampler = UnitSampler::new(Arc::new(Hierarchies::detect()));
         let began = Instant::now();
         let points = loop {
             let host_us = host.passed_us(reader.read("/proc/stat", 512).and_then(CpuTicks::parse));
-            let points = sampler.sample(&labelled(), &mut reader, &units, host_us, Due::ALL, 1);
+            let points = sampler.sample(&labelled(), &mut reader, &units, host_us, DueGroups::ALL, 1);
             if value(&points, "muster_unit_cpu", "busy_ratio").is_some_and(|ratio| ratio > 0.05) {
                 break points;
             }
@@ -299,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_yunos_tell_becomes_series() {
+    fn reported_stats_become_series() {
         let units = unit(Some((1, 1)));
         let values = json!({"requests": 7, "queue.length": 2.5, "name": "x", "ok": true, "!": 1, "none": null});
         let values: BTreeMap<String, serde_json::Value> = serde_json::from_value(values).unwrap();

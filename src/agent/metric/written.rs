@@ -1,10 +1,10 @@
-//! How much containers have written whose disk has no limit: nobody counts that, so their files are gone through.
+//! Measures the disk usage of containers without a limit by walking their files, because no counter exists.
 //!
-//! What a container has written lies over its image (overlayfs); one that has a copy of its image has written all of that.
-//! Of a root in user space (fuse-overlayfs) nothing is known.
+//! A container's writes lie over its image (overlayfs); a container with a copy of its image counts all of it.
+//! For a root in user space (fuse-overlayfs) nothing is known.
 //!
-//! **Invariant: that takes a thousandth of the time.** What took a second is not done again for a quarter of an hour, and a
-//! container whose files hang holds up no other.
+//! **Invariant: a walk takes a thousandth of the time.** One that took a second is not repeated for a quarter of an hour, and a
+//! container whose files hang delays no other.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -34,35 +34,35 @@ const STACK_BYTES: usize = 128 * 1024;
 const BLOCK_BYTES: u64 = 512;
 
 /// A process: its number, and when it was started.
-type Process = (i32, u64);
+type ProcessKey = (i32, u64);
 
 /// Goes through the files of containers, again and again.
 #[derive(Debug, Default)]
-pub(super) struct Walks {
-    each: BTreeMap<String, Walk>,
+pub(super) struct WrittenSampler {
+    each: BTreeMap<String, ContainerWalk>,
 }
 
 /// One container.
 #[derive(Debug)]
-struct Walk {
-    process: Process,
-    pending: Option<oneshot::Receiver<Walked>>,
+struct ContainerWalk {
+    process: ProcessKey,
+    pending: Option<oneshot::Receiver<WalkResult>>,
     latest_bytes: Option<u64>,
     next: Instant,
 }
 
 /// What came of a walk.
 #[derive(Debug)]
-struct Walked {
+struct WalkResult {
     bytes: Option<u64>,
     took: Duration,
 }
 
-impl Walk {
+impl ContainerWalk {
     /// Takes in what has come of a walk.
-    fn hear(&mut self, walked: Option<Walked>) {
+    fn hear(&mut self, walked: Option<WalkResult>) {
         self.pending = None;
-        let Some(Walked { bytes, took }) = walked else { return };
+        let Some(WalkResult { bytes, took }) = walked else { return };
         self.latest_bytes = bytes;
         self.next = Instant::now() + REST_MIN.max(took.saturating_mul(REST));
     }
@@ -87,7 +87,7 @@ impl Walk {
             let began = std::time::Instant::now();
             let bytes = written(process);
             // Nobody waits any more if the agent ends.
-            let _ = answer.send(Walked { bytes, took: began.elapsed() });
+            let _ = answer.send(WalkResult { bytes, took: began.elapsed() });
         };
         let thread = std::thread::Builder::new().name("walk".to_owned()).stack_size(STACK_BYTES).spawn(walk);
         if let Err(error) = thread {
@@ -100,12 +100,12 @@ impl Walk {
     }
 }
 
-impl Walks {
+impl WrittenSampler {
     /// What each of these has written, as far as that is known, each by its first process. Walks are begun that are due.
-    pub(super) async fn take(&mut self, containers: &BTreeMap<String, Process>) -> BTreeMap<String, u64> {
+    pub(super) async fn take(&mut self, containers: &BTreeMap<String, ProcessKey>) -> BTreeMap<String, u64> {
         self.each.retain(|name, walk| walk.is_under_way() || containers.contains_key(name));
         for (name, process) in containers {
-            let fresh = || Walk { process: *process, pending: None, latest_bytes: None, next: Instant::now() };
+            let fresh = || ContainerWalk { process: *process, pending: None, latest_bytes: None, next: Instant::now() };
             let walk = self.each.entry(name.clone()).or_insert_with(fresh);
             // It was started again, perhaps with nothing of what it had written.
             if walk.process != *process && walk.pending.is_none() {
@@ -115,7 +115,7 @@ impl Walks {
         let under_way = self.each.values().filter(|walk| walk.pending.is_some()).count();
         let now = Instant::now();
         let due = self.each.values_mut().filter(|walk| walk.pending.is_none() && walk.next <= now);
-        join_all(due.take(BEGUN_MAX.min(WALKS_MAX.saturating_sub(under_way))).map(Walk::begin)).await;
+        join_all(due.take(BEGUN_MAX.min(WALKS_MAX.saturating_sub(under_way))).map(ContainerWalk::begin)).await;
         let known = containers.iter().filter_map(|(name, process)| {
             let walk = self.each.get(name).filter(|walk| walk.process == *process)?;
             Some((name.clone(), walk.latest_bytes?))
@@ -125,12 +125,12 @@ impl Walks {
 }
 
 /// What a container has written, in bytes on the disk.
-fn written(process: Process) -> Option<u64> {
+fn written(process: ProcessKey) -> Option<u64> {
     let (pid, _) = process;
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
     let folder = match root(&mounts)? {
-        Root::Upper(upper) => upper,
-        Root::Own => {
+        ContainerRoot::Upper(upper) => upper,
+        ContainerRoot::Own => {
             let root = PathBuf::from(format!("/proc/{pid}/root/"));
             let (own, ours) = (fs::metadata(&root).ok()?, fs::metadata("/").ok()?);
             // What has the host's files has none of its own.
@@ -145,7 +145,7 @@ fn written(process: Process) -> Option<u64> {
 
 /// Where the files of a container's root are.
 #[derive(Debug, PartialEq, Eq)]
-enum Root {
+enum ContainerRoot {
     /// What it has written lies in this folder of the host, over its image.
     Upper(PathBuf),
     /// All are its own.
@@ -153,18 +153,18 @@ enum Root {
 }
 
 /// From its `/proc/PID/mountinfo`.
-fn root(mountinfo: &str) -> Option<Root> {
+fn root(mountinfo: &str) -> Option<ContainerRoot> {
     // What was mounted there last is what it sees.
     let is_root = |line: &&str| line.split(' ').nth(4) == Some("/");
     let (_, about) = mountinfo.lines().rfind(is_root)?.split_once(" - ")?;
     let mut fields = about.split(' ');
     let (kind, options) = (fields.next()?, fields.nth(1)?);
     if kind != "overlay" {
-        return (!kind.starts_with("fuse")).then_some(Root::Own);
+        return (!kind.starts_with("fuse")).then_some(ContainerRoot::Own);
     }
     let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
     // One with very many layers has paths that begin in a folder of its runtime.
-    upper.starts_with('/').then(|| Root::Upper(super::disk::unescape(upper).into()))
+    upper.starts_with('/').then(|| ContainerRoot::Upper(super::disk::unescape(upper).into()))
 }
 
 /// How much room everything in a folder takes that is on the folder's own disk.
@@ -199,8 +199,8 @@ mod tests {
         let before = "1 0 0:40 / / rw,relatime - ext4 /dev/sda1 rw\n2 1 0:5 / /proc rw - proc proc rw\n";
         let overlay =
             "3 1 0:41 / / rw - overlay overlay rw,lowerdir=/a:/b,upperdir=/var/lib/c/my\\040diff,workdir=/w\n";
-        assert_eq!(root(before), Some(Root::Own));
-        assert_eq!(root(&format!("{before}{overlay}")), Some(Root::Upper("/var/lib/c/my diff".into())));
+        assert_eq!(root(before), Some(ContainerRoot::Own));
+        assert_eq!(root(&format!("{before}{overlay}")), Some(ContainerRoot::Upper("/var/lib/c/my diff".into())));
         for none in [
             "",
             "cut off",
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_counted_once_and_by_the_room_they_take() {
+    fn hard_links_count_once_by_blocks() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("deep")).unwrap();
@@ -229,13 +229,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_gone_or_has_the_hosts_files_has_written_nothing() {
+    async fn missing_or_host_root_has_written_nothing() {
         let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
-        let containers: BTreeMap<String, Process> =
+        let containers: BTreeMap<String, ProcessKey> =
             [("own".to_owned(), (pid, start_ticks)), ("gone".to_owned(), (pid, start_ticks + 1))].into();
-        let mut walks = Walks::default();
+        let mut walks = WrittenSampler::default();
         assert_eq!(walks.take(&containers).await, BTreeMap::new());
-        let is_known = |walks: &mut Walks| walks.each.values_mut().all(|walk| !walk.is_under_way());
+        let is_known = |walks: &mut WrittenSampler| walks.each.values_mut().all(|walk| !walk.is_under_way());
         while !is_known(&mut walks) {
             tokio::task::yield_now().await;
         }

@@ -1,10 +1,10 @@
-//! With real shims and real programs. (What a shim does by itself its own crate tests.)
+//! Tests with real shims and real programs. (The shim's own crate tests the shim alone.)
 
 use std::sync::OnceLock;
 
 use muster_shim::{
-    Attributes, Main, Output, Restart, RestartOn,
-    attributes::{Resource, Rlimit},
+    MainProcessId, OutputMode, ProcessAttributes, RestartLimits, RestartOn,
+    attributes::{LimitResource, ResourceLimit},
 };
 
 use super::*;
@@ -30,13 +30,13 @@ fn sh(script: &str, folder: &Path) -> Launch {
         env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("FOLDER".into(), folder.display().to_string())],
         cwd: "/".into(),
         user: None,
-        attributes: muster_shim::Attributes::default(),
+        attributes: muster_shim::ProcessAttributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
         forking: None,
-        output: Output::Log { max_bytes: 100_000, keep: 1, max_age_ms: None },
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        output: OutputMode::Log { max_bytes: 100_000, keep: 1, max_age_ms: None },
+        restart: RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,
         stop_signal: 15,
         grace_ms: 1_000,
@@ -45,18 +45,18 @@ fn sh(script: &str, folder: &Path) -> Launch {
 
 const UNTIL_GO: &str = "echo $$ >> $FOLDER/pids; while ! [ -e $FOLDER/go ]; do sleep 0.02; done; exit 5";
 
-async fn main_of(shim: &mut Shim) -> Main {
+async fn main_of(shim: &mut ShimHandle) -> MainProcessId {
     loop {
-        if let Event::State(state) = shim.next().await.unwrap() {
+        if let ShimEvent::State(state) = shim.next().await.unwrap() {
             return state.main.unwrap();
         }
     }
 }
 
-async fn end(shim: &mut Shim) -> Ended {
+async fn end(shim: &mut ShimHandle) -> ProgramEnd {
     loop {
         match shim.next().await.unwrap() {
-            Event::State(state) if state.over => return state.last.unwrap(),
+            ShimEvent::State(state) if state.over => return state.last.unwrap(),
             _ => {}
         }
     }
@@ -78,7 +78,7 @@ async fn ran(folder: &Path) -> Vec<i32> {
 }
 
 #[tokio::test]
-async fn launch_tell_and_stop() {
+async fn launched_program_reports_and_stops() {
     let (_base, folder) = deep_folder();
     let mut shim = shims()
         .launch(&folder, &sh("trap 'exit 7' TERM; echo on; while :; do sleep 0.02; done", &folder))
@@ -88,46 +88,46 @@ async fn launch_tell_and_stop() {
     while fs::read_to_string(folder.join("log")).unwrap_or_default() != "on\n" {
         sleep(LOOK_AGAIN).await;
     }
-    shim.send(&Request::Stop { signal: 15, grace_ms: 60_000 }).await.unwrap();
+    shim.send(&ShimRequest::Stop { signal: 15, grace_ms: 60_000 }).await.unwrap();
     let ended = end(&mut shim).await;
-    assert_eq!(ended.exit, Exit::Code(7));
+    assert_eq!(ended.exit, ProcessExit::Code(7));
     assert_eq!(shim.next().await, None);
     // It is known as long as the folder is there, and so is the next launch possible at once.
     for _ in 0..2 {
-        let Adopted::Ended(known) = shims().adopt(&folder).await.unwrap() else { panic!() };
+        let AdoptedShim::Ended(known) = shims().adopt(&folder).await.unwrap() else { panic!() };
         assert_eq!(known, ended);
     }
     let mut shim = shims().launch(&folder, &sh("exit 8", &folder)).await.unwrap();
-    assert_eq!(end(&mut shim).await.exit, Exit::Code(8));
+    assert_eq!(end(&mut shim).await.exit, ProcessExit::Code(8));
 }
 
 #[tokio::test]
-async fn relaunching_at_once_never_meets_the_shim_of_before() {
+async fn relaunch_waits_for_earlier_shim() {
     let (_base, folder) = deep_folder();
     for code in 0..30 {
         let mut shim = shims().launch(&folder, &sh(&format!("exit {code}"), &folder)).await.unwrap();
-        assert_eq!(end(&mut shim).await.exit, Exit::Code(code));
+        assert_eq!(end(&mut shim).await.exit, ProcessExit::Code(code));
     }
 }
 
 #[tokio::test]
-async fn nothing_was_ever_launched() {
+async fn empty_folder_has_no_program() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(matches!(shims().adopt(folder.path()).await.unwrap(), Adopted::Nothing));
-    assert!(matches!(shims().adopt(&folder.path().join("none")).await.unwrap(), Adopted::Nothing));
+    assert!(matches!(shims().adopt(folder.path()).await.unwrap(), AdoptedShim::Nothing));
+    assert!(matches!(shims().adopt(&folder.path().join("none")).await.unwrap(), AdoptedShim::Nothing));
 }
 
 #[tokio::test]
-async fn what_cannot_be_started() {
+async fn failed_start_is_reported() {
     let (_base, folder) = deep_folder();
     let nothing = sh("", &folder);
     let program = Launch { argv: vec!["/no/such".into()], ..nothing.clone() };
     let file = Launch { argv: vec!["/etc/passwd".into()], ..nothing.clone() };
     let cwd = Launch { cwd: "/no/such".into(), ..nothing.clone() };
     let with = |attributes| Launch { attributes, ..nothing.clone() };
-    let limit = Rlimit { resource: Resource::Nofile, soft: Some(2), hard: Some(1) };
-    let rlimit = with(Attributes { rlimits: vec![limit], ..Attributes::default() });
-    let capability = with(Attributes { capabilities: Some(vec![63]), ..Attributes::default() });
+    let limit = ResourceLimit { resource: LimitResource::Nofile, soft: Some(2), hard: Some(1) };
+    let rlimit = with(ProcessAttributes { rlimits: vec![limit], ..ProcessAttributes::default() });
+    let capability = with(ProcessAttributes { capabilities: Some(vec![63]), ..ProcessAttributes::default() });
     for (launch, told) in [
         (program, "/no/such cannot be started: No such file or directory (os error 2)"),
         (file, "/etc/passwd cannot be started: Permission denied (os error 13)"),
@@ -138,15 +138,15 @@ async fn what_cannot_be_started() {
         let error = shims().launch(&folder, &launch).await.unwrap_err();
         assert!(matches!(error, ShimError::Start { .. }));
         assert_eq!(error.to_string(), told);
-        assert!(matches!(shims().adopt(&folder).await.unwrap(), Adopted::Nothing));
+        assert!(matches!(shims().adopt(&folder).await.unwrap(), AdoptedShim::Nothing));
     }
     // The same thing done right afterwards works.
     let mut shim = shims().launch(&folder, &sh("exit 0", &folder)).await.unwrap();
-    assert_eq!(end(&mut shim).await.exit, Exit::Code(0));
+    assert_eq!(end(&mut shim).await.exit, ProcessExit::Code(0));
 }
 
 #[tokio::test]
-async fn an_agent_that_comes_back_adopts() {
+async fn restarted_agent_adopts_program() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
@@ -154,22 +154,22 @@ async fn an_agent_that_comes_back_adopts() {
     // There it is, and it is not launched twice.
     let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
     assert!(again.to_string().contains("another shim is there"), "{again}");
-    let Adopted::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    let AdoptedShim::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
     assert_eq!(main_of(&mut shim).await, main);
     drop(shim);
     // Nobody is there when it ends.
     ran(&folder).await;
     fs::write(folder.join("go"), "").unwrap();
-    while !matches!(files::read_state(&folder).unwrap(), Found::State(state) if state.over) {
+    while !matches!(files::read_state(&folder).unwrap(), StateFile::State(state) if state.over) {
         sleep(LOOK_AGAIN).await;
     }
-    let Adopted::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
-    assert_eq!((ended.exit, ended.started_ms), (Exit::Code(5), Some(main.started_ms)));
+    let AdoptedShim::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (ProcessExit::Code(5), Some(main.started_ms)));
     assert_eq!(ran(&folder).await, [main.pid]);
 }
 
 #[tokio::test]
-async fn a_killed_shim_is_replaced_and_the_program_runs_once() {
+async fn killed_shim_is_replaced() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
@@ -179,15 +179,15 @@ async fn a_killed_shim_is_replaced_and_the_program_runs_once() {
     // No launch while it lives, whoever holds the lock.
     let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
     assert!(again.to_string().contains("still runs"), "{again}");
-    let Adopted::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    let AdoptedShim::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
     assert_eq!(main_of(&mut shim).await, main);
     fs::write(folder.join("go"), "").unwrap();
-    assert_eq!(end(&mut shim).await.exit, Exit::Unknown);
+    assert_eq!(end(&mut shim).await.exit, ProcessExit::Unknown);
     assert_eq!(ran(&folder).await, [main.pid]);
 }
 
 #[tokio::test]
-async fn when_shim_and_program_were_killed_nobody_knows() {
+async fn killed_shim_and_program_end_unknown() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
@@ -197,24 +197,24 @@ async fn when_shim_and_program_were_killed_nobody_knows() {
     while proc::is_alive(&main) {
         sleep(LOOK_AGAIN).await;
     }
-    let Adopted::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
-    assert_eq!((ended.exit, ended.started_ms), (Exit::Unknown, Some(main.started_ms)));
+    let AdoptedShim::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (ProcessExit::Unknown, Some(main.started_ms)));
 }
 
 #[tokio::test]
-async fn what_another_boot_left_is_not_alive() {
+async fn program_of_another_boot_is_dead() {
     let folder = tempfile::tempdir().unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
-    let main = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
-    let state = State { main: Some(main), ..State::new("another".into()) };
+    let main = MainProcessId { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
+    let state = ProgramState { main: Some(main), ..ProgramState::new("another".into()) };
     File::create(folder.path().join(files::LOCK)).unwrap();
     files::write_state(folder.path(), &state, true).unwrap();
-    let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
-    assert_eq!((ended.exit, ended.started_ms), (Exit::Unknown, Some(77)));
+    let AdoptedShim::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (ProcessExit::Unknown, Some(77)));
     // What a power cut damaged is as good.
     fs::write(folder.path().join(files::STATE), "{").unwrap();
-    let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
-    assert_eq!(ended.exit, Exit::Unknown);
+    let AdoptedShim::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
+    assert_eq!(ended.exit, ProcessExit::Unknown);
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn no_child_is_left_to_reap() {
 }
 
 #[test]
-fn installing_is_repeatable_and_repairs() {
+fn shim_install_is_idempotent_and_repairs() {
     let folder = tempfile::tempdir().unwrap();
     let shims = Shims::install(folder.path()).unwrap();
     let mode = || fs::metadata(&shims.program).unwrap().permissions().mode() & 0o777;
@@ -265,6 +265,6 @@ async fn an_idle_shim_is_small() {
     println!("PSS of an idle shim: {least} kB");
     // The budget, where the linker can order and the C library is static, as on the machines that decide.
     assert!(least <= 250 || !cfg!(all(target_arch = "x86_64", target_env = "gnu")), "{least} kB");
-    shim.send(&Request::Stop { signal: 9, grace_ms: 0 }).await.unwrap();
+    shim.send(&ShimRequest::Stop { signal: 9, grace_ms: 0 }).await.unwrap();
     end(&mut shim).await;
 }

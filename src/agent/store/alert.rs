@@ -1,24 +1,28 @@
-//! Alerts that hold, alerts that are over and that the console does not know to be, and the console's rules.
+//! Active alerts, ended alerts that the console has not acknowledged, and the console's alert rules.
 //!
-//! **Invariant: an alert that is over leaves only when a signed `ack` names it**, or when there are too many; then the
-//! oldest go first.
+//! **Invariant: an ended alert is deleted only when a signed `ack` names it**, or when there are too many; then the
+//! oldest are deleted first.
 
 use std::collections::BTreeMap;
 
+use muster_rules::alert::AlertChange;
 use muster_topics::{
     alert::{Alert, AlertAck, AlertState, Rule},
     name::Name,
 };
 
-use super::{Store, StoreError, from_sql, to_sql, unit::to_json};
-use crate::rules::alert::Change;
+use super::{
+    Store,
+    columns::{from_sql, to_json, to_sql},
+    error::StoreError,
+};
 
 /// The most alerts that wait to be acknowledged: 600 KB, and far more than anybody would read of one host.
 pub const ENDED_MAX: u32 = 1_000;
 
 /// The rules of the console.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Central {
+pub struct ConsoleRules {
     /// Their generation; 0 if there are none.
     pub generation: u64,
     /// The rules.
@@ -44,7 +48,7 @@ pub async fn all(store: &Store) -> Result<(Vec<Alert>, Vec<Alert>), StoreError> 
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn record(store: &Store, changes: &[Change]) -> Result<(), StoreError> {
+pub async fn record(store: &Store, changes: &[AlertChange]) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     for change in changes {
         let alert = change.alert();
@@ -99,15 +103,15 @@ pub async fn acknowledge(store: &Store, keys: &[AlertAck]) -> Result<(), StoreEr
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn central(store: &Store) -> Result<Central, StoreError> {
+pub async fn central(store: &Store) -> Result<ConsoleRules, StoreError> {
     let row =
         sqlx::query!("SELECT generation, rules FROM alert_rules WHERE one = 1").fetch_optional(&store.pool).await?;
-    let Some(row) = row else { return Ok(Central::default()) };
+    let Some(row) = row else { return Ok(ConsoleRules::default()) };
     match serde_json::from_str(&row.rules) {
-        Ok(rules) => Ok(Central { generation: from_sql(row.generation), rules }),
+        Ok(rules) => Ok(ConsoleRules { generation: from_sql(row.generation), rules }),
         Err(error) => {
             tracing::error!(%error, "the console's rules for alerts cannot be read; it is asked for them again");
-            Ok(Central::default())
+            Ok(ConsoleRules::default())
         }
     }
 }
@@ -116,7 +120,7 @@ pub async fn central(store: &Store) -> Result<Central, StoreError> {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn set_central(store: &Store, central: &Central) -> Result<(), StoreError> {
+pub async fn set_central(store: &Store, central: &ConsoleRules) -> Result<(), StoreError> {
     let (generation, rules) = (to_sql(central.generation), to_json("rules", &central.rules)?);
     let mut tx = store.begin().await?;
     sqlx::query!(
@@ -165,16 +169,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn alerts_stay_until_they_are_over_and_known_to_be() {
+    async fn alerts_are_kept_until_ended_and_acknowledged() {
         use AlertState::{Cleared, Raised};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
         let changes = [
-            Change::Raised(alert("a", 1, Raised)),
-            Change::Raised(alert("b", 2, Raised)),
-            Change::Cleared(alert("a", 1, Cleared)),
-            Change::Raised(alert("a", 9, Raised)),
+            AlertChange::Raised(alert("a", 1, Raised)),
+            AlertChange::Raised(alert("b", 2, Raised)),
+            AlertChange::Cleared(alert("a", 1, Cleared)),
+            AlertChange::Raised(alert("a", 9, Raised)),
         ];
         record(&store, &changes).await.unwrap();
         drop(store);
@@ -192,12 +196,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_too_many_the_oldest_go_and_never_one_that_holds() {
+    async fn too_many_ended_alerts_drop_the_oldest() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
         let max = Millis::from(ENDED_MAX);
-        let over = (1..=max + 3).map(|since_ms| Change::Cleared(alert("a", since_ms, AlertState::Cleared)));
-        let changes: Vec<_> = over.chain([Change::Raised(alert("old", 0, AlertState::Raised))]).collect();
+        let over = (1..=max + 3).map(|since_ms| AlertChange::Cleared(alert("a", since_ms, AlertState::Cleared)));
+        let changes: Vec<_> = over.chain([AlertChange::Raised(alert("old", 0, AlertState::Raised))]).collect();
         record(&store, &changes).await.unwrap();
         let (held, ended) = all(&store).await.unwrap();
         assert_eq!((held.len(), ended.len()), (1, 1_000));
@@ -205,12 +209,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_consoles_rules_are_kept() {
+    async fn console_rules_are_stored() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
-        assert_eq!(central(&store).await.unwrap(), Central::default());
+        assert_eq!(central(&store).await.unwrap(), ConsoleRules::default());
         for generation in [7, 8] {
-            let kept = Central { generation, rules: crate::rules::alert::defaults::rules() };
+            let kept = ConsoleRules { generation, rules: muster_rules::alert::defaults::rules() };
             set_central(&store, &kept).await.unwrap();
             assert_eq!(central(&store).await.unwrap(), kept);
         }

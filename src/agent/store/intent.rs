@@ -1,11 +1,11 @@
-//! What units should be, a second time: a file for each unit beside the store, from which a store that has lost something
-//! is filled again.
+//! A second copy of units' desired state: a file for each unit beside the store, from which a damaged store is
+//! restored.
 //!
-//! The task that keeps units writes a unit's file before it does anything about what the file says. What has changed of a
-//! unit in the last moment before a loss may be in neither; its process, if it has one, is found by its shim all the same.
+//! The units' task writes a unit's file before it acts on it. A change in the last moment before a loss may be in neither;
+//! the unit's process, if it has one, is still found by its shim.
 //!
-//! **Invariant: what the store lost ends no unit, and what it found again starts none that was removed.** A unit of an older
-//! store that has no file here is held until somebody says what shall become of it.
+//! **Invariant: what the store lost ends no unit, and what was restored starts no removed one.** A unit of an older
+//! store that has no file here is held until an operator decides.
 
 use std::{
     collections::BTreeMap,
@@ -14,84 +14,36 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use muster_base::files;
+use muster_rules::{
+    mark::{CopyFate, StoreLoss, checksum, fate, is_of_another_time, sealed, unsealed},
+    realm::Realms,
+};
 use muster_topics::{
     Millis,
     name::{Name, UnitName},
     realm::Realm,
-    unit::{Desired, Hold, HoldReason, Observed, RolledBack},
+    unit::{Hold, HoldReason},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use sqlx::SqliteConnection;
 
-use super::{StoreError, lease, realm, unit, verified};
-use crate::{
-    files,
-    rules::{
-        lease::Lease,
-        mark::{Fate, Loss, checksum, fate, is_of_another_time, sealed, unsealed},
-        plan::{Kept, Slot, Verified},
-        realm::Realms,
-    },
-};
+use super::{error::StoreError, port_lease, realm, unit, verified};
+
+pub use super::intent_copy::IntentCopy;
 
 /// The file of all realms; no unit's file is called that, for a unit has a folder above it.
 const REALMS: &str = "realms.json";
 
-/// What a file says of a unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Copy {
-    /// The unit.
-    pub unit: UnitName,
-    /// What it should be.
-    pub desired: Desired,
-    /// Why it is not, on purpose.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Hold>,
-    /// Its ports.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leases: Vec<Lease>,
-    /// Where its instance has what is its own.
-    #[serde(default)]
-    pub slot: Slot,
-    /// What it may go back to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verified: Option<Arc<Verified>>,
-    /// Whether it went back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rolled_back: Option<RolledBack>,
-}
-
-impl Copy {
-    /// What there is to be known of a unit that is wanted like this, and is known to be like that.
-    #[must_use]
-    pub fn new(unit: &UnitName, desired: &Desired, hold: Option<&Hold>, kept: &Kept, leases: &[Lease]) -> Self {
-        Self {
-            unit: unit.clone(),
-            desired: desired.clone(),
-            hold: hold.cloned(),
-            leases: leases.iter().filter(|lease| lease.unit == *unit).cloned().collect(),
-            slot: kept.slot,
-            verified: kept.verified.clone(),
-            rolled_back: kept.observed.rolled_back.clone(),
-        }
-    }
-
-    /// What it is restored from.
-    fn kept(&self, now_ms: Millis) -> Kept {
-        let observed = Observed { rolled_back: self.rolled_back.clone(), ..Observed::absent(now_ms) };
-        Kept { slot: self.slot, verified: self.verified.clone(), ..Kept::new(observed) }
-    }
-}
-
 /// The folder with the files.
 #[derive(Debug)]
-pub struct Intent {
+pub struct IntentFolder {
     folder: PathBuf,
     /// The checksums of the files that are there.
     written: Mutex<BTreeMap<PathBuf, i64>>,
 }
 
-impl Intent {
+impl IntentFolder {
     /// The folder beside a store.
     pub(super) fn beside(store: &Path) -> Self {
         let folder = store.parent().unwrap_or(Path::new(".")).join("intent");
@@ -106,7 +58,7 @@ impl Intent {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub async fn keep(self: &Arc<Self>, copy: &Copy) -> io::Result<()> {
+    pub async fn keep(self: &Arc<Self>, copy: &IntentCopy) -> io::Result<()> {
         self.write(self.path(&copy.unit), serde_json::to_string(copy)?).await
     }
 
@@ -130,7 +82,7 @@ impl Intent {
             let folder = to.parent().unwrap_or(Path::new("."));
             files::make_folder(folder, files::PRIVATE_FOLDER)?;
             let name = to.file_name().unwrap_or_default().to_string_lossy();
-            files::clear_places(folder, files::Place::File, &[&name])?;
+            files::clear_places(folder, files::RoleFile::File, &[&name])?;
             files::write_atomically(&to, sealed(&text).as_bytes(), files::SECRET_MODE)
         };
         tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
@@ -166,7 +118,7 @@ impl Intent {
         Some(content)
     }
 
-    fn copies(&self) -> io::Result<Vec<Copy>> {
+    fn copies(&self) -> io::Result<Vec<IntentCopy>> {
         let mut copies = Vec::new();
         for realm in fs::read_dir(&self.folder)? {
             let realm = realm?;
@@ -176,7 +128,7 @@ impl Intent {
             for file in fs::read_dir(realm.path())? {
                 let path = file?.path();
                 if path.extension().is_some_and(|extension| extension == "json") {
-                    copies.extend(self.read::<Copy>(&path).filter(|copy| self.path(&copy.unit) == path));
+                    copies.extend(self.read::<IntentCopy>(&path).filter(|copy| self.path(&copy.unit) == path));
                 }
             }
         }
@@ -190,7 +142,7 @@ impl Intent {
     pub(super) async fn restore(
         &self,
         tx: &mut SqliteConnection,
-        loss: Option<Loss>,
+        loss: Option<StoreLoss>,
         now_ms: Millis,
     ) -> Result<(), StoreError> {
         let copies = match self.copies() {
@@ -214,12 +166,12 @@ impl Intent {
             let is_unreadable = stored.unreadable.iter().any(|name| name == copy.unit.as_str());
             let generation = row.map(|row| row.desired.generation).or(is_unreadable.then_some(0));
             match fate(generation, copy.desired.generation, loss) {
-                Fate::Keep => {}
-                Fate::Forget => self.forget(&copy.unit),
-                Fate::Restore => {
+                CopyFate::Keep => {}
+                CopyFate::Forget => self.forget(&copy.unit),
+                CopyFate::Restore => {
                     tracing::warn!(unit = %copy.unit, "what it should be is put back into the agent's store");
                     unit::restore(tx, copy, &copy.kept(now_ms)).await?;
-                    lease::restore(tx, &copy.leases).await?;
+                    port_lease::restore(tx, &copy.leases).await?;
                     verified::keep(tx, &copy.unit, &copy.kept(now_ms)).await?;
                 }
             }

@@ -1,12 +1,13 @@
-//! Every command that reached this host, by id, and its answer.
+//! The journal: every command that reached this host, by id, and its outcome.
 //!
-//! **Invariant: a command enters once.** What [`insert`] finds there already is a repetition.
+//! **Invariant: a command is inserted once.** If [`insert`] finds it, it is a repetition.
 //!
-//! **Invariant: an answer and its outbox row are one transaction**, and there is one answer.
+//! **Invariant: an outcome and its outbox row are one transaction**, and a command has one outcome.
 //!
-//! A row leaves only when a *signed* time says that the command has long expired: the host's clock
-//! may be wrong today and right tomorrow, and a row that left too early would let a command in twice.
+//! A row is deleted only when a *signed* time says that the command has long expired: the host's clock
+//! may be wrong today and right tomorrow, and deleting too early would let a command in twice.
 
+use muster_fault::planted;
 use muster_topics::{
     Millis, V1,
     ack::ReportAck,
@@ -16,8 +17,12 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, outbox, remember_signed_time, step, to_sql};
-use crate::fault::planted;
+use super::{
+    Store,
+    columns::{from_sql, to_sql},
+    error::StoreError,
+    outbox, remember_signed_time, step,
+};
 
 /// How long a row outlives the expiry of its command, unless somebody wants it otherwise: longer than any message stays
 /// under way.
@@ -38,7 +43,7 @@ pub struct Entry<'a> {
 
 /// A command that an earlier life of the agent did not bring to an end.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct UnfinishedCommand {
     /// Its id.
     pub id: CommandId,
     /// Itself; nothing if it cannot be read any more.
@@ -53,7 +58,7 @@ pub struct Unfinished {
 
 /// What the journal knows of a command that came again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum RepeatedCommand {
     /// It is being worked on.
     Unfinished,
     /// Its answer is in the outbox (again).
@@ -62,7 +67,7 @@ pub enum Known {
 
 /// How a command ended.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub struct CommandEnd {
     /// How.
     pub status: Status,
     /// When its work began, if it did.
@@ -73,7 +78,7 @@ pub struct Ending {
     pub dropped_bytes: (u64, u64),
 }
 
-impl From<Status> for Ending {
+impl From<Status> for CommandEnd {
     fn from(status: Status) -> Self {
         Self { status, started_ms: None, rest: Default::default(), dropped_bytes: (0, 0) }
     }
@@ -108,7 +113,7 @@ pub async fn insert(
 }
 
 /// Whether a command that made so many rows is one that was not there.
-pub(crate) fn is_new(rows: u64) -> bool {
+pub fn is_new(rows: u64) -> bool {
     rows == 1 || planted!(EnterTwice)
 }
 
@@ -168,7 +173,7 @@ pub async fn add_output(
 pub async fn finish(
     tx: &mut SqliteConnection,
     command: CommandId,
-    ending: Ending,
+    ending: CommandEnd,
     now_ms: Millis,
 ) -> Result<Option<ReportAck>, StoreError> {
     let Some(at) = position(tx, command).await? else { return Ok(None) };
@@ -208,21 +213,21 @@ pub async fn answer_again(
     tx: &mut SqliteConnection,
     command: CommandId,
     now_ms: Millis,
-) -> Result<Option<Known>, StoreError> {
+) -> Result<Option<RepeatedCommand>, StoreError> {
     let id = command.to_string();
     let row = sqlx::query!("SELECT answer_seq, answer FROM journal WHERE id = ?", id).fetch_optional(&mut *tx).await?;
     let Some(row) = row else { return Ok(None) };
-    let (Some(seq), Some(answer)) = (row.answer_seq, row.answer) else { return Ok(Some(Known::Unfinished)) };
+    let (Some(seq), Some(answer)) = (row.answer_seq, row.answer) else { return Ok(Some(RepeatedCommand::Unfinished)) };
     let key = ReportAck { command, seq: from_sql(seq) };
     outbox::insert(tx, key, &answer, now_ms).await?;
-    Ok(Some(Known::Answered(key)))
+    Ok(Some(RepeatedCommand::Answered(key)))
 }
 
 /// What an earlier life of the agent did not bring to an end, oldest first.
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
+pub async fn unfinished(store: &Store) -> Result<Vec<UnfinishedCommand>, StoreError> {
     let rows = sqlx::query!(
         "SELECT id, body, stdout_bytes, stderr_bytes, queued FROM journal
          WHERE finished_ms IS NULL ORDER BY received_ms, id"
@@ -231,7 +236,7 @@ pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
     .await?;
     rows.into_iter()
         .map(|row| {
-            Ok(Unfinished {
+            Ok(UnfinishedCommand {
                 id: outbox::id(&row.id)?,
                 command: serde_json::from_str(&row.body).ok(),
                 stdout_bytes: from_sql(row.stdout_bytes),
@@ -271,7 +276,7 @@ pub async fn body(store: &Store, command: CommandId) -> Result<Option<String>, S
 
 /// What there was to put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restored {
+pub enum RestoredOutbox {
     /// The command was lost, and is there again, without an answer.
     Lost,
     /// It is there, and has no answer yet.
@@ -284,22 +289,27 @@ pub enum Restored {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn restore(store: &Store, command: &Command, body: &str, now_ms: Millis) -> Result<Restored, StoreError> {
+pub async fn restore(
+    store: &Store,
+    command: &Command,
+    body: &str,
+    now_ms: Millis,
+) -> Result<RestoredOutbox, StoreError> {
     let id = command.id.to_string();
     let mut tx = store.begin().await?;
     // It is a step that was made long ago.
     let entry = Entry { id: command.id, body, expires_ms: command.expires_ms, issued_ms: None };
     if insert(&mut tx, entry, 0, now_ms).await? {
         super::commit(tx, "put command back").await?;
-        return Ok(Restored::Lost);
+        return Ok(RestoredOutbox::Lost);
     }
     let finished_ms =
         sqlx::query_scalar!("SELECT finished_ms FROM journal WHERE id = ?", id).fetch_one(&mut *tx).await?;
-    Ok(if finished_ms.is_some() { Restored::Answered } else { Restored::Unfinished })
+    Ok(if finished_ms.is_some() { RestoredOutbox::Answered } else { RestoredOutbox::Unfinished })
 }
 
 /// What expired before this is forgotten.
-pub(crate) fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
+pub fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
     if planted!(PruneEarly) {
         return Millis::MAX;
     }
@@ -324,14 +334,14 @@ pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<
     Ok(done.rows_affected())
 }
 
-struct Position {
+struct OutputPosition {
     next_seq: u64,
     stdout_bytes: u64,
     stderr_bytes: u64,
 }
 
 /// How far the messages about an unanswered command have come.
-async fn position(tx: &mut SqliteConnection, command: CommandId) -> Result<Option<Position>, StoreError> {
+async fn position(tx: &mut SqliteConnection, command: CommandId) -> Result<Option<OutputPosition>, StoreError> {
     let id = command.to_string();
     let row = sqlx::query!(
         "SELECT next_seq, stdout_bytes, stderr_bytes FROM journal WHERE id = ? AND finished_ms IS NULL",
@@ -339,7 +349,7 @@ async fn position(tx: &mut SqliteConnection, command: CommandId) -> Result<Optio
     )
     .fetch_optional(tx)
     .await?;
-    Ok(row.map(|row| Position {
+    Ok(row.map(|row| OutputPosition {
         next_seq: from_sql(row.next_seq),
         stdout_bytes: from_sql(row.stdout_bytes),
         stderr_bytes: from_sql(row.stderr_bytes),
@@ -398,7 +408,7 @@ mod tests {
 
         async fn finish(&self, id: CommandId, code: i32) -> Option<ReportAck> {
             let mut tx = self.store.begin().await.unwrap();
-            let ending = Ending {
+            let ending = CommandEnd {
                 rest: (b"end".to_vec(), vec![]),
                 dropped_bytes: (0, 9),
                 ..Status::exited(Exit::Code(code)).into()
@@ -408,7 +418,7 @@ mod tests {
             key
         }
 
-        async fn again(&self, id: CommandId) -> Option<Known> {
+        async fn again(&self, id: CommandId) -> Option<RepeatedCommand> {
             let mut tx = self.store.begin().await.unwrap();
             let known = answer_again(&mut tx, id, 8).await.unwrap();
             tx.commit().await.unwrap();
@@ -425,24 +435,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_enters_once_and_has_one_answer() {
+    async fn command_is_inserted_once_with_one_outcome() {
         let bench = Bench::new().await;
         let id = CommandId::new();
         assert!(bench.insert(id).await);
         assert!(!bench.insert(id).await);
-        assert_eq!(bench.again(id).await, Some(Known::Unfinished));
+        assert_eq!(bench.again(id).await, Some(RepeatedCommand::Unfinished));
         let bench = bench.reopened().await;
         assert!(!bench.insert(id).await, "it is known after a crash");
         let key = bench.finish(id, 0).await.unwrap();
         assert_eq!(bench.finish(id, 1).await, None, "the first answer stands");
         assert_eq!(bench.output(id, 0, b"late").await, None, "nothing comes after it");
-        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.again(id).await, Some(RepeatedCommand::Answered(key)));
         assert_eq!(bench.again(CommandId::new()).await, None);
         assert_eq!(bench.waiting().await, [key]);
     }
 
     #[tokio::test]
-    async fn an_answer_waits_until_it_is_acknowledged_and_comes_back_when_asked() {
+    async fn outcome_is_kept_until_acknowledged() {
         let bench = Bench::new().await;
         let id = CommandId::new();
         bench.insert(id).await;
@@ -454,12 +464,12 @@ mod tests {
         assert_eq!(bench.waiting().await, [key], "another number was acknowledged");
         outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
         assert_eq!(bench.waiting().await, []);
-        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.again(id).await, Some(RepeatedCommand::Answered(key)));
         assert_eq!(bench.report(key).await, report, "the same answer, under the same number");
     }
 
     #[tokio::test]
-    async fn output_is_numbered_and_taken_once() {
+    async fn output_is_numbered_and_stored_once() {
         let bench = Bench::new().await;
         let id = CommandId::new();
         bench.insert(id).await;
@@ -484,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn that_a_command_waits_is_known_after_a_crash() {
+    async fn waiting_state_survives_a_crash() {
         let bench = Bench::new().await;
         let (waits, began) = (CommandId::new(), CommandId::new());
         for id in [waits, began] {
@@ -504,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_is_forgotten_long_after_its_expiry_and_its_acknowledgement() {
+    async fn command_is_deleted_long_after_expiry() {
         let bench = Bench::new().await;
         let (answered, waiting, unfinished) = (CommandId::new(), CommandId::new(), CommandId::new());
         for id in [answered, waiting, unfinished] {
@@ -526,7 +536,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_committed_never_was() {
+    async fn uncommitted_command_is_gone() {
         let bench = Bench::new().await;
         let id = CommandId::new();
         let mut tx = bench.store.begin().await.unwrap();

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use muster_topics::name::{LabelValue, Name};
 
-use super::{Store, StoreError, from_sql, to_sql, unit::to_json};
+use super::{
+    Store,
+    columns::{from_sql, to_json, to_sql},
+    error::StoreError,
+};
 
 /// The console's labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GivenLabels {
+pub struct ConsoleLabels {
     /// Their order in time; 0 if none ever came.
     pub generation: u64,
     /// The labels.
@@ -19,15 +23,15 @@ pub struct GivenLabels {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn given(store: &Store) -> Result<GivenLabels, StoreError> {
+pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
     let row =
         sqlx::query!("SELECT generation, labels FROM host_labels WHERE one = 1").fetch_optional(&store.pool).await?;
-    let Some(row) = row else { return Ok(GivenLabels::default()) };
+    let Some(row) = row else { return Ok(ConsoleLabels::default()) };
     match serde_json::from_str(&row.labels) {
-        Ok(labels) => Ok(GivenLabels { generation: from_sql(row.generation), labels }),
+        Ok(labels) => Ok(ConsoleLabels { generation: from_sql(row.generation), labels }),
         Err(error) => {
             tracing::error!(%error, "the console's labels of this host cannot be read; it is asked for them again");
-            Ok(GivenLabels::default())
+            Ok(ConsoleLabels::default())
         }
     }
 }
@@ -36,7 +40,7 @@ pub async fn given(store: &Store) -> Result<GivenLabels, StoreError> {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn set_given(store: &Store, given: &GivenLabels) -> Result<(), StoreError> {
+pub async fn set_given(store: &Store, given: &ConsoleLabels) -> Result<(), StoreError> {
     let (generation, labels) = (to_sql(given.generation), to_json("labels", &given.labels)?);
     let mut tx = store.begin().await?;
     sqlx::query!(
@@ -55,14 +59,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn labels_of_the_console_outlive_the_agent() {
+    async fn console_labels_survive_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
-        assert_eq!(given(&store).await.unwrap(), GivenLabels::default());
+        assert_eq!(given(&store).await.unwrap(), ConsoleLabels::default());
         for (generation, value) in [(7, "yes"), (8, "no")] {
             let labels = [("canary".parse().unwrap(), value.parse().unwrap())].into();
-            set_given(&store, &GivenLabels { generation, labels }).await.unwrap();
+            set_given(&store, &ConsoleLabels { generation, labels }).await.unwrap();
         }
         drop(store);
         let kept = given(&Store::open(&path).await.unwrap()).await.unwrap();

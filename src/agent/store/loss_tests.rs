@@ -1,4 +1,4 @@
-//! What a store loses when its files do, and what it finds again.
+//! Tests of what a store loses when its files are lost, and of what is restored.
 
 use muster_topics::{
     ack::ReportAck,
@@ -10,10 +10,10 @@ use muster_topics::{
 use sqlx::AssertSqlSafe;
 
 use super::*;
-use crate::agent::store::{
-    intent::Copy,
-    journal::{Entry, Known},
-    unit::{Asker, StoredUnits},
+use crate::store::{
+    intent::IntentCopy,
+    journal::{Entry, RepeatedCommand},
+    unit::{ChangeContext, StoredUnits},
 };
 
 /// When the first command was issued; each later one a second after the one before.
@@ -61,14 +61,14 @@ impl Bench {
         let unit: UnitName = unit.parse().unwrap();
         let mut tx = self.store.begin().await.unwrap();
         let operator = "anna".parse().unwrap();
-        let asker = Asker { operator: &operator, now_ms: NOW_MS };
+        let asker = ChangeContext { operator: &operator, now_ms: NOW_MS, key: None };
         unit::edit(&mut tx, &unit, &verb(unit.clone()), asker).await.unwrap().unwrap();
         step(&mut tx, self.issued_ms).await.unwrap();
         commit(tx, "edit unit").await.unwrap();
         let StoredUnits { units, leases, .. } = self.store.units().await.unwrap();
         match units.iter().find(|row| row.name == unit) {
             Some(row) => {
-                let copy = Copy::new(&unit, &row.desired, row.hold.as_ref(), &row.kept, &leases);
+                let copy = IntentCopy::new(&unit, &row.desired, row.hold.as_ref(), &row.kept, &leases);
                 self.store.intent().keep(&copy).await.unwrap();
             }
             None => self.store.intent().forget(&unit),
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// As by a kill: nothing is closed in order. What SQLite has open goes with the process, and here with the pool.
-    async fn reopened(mut self, damage: impl FnOnce(&Self)) -> (Self, Life) {
+    async fn reopened(mut self, damage: impl FnOnce(&Self)) -> (Self, AgentLife) {
         damage(&self);
         self.store = Store::open_or_replace(&self.path(), true, NOW_MS).await.unwrap();
         let life = self.store.begin_life(NOW_MS).await.unwrap();
@@ -127,7 +127,7 @@ impl Bench {
 
 /// Whatever is done to the file, the units come back with their ports, and what was issued before is not taken for new.
 #[tokio::test]
-async fn a_store_that_is_gone_or_damaged_is_filled_again_and_refuses_what_came_before() {
+async fn lost_store_is_restored_and_refuses_earlier_commands() {
     type Damage = fn(&Bench);
     let cases: [(&str, Damage); 6] = [
         ("deleted", |bench| {
@@ -183,6 +183,10 @@ async fn a_store_that_is_gone_or_damaged_is_filled_again_and_refuses_what_came_b
         assert!(!bench.knows(last).await, "{what}: of the journal nothing stands elsewhere");
         assert!(life.lost_ms.is_some_and(|lost_ms| lost_ms >= bench.issued_ms), "{what}: {life:?}");
         assert_eq!(life.noticed_ms, Some(NOW_MS), "{what}");
+        assert!(
+            life.lost_ms.is_some_and(|lost_ms| life.created_ms <= lost_ms),
+            "{what}: what came since is new: {life:?}"
+        );
         bench.apply("default/new", "third").await;
         let units = bench.store.units().await.unwrap().units;
         let new = units.iter().find(|row| row.name.as_str() == "default/new").unwrap();
@@ -196,7 +200,7 @@ async fn a_store_that_is_gone_or_damaged_is_filled_again_and_refuses_what_came_b
 }
 
 #[tokio::test]
-async fn a_lost_write_ahead_log_is_noticed_by_the_mark() {
+async fn lost_write_ahead_log_is_noticed() {
     let mut bench = Bench::new().await;
     let first = bench.command().await;
     bench.apply("default/till", "first").await;
@@ -216,7 +220,7 @@ async fn a_lost_write_ahead_log_is_noticed_by_the_mark() {
 }
 
 #[tokio::test]
-async fn an_older_copy_starts_nothing_that_was_removed_and_begins_nothing_again_that_waited() {
+async fn older_copy_starts_nothing_removed_or_done() {
     let mut bench = Bench::new().await;
     bench.apply("default/removed", "first").await;
     bench.apply("default/stays", "first").await;
@@ -247,7 +251,7 @@ async fn an_older_copy_starts_nothing_that_was_removed_and_begins_nothing_again_
 }
 
 #[tokio::test]
-async fn a_store_whose_mark_is_gone_is_not_trusted_further_than_now() {
+async fn store_without_mark_refuses_earlier_commands() {
     let mut bench = Bench::new().await;
     let known = bench.command().await;
     bench.store.close().await;
@@ -258,7 +262,7 @@ async fn a_store_whose_mark_is_gone_is_not_trusted_further_than_now() {
 }
 
 #[tokio::test]
-async fn a_kill_between_store_and_mark_is_no_loss() {
+async fn kill_between_store_and_mark_is_no_loss() {
     let mut bench = Bench::new().await;
     bench.command().await;
     let mark = std::fs::read(bench.folder.path().join("agent.mark")).unwrap();
@@ -270,7 +274,7 @@ async fn a_kill_between_store_and_mark_is_no_loss() {
 
 /// What is flipped in a row, and what is left of it.
 #[tokio::test]
-async fn a_row_with_flipped_bits_is_set_aside_and_said() {
+async fn row_with_flipped_bits_is_set_aside_and_reported() {
     let mut bench = Bench::new().await;
     bench.apply("default/till", "first").await;
     bench.apply("default/other", "first").await;
@@ -299,7 +303,7 @@ async fn a_row_with_flipped_bits_is_set_aside_and_said() {
 }
 
 #[tokio::test]
-async fn a_damaged_command_whose_answer_waits_keeps_it() {
+async fn damaged_command_keeps_its_outcome() {
     let mut bench = Bench::new().await;
     let id = bench.command().await;
     let key = outbox::first(&bench.store, 10).await.unwrap()[0];
@@ -307,14 +311,14 @@ async fn a_damaged_command_whose_answer_waits_keeps_it() {
     bench.store.close().await;
     let (bench, _) = bench.reopened(|_| ()).await;
     let mut tx = bench.store.begin().await.unwrap();
-    assert_eq!(journal::answer_again(&mut tx, id, NOW_MS).await.unwrap(), Some(Known::Answered(key)));
+    assert_eq!(journal::answer_again(&mut tx, id, NOW_MS).await.unwrap(), Some(RepeatedCommand::Answered(key)));
     assert_eq!(key, ReportAck { command: id, seq: 1 });
 }
 
 /// Two hundred and twenty bits anywhere in the file, payload and all: what is read afterwards is what was written, or it is
 /// known to be lost.
 #[tokio::test]
-async fn no_flipped_bit_is_used() {
+async fn row_with_any_flipped_bit_is_not_used() {
     for (bits, seed) in [(200, 1), (200, 2), (20, 3), (20, 4), (20, 5), (1, 6), (1, 7), (1, 8), (1, 9)] {
         let mut bench = Bench::new().await;
         bench.apply("default/till", "first").await;

@@ -1,7 +1,7 @@
-//! The mark beside the store, in a file of its own: see [`crate::rules::mark`].
+//! The mark beside the store, in a file of its own: see [`muster_rules::mark`].
 //!
-//! There are two places in the file, written in turn, so that of a write that was torn the one before is left. It is
-//! written over in place, which needs no room on the disk, and is synced: of what a step has brought about the mark knows
+//! The file has two slots, written alternately, so that a torn write leaves the one before intact. It is
+//! overwritten in place, which needs no free space, and synced: the mark knows of every effect
 //! even after a power cut.
 
 use std::{
@@ -12,7 +12,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::{files, rules::mark::Mark};
+use muster_base::files;
+use muster_rules::mark::HighWaterMark;
 
 /// How far the two places are from each other: no disk tears what is so far apart.
 const PLACE_BYTES: u64 = 4096;
@@ -23,12 +24,12 @@ const LINE_MAX_BYTES: usize = 160;
 #[derive(Debug)]
 pub(super) struct MarkFile {
     path: PathBuf,
-    written: Mutex<Written>,
+    written: Mutex<MarkState>,
 }
 
 #[derive(Debug)]
-struct Written {
-    mark: Option<Mark>,
+struct MarkState {
+    mark: Option<HighWaterMark>,
     file: Option<File>,
     is_second_next: bool,
 }
@@ -47,15 +48,15 @@ impl MarkFile {
         let at = |place: usize| {
             let place = bytes.get(place..)?;
             let line = place.split_inclusive(|byte| *byte == b'\n').next()?;
-            Mark::parse(std::str::from_utf8(line).ok()?)
+            HighWaterMark::parse(std::str::from_utf8(line).ok()?)
         };
         let mark = [at(0), at(PLACE_BYTES as usize)].into_iter().flatten().max_by_key(|mark| (mark.steps, mark.epoch));
         let is_second_next = mark.is_some() && at(0) == mark;
-        Ok(Arc::new(Self { path, written: Mutex::new(Written { mark, file: None, is_second_next }) }))
+        Ok(Arc::new(Self { path, written: Mutex::new(MarkState { mark, file: None, is_second_next }) }))
     }
 
     /// The mark; nothing if there is none that can be read.
-    pub(super) fn get(&self) -> Option<Mark> {
+    pub(super) fn get(&self) -> Option<HighWaterMark> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).mark
     }
 
@@ -63,7 +64,7 @@ impl MarkFile {
     ///
     /// # Errors
     /// If it cannot be written. It is further all the same for as long as this agent lives, and written with the next.
-    pub(super) async fn follow(self: &Arc<Self>, later: Mark) -> io::Result<()> {
+    pub(super) async fn follow(self: &Arc<Self>, later: HighWaterMark) -> io::Result<()> {
         if self.get().is_some_and(|mark| mark.followed_by(later) == mark) {
             return Ok(());
         }
@@ -71,7 +72,7 @@ impl MarkFile {
         tokio::task::spawn_blocking(move || file.write(later)).await.map_err(io::Error::other)?
     }
 
-    fn write(&self, later: Mark) -> io::Result<()> {
+    fn write(&self, later: HighWaterMark) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let mark = written.mark.map_or(later, |mark| mark.followed_by(later));
         written.mark = Some(mark);
@@ -86,7 +87,7 @@ impl MarkFile {
     }
 
     /// Opens the file to be written over; one that is not there is made, as long as it will ever be.
-    fn make(&self, mark: Mark) -> io::Result<File> {
+    fn make(&self, mark: HighWaterMark) -> io::Result<File> {
         let size = PLACE_BYTES as usize + LINE_MAX_BYTES;
         if !std::fs::metadata(&self.path).is_ok_and(|found| found.len() == size as u64) {
             let mut content = padded(mark);
@@ -98,7 +99,7 @@ impl MarkFile {
 }
 
 /// A mark's line, as long as any.
-fn padded(mark: Mark) -> Vec<u8> {
+fn padded(mark: HighWaterMark) -> Vec<u8> {
     let mut line = mark.line().into_bytes();
     line.resize(LINE_MAX_BYTES, b'\n');
     line
@@ -108,12 +109,12 @@ fn padded(mark: Mark) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn mark(steps: i64) -> Mark {
-        Mark { store: 7, steps, issued_ms: 100 * steps, epoch: 1 }
+    fn mark(steps: i64) -> HighWaterMark {
+        HighWaterMark { store: 7, steps, issued_ms: 100 * steps, epoch: 1 }
     }
 
     #[tokio::test]
-    async fn a_mark_that_was_followed_is_read_back() {
+    async fn written_mark_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("agent.db");
         assert_eq!(MarkFile::open(&store).unwrap().get(), None);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_torn_write_the_mark_before_is_left() {
+    async fn torn_write_leaves_the_earlier_mark() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("agent.db");
         let file = MarkFile::open(&store).unwrap();

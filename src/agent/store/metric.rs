@@ -1,20 +1,20 @@
-//! Measurements that the console has not acknowledged yet, as messages that are ready to be sent.
+//! Metric messages that the console has not acknowledged, ready to be published.
 //!
-//! A message keeps the epoch and number that it was made with, so those of earlier lives of the agent wait
+//! A message keeps the epoch and number that it was created with, so messages of earlier starts of the agent wait
 //! beside those of this one, and are acknowledged like them.
 //!
-//! **Invariant: a message leaves only because a signed `ack` names it, or because the buffer is full or it is too
+//! **Invariant: a message is deleted only because a signed `ack` names it, or because the buffer is full or it is too
 //! old**; then the oldest go first.
 
 use std::time::Duration;
 
 use muster_topics::{Millis, ack::Numbered};
 
-use super::{Store, StoreError};
+use super::{Store, error::StoreError};
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BacklogLimits {
     /// Bytes, with what a row costs beside its message.
     pub max_bytes: u64,
     /// Age.
@@ -97,7 +97,7 @@ pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn trim(store: &Store, limits: Limits, now_ms: Millis) -> Result<u64, StoreError> {
+pub async fn trim(store: &Store, limits: BacklogLimits, now_ms: Millis) -> Result<u64, StoreError> {
     let max_bytes = i64::try_from(limits.max_bytes).unwrap_or(i64::MAX);
     let first_ms = now_ms.saturating_sub(Millis::try_from(limits.max_age.as_millis()).unwrap_or(Millis::MAX));
     let mut tx = store.begin().await?;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_wait_until_they_are_acknowledged() {
+    async fn batches_are_kept_until_acknowledged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_go_when_there_is_too_much() {
+    async fn full_buffer_drops_oldest() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
         fill(&store, &[(1, 1), (1, 2)], 976, NOW - 2 * 24 * 3_600_000).await;
@@ -192,7 +192,7 @@ mod tests {
             (2_000, DAY, 1, &[(2, 2), (2, 1)]),
             (1, Duration::MAX, 2, &[]),
         ] {
-            let limits = Limits { max_bytes, max_age };
+            let limits = BacklogLimits { max_bytes, max_age };
             assert_eq!(trim(&store, limits, NOW).await.unwrap(), deleted, "{limits:?}");
             assert_eq!(waiting(&store).await, left, "{limits:?}");
         }

@@ -1,23 +1,26 @@
-//! The agent's store: SQLite, one writer, every query checked when the agent is compiled.
+//! The agent's store: SQLite, one writer, every query checked at compile time.
 //!
-//! Modules, in reading order: [`journal`] and [`outbox`] (commands and their answers), [`unit`]
-//! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been;
-//! `verified`: what they go back to), [`metric`] (measurements that wait for the console), [`alert`] and [`label`] (what the console says).
+//! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`unit`]
+//! (desired state; [`port_lease`]: ports; [`realm`]; [`snapshot`]; `verified`: the revisions to roll back to),
+//! [`metric`] (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
 //!
-//! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
+//! The queries are checked against `.sqlx/`, which `tests/prepare` generates from the migrations.
 //!
-//! **Invariant: a store is never silently emptied, and never silently goes back.** A damaged one is set aside under another
-//! name, and a mark beside it shows how far it was (`mark`). What it held is taken from where it stands a second time
-//! (`intent`: what units should be); each row has a checksum (`seal`).
+//! **Invariant: a store is never emptied silently, and never goes back silently.** A damaged one is renamed and kept,
+//! and a mark beside it shows how far it had come (`mark`). It is restored from second copies
+//! (`intent`: desired state); each row has a checksum (`seal`).
 
 pub mod alert;
+mod columns;
+mod error;
 pub mod intent;
+pub mod intent_copy;
 pub mod journal;
 pub mod label;
-pub mod lease;
 mod mark;
 pub mod metric;
 pub mod outbox;
+pub mod port_lease;
 pub mod realm;
 mod seal;
 pub mod snapshot;
@@ -32,122 +35,27 @@ use std::{
     sync::Arc,
 };
 
+use muster_base::{chance, files};
+use muster_rules::{
+    mark::{self as rule, FoundStore, HighWaterMark, StoreLoss},
+    presence,
+};
+use muster_sqlite::{one_writer, room::Reserve};
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use self::{intent::Intent, mark::MarkFile};
+use self::{intent::IntentFolder, mark::MarkFile};
 use super::crash;
-use crate::{
-    chance, files, one_writer,
-    room::{self, Reserve},
-    rules::{
-        mark::{self as rule, Found, Loss, Mark},
-        presence,
-    },
-};
-
-/// Something went wrong with the store.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// A statement failed.
-    #[error("the agent's store: {}{}", .0, room::advice_of_store(.0))]
-    Sql(#[from] sqlx::Error),
-    /// The tables could not be brought up to date.
-    #[error("the agent's store cannot be brought up to date: {0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The store cannot be opened, and why is known.
-    #[error("the agent's store {path} {meaning}: {source}. hint: {hint}")]
-    Unusable {
-        /// Its file.
-        path: PathBuf,
-        /// What that means.
-        meaning: &'static str,
-        /// What can be done about it.
-        hint: &'static str,
-        /// What was found.
-        source: Box<StoreError>,
-    },
-    /// What is stored cannot be read back.
-    #[error("the agent's store holds a {what} that cannot be read: {source}")]
-    Content {
-        /// What.
-        what: &'static str,
-        /// Why not.
-        source: serde_json::Error,
-    },
-    /// SQLite found the file itself to be wrong.
-    #[error("the agent's store is damaged: {0}")]
-    Damaged(String),
-    /// The mark beside it cannot be used.
-    #[error(
-        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it, and there \
-         has to be room on the disk"
-    )]
-    Mark {
-        /// The store's file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A damaged store could not be moved out of the way.
-    #[error("the damaged store {path} cannot be set aside: {source}")]
-    SetAside {
-        /// The store's file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
-impl StoreError {
-    /// Whether there is no room on the disk.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        match self {
-            Self::Sql(error) => room::is_missing(error),
-            Self::Migrate(error) => room::is_missing_to_migrate(error),
-            Self::Mark { source, .. } => room::is_missing_for(source),
-            _ => false,
-        }
-    }
-
-    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
-    fn of_store(self, path: &Path) -> Self {
-        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
-        let (meaning, hint) = match &self {
-            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
-            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
-                "was written by a newer version of muster",
-                "start that version again. Without it, move the file away with its -wal and -shm, and start this one: what units are to be is \
-                 put back from `intent`, what programs of commands have done from their shims, and what was issued before is refused",
-            ),
-            _ => return self,
-        };
-        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
-    }
-
-    /// Whether the file itself is at fault, so that no retry can help.
-    fn is_damage(&self) -> bool {
-        let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
-        let code = match self {
-            Self::Damaged(_) => return true,
-            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => code(error),
-            _ => None,
-        };
-        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
-        code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
-    }
-}
 
 /// The agent's store. Clones share one connection, so that there is one writer and no lock to wait for.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
     mark: Option<Arc<MarkFile>>,
-    intent: Arc<Intent>,
+    intent: Arc<IntentFolder>,
     reserve: Option<Reserve>,
 }
 
@@ -224,7 +132,7 @@ impl Tx {
 
 /// What a store knows of itself when the agent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct AgentLife {
     /// Which life of the agent this is.
     pub epoch: u64,
     /// When the store was made: no command issued before can be known to be new.
@@ -264,11 +172,11 @@ impl Store {
             // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
             .pragma("cache_size", "-512");
         let pool = one_writer::pool().connect_with(options).await?;
-        if let Err(error) = sqlx::migrate!("src/agent/store/migrations").run(&pool).await {
+        if let Err(error) = sqlx::migrate!("store/migrations").run(&pool).await {
             pool.close().await;
             return Err(error.into());
         }
-        let intent = Arc::new(Intent::beside(path));
+        let intent = Arc::new(IntentFolder::beside(path));
         Ok(Self { pool, mark: None, intent, reserve: None })
     }
 
@@ -309,16 +217,16 @@ impl Store {
         let store = Self { mark: Some(mark.clone()), ..opened };
         let mut tx = store.begin().await?;
         let found = match (is_damaged, is_there) {
-            (true, _) => Found::Damaged,
-            (false, false) => Found::Nothing,
-            (false, true) => Found::Store(reached(&mut tx).await?),
+            (true, _) => FoundStore::Damaged,
+            (false, false) => FoundStore::Nothing,
+            (false, true) => FoundStore::Store(reached(&mut tx).await?),
         };
         let loss = rule::loss(mark.get(), found, is_member);
-        let loss = loss.or_else(|| (damage.rows > 0).then_some(Loss::Rows { rows: damage.rows }));
+        let loss = loss.or_else(|| (damage.rows > 0).then_some(StoreLoss::Rows { rows: damage.rows }));
         let before = mark.get().unwrap_or_default();
         if let Some(loss) = loss {
             // Damaged rows that are of no command have lost none.
-            let loses_commands = !matches!(loss, Loss::Rows { .. }) || damage.is_of_commands;
+            let loses_commands = !matches!(loss, StoreLoss::Rows { .. }) || damage.is_of_commands;
             let lost_ms = if loses_commands { rule::lost_ms(loss, mark.get(), found, now_ms) } else { 0 };
             note_loss(&mut tx, before, lost_ms, now_ms).await?;
             tracing::error!(
@@ -371,7 +279,7 @@ impl Store {
 
     /// Where what units should be stands a second time.
     #[must_use]
-    pub fn intent(&self) -> &Arc<Intent> {
+    pub fn intent(&self) -> &Arc<IntentFolder> {
         &self.intent
     }
 
@@ -379,7 +287,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn begin_life(&self, now_ms: Millis) -> Result<Life, StoreError> {
+    pub async fn begin_life(&self, now_ms: Millis) -> Result<AgentLife, StoreError> {
         let mut tx = self.begin().await?;
         let last = sqlx::query_scalar!("SELECT value FROM meta WHERE key = 'epoch'").fetch_optional(&mut *tx).await?;
         let marked = self.mark.as_ref().and_then(|mark| mark.get()).map(|mark| mark.epoch);
@@ -397,7 +305,7 @@ impl Store {
         let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&mut *tx).await?;
         commit(tx, "begin life").await?;
         let value = |key| rows.iter().find(|row| row.key == key).map(|row| row.value);
-        Ok(Life {
+        Ok(AgentLife {
             epoch: from_sql(value("epoch").unwrap_or_default()),
             created_ms: value("created_ms").unwrap_or_default(),
             signed_ms: value("signed_ms").unwrap_or_default(),
@@ -413,7 +321,7 @@ impl Store {
     /// If the database refuses.
     pub async fn note_older_disk(&self, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        note_loss(&mut tx, Mark::default(), lost_ms, now_ms).await?;
+        note_loss(&mut tx, HighWaterMark::default(), lost_ms, now_ms).await?;
         commit(tx, "note older disk").await
     }
 
@@ -463,10 +371,15 @@ pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError>
 }
 
 /// How far the store is.
-async fn reached(connection: &mut SqliteConnection) -> Result<Mark, StoreError> {
+async fn reached(connection: &mut SqliteConnection) -> Result<HighWaterMark, StoreError> {
     let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(connection).await?;
     let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
-    Ok(Mark { store: value("store"), steps: value("steps"), issued_ms: value("issued_ms"), epoch: value("epoch") })
+    Ok(HighWaterMark {
+        store: value("store"),
+        steps: value("steps"),
+        issued_ms: value("issued_ms"),
+        epoch: value("epoch"),
+    })
 }
 
 /// Makes a step: what follows from it is done only once the mark knows of it. `issued_ms` is when its command was issued.
@@ -486,7 +399,12 @@ pub(super) async fn step(tx: &mut SqliteConnection, issued_ms: Millis) -> Result
 }
 
 /// Writes down that the store has lost something, in a step beyond all that the mark knows of.
-async fn note_loss(tx: &mut SqliteConnection, mark: Mark, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
+async fn note_loss(
+    tx: &mut SqliteConnection,
+    mark: HighWaterMark,
+    lost_ms: Millis,
+    now_ms: Millis,
+) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO meta (key, value) VALUES ('steps', ?), ('issued_ms', ?), ('lost_ms', ?)
          ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
@@ -502,6 +420,12 @@ async fn note_loss(tx: &mut SqliteConnection, mark: Mark, lost_ms: Millis, now_m
     )
     .execute(&mut *tx)
     .await?;
+    if lost_ms > 0 {
+        // A store that is made in the place of one that is lost takes what was issued since, also if that was before this moment.
+        sqlx::query!("INSERT INTO meta (key, value) VALUES ('created_ms', ?) ON CONFLICT DO NOTHING", lost_ms)
+            .execute(&mut *tx)
+            .await?;
+    }
     // What waited may have been begun in what is lost.
     sqlx::query!("UPDATE journal SET queued = 0 WHERE queued = 1").execute(&mut *tx).await?;
     step(tx, 0).await
@@ -565,31 +489,26 @@ fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// SQLite's integers are signed; the numbers kept there count things and do not come near the edge.
-fn to_sql(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// See [`to_sql`].
-fn from_sql(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod loss_tests;
+
+use columns::from_sql;
+
+pub use error::StoreError;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_start_is_a_new_life_of_one_store() {
+    async fn each_start_is_a_new_instance() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
         let first = store.begin_life(5_000_000).await.unwrap();
         assert_eq!(
             first,
-            Life {
+            AgentLife {
                 epoch: 5_000_000,
                 created_ms: 5_000_000,
                 signed_ms: 0,
@@ -606,7 +525,7 @@ mod tests {
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
-        assert_eq!(second, Life { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
+        assert_eq!(second, AgentLife { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
         // The time is put back, and stays so.
@@ -617,10 +536,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_worked_on_from_the_reserve() {
-        let disk = crate::room::small::Disk::new(16);
+    async fn full_disk_uses_the_reserve() {
+        let disk = muster_test_support::disk::Disk::new(16);
         let path = disk.path().join("agent.db");
-        let size = crate::room::Size { total_bytes: 1 << 20, piece_bytes: 128 << 10 };
+        let size = muster_sqlite::room::ReserveSize { total_bytes: 1 << 20, piece_bytes: 128 << 10 };
         let reserve = Reserve::open(disk.path(), size);
         let store = Store::open(&path).await.unwrap();
         store.begin_life(5_000_000).await.unwrap();
@@ -646,7 +565,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_store_is_set_aside_and_kept() {
+    async fn damaged_store_is_set_aside() {
         for damage in ["header", "page"] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("agent.db");
@@ -672,7 +591,7 @@ mod tests {
     async fn first_version(path: &Path) {
         let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
         let pool = one_writer::pool().connect_with(options).await.unwrap();
-        let mut migrations = sqlx::migrate!("src/agent/store/migrations");
+        let mut migrations = sqlx::migrate!("store/migrations");
         migrations.migrations.to_mut().truncate(1);
         migrations.run(&pool).await.unwrap();
         let digest = "0".repeat(64);
@@ -694,7 +613,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_migration_takes_what_was_there_along() {
+    async fn each_migration_keeps_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.db");
         first_version(&path).await;
@@ -707,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_used_says_where_why_and_what_to_do() {
+    async fn unusable_store_error_has_path_reason_and_hint() {
         for (broken, meaning) in [("folder", "is a folder"), ("newer", "newer version of muster")] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("agent.db");
@@ -726,7 +645,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_damage_is_an_error() {
+    async fn errors_other_than_damage_are_returned() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none").join("agent.db");
         assert!(Store::open_or_replace(&path, false, 0).await.is_err());

@@ -1,12 +1,17 @@
-//! Messages about commands that the console has not acknowledged yet.
+//! Messages about commands that the console has not acknowledged.
 //!
-//! **Invariant: a row leaves only when a signed `ack` names it.** That MQTT acknowledged a publish
-//! means nothing here: brokers lose what a busy subscriber does not take.
+//! **Invariant: a row is deleted only when a signed `ack` names it.** MQTT's acknowledgement
+//! means nothing here: brokers drop messages for a slow subscriber.
 
 use muster_topics::{Millis, ack::ReportAck, name::CommandId};
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, remember_signed_time, to_sql};
+use super::{
+    Store,
+    columns::{from_sql, to_sql},
+    error::StoreError,
+    remember_signed_time,
+};
 
 /// Puts a message in, in the transaction of what it tells. One that is there already stays as it is.
 pub(super) async fn insert(

@@ -1,9 +1,10 @@
-//! What the console says of realms.
+//! Realms, as the console defines them.
 //!
-//! **Invariant: a realm only gets newer.** What is older than what is there changes nothing, whenever it arrives.
+//! **Invariant: a realm only gets newer.** An older version changes nothing, whenever it arrives.
 
 use std::collections::BTreeSet;
 
+use muster_rules::{CommandRefusal, realm::Realms};
 use muster_topics::{
     name::{Name, UnitName},
     outcome::RefusalCode,
@@ -11,8 +12,11 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, to_sql, unit::to_json};
-use crate::rules::{Refusal, realm::Realms};
+use super::{
+    Store,
+    columns::{to_json, to_sql},
+    error::StoreError,
+};
 
 impl Store {
     /// All realms of which something was said.
@@ -44,7 +48,10 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Realms, StoreError
 /// # Errors
 /// If the database refuses; a realm that cannot be is the inner error, and nothing is taken in then by whoever
 /// ends the transaction.
-pub async fn take_in(connection: &mut SqliteConnection, realms: &[Realm]) -> Result<Result<(), Refusal>, StoreError> {
+pub async fn take_in(
+    connection: &mut SqliteConnection,
+    realms: &[Realm],
+) -> Result<Result<(), CommandRefusal>, StoreError> {
     let mut known = all(connection).await?;
     for realm in realms {
         if known.get(&realm.name).is_some_and(|there| there.generation >= realm.generation) {
@@ -53,7 +60,7 @@ pub async fn take_in(connection: &mut SqliteConnection, realms: &[Realm]) -> Res
         let wrong = known.check(realm);
         if !wrong.is_empty() {
             let message = format!("realm {}: {}", realm.name, wrong.join("; "));
-            return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
+            return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, message)));
         }
         let (name, generation, definition) = (realm.name.as_str(), to_sql(realm.generation), to_json("realm", realm)?);
         sqlx::query!(
@@ -74,8 +81,8 @@ pub async fn take_in(connection: &mut SqliteConnection, realms: &[Realm]) -> Res
 ///
 /// # Errors
 /// If the database refuses; what it is refused for is the inner error.
-pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), Refusal>, StoreError> {
-    let conflict = |message| Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), CommandRefusal>, StoreError> {
+    let conflict = |message| Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
     if *realm == Name::default_realm() {
         return conflict("the realm default always exists".to_owned());
     }

@@ -1,32 +1,32 @@
-//! Checksums of rows: sealed at the end of each transaction, verified when the store is opened.
+//! Checksums of rows: computed at the end of each transaction, verified when the store is opened.
 //!
-//! SQLite's own check looks at how its pages hang together. A bit that flips in what a row holds it does not see, and such a
-//! row would be used: a command's answer, a unit's spec. So each row has a checksum of all its columns.
+//! SQLite checks the structure of its pages, but not their content. Without checksums a row with a flipped bit
+//! would be used: a command's outcome, a unit's spec. So each row has a checksum of all its columns.
 //!
-//! **Invariant: a row whose checksum is wrong is never used.** It is put into the table `damaged`, and reported.
+//! **Invariant: a row with a wrong checksum is never used.** It is moved to the table `damaged`, and reported.
 
 use std::sync::LazyLock;
 
+use muster_rules::mark::checksum;
 use muster_topics::Millis;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::StoreError;
-use crate::rules::mark::checksum;
+use super::error::StoreError;
 
 /// Damaged rows that are kept for somebody to look at: enough to see what happened to a disk.
 const DAMAGED_MAX: i64 = 256;
 
 /// A table whose rows have checksums.
-struct Table {
+struct SealedTable {
     name: &'static str,
     /// One or two.
     keys: &'static [&'static str],
     columns: &'static [&'static str],
 }
 
-const TABLES: [Table; 12] = [
-    Table { name: "meta", keys: &["key"], columns: &["value"] },
-    Table {
+const TABLES: [SealedTable; 12] = [
+    SealedTable { name: "meta", keys: &["key"], columns: &["value"] },
+    SealedTable {
         name: "journal",
         keys: &["id"],
         columns: &[
@@ -42,8 +42,8 @@ const TABLES: [Table; 12] = [
             "queued",
         ],
     },
-    Table { name: "outbox", keys: &["command", "seq"], columns: &["payload", "created_ms"] },
-    Table {
+    SealedTable { name: "outbox", keys: &["command", "seq"], columns: &["payload", "created_ms"] },
+    SealedTable {
         name: "unit",
         keys: &["name"],
         columns: &[
@@ -61,21 +61,21 @@ const TABLES: [Table; 12] = [
             "playing",
         ],
     },
-    Table { name: "verified", keys: &["unit"], columns: &["revision", "spec", "since_ms"] },
-    Table { name: "realm", keys: &["name"], columns: &["generation", "definition"] },
-    Table { name: "lease", keys: &["unit", "name"], columns: &["protocol", "port"] },
-    Table { name: "snapshot", keys: &["name"], columns: &["taken_by", "taken_ms", "active_ms"] },
-    Table {
+    SealedTable { name: "verified", keys: &["unit"], columns: &["revision", "spec", "since_ms"] },
+    SealedTable { name: "realm", keys: &["name"], columns: &["generation", "definition"] },
+    SealedTable { name: "lease", keys: &["unit", "name"], columns: &["protocol", "port"] },
+    SealedTable { name: "snapshot", keys: &["name"], columns: &["taken_by", "taken_ms", "active_ms"] },
+    SealedTable {
         name: "snapshot_unit",
         keys: &["snapshot", "unit"],
         columns: &["spec", "run", "before_spec", "before_run", "generation"],
     },
-    Table { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
-    Table { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
-    Table { name: "host_labels", keys: &["one"], columns: &["generation", "labels"] },
+    SealedTable { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
+    SealedTable { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
+    SealedTable { name: "host_labels", keys: &["one"], columns: &["generation", "labels"] },
 ];
 
-impl Table {
+impl SealedTable {
     /// Its number, its keys as texts, its checksum, and all that this is about.
     fn select(&self, number: usize, condition: &str) -> String {
         let second = self.keys.get(1).map_or("''".to_owned(), |key| format!("CAST({key} AS TEXT)"));
@@ -96,7 +96,7 @@ impl Table {
 
 /// A row, as it is sealed.
 #[derive(sqlx::FromRow)]
-struct Row {
+struct SealedRow {
     of: i64,
     first: String,
     second: String,
@@ -104,8 +104,8 @@ struct Row {
     content: String,
 }
 
-impl Row {
-    fn table(&self) -> &'static Table {
+impl SealedRow {
+    fn table(&self) -> &'static SealedTable {
         &TABLES[usize::try_from(self.of).unwrap_or_default().min(TABLES.len() - 1)]
     }
 
@@ -125,7 +125,7 @@ static UNSEALED: LazyLock<String> = LazyLock::new(|| {
 /// # Errors
 /// If the database refuses.
 pub(super) async fn seal(connection: &mut SqliteConnection) -> Result<(), StoreError> {
-    let rows: Vec<Row> = sqlx::query_as(UNSEALED.as_str()).fetch_all(&mut *connection).await?;
+    let rows: Vec<SealedRow> = sqlx::query_as(UNSEALED.as_str()).fetch_all(&mut *connection).await?;
     for row in rows {
         let table = row.table();
         let update = format!("UPDATE {} SET sum = ? WHERE {}", table.name, table.condition());
@@ -170,11 +170,11 @@ pub(super) async fn verify(connection: &mut SqliteConnection, now_ms: Millis) ->
 async fn wrong_rows(
     connection: &mut SqliteConnection,
     number: usize,
-    table: &'static Table,
-) -> Result<Vec<Row>, StoreError> {
+    table: &'static SealedTable,
+) -> Result<Vec<SealedRow>, StoreError> {
     use futures_util::TryStreamExt;
     let select = table.select(number, "sum IS NOT NULL");
-    let mut rows = sqlx::query_as::<_, Row>(AssertSqlSafe(select)).fetch(&mut *connection);
+    let mut rows = sqlx::query_as::<_, SealedRow>(AssertSqlSafe(select)).fetch(&mut *connection);
     let mut wrong = Vec::new();
     loop {
         match rows.try_next().await {
@@ -190,8 +190,8 @@ async fn wrong_rows(
 
 async fn set_aside(
     connection: &mut SqliteConnection,
-    table: &Table,
-    row: &Row,
+    table: &SealedTable,
+    row: &SealedRow,
     now_ms: Millis,
 ) -> Result<(), StoreError> {
     sqlx::query!("INSERT INTO damaged (at_ms, of, content) VALUES (?, ?, ?)", now_ms, table.name, row.content)

@@ -1,15 +1,19 @@
-//! Snapshots: what the units should have been, under a name.
+//! Snapshots: the desired state of the units at one time, under a name.
 //!
-//! A snapshot holds whole specs, so that to go back to it needs nothing else. Activation changes desired state by the
-//! same [`unit::edit`] as any verb, all of it in one transaction; the planner does the rest.
+//! A snapshot holds whole specs, so that activating it needs nothing else. Activation changes desired state by the
+//! same [`unit::edit`] as any verb, all in one transaction; the planner does the rest.
 //!
-//! **Invariant: one snapshot is active at most**, and a unit that it changed remembers what it was before the first
-//! of its activations.
+//! **Invariant: at most one snapshot is active**, and a unit that it changed remembers its state before the first
+//! activation.
 //!
-//! **Invariant: what somebody wanted after an activation is never undone by its end.** That is told by the generation.
+//! **Invariant: deactivation never undoes an edit made after the activation.** The generation tells them apart.
 
 use std::collections::BTreeMap;
 
+use muster_rules::{
+    CommandRefusal,
+    snapshot::{SnapshotUnit, diff, difference},
+};
 use muster_topics::{
     Millis,
     command::Verb,
@@ -22,26 +26,24 @@ use serde::de::DeserializeOwned;
 use sqlx::SqliteConnection;
 
 use super::{
-    Store, StoreError, from_sql, to_sql,
-    unit::{self, Asker, to_json},
-};
-use crate::rules::{
-    Refusal,
-    snapshot::{Pinned, diff, difference},
+    Store,
+    columns::{from_sql, to_json, to_sql},
+    error::StoreError,
+    unit::{self, ChangeContext},
 };
 
 /// The most snapshots of a host. With as many units as it may have, and a kilobyte for each, they take eight megabytes.
 pub const SNAPSHOTS_MAX: usize = 32;
 
 /// What is refused, or went wrong.
-type Answer<T> = Result<Result<T, Refusal>, StoreError>;
+type SnapshotResult<T> = Result<Result<T, CommandRefusal>, StoreError>;
 
 /// What a snapshot has of one unit.
-struct Row {
+struct SnapshotRow {
     unit: UnitName,
-    then: Pinned,
+    then: SnapshotUnit,
     /// While it is active, and has changed the unit: what it was before, and the generation that was made.
-    before: Option<(Pinned, u64)>,
+    before: Option<(SnapshotUnit, u64)>,
 }
 
 impl Store {
@@ -106,8 +108,8 @@ pub async fn take(
     connection: &mut SqliteConnection,
     name: &Name,
     is_denied: impl Fn(&UnitName) -> bool,
-    asker: Asker<'_>,
-) -> Answer<()> {
+    asker: ChangeContext<'_>,
+) -> SnapshotResult<()> {
     let units = match now(connection).await? {
         Ok(units) => units,
         Err(refusal) => return Ok(Err(refusal)),
@@ -151,7 +153,7 @@ pub async fn take(
 ///
 /// # Errors
 /// If the database refuses; what it is refused for is the inner error.
-pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> Answer<SnapshotDiff> {
+pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> SnapshotResult<SnapshotDiff> {
     if active_ms(connection, name).await?.is_none() {
         return Ok(Err(unknown(name)));
     }
@@ -172,9 +174,9 @@ pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> Answer<S
 pub async fn activate(
     connection: &mut SqliteConnection,
     name: &Name,
-    may_be: impl Fn(&UnitName, &Spec) -> Result<(), Refusal>,
-    asker: Asker<'_>,
-) -> Answer<SnapshotDiff> {
+    may_be: impl Fn(&UnitName, &Spec) -> Result<(), CommandRefusal>,
+    asker: ChangeContext<'_>,
+) -> SnapshotResult<SnapshotDiff> {
     let mut compared = match compare(connection, name).await? {
         Ok(compared) => compared,
         Err(refusal) => return Ok(Err(refusal)),
@@ -245,16 +247,16 @@ async fn remember(
 pub async fn deactivate(
     connection: &mut SqliteConnection,
     name: &Name,
-    may_be: impl Fn(&UnitName, &Spec) -> Result<(), Refusal>,
-    asker: Asker<'_>,
-) -> Answer<SnapshotDiff> {
+    may_be: impl Fn(&UnitName, &Spec) -> Result<(), CommandRefusal>,
+    asker: ChangeContext<'_>,
+) -> SnapshotResult<SnapshotDiff> {
     let mut told = SnapshotDiff { snapshot: name.clone(), units: Vec::new() };
     match active_ms(connection, name).await? {
         None => return Ok(Err(unknown(name))),
         Some(None) => return Ok(Ok(told)),
         Some(Some(_)) => {}
     }
-    for Row { unit, before, .. } in rows(connection, name).await? {
+    for SnapshotRow { unit, before, .. } in rows(connection, name).await? {
         let Some((before, generation)) = before else { continue };
         let mut undone = UnitDiff { unit: unit.clone(), difference: Difference::Later, generation: None };
         match unit::find(connection, &unit).await? {
@@ -288,7 +290,7 @@ pub async fn deactivate(
 ///
 /// # Errors
 /// If the database refuses; what it is refused for is the inner error.
-pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> Answer<()> {
+pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> SnapshotResult<()> {
     match active_ms(connection, name).await? {
         None => return Ok(Err(unknown(name))),
         Some(Some(_)) => {
@@ -306,7 +308,7 @@ pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> Answer<()
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<Refusal>, StoreError> {
+pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<CommandRefusal>, StoreError> {
     let name = unit.as_str();
     let snapshots = sqlx::query_scalar!("SELECT snapshot FROM snapshot_unit WHERE unit = ? ORDER BY snapshot", name)
         .fetch_all(connection)
@@ -314,17 +316,17 @@ pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result
     let Some(first) = snapshots.first() else { return Ok(None) };
     let (what, verb) = if snapshots.len() == 1 { ("the snapshot", "needs") } else { ("the snapshots", "need") };
     let message = format!("{what} {} {verb} {unit}. hint: `muster snapshot rm {first}`", snapshots.join(", "));
-    Ok(Some(Refusal::new(RefusalCode::Conflict, message)))
+    Ok(Some(CommandRefusal::new(RefusalCode::Conflict, message)))
 }
 
-fn conflict<T>(message: String) -> Result<T, Refusal> {
-    Err(Refusal::new(RefusalCode::Conflict, message))
+fn conflict<T>(message: String) -> Result<T, CommandRefusal> {
+    Err(CommandRefusal::new(RefusalCode::Conflict, message))
 }
 
-fn unknown(name: &Name) -> Refusal {
+fn unknown(name: &Name) -> CommandRefusal {
     let message =
         format!("there is no snapshot {name} on this host. hint: `muster snapshot ls` lists those that there are");
-    Refusal::new(RefusalCode::NotFound, message)
+    CommandRefusal::new(RefusalCode::NotFound, message)
 }
 
 /// Since when a snapshot is active; nothing at all if there is none of this name.
@@ -334,7 +336,7 @@ async fn active_ms(connection: &mut SqliteConnection, name: &Name) -> Result<Opt
 }
 
 /// What all units should be now. With one that cannot be read nothing can be said.
-async fn now(connection: &mut SqliteConnection) -> Answer<BTreeMap<UnitName, Desired>> {
+async fn now(connection: &mut SqliteConnection) -> SnapshotResult<BTreeMap<UnitName, Desired>> {
     let unit::StoredUnits { units, unreadable, .. } = unit::all(connection).await?;
     if !unreadable.is_empty() {
         let names = unreadable.join(", ");
@@ -343,11 +345,11 @@ async fn now(connection: &mut SqliteConnection) -> Answer<BTreeMap<UnitName, Des
     Ok(Ok(units.into_iter().map(|row| (row.name, row.desired)).collect()))
 }
 
-fn pin(desired: &Desired) -> Pinned {
-    Pinned { spec: desired.spec.clone(), run: desired.run }
+fn pin(desired: &Desired) -> SnapshotUnit {
+    SnapshotUnit { spec: desired.spec.clone(), run: desired.run }
 }
 
-async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Row>, StoreError> {
+async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<SnapshotRow>, StoreError> {
     let name = name.as_str();
     let rows = sqlx::query!(
         "SELECT unit, spec, run, before_spec, before_run, generation FROM snapshot_unit WHERE snapshot = ? ORDER BY unit",
@@ -355,8 +357,8 @@ async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Row>
     )
     .fetch_all(connection)
     .await?;
-    let pinned = |spec: &str, run: &str| -> Result<Pinned, StoreError> {
-        Ok(Pinned { spec: parsed("unit's spec", spec)?, run: quoted("wish to run", run)? })
+    let pinned = |spec: &str, run: &str| -> Result<SnapshotUnit, StoreError> {
+        Ok(SnapshotUnit { spec: parsed("unit's spec", spec)?, run: quoted("wish to run", run)? })
     };
     rows.iter()
         .map(|row| {
@@ -364,13 +366,18 @@ async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Row>
                 (Some(spec), Some(run), Some(generation)) => Some((pinned(spec, run)?, from_sql(generation))),
                 _ => None,
             };
-            Ok(Row { unit: quoted("unit's name", &row.unit)?, then: pinned(&row.spec, &row.run)?, before })
+            Ok(SnapshotRow { unit: quoted("unit's name", &row.unit)?, then: pinned(&row.spec, &row.run)?, before })
         })
         .collect::<Result<_, StoreError>>()
 }
 
 /// Makes a unit what it was, and gives the generation that this is.
-async fn set(connection: &mut SqliteConnection, unit: &UnitName, goal: Pinned, asker: Asker<'_>) -> Answer<u64> {
+async fn set(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    goal: SnapshotUnit,
+    asker: ChangeContext<'_>,
+) -> SnapshotResult<u64> {
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(goal.spec), run: Some(goal.run) };
     let mut edited = unit::edit(connection, unit, &verb, asker).await?;
     if goal.run == Run::Running && edited.is_ok() {

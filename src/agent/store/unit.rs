@@ -1,40 +1,48 @@
-//! What each unit should be, why it may be held, and what it was last seen to be.
+//! Units: desired state, holds, and the last observed state.
 //!
-//! Two write here. Verbs change what is desired, through [`edit`], inside the transaction that also
-//! journals their answer. The task that keeps units writes what it has seen, and a hold, through
-//! [`Store::keep_unit`]; it never touches what is desired.
+//! There are two writers. Verbs change desired state, through [`edit`], in the transaction that also
+//! journals their outcome. The units' task writes observed state, and holds, through
+//! [`Store::keep_unit`]; it never changes desired state.
 //!
-//! **Invariant: generations only grow**, also across the removal of a unit and another of the same name:
-//! they come from one counter for all units of the host, in `meta`. So "later" has a meaning between any
-//! two of them. A store that was lost begins at 1 again, in a later epoch, which every report carries.
+//! **Invariant: generations only grow**, also when a unit is removed and another gets its name:
+//! they come from one counter for all units of the host, in `meta`. So any two of them can be
+//! ordered. A store that was lost begins at 1 again, in a later epoch, which every report carries.
 //!
-//! **Invariant: a hold that the agent made belongs to a generation.** One that is written late, after a verb has
-//! made the next generation, is dropped. An operator's hold is desired: only verbs write it.
+//! **Invariant: a hold made by the agent belongs to a generation.** If a verb has made the next generation before it is written,
+//! it is dropped. An operator's hold is desired state: only verbs write it.
 
 use std::collections::BTreeMap;
 
+use muster_rules::{
+    CommandRefusal,
+    edit::{CurrentUnit, HoldChange, UnitEdit},
+    order,
+    plan::RestoredUnit,
+    port_lease::PortLease,
+    realm::Realms,
+};
 use muster_topics::{
     Millis,
     command::Verb,
     name::{Digest, Name, UnitName},
     outcome::RefusalCode,
+    revision::RevisionKey,
     unit::{Desired, Hold, HoldReason, Observed, Run, Spec, UNITS_MAX},
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, intent::Copy, lease, realm, snapshot, to_sql, verified};
-use crate::rules::{
-    Refusal,
-    edit::{Current, Edit, Holding},
-    lease::Lease,
-    order,
-    plan::Kept,
-    realm::Realms,
+use super::columns::to_json;
+use super::{
+    Store,
+    columns::{from_sql, to_sql},
+    error::StoreError,
+    intent_copy::IntentCopy,
+    port_lease, realm, snapshot, verified,
 };
 
 /// One unit, as it is stored.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UnitRow {
+pub struct StoredUnit {
     /// Its name.
     pub name: UnitName,
     /// What it should be.
@@ -42,19 +50,19 @@ pub struct UnitRow {
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
     /// What it was last seen to be.
-    pub kept: Kept,
+    pub kept: RestoredUnit,
 }
 
 /// All units that are stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredUnits {
     /// Those that can be read, by name.
-    pub units: Vec<UnitRow>,
+    pub units: Vec<StoredUnit>,
     /// The names of those that cannot, such as after a return to an older agent. They are known, and so
     /// must be left alone rather than taken for forgotten.
     pub unreadable: Vec<String>,
     /// The ports of all.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<PortLease>,
     /// Their realms.
     pub realms: Realms,
     /// What snapshots have of them; nothing if that cannot be read.
@@ -63,7 +71,7 @@ pub struct StoredUnits {
 
 /// What a verb has made of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedChange {
     /// The generation that is desired now.
     pub generation: u64,
     /// Its revision.
@@ -72,17 +80,19 @@ pub struct Applied {
     pub hold: Option<Hold>,
 }
 
-/// Who changes something, and when.
+/// Who changes something, when, and what their revisions are keyed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
+pub struct ChangeContext<'a> {
     /// The operator.
     pub operator: &'a Name,
     /// The time.
     pub now_ms: Millis,
+    /// The key of this host's revisions, if the console has given one.
+    pub key: Option<&'a RevisionKey>,
 }
 
 /// A row, as SQL has it.
-struct Raw {
+struct UnitRecord {
     name: String,
     generation: i64,
     revision: String,
@@ -98,8 +108,8 @@ struct Raw {
     observed: String,
 }
 
-impl Raw {
-    fn read(self) -> Result<UnitRow, StoreError> {
+impl UnitRecord {
+    fn read(self) -> Result<StoredUnit, StoreError> {
         let what = |what| move |source| StoreError::Content { what, source };
         let quoted = |text: String| serde_json::Value::String(text);
         let hold = match (self.held_by, self.held_since_ms, self.hold_reason, self.hold_since_ms) {
@@ -112,7 +122,7 @@ impl Raw {
             }
             _ => None,
         };
-        Ok(UnitRow {
+        Ok(StoredUnit {
             name: serde_json::from_value(quoted(self.name)).map_err(what("unit's name"))?,
             desired: Desired {
                 generation: from_sql(self.generation),
@@ -150,7 +160,7 @@ impl Store {
         &self,
         unit: &UnitName,
         generation: u64,
-        kept: &Kept,
+        kept: &RestoredUnit,
         hold: Option<&Hold>,
     ) -> Result<(), StoreError> {
         let (name, generation) = (unit.as_str(), to_sql(generation));
@@ -182,14 +192,14 @@ impl Store {
 /// If the database refuses.
 pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
     let rows = sqlx::query_as!(
-        Raw,
+        UnitRecord,
         r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
                   hold_reason, hold_since_ms, observed
            FROM unit ORDER BY name"#
     )
     .fetch_all(&mut *connection)
     .await?;
-    let (leases, realms) = (lease::all(connection).await?, realm::all(connection).await?);
+    let (leases, realms) = (port_lease::all(connection).await?, realm::all(connection).await?);
     let snapshots = match snapshot::specs(connection).await {
         Ok(snapshots) => Some(snapshots),
         Err(StoreError::Content { what, source }) => {
@@ -225,35 +235,37 @@ pub async fn edit(
     connection: &mut SqliteConnection,
     unit: &UnitName,
     verb: &Verb,
-    asker: Asker<'_>,
-) -> Result<Result<Option<Applied>, Refusal>, StoreError> {
+    asker: ChangeContext<'_>,
+) -> Result<Result<Option<AppliedChange>, CommandRefusal>, StoreError> {
     let row = match find(connection, unit).await {
         Err(StoreError::Content { what, source }) => {
             let message = format!("the {what} of {unit} cannot be read by this version of the agent: {source}");
-            return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+            return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
         }
         other => other?,
     };
-    let current = row.as_ref().map(|row| Current {
+    let current = row.as_ref().map(|row| CurrentUnit {
         desired: &row.desired,
         hold: row.hold.as_ref(),
         observed: &row.kept.observed,
     });
-    let edit = match crate::rules::edit::edit(unit, current, verb) {
+    let desired = current.map(|current| current.desired);
+    let edited = muster_rules::edit::edit(unit, current, verb);
+    let edit = match edited.and_then(|edit| edit.told_by(unit, desired, asker.key)) {
         Ok(edit) => edit,
         Err(refusal) => return Ok(Err(refusal)),
     };
     let name = unit.as_str();
     match (edit, row) {
-        (Edit::Keep, row) => {
-            let applied = |UnitRow { desired: Desired { generation, revision, .. }, hold, .. }| Applied {
+        (UnitEdit::Keep, row) => {
+            let applied = |StoredUnit { desired: Desired { generation, revision, .. }, hold, .. }| AppliedChange {
                 generation,
                 revision,
                 hold,
             };
             Ok(Ok(row.map(applied)))
         }
-        (Edit::Forget, _) => {
+        (UnitEdit::Forget, _) => {
             if let Some(refusal) = snapshot::needs(connection, unit).await? {
                 return Ok(Err(refusal));
             }
@@ -261,11 +273,11 @@ pub async fn edit(
             sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
             Ok(Ok(None))
         }
-        (Edit::Set { spec, revision, run, frozen, holding }, row) => {
+        (UnitEdit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
                 let message =
                     format!("this host has {UNITS_MAX} units, as many as one may have. hint: remove one first");
-                return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+                return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             if let Some(circle) = circle(connection, unit, &spec).await? {
                 let names: Vec<String> = circle.iter().map(ToString::to_string).collect();
@@ -273,7 +285,7 @@ pub async fn edit(
                     "{unit} would wait for itself: {}. hint: take one out of `after` or `requires`",
                     names.join(" → ")
                 );
-                return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+                return Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
             }
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
                 Ok(leases) => leases,
@@ -282,12 +294,12 @@ pub async fn edit(
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let hold = held(holding, row.and_then(|row| row.hold), asker);
-            let wish = Wish { spec: *spec, revision: &revision, run, frozen, hold: hold.as_ref() };
+            let wish = DesiredUnit { spec: *spec, revision: &revision, run, frozen, hold: hold.as_ref() };
             let generation = set(connection, name, wish, asker.now_ms).await?;
             if let Some(leases) = leases {
-                lease::set(connection, unit, &leases).await?;
+                port_lease::set(connection, unit, &leases).await?;
             }
-            Ok(Ok(Some(Applied { generation, revision, hold })))
+            Ok(Ok(Some(AppliedChange { generation, revision, hold })))
         }
     }
 }
@@ -313,9 +325,9 @@ pub async fn forget_transient(store: &Store, unit: &UnitName, generation: u64) -
 async fn new_leases(
     connection: &mut SqliteConnection,
     unit: &UnitName,
-    row: Option<&UnitRow>,
+    row: Option<&StoredUnit>,
     after: &Spec,
-) -> Result<Result<Option<Vec<Lease>>, Refusal>, StoreError> {
+) -> Result<Result<Option<Vec<PortLease>>, CommandRefusal>, StoreError> {
     let same = match row {
         // One that has gone back has the ports of what it went back to.
         Some(row) if row.kept.observed.rolled_back.is_some() => false,
@@ -326,22 +338,22 @@ async fn new_leases(
         return Ok(Ok(None));
     }
     let provides = verified::ports(after, row.and_then(|row| row.kept.verified.as_deref()));
-    Ok(lease::find(connection, unit, &provides).await?.map(Some))
+    Ok(port_lease::find(connection, unit, &provides).await?.map(Some))
 }
 
 /// The operator's hold from now on, after the hold that there was `before`.
-fn held(holding: Holding, before: Option<Hold>, asker: Asker<'_>) -> Option<Hold> {
+fn held(holding: HoldChange, before: Option<Hold>, asker: ChangeContext<'_>) -> Option<Hold> {
     match holding {
-        Holding::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
-        Holding::End => None,
-        Holding::Begin { note } => {
+        HoldChange::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
+        HoldChange::End => None,
+        HoldChange::Begin { note } => {
             Some(Hold { reason: HoldReason::Operator, since_ms: asker.now_ms, by: Some(asker.operator.clone()), note })
         }
     }
 }
 
 /// What is desired of a unit from now on.
-struct Wish<'a> {
+struct DesiredUnit<'a> {
     spec: Spec,
     revision: &'a Digest,
     run: Run,
@@ -350,9 +362,14 @@ struct Wish<'a> {
 }
 
 /// Writes down what is desired, under the next generation.
-async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_ms: Millis) -> Result<u64, StoreError> {
+async fn set(
+    connection: &mut SqliteConnection,
+    name: &str,
+    wish: DesiredUnit<'_>,
+    now_ms: Millis,
+) -> Result<u64, StoreError> {
     let generation = next_generation(connection).await?;
-    let kept = Kept::new(Observed::absent(now_ms));
+    let kept = RestoredUnit::new(Observed::absent(now_ms));
     let (spec, observed) = (to_json("unit's spec", &wish.spec)?, to_json("observed state", &kept)?);
     let (run, playing) = columns(wish.run);
     let (digest, frozen) = (wish.revision.as_str(), i64::from(wish.frozen));
@@ -393,10 +410,10 @@ fn columns(run: Run) -> (&'static str, i64) {
     }
 }
 
-pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
+pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<StoredUnit>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
-        Raw,
+        UnitRecord,
         r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
                   hold_reason, hold_since_ms, observed
            FROM unit WHERE name = ?"#,
@@ -404,7 +421,7 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
     )
     .fetch_optional(&mut *connection)
     .await?;
-    let Some(mut row) = raw.map(Raw::read).transpose()? else { return Ok(None) };
+    let Some(mut row) = raw.map(UnitRecord::read).transpose()? else { return Ok(None) };
     row.kept.verified = verified::all(connection).await?.remove(name);
     Ok(Some(row))
 }
@@ -434,7 +451,11 @@ async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> 
 ///
 /// # Errors
 /// If the database refuses.
-pub(super) async fn restore(connection: &mut SqliteConnection, copy: &Copy, kept: &Kept) -> Result<(), StoreError> {
+pub(super) async fn restore(
+    connection: &mut SqliteConnection,
+    copy: &IntentCopy,
+    kept: &RestoredUnit,
+) -> Result<(), StoreError> {
     let Desired { generation, revision, spec, run, frozen } = &copy.desired;
     let (name, generation, digest) = (copy.unit.as_str(), to_sql(*generation), revision.as_str());
     let (spec, observed) = (to_json("unit's spec", spec)?, to_json("observed state", kept)?);
@@ -509,10 +530,6 @@ async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, Store
     .await?)
 }
 
-pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
-}
-
 #[cfg(test)]
 mod tests {
     use muster_topics::unit::{Exit, Phase};
@@ -535,8 +552,8 @@ mod tests {
         "anna".parse().unwrap()
     }
 
-    fn asker(operator: &Name) -> Asker<'_> {
-        Asker { operator, now_ms: 1_000 }
+    fn asker(operator: &Name) -> ChangeContext<'_> {
+        ChangeContext { operator, now_ms: 1_000, key: None }
     }
 
     async fn store() -> (tempfile::TempDir, Store) {
@@ -545,14 +562,23 @@ mod tests {
         (folder, store)
     }
 
-    async fn done(store: &Store, unit: &UnitName, verb: &Verb) -> Result<Option<Applied>, Refusal> {
+    async fn done(store: &Store, unit: &UnitName, verb: &Verb) -> Result<Option<AppliedChange>, CommandRefusal> {
+        done_with(store, unit, verb, None).await
+    }
+
+    async fn done_with(
+        store: &Store,
+        unit: &UnitName,
+        verb: &Verb,
+        key: Option<&RevisionKey>,
+    ) -> Result<Option<AppliedChange>, CommandRefusal> {
         let mut tx = store.begin().await.unwrap();
-        let result = edit(&mut tx, unit, verb, asker(&operator())).await.unwrap();
+        let result = edit(&mut tx, unit, verb, ChangeContext { key, ..asker(&operator()) }).await.unwrap();
         tx.commit().await.unwrap();
         result
     }
 
-    fn generation(result: Result<Option<Applied>, Refusal>) -> u64 {
+    fn generation(result: Result<Option<AppliedChange>, CommandRefusal>) -> u64 {
         result.unwrap().unwrap().generation
     }
 
@@ -579,8 +605,76 @@ mod tests {
         assert_eq!(units[0].kept.observed, Observed::absent(1_000));
     }
 
+    /// A verb that applies a spec with a secret.
+    fn with_pin(unit: &UnitName, pin: &str, change: impl FnOnce(&mut Spec)) -> (Verb, Digest) {
+        let Verb::UnitApply { mut spec, .. } = apply(unit, "a", None) else { panic!("an apply") };
+        spec.env_mut().insert("PIN".to_owned(), pin.to_owned());
+        change(&mut spec);
+        let bare = spec.revision().unwrap();
+        (Verb::UnitApply { unit: unit.clone(), spec, run: None }, bare)
+    }
+
     #[tokio::test]
-    async fn a_wish_to_play_is_kept() {
+    async fn revisions_with_secrets_differ_by_host() {
+        let unit = name();
+        let (verb, bare) = with_pin(&unit, "4711", |_| ());
+        let mut told = Vec::new();
+        for byte in [1, 2] {
+            let (_folder, store) = store().await;
+            let key = RevisionKey::from_bytes([byte; 32]);
+            let one = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
+            let again = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
+            assert_eq!(one, again, "nothing has changed");
+            told.push(one.revision.clone());
+            // What asks for a process of another revision makes such a one, and what asks for none does not.
+            let run = Verb::UnitRun { unit: unit.clone() };
+            let restart = Verb::UnitRestart { unit: unit.clone() };
+            assert_eq!(done_with(&store, &unit, &run, Some(&key)).await.unwrap().unwrap().revision, one.revision);
+            told.push(done_with(&store, &unit, &restart, Some(&key)).await.unwrap().unwrap().revision);
+            let stored = store.units().await.unwrap().units.remove(0).desired;
+            assert_eq!((Some(&stored.revision), key.is_of(&unit, &stored.spec, &stored.revision)), (told.last(), true));
+            assert_ne!(stored.revision, stored.spec.revision().unwrap());
+        }
+        told.push(bare);
+        let different: std::collections::BTreeSet<&Digest> = told.iter().collect();
+        assert_eq!(different.len(), told.len(), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn unkeyed_revision_is_kept_until_the_unit_changes() {
+        let (_folder, store) = store().await;
+        let (unit, key) = (name(), RevisionKey::from_bytes([1; 32]));
+        let (verb, bare) = with_pin(&unit, "4711", |_| ());
+        let before = done_with(&store, &unit, &verb, None).await.unwrap().unwrap();
+        assert_eq!(before.revision, bare);
+        assert_eq!(done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap(), before);
+        // A label makes no other revision, keyed or not.
+        let labelled = with_pin(&unit, "4711", |spec| {
+            spec.labels_mut().insert("tier".parse().unwrap(), "gold".parse().unwrap());
+        });
+        let after = done_with(&store, &unit, &labelled.0, Some(&key)).await.unwrap().unwrap();
+        assert_eq!((after.generation, after.revision), (before.generation + 1, bare));
+        // Another value does.
+        let (verb, bare) = with_pin(&unit, "4712", |_| ());
+        let keyed = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
+        assert_ne!(keyed.revision, bare);
+        // And a host that has lost its key, or got another, does not start it anew for that.
+        for key in [None, Some(&RevisionKey::from_bytes([2; 32]))] {
+            let labelled = with_pin(&unit, "4712", |spec| {
+                let tier = if key.is_some() { "tin" } else { "iron" };
+                spec.labels_mut().insert("tier".parse().unwrap(), tier.parse().unwrap());
+            });
+            let after = done_with(&store, &unit, &labelled.0, key).await.unwrap().unwrap();
+            assert_eq!(after.revision, keyed.revision);
+        }
+        // Without a secret there is nothing to key.
+        let Verb::UnitApply { spec, .. } = apply(&unit, "a", None) else { panic!("an apply") };
+        let plain = done_with(&store, &unit, &apply(&unit, "a", None), Some(&key)).await.unwrap().unwrap();
+        assert_eq!(plain.revision, spec.revision().unwrap());
+    }
+
+    #[tokio::test]
+    async fn desired_play_state_is_stored() {
         let (_folder, store) = store().await;
         let unit = name();
         let Verb::UnitApply { spec, .. } = apply(&unit, "a", None) else { panic!("an apply") };
@@ -597,13 +691,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_seen_survives_and_a_late_hold_does_not() {
+    async fn observed_state_is_kept_and_late_hold_dropped() {
         let (_folder, store) = store().await;
         let unit = name();
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
         let observed =
             Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
-        let kept = Kept { restarts: 3, ..Kept::new(observed) };
+        let kept = RestoredUnit { restarts: 3, ..RestoredUnit::new(observed) };
         let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
@@ -622,11 +716,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operators_hold_stays_until_it_is_ended() {
+    async fn operators_hold_is_kept_until_unhold() {
         let (_folder, store) = store().await;
         let unit = name();
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
-        let kept = Kept::new(Observed::absent(5));
+        let kept = RestoredUnit::new(Observed::absent(5));
         let broken = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&broken)).await.unwrap();
         let hold = Verb::UnitHold { unit: unit.clone(), note: Some("audit".to_owned()) };
@@ -660,7 +754,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_would_wait_for_itself_is_refused_by_name() {
+    async fn dependency_cycle_is_refused_with_names() {
         let (_folder, store) = store().await;
         let requires = |unit: &str, needed: &str| {
             let Verb::UnitApply { mut spec, .. } = apply(&name(), "a", None) else { unreachable!() };
@@ -679,7 +773,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_edit_that_is_rolled_back_leaves_nothing() {
+    async fn rolled_back_edit_leaves_nothing() {
         let (_folder, store) = store().await;
         let unit = name();
         let mut tx = store.begin().await.unwrap();
@@ -690,7 +784,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_a_limit_on_units() {
+    async fn too_many_units_are_refused() {
         let (_folder, store) = store().await;
         let mut tx = store.begin().await.unwrap();
         for number in 0..UNITS_MAX {
@@ -706,7 +800,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_unit_that_cannot_be_read_does_not_hide_the_others() {
+    async fn unreadable_unit_does_not_hide_others() {
         let (_folder, store) = store().await;
         let (good, bad) = (name(), "default/bad".parse().unwrap());
         done(&store, &good, &apply(&good, "a", None)).await.unwrap();

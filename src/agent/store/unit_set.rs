@@ -1,8 +1,9 @@
-//! Sets of units that become what specs say, all of them or none.
+//! Applies sets of units: all of them or none.
 //!
-//! Each unit is edited as if it were asked for alone ([`super::unit::edit`]), in one transaction, which whoever called ends:
-//! what was refused is rolled back. Ports that units of the set give up are free for the others of it.
+//! Each unit is edited as if it were alone ([`super::unit::edit`]), in one transaction that the caller ends:
+//! a refused set is rolled back. Ports that units of the set release are free for its other units.
 
+use muster_rules::CommandRefusal;
 use muster_topics::{
     Millis,
     command::{SET_PARTS_MAX, SetPart, UnitWish, Verb},
@@ -13,10 +14,11 @@ use muster_topics::{
 use sqlx::SqliteConnection;
 
 use super::{
-    StoreError, lease,
-    unit::{Applied, Asker, edit, find, to_json},
+    columns::to_json,
+    error::StoreError,
+    port_lease,
+    unit::{AppliedChange, ChangeContext, edit, find},
 };
-use crate::rules::Refusal;
 
 /// The most units of a set that are named as refused, each with its reason: whoever mends these sees the next ones then.
 const REFUSED_MAX: usize = 20;
@@ -30,11 +32,11 @@ pub async fn gather(
     part: SetPart,
     units: &[UnitWish],
     expires_ms: Millis,
-) -> Result<Result<Option<Vec<UnitWish>>, Refusal>, StoreError> {
+) -> Result<Result<Option<Vec<UnitWish>>, CommandRefusal>, StoreError> {
     let SetPart { set, number, of } = part;
     if !(1..=SET_PARTS_MAX).contains(&of) || !(1..=of).contains(&number) {
         let message = format!("the set has part {number} of {of}, and a set has from 1 to {SET_PARTS_MAX}");
-        return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
+        return Ok(Err(CommandRefusal::new(RefusalCode::Invalid, message)));
     }
     let (set, number) = (set.to_string(), i64::from(number));
     let text = to_json("set of units", &units)?;
@@ -85,9 +87,9 @@ pub async fn forget(
 pub async fn apply(
     connection: &mut SqliteConnection,
     units: &[UnitWish],
-    asker: Asker<'_>,
-) -> Result<Result<Vec<AppliedUnit>, Refusal>, StoreError> {
-    let mut refused: Vec<(&UnitName, Refusal)> = Vec::new();
+    asker: ChangeContext<'_>,
+) -> Result<Result<Vec<AppliedUnit>, CommandRefusal>, StoreError> {
+    let mut refused: Vec<(&UnitName, CommandRefusal)> = Vec::new();
     for wish in units {
         let there = match find(connection, &wish.unit).await {
             // The edit says so.
@@ -96,7 +98,7 @@ pub async fn apply(
         };
         match there {
             Some(_) if wish.new => refused.push((&wish.unit, exists(&wish.unit))),
-            Some(_) => lease::give_up(connection, &wish.unit, wish.spec.provides()).await?,
+            Some(_) => port_lease::give_up(connection, &wish.unit, wish.spec.provides()).await?,
             None => {}
         }
     }
@@ -105,7 +107,7 @@ pub async fn apply(
         let UnitWish { unit, spec, run, .. } = wish;
         let verb = Verb::UnitApply { unit: unit.clone(), spec: spec.clone(), run: *run };
         match edit(connection, unit, &verb, asker).await? {
-            Ok(Some(Applied { generation, hold, .. })) => applied.push(AppliedUnit {
+            Ok(Some(AppliedChange { generation, hold, .. })) => applied.push(AppliedUnit {
                 unit: unit.clone(),
                 generation,
                 hold: hold.as_ref().map(Hold::in_short).map(Box::new),
@@ -116,21 +118,21 @@ pub async fn apply(
     }
     Ok(match &refused[..] {
         [] => Ok(applied),
-        [(_, first), ..] => Err(Refusal::new(first.code, told(&refused))),
+        [(_, first), ..] => Err(CommandRefusal::new(first.code, told(&refused))),
     })
 }
 
-fn exists(unit: &UnitName) -> Refusal {
+fn exists(unit: &UnitName) -> CommandRefusal {
     let message = format!(
         "there is a unit {unit} on this host already. hint: choose another name; `--overwrite`, or `muster unit apply`, \
          changes the one that is there"
     );
-    Refusal::new(RefusalCode::Conflict, message)
+    CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
 /// Every refusal, with the unit that it is about.
-fn told(refused: &[(&UnitName, Refusal)]) -> String {
-    let line = |(unit, refusal): &(&UnitName, Refusal)| match refusal.message.contains(unit.as_str()) {
+fn told(refused: &[(&UnitName, CommandRefusal)]) -> String {
+    let line = |(unit, refusal): &(&UnitName, CommandRefusal)| match refusal.message.contains(unit.as_str()) {
         true => refusal.message.clone(),
         false => format!("{unit}: {}", refusal.message),
     };
@@ -152,7 +154,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::agent::store::{Store, unit::UnitRow};
+    use crate::store::{Store, unit::StoredUnit};
 
     struct Bench {
         _folder: tempfile::TempDir,
@@ -168,9 +170,9 @@ mod tests {
         }
 
         /// As the agent does it: what is refused is rolled back.
-        async fn apply(&self, units: &[UnitWish]) -> Result<Vec<AppliedUnit>, Refusal> {
+        async fn apply(&self, units: &[UnitWish]) -> Result<Vec<AppliedUnit>, CommandRefusal> {
             let mut tx = self.store.begin().await.unwrap();
-            let asker = Asker { operator: &self.operator, now_ms: 1 };
+            let asker = ChangeContext { operator: &self.operator, now_ms: 1, key: None };
             let applied = apply(&mut tx, units, asker).await.unwrap();
             match applied {
                 Ok(_) => tx.commit().await.unwrap(),
@@ -179,11 +181,11 @@ mod tests {
             applied
         }
 
-        async fn units(&self) -> Vec<UnitRow> {
+        async fn units(&self) -> Vec<StoredUnit> {
             self.store.units().await.unwrap().units
         }
 
-        async fn gather(&self, part: SetPart, units: &[UnitWish]) -> Result<Option<Vec<UnitWish>>, Refusal> {
+        async fn gather(&self, part: SetPart, units: &[UnitWish]) -> Result<Option<Vec<UnitWish>>, CommandRefusal> {
             let mut tx = self.store.begin().await.unwrap();
             let gathered = gather(&mut tx, part, units, 100).await.unwrap();
             tx.commit().await.unwrap();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn set_with_one_refusal_changes_nothing_and_names_all_that_cannot_be() {
+    async fn set_with_one_refusal_changes_nothing() {
         let bench = Bench::new().await;
         bench.apply(&[wish("d/old", Some(19_001))]).await.unwrap();
         let units = [
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_units_than_a_host_may_have_are_refused_together() {
+    async fn set_beyond_the_unit_limit_is_refused() {
         let bench = Bench::new().await;
         let units = |count: usize| (0..count).map(|number| wish(&format!("d/u{number}"), None)).collect::<Vec<_>>();
         let refusal = bench.apply(&units(UNITS_MAX + 4)).await.unwrap_err();
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn units_of_a_set_exchange_their_ports() {
+    async fn units_of_a_set_can_swap_ports() {
         let bench = Bench::new().await;
         bench.apply(&[wish("d/a", Some(19_011)), wish("d/b", Some(19_012))]).await.unwrap();
         bench.apply(&[wish("d/a", Some(19_012)), wish("d/b", Some(19_011))]).await.unwrap();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parts_come_together_in_any_order_and_each_once() {
+    async fn parts_of_a_set_arrive_in_any_order() {
         let bench = Bench::new().await;
         let (set, other) = (CommandId::new(), CommandId::new());
         let part = |set, number| SetPart { set, number, of: 3 };

@@ -1,13 +1,18 @@
-//! The last verified revision of each unit, and the ports that belong to it.
+//! The last verified revision of each unit, and its ports.
 //!
-//! It is written in the transaction that writes what the unit was seen to be; so there is no instant at which a unit
-//! has gone back and nobody knows to what.
+//! It is written in the transaction that writes the observed state; so at no moment a unit
+//! is rolled back without a record of the revision.
 //!
-//! **Invariant: the ports of a revision that can be gone back to stay leased to its unit**, until it is not the one any
-//! more.
+//! **Invariant: the ports of a revision that can be rolled back to stay leased to its unit**, until another is
+//! verified.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use muster_rules::{
+    CommandRefusal,
+    plan::{RestoredUnit, VerifiedRevision},
+    port_lease::PortLease,
+};
 use muster_topics::{
     endpoint::Provided,
     name::UnitName,
@@ -15,23 +20,20 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{StoreError, lease, unit::to_json};
-use crate::rules::{
-    Refusal,
-    lease::Lease,
-    plan::{Kept, Verified},
-};
+use super::{columns::to_json, error::StoreError, port_lease};
 
 /// Those of all units, by name. One that cannot be read is none: then there is nothing to go back to.
 ///
 /// # Errors
 /// If the database refuses.
-pub(super) async fn all(connection: &mut SqliteConnection) -> Result<BTreeMap<String, Arc<Verified>>, StoreError> {
+pub(super) async fn all(
+    connection: &mut SqliteConnection,
+) -> Result<BTreeMap<String, Arc<VerifiedRevision>>, StoreError> {
     let rows =
         sqlx::query!(r#"SELECT unit AS "unit!", revision, spec, since_ms FROM verified"#).fetch_all(connection).await?;
     let read = |(revision, spec, since_ms): (String, &str, i64)| -> Result<_, serde_json::Error> {
         let revision = serde_json::from_value(serde_json::Value::String(revision))?;
-        Ok(Arc::new(Verified { revision, spec: serde_json::from_str(spec)?, since_ms }))
+        Ok(Arc::new(VerifiedRevision { revision, spec: serde_json::from_str(spec)?, since_ms }))
     };
     let verified = rows.into_iter().filter_map(|row| match read((row.revision, &row.spec, row.since_ms)) {
         Ok(verified) => Some((row.unit, verified)),
@@ -47,7 +49,11 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<BTreeMap<St
 ///
 /// # Errors
 /// If the database refuses.
-pub(super) async fn keep(connection: &mut SqliteConnection, unit: &UnitName, kept: &Kept) -> Result<(), StoreError> {
+pub(super) async fn keep(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    kept: &RestoredUnit,
+) -> Result<(), StoreError> {
     let name = unit.as_str();
     let Some(verified) = &kept.verified else {
         sqlx::query!("DELETE FROM verified WHERE unit = ?", name).execute(connection).await?;
@@ -81,11 +87,11 @@ async fn give_back_ports(
     let spec = sqlx::query_scalar!("SELECT spec FROM unit WHERE name = ?", name).fetch_one(&mut *connection).await?;
     // What cannot be read may need any of them.
     let Ok(desired) = serde_json::from_str::<Spec>(&spec) else { return Ok(()) };
-    let is_needed = |lease: &Lease| {
+    let is_needed = |lease: &PortLease| {
         let mut provided = desired.provides().iter().chain(verified.provides());
         provided.any(|provided| provided.name == lease.name)
     };
-    for lease in lease::all(connection).await?.iter().filter(|lease| lease.unit == *unit && !is_needed(lease)) {
+    for lease in port_lease::all(connection).await?.iter().filter(|lease| lease.unit == *unit && !is_needed(lease)) {
         let endpoint = lease.name.as_str();
         sqlx::query!("DELETE FROM lease WHERE unit = ? AND name = ?", name, endpoint).execute(&mut *connection).await?;
     }
@@ -96,22 +102,22 @@ async fn give_back_ports(
 async fn take_back_ports(
     connection: &mut SqliteConnection,
     unit: &UnitName,
-    verified: &Verified,
+    verified: &VerifiedRevision,
     observed: &Observed,
 ) -> Result<(), StoreError> {
     let provides = verified.spec.provides();
     if observed.rolled_back.is_none() || provides.is_empty() {
         return Ok(());
     }
-    let leases = lease::all(connection).await?;
+    let leases = port_lease::all(connection).await?;
     let has = |provided: &Provided| leases.iter().any(|lease| lease.unit == *unit && lease.is_for(provided));
     if provides.iter().all(has) {
         return Ok(());
     }
-    match lease::find(connection, unit, provides).await? {
-        Ok(leases) => lease::set(connection, unit, &leases).await,
+    match port_lease::find(connection, unit, provides).await? {
+        Ok(leases) => port_lease::set(connection, unit, &leases).await,
         // It goes on with what it has, and says itself what it cannot bind.
-        Err(Refusal { message, .. }) => {
+        Err(CommandRefusal { message, .. }) => {
             tracing::error!(%unit, message, "it went back, and its port is another unit's by now");
             Ok(())
         }
@@ -119,7 +125,7 @@ async fn take_back_ports(
 }
 
 /// What a unit has to be leased for: what it provides, and beside that what the revision provides that it may go back to.
-pub(super) fn ports(desired: &Spec, verified: Option<&Verified>) -> Vec<Provided> {
+pub(super) fn ports(desired: &Spec, verified: Option<&VerifiedRevision>) -> Vec<Provided> {
     let mut provides = desired.provides().to_vec();
     if let Some(verified) = verified {
         let is_other = |provided: &&Provided| {
@@ -144,9 +150,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::agent::store::{
+    use crate::store::{
         Store,
-        unit::{Asker, edit},
+        unit::{ChangeContext, edit},
     };
 
     fn name() -> UnitName {
@@ -180,8 +186,10 @@ mod tests {
         async fn done(&mut self, verb: &Verb) {
             let mut tx = self.store.begin().await.unwrap();
             let operator = "anna".parse().unwrap();
-            let applied =
-                edit(&mut tx, &name(), verb, Asker { operator: &operator, now_ms: 1 }).await.unwrap().unwrap();
+            let applied = edit(&mut tx, &name(), verb, ChangeContext { operator: &operator, now_ms: 1, key: None })
+                .await
+                .unwrap()
+                .unwrap();
             tx.commit().await.unwrap();
             self.generation = applied.map_or(0, |applied| applied.generation);
         }
@@ -197,8 +205,8 @@ mod tests {
                 at_ms: 5,
                 last_lines: None,
             });
-            let verified = Some(Arc::new(Verified { revision, spec: spec.clone(), since_ms: 5 }));
-            let kept = Kept { verified, ..Kept::new(Observed { rolled_back, ..Observed::absent(5) }) };
+            let verified = Some(Arc::new(VerifiedRevision { revision, spec: spec.clone(), since_ms: 5 }));
+            let kept = RestoredUnit { verified, ..RestoredUnit::new(Observed { rolled_back, ..Observed::absent(5) }) };
             self.store.keep_unit(&name(), self.generation, &kept, None).await.unwrap();
             let found = self.store.units().await.unwrap().units.into_iter().find(|row| row.name == name());
             if let Some(row) = found {
@@ -216,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_verified_is_kept_and_goes_with_its_unit() {
+    async fn verified_revision_is_stored_until_unit_is_removed() {
         let mut bench = Bench::new().await;
         let (good, patient) = (spec("a", json!([])), spec("b", json!([])));
         // Of a unit that is forgotten nothing is kept.
@@ -232,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_may_go_back_to_keeps_its_ports() {
+    async fn verified_revision_keeps_its_ports() {
         let mut bench = Bench::new().await;
         let (good, bad) = (spec("a", json!([{"name": "http"}])), spec("b", json!([{"name": "other"}])));
         bench.apply(&good).await;
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_of_its_own_is_taken_back() {
+    async fn earlier_port_is_leased_again() {
         let mut bench = Bench::new().await;
         let with = |artifact: &str, port: u16| spec(artifact, json!([{"name": "http", "port": port}]));
         let is = |port: u16| vec![("http".to_owned(), port)];

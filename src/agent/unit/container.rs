@@ -1,20 +1,20 @@
-//! Containers: the second kind, written once over what a runtime can do ([`runtime`]).
+//! Containers: a kind of unit, implemented once on top of a container runtime ([`runtime`]).
 //!
 //! A container is called `muster.<realm>.<name>` (names have no dots), and carries the labels `muster.host` and
-//! `muster.unit`. **Invariant: what does not carry this host's labels is never touched**, whatever it is called, unless a unit has
+//! `muster.unit`. **Invariant: a container without this host's labels is never touched**, whatever its name, unless a unit has
 //! adopted it.
 //!
-//! The same container is started again after it has ended, with all that it has written; it is made anew when what it is
-//! made from is other than it was (the label `muster.made`). What the agent has to know of one while its runtime cannot be
-//! asked is in `<data>/containers/<realm>/<name>/started.json`, written before it is started.
+//! A container that has ended is started again with everything that it has written; it is recreated when
+//! its spec changes (the label `muster.made`). What the agent needs to know of it while the runtime is unavailable
+//! is in `<data>/containers/<realm>/<name>/started.json`, written before the start.
 //!
-//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `adopted` (what others have made), `instance` (one that runs),
-//! `first` (what to go into it by), `probe` (finding out inside whether it is well), `list` (all that there are on the host), `podman` (Podman and Docker), `lxc` (LXC).
+//! Modules, in reading order: `runtime` (the trait), `place` (that file), `adopted` (containers that others have created), `instance` (a running one),
+//! `first` (the way into it), `probe` (probes inside), `list` (all containers of the host), `podman` (Podman and Docker), `lxc` (LXC).
 
 mod adopted;
 mod first;
 mod instance;
-mod list;
+pub(crate) mod list;
 mod lxc;
 mod place;
 mod podman;
@@ -41,27 +41,29 @@ use muster_topics::{
 };
 use tokio::sync::Mutex;
 
-pub use self::list::{Listed, Other, Others};
+pub use self::list::{OtherContainer, OtherContainers, UnitContainers};
+use muster_rules::{
+    plan::{Failure, ProbeRequest, Slot},
+    port_lease::EndpointWiring,
+};
+
 use self::{
-    instance::Container,
+    instance::ContainerInstance,
     lxc::Lxc,
-    place::{Place, Started},
+    place::{ContainerStartRecord, UnitFolder},
     podman::Podman,
-    runtime::{Phase, Recipe, Runtime, State},
+    runtime::{ContainerPhase, ContainerRuntime, Recipe, RuntimeState},
 };
 use super::{
     failure::{from_artifact, may_heal, never},
     folders,
-    kind::{Adopted, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
+    kind::{
+        AdoptedUnit, FollowFrom, Instance, InstanceEvent, ProgressReporter, Signaller, StartError, StartOrder,
+        UnitKind, UnitTrace,
+    },
     log,
 };
-use crate::{
-    agent::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims},
-    rules::{
-        lease::Wiring,
-        plan::{Failure, Probing, Slot},
-    },
-};
+use crate::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims};
 
 /// Labels of containers that an agent has made.
 const HOST_LABEL: &str = "muster.host";
@@ -74,7 +76,7 @@ pub(super) struct Containers {
     host: String,
     artifacts: Artifacts,
     shims: Shims,
-    runtimes: Vec<Arc<dyn Runtime>>,
+    runtimes: Vec<Arc<dyn ContainerRuntime>>,
     /// Held by whoever adopts a container.
     taking: Mutex<()>,
 }
@@ -100,21 +102,21 @@ impl Containers {
         })
     }
 
-    fn place(&self, unit: &UnitName) -> Place {
-        Place(self.folder.join(unit.realm().as_str()).join(unit.name().as_str()))
+    fn place(&self, unit: &UnitName) -> UnitFolder {
+        UnitFolder(self.folder.join(unit.realm().as_str()).join(unit.name().as_str()))
     }
 
-    fn runtime(&self, which: container::Runtime) -> Result<Arc<dyn Runtime>, Failure> {
+    fn runtime(&self, which: container::Runtime) -> Result<Arc<dyn ContainerRuntime>, Failure> {
         let found = self.runtimes.iter().find(|runtime| runtime.which() == which).cloned();
         found.ok_or_else(|| never(format!("unsupported: this host's agent does not know the runtime {which}")))
     }
 
-    fn is_ours(&self, unit: &UnitName, state: &State) -> bool {
+    fn is_ours(&self, unit: &UnitName, state: &RuntimeState) -> bool {
         let has = |label: &str, value: &str| state.labels.get(label).is_some_and(|found| found == value);
         has(HOST_LABEL, &self.host) && has(UNIT_LABEL, unit.as_str())
     }
 
-    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
+    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &ProgressReporter<'_>) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
@@ -133,8 +135,8 @@ impl Containers {
         runtime.bring_image(&spec.image, file.as_deref()).await
     }
 
-    async fn start(&self, unit: &UnitName, start: &Start) -> Result<Container, NotStarted> {
-        let Start { desired, wiring, .. } = start;
+    async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<ContainerInstance, StartError> {
+        let StartOrder { desired, wiring, .. } = start;
         // Almost always the image is there; but somebody may have tidied up by hand.
         self.install(unit, desired, &|_| ()).await?;
         let spec = container(&desired.spec)?;
@@ -150,11 +152,11 @@ impl Containers {
         let made = match found {
             None => false,
             Some(state) if !self.is_ours(unit, &state) => return Err(self.taken(&name, spec.runtime).into()),
-            Some(state) if is_alive(state.phase) => return Err(NotStarted::Unknown),
+            Some(state) if is_alive(state.phase) => return Err(StartError::Unknown),
             Some(state) => {
                 let is_same = state.labels.get(MADE_LABEL) == recipe.labels.get(MADE_LABEL);
                 // What its runtime takes for alive, and is not, has to be cleared away; as has what has other limits now.
-                let rests = matches!(state.phase, Phase::Made | Phase::Ended { .. });
+                let rests = matches!(state.phase, ContainerPhase::Made | ContainerPhase::Ended { .. });
                 let before = self.place(unit).started()?;
                 let goes_on = match before.filter(|_| is_same && rests) {
                     Some(before) if before.limits == spec.limits => true,
@@ -176,13 +178,13 @@ impl Containers {
         self.note(unit, desired, wiring, frame)?;
         runtime.start(&name).await?;
         // Whether it runs is not certain if its runtime says no more now.
-        Container::of(runtime, name, wiring.clone()).await.map_err(|_| NotStarted::Unknown)
+        ContainerInstance::of(runtime, name, wiring.clone()).await.map_err(|_| StartError::Unknown)
     }
 
     /// Writes down what is in effect from now on.
-    fn note(&self, unit: &UnitName, desired: &Desired, wiring: &Wiring, frame: Digest) -> Result<(), Failure> {
+    fn note(&self, unit: &UnitName, desired: &Desired, wiring: &EndpointWiring, frame: Digest) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
-        self.place(unit).write(&Started {
+        self.place(unit).write(&ContainerStartRecord {
             revision: desired.revision.clone(),
             runtime: spec.runtime,
             frame,
@@ -204,7 +206,7 @@ impl Containers {
         &self,
         unit: &UnitName,
         spec: &ContainerSpec,
-        wiring: &Wiring,
+        wiring: &EndpointWiring,
         frame: &Digest,
     ) -> Result<Recipe, Failure> {
         let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word, None)).collect::<Vec<_>>();
@@ -232,27 +234,27 @@ impl Containers {
         })
     }
 
-    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<Adopted, Failure> {
+    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<AdoptedUnit, Failure> {
         // There is one container of a unit at a time.
         if slot == Slot::Second {
-            return Ok(Adopted::Nothing);
+            return Ok(AdoptedUnit::Nothing);
         }
-        let Some(started) = self.place(unit).started()? else { return Ok(Adopted::Nothing) };
+        let Some(started) = self.place(unit).started()? else { return Ok(AdoptedUnit::Nothing) };
         let runtime = self.runtime(started.runtime)?;
         let (name, Some(_)) = self.find(unit, &*runtime).await? else {
             // Somebody has removed it, or put another in its place, which a start will say.
-            return Ok(Adopted::Ended(instance::unseen()));
+            return Ok(AdoptedUnit::Ended(instance::unseen()));
         };
-        let container = Container::of(runtime, name, started.wiring.clone()).await?;
+        let container = ContainerInstance::of(runtime, name, started.wiring.clone()).await?;
         let mut container = container.without(started.missing.clone());
         match container.first() {
-            Some(News::Told(told)) => {
-                Ok(Adopted::Alive { revision: started.revision, told, instance: Box::new(container) })
+            Some(InstanceEvent::Told(told)) => {
+                Ok(AdoptedUnit::Alive { revision: started.revision, told, instance: Box::new(container) })
             }
-            Some(News::Ended(mut over)) => {
+            Some(InstanceEvent::Ended(mut over)) => {
                 // What a host that went down has ended has not failed.
                 over.last.with_host = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
-                Ok(Adopted::Ended(over))
+                Ok(AdoptedUnit::Ended(over))
             }
             None => Err(may_heal("it cannot be told whether it runs")),
         }
@@ -273,7 +275,9 @@ impl Containers {
             return Ok(false);
         }
         let limits = spec.limits;
-        self.place(unit).write(&Started { revision: desired.revision.clone(), limits, ..started }).map(|()| true)
+        self.place(unit)
+            .write(&ContainerStartRecord { revision: desired.revision.clone(), limits, ..started })
+            .map(|()| true)
     }
 
     async fn remove(&self, unit: &UnitName) -> Result<(), Failure> {
@@ -289,13 +293,18 @@ impl Containers {
         place.remove()
     }
 
-    async fn read_log(&self, unit: &UnitName, from: runtime::LogFrom, view: LogView) -> io::Result<log::Part> {
+    async fn read_log(
+        &self,
+        unit: &UnitName,
+        from: runtime::RuntimeLogFrom,
+        view: LogView,
+    ) -> io::Result<log::LogPart> {
         let other = |failure: Failure| io::Error::other(failure.error);
-        let Some(started) = self.place(unit).started().map_err(other)? else { return Ok(log::Part::default()) };
+        let Some(started) = self.place(unit).started().map_err(other)? else { return Ok(log::LogPart::default()) };
         let runtime = self.runtime(started.runtime).map_err(other)?;
         match self.find(unit, &*runtime).await.map_err(other)? {
             (name, Some(_)) => runtime.log(&name, from, view).await.map_err(other),
-            (_, None) => Ok(log::Part::default()),
+            (_, None) => Ok(log::LogPart::default()),
         }
     }
 }
@@ -317,7 +326,7 @@ fn frame(spec: &Spec) -> Result<Digest, Failure> {
 }
 
 /// The variables that a container is given beside its image's own.
-fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &Wiring) -> BTreeMap<String, String> {
+fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &EndpointWiring) -> BTreeMap<String, String> {
     let mut env = spec.env.clone();
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
@@ -331,8 +340,8 @@ fn limited(limits: Limits) -> [bool; 3] {
 }
 
 /// Whether it runs, and not only its runtime says so.
-fn is_alive(phase: Phase) -> bool {
-    let Phase::Runs { pid, .. } = phase else { return false };
+fn is_alive(phase: ContainerPhase) -> bool {
+    let ContainerPhase::Runs { pid, .. } = phase else { return false };
     muster_shim::proc::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
@@ -344,16 +353,16 @@ fn mounts_are_there(spec: &ContainerSpec) -> Result<(), Failure> {
     }
 }
 
-impl Kind for Containers {
+impl UnitKind for Containers {
     fn name(&self) -> &'static str {
         "container"
     }
 
-    fn traces(&self) -> io::Result<Vec<Trace>> {
+    fn traces(&self) -> io::Result<Vec<UnitTrace>> {
         folders::traces(&self.folder)
     }
 
-    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {
         self.adopt(unit, slot).boxed()
     }
 
@@ -362,7 +371,7 @@ impl Kind for Containers {
         unit: &'a UnitName,
         desired: &'a Desired,
         _: Option<&'a Digest>,
-        tell: &'a Tell<'a>,
+        tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         self.install(unit, desired, tell).boxed()
     }
@@ -370,8 +379,8 @@ impl Kind for Containers {
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        start: &'a Start,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
+        start: &'a StartOrder,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>> {
         let start = self.start(unit, start);
         async { start.await.map(|container| Box::new(container) as Box<dyn Instance>) }.boxed()
     }
@@ -405,14 +414,19 @@ impl Kind for Containers {
         self.remove(unit).boxed()
     }
 
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
         self.try_probe(unit, probing).boxed()
     }
 
-    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
+    fn log<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        from: FollowFrom,
+        view: LogView,
+    ) -> BoxFuture<'a, io::Result<log::LogPart>> {
         let from = match from {
-            LogFrom::Last(lines) => runtime::LogFrom::Last(lines),
-            LogFrom::Place(place) => runtime::LogFrom::After(place),
+            FollowFrom::Last(lines) => runtime::RuntimeLogFrom::Last(lines),
+            FollowFrom::Place(place) => runtime::RuntimeLogFrom::After(place),
         };
         self.read_log(unit, from, view).boxed()
     }

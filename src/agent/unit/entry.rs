@@ -1,7 +1,12 @@
-//! A unit as the loop has it: what is known of it, and the tasks that work for it.
+//! A unit in the units' task: its state, and the tasks that work for it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use muster_base::clock::now_ms;
+use muster_rules::{
+    plan::{EffectiveInstance, PlanStep, PlannedUnit, RestoredUnit, Slot, UnitEvent},
+    port_lease::PortLease,
+};
 use muster_topics::{
     Millis,
     name::UnitName,
@@ -14,18 +19,11 @@ use tokio::{
 };
 
 use super::{
-    UnitState, UnitStates,
-    health::Watchers,
-    kind::{Kind, Start},
-    step::{Order, Report, Stop, Worker},
-    turn,
-};
-use crate::{
-    clock::now_ms,
-    rules::{
-        lease::Lease,
-        plan::{Instance, Kept, Seen, Slot, Step, Unit},
-    },
+    health::ProbeTasks,
+    kind::{StartOrder, UnitKind},
+    start_order,
+    state::{UnitState, UnitStates},
+    step::{InstanceOrder, StepReport, StopOrder, Worker},
 };
 
 /// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
@@ -36,30 +34,30 @@ const ORDERS_MAX: usize = 8;
 const STEPS_MAX: usize = 8;
 
 /// A unit, and the tasks that work for it.
-pub(super) struct Entry {
-    pub(super) unit: Unit,
-    pub(super) kind: Arc<dyn Kind>,
+pub(super) struct UnitEntry {
+    pub(super) unit: PlannedUnit,
+    pub(super) kind: Arc<dyn UnitKind>,
     /// To the tasks that stay with its instances.
-    orders: BTreeMap<Slot, mpsc::Sender<Order>>,
+    orders: BTreeMap<Slot, mpsc::Sender<InstanceOrder>>,
     /// The download, which may be given up.
     install: Option<AbortHandle>,
     /// What the store has of it.
-    pub(super) kept: Option<(Kept, Option<Hold>)>,
+    pub(super) kept: Option<(RestoredUnit, Option<Hold>)>,
     /// Its ports.
-    pub(super) leases: Vec<Lease>,
+    pub(super) leases: Vec<PortLease>,
     /// What snapshots need of it beyond what it should be.
     pub(super) pins: Pins,
     /// Its probes.
-    pub(super) watchers: Watchers,
+    pub(super) watchers: ProbeTasks,
     /// When to look at it again.
     pub(super) wake_ms: Option<Millis>,
     /// Where it stands among the others.
-    pub(super) stand: Option<turn::Stand>,
+    pub(super) stand: Option<start_order::OrderState>,
 }
 
-impl Entry {
-    pub(super) fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
-        let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
+impl UnitEntry {
+    pub(super) fn new(kept: Option<(RestoredUnit, Option<Hold>)>, kind: Arc<dyn UnitKind>) -> Self {
+        let unit = PlannedUnit::new(kept.clone().map(|(kept, _)| kept), now_ms());
         Self {
             unit,
             kind,
@@ -68,7 +66,7 @@ impl Entry {
             kept,
             leases: Vec::new(),
             pins: Pins::default(),
-            watchers: Watchers::default(),
+            watchers: ProbeTasks::default(),
             wake_ms: None,
             stand: None,
         }
@@ -76,11 +74,11 @@ impl Entry {
 
     /// The steps to begin now, each with the slot of the instance that the unit was known by. The unit knows already that
     /// they have begun.
-    pub(super) fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<(Slot, Step)> {
+    pub(super) fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<(Slot, PlanStep)> {
         let mut steps = Vec::new();
         self.wake_ms = None;
         while let Some(step) = self.unit.plan(now_ms) {
-            if let Step::WaitUntil(at_ms) = step {
+            if let PlanStep::WaitUntil(at_ms) = step {
                 self.wake_ms = Some(at_ms);
                 break;
             }
@@ -89,88 +87,88 @@ impl Entry {
                 break;
             }
             steps.push((self.unit.slot(), step));
-            self.unit.observe(Seen::Began(step), now_ms);
+            self.unit.observe(UnitEvent::Began(step), now_ms);
         }
         steps
     }
 
-    pub(super) fn begin(&mut self, step: Step, worker: Worker, work: &mut JoinSet<()>) {
+    pub(super) fn begin(&mut self, step: PlanStep, worker: Worker, work: &mut JoinSet<()>) {
         tracing::debug!(unit = %worker.unit, ?step);
         let keep = self.unit.verified().map(|verified| verified.revision.clone());
         match (step, self.unit.desired.clone()) {
-            (Step::Adopt, _) => {
+            (PlanStep::Adopt, _) => {
                 let orders = self.orders(worker.slot);
                 let beside = (!self.unit.knows_beside()).then(|| self.orders(worker.slot.other()));
                 work.spawn(worker.adopt(orders, beside));
             }
-            (Step::Install, Some(desired)) => {
+            (PlanStep::Install, Some(desired)) => {
                 self.give_up_install();
                 self.install = Some(work.spawn(worker.install(desired, keep)));
             }
-            (Step::Start { attempts }, Some(desired)) => {
+            (PlanStep::Start { attempts }, Some(desired)) => {
                 let orders = self.orders(worker.slot);
                 let wiring = self.unit.wiring().clone();
                 // What it has replaced may play until it has ended.
                 let desired = if self.unit.has_beside() { unplayed(desired) } else { desired };
-                let start = Start { slot: worker.slot, desired, keep, wiring, attempts, beside: false };
+                let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts, beside: false };
                 work.spawn(worker.start(start, orders));
             }
-            (Step::StartBeside, Some(desired)) => {
+            (PlanStep::StartSecond, Some(desired)) => {
                 let worker = Worker { slot: worker.slot.other(), ..worker };
                 let orders = self.orders(worker.slot);
                 // What it is to replace plays on until it has ended.
                 let (desired, wiring) = (unplayed(desired), self.unit.wiring().clone());
-                let start = Start { slot: worker.slot, desired, keep, wiring, attempts: 0, beside: true };
+                let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts: 0, beside: true };
                 work.spawn(worker.start_beside(start, orders));
             }
-            (Step::Reload, Some(desired)) => {
+            (PlanStep::Reload, Some(desired)) => {
                 match self.orders.get(&worker.slot).cloned() {
                     Some(orders) => drop(work.spawn(worker.reload(desired, keep, orders))),
                     // Nobody would ever answer.
-                    None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
+                    None => self.unit.observe(UnitEvent::NotReloaded(desired.revision), now_ms()),
                 }
             }
             // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-            (Step::Stop { signal, grace_ms }, _) => {
-                _ = self.order(worker.slot, Order::Stop(Stop { signal, grace_ms }));
+            (PlanStep::Stop { signal, grace_ms }, _) => {
+                _ = self.order(worker.slot, InstanceOrder::Stop(StopOrder { signal, grace_ms }));
             }
-            (Step::StopBeside { signal, grace_ms }, _) => {
-                _ = self.order(worker.slot.other(), Order::Stop(Stop { signal, grace_ms }));
+            (PlanStep::StopSecond { signal, grace_ms }, _) => {
+                _ = self.order(worker.slot.other(), InstanceOrder::Stop(StopOrder { signal, grace_ms }));
             }
-            (Step::Freeze, _) => _ = self.order(worker.slot, Order::Freeze(true)),
-            (Step::Thaw, _) => _ = self.order(worker.slot, Order::Freeze(false)),
-            (Step::Play { playing, ask }, _) => {
+            (PlanStep::Freeze, _) => _ = self.order(worker.slot, InstanceOrder::Freeze(true)),
+            (PlanStep::Thaw, _) => _ = self.order(worker.slot, InstanceOrder::Freeze(false)),
+            (PlanStep::Play { playing, ask }, _) => {
                 work.spawn(worker.play(playing, ask));
             }
-            (Step::Remove, _) => {
+            (PlanStep::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());
             }
             // Only what is desired is installed and started; to wait is nothing to begin.
-            (Step::Install | Step::Start { .. } | Step::StartBeside | Step::Reload, None) | (Step::WaitUntil(_), _) => {
-            }
+            (PlanStep::Install | PlanStep::Start { .. } | PlanStep::StartSecond | PlanStep::Reload, None)
+            | (PlanStep::WaitUntil(_), _) => {}
         }
     }
 
-    fn orders(&mut self, slot: Slot) -> mpsc::Receiver<Order> {
+    fn orders(&mut self, slot: Slot) -> mpsc::Receiver<InstanceOrder> {
         let (sender, receiver) = mpsc::channel(ORDERS_MAX);
         self.orders.insert(slot, sender);
         receiver
     }
 
     /// To the task that stays with the instance that the unit is known by.
-    pub(super) fn to_instance(&self) -> Option<&mpsc::Sender<Order>> {
+    pub(super) fn to_instance(&self) -> Option<&mpsc::Sender<InstanceOrder>> {
         self.orders.get(&self.unit.slot())
     }
 
     /// Asks an instance for something; whether somebody will hear it.
-    fn order(&self, slot: Slot, order: Order) -> bool {
+    fn order(&self, slot: Slot, order: InstanceOrder) -> bool {
         self.orders.get(&slot).is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
     /// Looks at files outside, if what runs has read any.
-    pub(super) fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<Report>, work: &mut JoinSet<()>) {
-        if let (Some(desired), Instance::Alive(_), Some(orders)) =
+    pub(super) fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<StepReport>, work: &mut JoinSet<()>) {
+        if let (Some(desired), EffectiveInstance::Alive(_), Some(orders)) =
             (&self.unit.desired, &self.unit.instance, self.to_instance())
             && self.kind.looks_outside(desired)
         {
@@ -193,7 +191,7 @@ fn unplayed(desired: Desired) -> Desired {
 }
 
 /// Tells what a unit is, if that is news.
-pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
+pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &UnitEntry) {
     states.send_if_modified(|states| {
         let before = states.get(name);
         let Some(state) = state(entry, before).filter(|state| before != Some(state)) else { return false };
@@ -205,7 +203,7 @@ pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry
 /// What a unit is. One that is forgotten is still what it was wanted to be `before`, until nothing is left of it: so
 /// whoever waits for that sees it come about, or what stands in the way. Of one that was forgotten in an earlier life
 /// nobody waits for anything.
-fn state(Entry { unit, pins, .. }: &Entry, before: Option<&UnitState>) -> Option<UnitState> {
+fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -> Option<UnitState> {
     let (observed, slot) = (unit.observed.clone(), unit.slot());
     let process = unit.process().map(|process| (process.pid, process.start_ticks));
     let Some(desired) = unit.asked().cloned() else {

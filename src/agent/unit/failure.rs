@@ -1,4 +1,4 @@
-//! What has failed, in words for whoever has to mend it, and whether it may mend itself.
+//! Failures of units: a message for the operator, and whether the failure may heal by itself.
 
 use std::{
     fs, io,
@@ -6,13 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_shim::Step;
+use muster_rules::plan::Failure;
+use muster_shim::StartStep;
 use nix::{errno::Errno, unistd};
 
-use crate::{
-    agent::{artifact::ArtifactError, shim::ShimError},
-    rules::plan::Failure,
-};
+use crate::{artifact::ArtifactError, shim::ShimError};
 
 pub(super) fn may_heal(error: impl Into<String>) -> Failure {
     Failure { error: error.into(), may_heal: true }
@@ -37,18 +35,18 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
             (". hint: it is no program for this machine; a script needs a first line such as #!/bin/sh", false)
         }
         (_, Some(Errno::E2BIG | Errno::EINVAL | Errno::ENAMETOOLONG)) => ("", false),
-        (Step::Exec, Some(Errno::ENOENT)) => {
+        (StartStep::Exec, Some(Errno::ENOENT)) => {
             (". hint: what its first line names, or its loader, is not on this host", true)
         }
-        (Step::Cwd, _) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        (StartStep::Cwd, _) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             (". hint: is it on a disk that is not mounted yet?", true)
         }
-        (Step::Cwd | Step::Exec, _) if refused && unistd::geteuid().is_root() => {
+        (StartStep::Cwd | StartStep::Exec, _) if refused && unistd::geteuid().is_root() => {
             barred = way_hint(first_closed(path).as_deref());
             (barred.as_str(), true)
         }
-        (Step::User, _) if refused => (". hint: to run units as other users, the agent must run as root", false),
-        (Step::Nice | Step::Rlimit | Step::Capabilities, _) if refused => {
+        (StartStep::User, _) if refused => (". hint: to run units as other users, the agent must run as root", false),
+        (StartStep::Nice | StartStep::Rlimit | StartStep::Capabilities, _) if refused => {
             (". hint: only what the agent itself has can be given to a unit", false)
         }
         _ => ("", true),
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_folder_that_bars_the_way_is_named() {
+    fn first_inaccessible_folder_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("a/b/program");
         fs::create_dir_all(below.parent().unwrap()).unwrap();

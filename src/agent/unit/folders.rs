@@ -1,13 +1,13 @@
-//! The folders that a kind keeps for its units on this host: `<folder>/<realm>/<name>/`.
+//! The folders in which a kind keeps its units on this host: `<folder>/<realm>/<name>/`.
 
 use std::{fs, io, path::Path, time::SystemTime};
 
 use muster_topics::{Millis, name::UnitName};
 
-use super::kind::Trace;
+use super::kind::UnitTrace;
 
 /// All units that were ever started, and not removed since.
-pub(super) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
+pub(super) fn traces(folder: &Path) -> io::Result<Vec<UnitTrace>> {
     let mut traces = Vec::new();
     for realm in names(folder)? {
         for unit in names(&folder.join(&realm))? {
@@ -16,7 +16,10 @@ pub(super) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
             // Each start writes `started.json` anew, which changes the folder.
             let changed = fs::metadata(folder.join(&realm).join(&unit))?.modified()?;
             let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            traces.push(Trace { unit: name, at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX) });
+            traces.push(UnitTrace {
+                unit: name,
+                at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX),
+            });
         }
     }
     Ok(traces)

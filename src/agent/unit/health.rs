@@ -1,31 +1,29 @@
-//! Finding out whether a unit is well: a task for each probe that the planner wants tried.
+//! Runs the probes of units: one task for each probe that the planner wants.
 //!
-//! Which those are follows from what is known of the unit ([`crate::rules::plan::Unit::probing`]), and is looked at after
-//! each change of that. A task tries its probe again and again, and reports what comes of it if that is news.
+//! [`muster_rules::plan::PlannedUnit::probing`] says which those are, and is asked after
+//! each change of a unit. A task repeats its probe and reports each change of the result.
 //!
-//! **Invariant: a probe is tried once at a time**: whoever tries it waits for the answer.
+//! **Invariant: a probe runs at most once at a time**: its task waits for the result.
 
 use std::{collections::BTreeMap, time::Duration};
 
+use muster_base::chance::random;
+use muster_rules::{
+    plan::{ProbeRequest, UnitEvent},
+    probe::ProbeCounter,
+};
 use muster_topics::probe::Which;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::step::Worker;
-use crate::{
-    chance::random,
-    rules::{
-        plan::{Probing, Seen},
-        probe::Watch,
-    },
-};
 
 /// The probes of one unit that are being tried.
 #[derive(Default)]
-pub(super) struct Watchers(BTreeMap<Which, (Probing, AbortHandle)>);
+pub(super) struct ProbeTasks(BTreeMap<Which, (ProbeRequest, AbortHandle)>);
 
-impl Watchers {
+impl ProbeTasks {
     /// Has just these tried from now on. What is tried already goes on.
-    pub(super) fn keep(&mut self, wanted: Vec<Probing>, worker: impl Fn() -> Worker, work: &mut JoinSet<()>) {
+    pub(super) fn keep(&mut self, wanted: Vec<ProbeRequest>, worker: impl Fn() -> Worker, work: &mut JoinSet<()>) {
         self.0.retain(|_, (probing, task)| {
             let goes_on = !task.is_finished() && wanted.iter().any(|wanted| wanted.is_same(probing));
             if !goes_on {
@@ -41,14 +39,14 @@ impl Watchers {
     }
 }
 
-async fn watch(worker: Worker, probing: Probing) {
-    let mut watch = Watch::new(&probing.probe, probing.coming, random());
-    let Probing { process, which, .. } = probing;
+async fn watch(worker: Worker, probing: ProbeRequest) {
+    let mut watch = ProbeCounter::new(&probing.probe, probing.coming, random());
+    let ProbeRequest { process, which, .. } = probing;
     loop {
         tokio::time::sleep(Duration::from_millis(watch.wait_ms())).await;
         let answer = worker.kind.probe(&worker.unit, &probing).await;
         if let Some(verdict) = watch.answered(answer) {
-            worker.report(Seen::Probed { process, which, verdict }).await;
+            worker.report(UnitEvent::Probed { process, which, verdict }).await;
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Where something is to be run inside a container: by which process one goes in.
+//! Finds the process through which a command enters a container.
 
+use muster_rules::{CommandRefusal, edit};
 use muster_topics::{
     name::UnitName,
     outcome::RefusalCode,
@@ -7,14 +8,8 @@ use muster_topics::{
 };
 
 use super::Units;
-use crate::rules::{Refusal, edit};
 
-/// The first process of a container that runs. Process id and start time together are used once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::agent) struct FirstProcess {
-    pub(in crate::agent) pid: i32,
-    pub(in crate::agent) start_ticks: u64,
-}
+pub(crate) use super::first_process::FirstProcess;
 
 impl Units {
     /// The first process of a container. It is the one that this agent has seen come up, and its runtime says that it is
@@ -22,8 +17,8 @@ impl Units {
     ///
     /// # Errors
     /// If there is no such unit, it is no container, it does not run or is frozen, or its runtime does not answer.
-    pub(in crate::agent) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Refusal> {
-        let refuse = |code, message: String| Err(Refusal::new(code, message));
+    pub(crate) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, CommandRefusal> {
+        let refuse = |code, message: String| Err(CommandRefusal::new(code, message));
         let known = self.states.borrow().get(unit).cloned();
         let Some(state) = known else { return Err(edit::unknown(unit)) };
         let Spec::Container(_) = state.spec() else {
@@ -49,9 +44,9 @@ impl Units {
     }
 }
 
-fn does_not_run(unit: &UnitName, phase: Phase) -> Refusal {
+fn does_not_run(unit: &UnitName, phase: Phase) -> CommandRefusal {
     // Each is one word.
     let phase = format!("{phase:?}").to_lowercase();
     let message = format!("{unit} does not run: its phase is {phase}. hint: `muster container run {unit}`");
-    Refusal::new(RefusalCode::Conflict, message)
+    CommandRefusal::new(RefusalCode::Conflict, message)
 }

@@ -1,9 +1,13 @@
-//! What a kind of unit has to be able to do. The planner's steps ([`crate::rules::plan::Step`]) are these,
-//! and the task that keeps units ([`super`]) calls them, each on a task of its own and with a deadline.
+//! The trait that a kind of unit implements. Its methods are the planner's steps ([`muster_rules::plan::PlanStep`]);
+//! the units' task ([`super`]) calls each on a task of its own, with a deadline.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_rules::{
+    plan::{Failure, InstanceEnd, ProbeRequest, ShimReport, Slot},
+    port_lease::EndpointWiring,
+};
 use muster_topics::{
     Millis,
     channel::{Ability, Complaint, ToldStats},
@@ -15,19 +19,15 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::log::{Part, Place};
-use crate::rules::{
-    lease::Wiring,
-    plan::{Failure, Over, Probing, Slot, Told},
-};
+use super::log::{LogPart, LogPosition};
 
 /// From where on a log is followed.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::agent) enum LogFrom {
+pub(crate) enum FollowFrom {
     /// From so many lines before its end, or before that of the view.
     Last(u32),
     /// From here.
-    Place(Place),
+    Place(LogPosition),
 }
 
 /// A kind of unit: how it is installed, started, found again and removed.
@@ -36,16 +36,16 @@ pub(in crate::agent) enum LogFrom {
 ///
 /// Any of the futures may be dropped in the middle, when its deadline has passed or the agent ends. What
 /// was done by then must be such that the same call, now or in the agent's next life, does the rest.
-pub(super) trait Kind: Send + Sync {
+pub(super) trait UnitKind: Send + Sync {
     /// Its name, as [`muster_topics::unit::Spec::kind`] has it.
     fn name(&self) -> &'static str;
 
     /// All units of which there is something on this host, so that what was forgotten while the agent was
     /// away is found and removed. Called once, before any other.
-    fn traces(&self) -> io::Result<Vec<Trace>>;
+    fn traces(&self) -> io::Result<Vec<UnitTrace>>;
 
     /// Looks up what is in effect in a slot, and takes it over. Cheap if nothing was ever started there.
-    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>>;
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>>;
 
     /// Gets everything that the revision needs, without touching what is in effect, in any slot, nor the revision to
     /// `keep`, which it may have to go back to. Cheap if it is all there. How far it is goes to `tell`, now and then.
@@ -54,19 +54,19 @@ pub(super) trait Kind: Send + Sync {
         unit: &'a UnitName,
         desired: &'a Desired,
         keep: Option<&'a Digest>,
-        tell: &'a Tell<'a>,
+        tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// Puts the revision into effect as it `start`s. It was installed, and nothing is in effect in its slot. As for what it
-    /// keeps, see [`Kind::install`].
+    /// keeps, see [`UnitKind::install`].
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        start: &'a Start,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
+        start: &'a StartOrder,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>>;
 
     /// Brings what is in effect to this revision, which was installed, without starting it anew. False if that cannot
-    /// be done. As for `keep`, see [`Kind::install`].
+    /// be done. As for `keep`, see [`UnitKind::install`].
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -97,7 +97,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         slot: Slot,
-        ask: Ask,
+        ask: InstanceRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Value, Complaint>> {
         let _ = (unit, slot, ask, limit);
@@ -106,14 +106,14 @@ pub(super) trait Kind: Send + Sync {
     }
 
     /// Tries one of its probes, once and within the probe's time; why it has not succeeded.
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
         let _ = (unit, probing);
         let answer = format!("a {} cannot be probed", self.name());
         async { Err(answer) }.boxed()
     }
 
     /// What it has to say, whichever of its instances said it: a view of its last lines, or what came after they were read.
-    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<Part>>;
+    fn log<'a>(&'a self, unit: &'a UnitName, from: FollowFrom, view: LogView) -> BoxFuture<'a, io::Result<LogPart>>;
 
     /// What it reads in a slot as its configuration, as it lies on this host, with secrets masked; `revision` is the one
     /// that is desired, for a unit that was never started there.
@@ -134,12 +134,12 @@ pub(super) trait Kind: Send + Sync {
 }
 
 /// What is started, and how.
-pub(super) struct Start {
+pub(super) struct StartOrder {
     pub(super) slot: Slot,
     pub(super) desired: Desired,
     /// The revision that it may have to go back to.
     pub(super) keep: Option<Digest>,
-    pub(super) wiring: Wiring,
+    pub(super) wiring: EndpointWiring,
     /// How often it has been started again by itself already.
     pub(super) attempts: u32,
     /// Another instance of it is in effect.
@@ -147,14 +147,14 @@ pub(super) struct Start {
 }
 
 /// Takes how far something is.
-pub(super) type Tell<'a> = dyn Fn(Progress) + Send + Sync + 'a;
+pub(super) type ProgressReporter<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
 /// Sends a signal to the process of what is in effect.
 pub(super) type Signaller<'a> = dyn Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'a;
 
 /// A unit of which there is something on this host.
 #[derive(Clone, Debug)]
-pub(super) struct Trace {
+pub(super) struct UnitTrace {
     /// The unit.
     pub(super) unit: UnitName,
     /// When it was last installed or started.
@@ -164,7 +164,7 @@ pub(super) struct Trace {
 /// Something of a unit that is in effect. To drop it leaves it alone.
 pub(super) trait Instance: Send {
     /// The next thing that becomes of it; nothing if it cannot be heard any more. Cancel-safe.
-    fn next(&mut self) -> BoxFuture<'_, Option<News>>;
+    fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>>;
 
     /// Asks it to end, by a signal or else as it says itself, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
@@ -179,7 +179,7 @@ pub(super) trait Instance: Send {
 
 /// Something that an instance can be asked.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::agent) enum Ask {
+pub(crate) enum InstanceRequest {
     /// To play.
     Play,
     /// To play no more.
@@ -197,7 +197,7 @@ pub(in crate::agent) enum Ask {
     Reload,
 }
 
-impl Ask {
+impl InstanceRequest {
     /// What it has to be able to do for that.
     pub(super) fn ability(&self) -> Ability {
         match self {
@@ -216,16 +216,16 @@ pub(super) fn complaint(code: &str, message: impl Into<String>) -> Complaint {
 
 /// What has become of an instance.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum InstanceEvent {
     /// It goes on, like this.
-    Told(Told),
+    Told(ShimReport),
     /// It has ended, for good.
-    Ended(Over),
+    Ended(InstanceEnd),
 }
 
 /// What was found of a unit.
 #[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
-pub(super) enum Adopted {
+pub(super) enum AdoptedUnit {
     /// Nothing was ever started.
     Nothing,
     /// It is in effect.
@@ -233,24 +233,24 @@ pub(super) enum Adopted {
         /// What it was started as.
         revision: Digest,
         /// What has become of it so far.
-        told: Told,
+        told: ShimReport,
         /// Itself.
         instance: Box<dyn Instance>,
     },
     /// It was, and has ended.
-    Ended(Over),
+    Ended(InstanceEnd),
 }
 
 /// Why a unit is not in effect after it was started.
 #[derive(Debug)]
-pub(super) enum NotStarted {
+pub(super) enum StartError {
     /// It could not be started; nothing is in effect.
     Failed(Failure),
     /// Perhaps it is: look it up.
     Unknown,
 }
 
-impl From<Failure> for NotStarted {
+impl From<Failure> for StartError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }

@@ -1,10 +1,10 @@
-//! The end of a log that is rotated: `log` is written, `log.1` is the one before, `log.2` the one before that. When what
-//! stands there was written is beside each ([`muster_shim::times`]).
+//! Reads the end of a rotated log: `log` is written, `log.1` is the one before, `log.2` the one before that. The times of
+//! its lines are recorded beside each ([`muster_shim::times`]).
 //!
-//! A unit may have two of these, each in the folder of an instance. Which of their files comes after which is told by
-//! when each was written last: an instance that is started beside another begins a new file.
+//! A unit may have two logs, one for each instance. Their files are ordered by the time of the last write: an
+//! instance that starts beside another begins a new file.
 //!
-//! **Invariant: nothing that was asked for is left out without a word.** What a limit cuts off, and what was lost, is told
+//! **Invariant: nothing is omitted silently.** What a limit cuts off, and what was lost, is reported
 //! in notes.
 
 use std::{
@@ -15,31 +15,30 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use muster_shim::{files, times::Times};
+use muster_base::clock;
+use muster_shim::{files, times::LogTimes};
 use muster_topics::{
     Millis,
     command::{LOG_LINES_MAX, LogView},
 };
-
-use crate::clock;
 
 /// The most that is read: about as much as anybody reads, and what the agent can hold in memory for a moment.
 pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
 
 /// A part of a log, as somebody is told it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Part {
+pub(crate) struct LogPart {
     /// What was written, with times before lines if they are wanted.
-    pub(in crate::agent) text: Vec<u8>,
+    pub(crate) text: Vec<u8>,
     /// What people have to know of it: what was left out, and how to get it.
-    pub(in crate::agent) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Where it ends.
-    pub(in crate::agent) place: Place,
+    pub(crate) place: LogPosition,
 }
 
-impl Part {
+impl LogPart {
     /// The notes, a line each.
-    pub(in crate::agent) fn words(&self) -> Vec<u8> {
+    pub(crate) fn words(&self) -> Vec<u8> {
         self.notes.iter().flat_map(|note| format!("{note}\n").into_bytes()).collect()
     }
 }
@@ -55,16 +54,16 @@ pub(super) fn tail(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> 
 
 /// How far somebody has read who follows the logs of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Place {
-    spots: [Spot; 2],
+pub(crate) struct LogPosition {
+    spots: [FilePosition; 2],
     /// Which of them he was told of last.
     last: usize,
 }
 
-impl Place {
+impl LogPosition {
     /// A place in what has no files, which its keeper knows by a number; `open` if it is within a line.
     pub(super) fn of(number: u64, open: bool) -> Self {
-        Self { spots: [Spot { inode: 0, at_bytes: number, open }, Spot::default()], last: 0 }
+        Self { spots: [FilePosition { inode: 0, at_bytes: number, open }, FilePosition::default()], last: 0 }
     }
 
     /// That number.
@@ -80,7 +79,7 @@ impl Place {
 
 /// How far somebody has read one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Spot {
+struct FilePosition {
     /// The file that he is in, whatever it is called by now; 0 before there is one.
     inode: u64,
     at_bytes: u64,
@@ -92,12 +91,12 @@ struct Spot {
 const FOLLOWED_BACK: u32 = 100;
 
 /// The same in a view of it, and where it ended, so that [`since`] goes on there.
-pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, max_bytes: u64) -> io::Result<Part> {
-    let mut place = Place::default();
+pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, max_bytes: u64) -> io::Result<LogPart> {
+    let mut place = LogPosition::default();
     let wanted = usize::try_from(lines).unwrap_or(usize::MAX);
-    let (mut text, mut cut, mut undated) = (Joined::default(), false, false);
+    let (mut text, mut cut, mut undated) = (JoinedSegments::default(), false, false);
     let mut logs: Vec<_> =
-        folders.iter().zip(&mut place.spots).map(|(folder, spot)| Backwards::new(folder, spot)).collect();
+        folders.iter().zip(&mut place.spots).map(|(folder, spot)| BackwardReader::new(folder, spot)).collect();
     for log in &mut logs {
         log.look()?;
     }
@@ -126,7 +125,7 @@ pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, 
     if view.times && part.text.split(|byte| *byte == b'\n').any(|line| line.starts_with(prefix(None).as_bytes())) {
         part.notes.push("lines with - in place of a time were written before times were kept".to_owned());
     }
-    Ok(Part { place, ..part })
+    Ok(LogPart { place, ..part })
 }
 
 /// The last lines of what was read; `cut` if there is more before that. Says what is missing, and that the whole of it is
@@ -137,7 +136,7 @@ pub(super) fn last_lines(
     view: &LogView,
     max_bytes: u64,
     whole: &str,
-) -> Part {
+) -> LogPart {
     let over = text.len().saturating_sub(usize::try_from(max_bytes).unwrap_or(usize::MAX));
     cut |= over > 0;
     text.drain(..over);
@@ -168,12 +167,12 @@ pub(super) fn last_lines(
         ));
     }
     text.drain(..start);
-    Part { text, notes, place: Place::default() }
+    LogPart { text, notes, place: LogPosition::default() }
 }
 
 /// What was read of several files, from the newest on.
 #[derive(Default)]
-struct Joined {
+struct JoinedSegments {
     bytes: Vec<u8>,
     /// How long the time before its first line is.
     first_prefix: usize,
@@ -181,8 +180,8 @@ struct Joined {
     first: Option<usize>,
 }
 
-impl Joined {
-    fn prepend(&mut self, index: usize, mut older: Segment) {
+impl JoinedSegments {
+    fn prepend(&mut self, index: usize, mut older: LogSegment) {
         if older.text.is_empty() {
             return;
         }
@@ -201,7 +200,7 @@ impl Joined {
 
 /// What was read of one file.
 #[derive(Debug, Default)]
-struct Segment {
+struct LogSegment {
     text: Vec<u8>,
     first_prefix: usize,
     /// There is more of it before that.
@@ -210,9 +209,9 @@ struct Segment {
     undated: bool,
 }
 
-impl Segment {
+impl LogSegment {
     /// Lines of a log, as a view has them; they stand at `at_bytes`, and go on with a line if they are `open`.
-    fn of(bytes: Vec<u8>, at_bytes: u64, times: Option<&Times>, view: &LogView, open: bool) -> Self {
+    fn of(bytes: Vec<u8>, at_bytes: u64, times: Option<&LogTimes>, view: &LogView, open: bool) -> Self {
         if view.is_plain() {
             return Self { text: bytes, ..Self::default() };
         }
@@ -241,17 +240,17 @@ pub(super) fn prefix(at_ms: Option<Millis>) -> String {
 }
 
 /// The files of one log, from the newest on.
-struct Backwards<'a> {
+struct BackwardReader<'a> {
     folder: &'a Path,
     number: u32,
     /// When that one was written last; nothing if there are no more.
     written: Option<SystemTime>,
     /// Where the newest ended.
-    spot: &'a mut Spot,
+    spot: &'a mut FilePosition,
 }
 
-impl<'a> Backwards<'a> {
-    fn new(folder: &'a impl AsRef<Path>, spot: &'a mut Spot) -> Self {
+impl<'a> BackwardReader<'a> {
+    fn new(folder: &'a impl AsRef<Path>, spot: &'a mut FilePosition) -> Self {
         Self { folder: folder.as_ref(), number: 0, written: None, spot }
     }
 
@@ -265,7 +264,7 @@ impl<'a> Backwards<'a> {
                 metadata => metadata?,
             };
             if number == 0 {
-                *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len(), open: false };
+                *self.spot = FilePosition { inode: metadata.ino(), at_bytes: metadata.len(), open: false };
             }
             (self.number, self.written) = (number, Some(metadata.modified()?));
             break;
@@ -274,11 +273,11 @@ impl<'a> Backwards<'a> {
     }
 
     /// The end of what a view has of that file.
-    fn read(&mut self, max_bytes: u64, view: &LogView) -> io::Result<Segment> {
+    fn read(&mut self, max_bytes: u64, view: &LogView) -> io::Result<LogSegment> {
         let segment = match File::open(file(self.folder, self.number)) {
             Ok(file) => self.read_file(&file, max_bytes, view)?,
             // It was the oldest, and has been removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Segment::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => LogSegment::default(),
             Err(error) => return Err(error),
         };
         self.number += 1;
@@ -286,7 +285,7 @@ impl<'a> Backwards<'a> {
         Ok(segment)
     }
 
-    fn read_file(&mut self, file: &File, max_bytes: u64, view: &LogView) -> io::Result<Segment> {
+    fn read_file(&mut self, file: &File, max_bytes: u64, view: &LogView) -> io::Result<LogSegment> {
         let metadata = file.metadata()?;
         // It may grow meanwhile; of what is there by now the times are there as well.
         let (inode, len_bytes) = (metadata.ino(), metadata.len());
@@ -310,23 +309,23 @@ impl<'a> Backwards<'a> {
             None => len_bytes > 0 && written_ms >= since_ms,
         });
         let start = from.max(to.saturating_sub(max_bytes)).min(to);
-        let (content, _) = read_from(file, Spot { inode, at_bytes: start, open: false }, to - start)?;
+        let (content, _) = read_from(file, FilePosition { inode, at_bytes: start, open: false }, to - start)?;
         if self.number == 0 {
             let open = content.last().is_some_and(|byte| *byte != b'\n');
-            *self.spot = Spot { inode, at_bytes: to.max(start + content.len() as u64), open };
+            *self.spot = FilePosition { inode, at_bytes: to.max(start + content.len() as u64), open };
             if to < len_bytes {
-                *self.spot = Spot { inode, at_bytes: len_bytes, open: false };
+                *self.spot = FilePosition { inode, at_bytes: len_bytes, open: false };
             }
         }
-        let segment = Segment::of(content, start, times.as_ref(), view, false);
-        Ok(Segment { cut: start > from.min(to), undated: segment.undated || undated, ..segment })
+        let segment = LogSegment::of(content, start, times.as_ref(), view, false);
+        Ok(LogSegment { cut: start > from.min(to), undated: segment.undated || undated, ..segment })
     }
 }
 
 /// The times of a file of a log, if there are any. While it is rotated they have the number before or after.
-fn times_of(folder: &Path, number: u32, inode: u64) -> Option<Times> {
+fn times_of(folder: &Path, number: u32, inode: u64) -> Option<LogTimes> {
     let numbers = [Some(number), number.checked_sub(1), number.checked_add(1)];
-    numbers.into_iter().flatten().find_map(|number| Times::of(inode, &fs::read(times_file(folder, number)).ok()?))
+    numbers.into_iter().flatten().find_map(|number| LogTimes::of(inode, &fs::read(times_file(folder, number)).ok()?))
 }
 
 /// Has the next instance begin a new file in a folder in which none runs, with `keep` old ones at most.
@@ -353,9 +352,14 @@ pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
 
 /// What was written after `place`, at most `max_bytes` of it and nothing from two files of one log at once, and where that
 /// ended.
-pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, times: bool, max_bytes: u64) -> io::Result<Part> {
+pub(super) fn since(
+    folders: &[impl AsRef<Path>],
+    place: LogPosition,
+    times: bool,
+    max_bytes: u64,
+) -> io::Result<LogPart> {
     let view = LogView { times, ..LogView::default() };
-    let mut part = Part { place, ..Part::default() };
+    let mut part = LogPart { place, ..LogPart::default() };
     for (index, folder) in folders.iter().enumerate().take(place.spots.len()) {
         let left = max_bytes.saturating_sub(part.text.len() as u64);
         let before = part.place.spots[index];
@@ -374,7 +378,7 @@ pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, times: bool, max
         let at_bytes = found.end.at_bytes - found.content.len() as u64;
         let open = found.content.last().is_some_and(|byte| *byte != b'\n');
         let stamps = if times { times_of_any(folder.as_ref(), found.end.inode) } else { None };
-        part.text.append(&mut Segment::of(found.content, at_bytes, stamps.as_ref(), &view, goes_on).text);
+        part.text.append(&mut LogSegment::of(found.content, at_bytes, stamps.as_ref(), &view, goes_on).text);
         part.place.spots[index].open = open;
         part.place.last = index;
     }
@@ -382,16 +386,16 @@ pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, times: bool, max
 }
 
 /// What came after a spot.
-struct Found {
+struct LogTail {
     content: Vec<u8>,
-    end: Spot,
+    end: FilePosition,
     /// It goes on where that was.
     goes_on: bool,
     note: Option<String>,
 }
 
-fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<Found> {
-    let found = |(content, end): (Vec<u8>, Spot)| Found { content, end, goes_on: true, note: None };
+fn since_spot(folder: &Path, place: FilePosition, max_bytes: u64) -> io::Result<LogTail> {
+    let found = |(content, end): (Vec<u8>, FilePosition)| LogTail { content, end, goes_on: true, note: None };
     let mut newer = None;
     for number in 0..FOLLOWED_BACK {
         let file = match File::open(self::file(folder, number)) {
@@ -410,14 +414,14 @@ fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<Found> {
                 place.at_bytes,
                 metadata.len()
             );
-            let (content, end) = read_from(&file, Spot { at_bytes: 0, open: false, ..place }, max_bytes)?;
-            return Ok(Found { content, end, goes_on: false, note: Some(note) });
+            let (content, end) = read_from(&file, FilePosition { at_bytes: 0, open: false, ..place }, max_bytes)?;
+            return Ok(LogTail { content, end, goes_on: false, note: Some(note) });
         }
         let (content, end) = read_from(&file, place, max_bytes)?;
         return Ok(found(match newer {
             // All of it was read, and there is a later one.
             Some((file, inode)) if content.is_empty() => {
-                read_from(&file, Spot { inode, at_bytes: 0, ..place }, max_bytes)?
+                read_from(&file, FilePosition { inode, at_bytes: 0, ..place }, max_bytes)?
             }
             _ => (content, end),
         }));
@@ -428,26 +432,26 @@ fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<Found> {
         opened => {
             let file = opened?;
             let inode = file.metadata()?.ino();
-            let (content, end) = read_from(&file, Spot { inode, at_bytes: 0, open: false }, max_bytes)?;
+            let (content, end) = read_from(&file, FilePosition { inode, at_bytes: 0, open: false }, max_bytes)?;
             let note = "the file of the log that was followed is gone: it goes on from the start of another, and what was \
                         written between may be missing";
-            Ok(Found { content, end, goes_on: false, note: (place.inode != 0).then(|| note.to_owned()) })
+            Ok(LogTail { content, end, goes_on: false, note: (place.inode != 0).then(|| note.to_owned()) })
         }
     }
 }
 
 /// The times of a file of a log that may have any number by now.
-fn times_of_any(folder: &Path, inode: u64) -> Option<Times> {
+fn times_of_any(folder: &Path, inode: u64) -> Option<LogTimes> {
     let mut all = (0..FOLLOWED_BACK).filter_map(|number| fs::read(times_file(folder, number)).ok());
-    all.find_map(|bytes| Times::of(inode, &bytes))
+    all.find_map(|bytes| LogTimes::of(inode, &bytes))
 }
 
-fn read_from(mut file: &File, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
+fn read_from(mut file: &File, place: FilePosition, max_bytes: u64) -> io::Result<(Vec<u8>, FilePosition)> {
     file.seek(SeekFrom::Start(place.at_bytes))?;
     let mut content = Vec::new();
     file.take(max_bytes).read_to_end(&mut content)?;
     let at_bytes = place.at_bytes + content.len() as u64;
-    Ok((content, Spot { at_bytes, ..place }))
+    Ok((content, FilePosition { at_bytes, ..place }))
 }
 
 fn file(folder: &Path, number: u32) -> PathBuf {
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_across_rotated_files() {
+    fn last_lines_span_rotated_files() {
         check(&[], 10, 100, "");
         check(&[""], 10, 100, "");
         check(&["a\nb\nc\n"], 2, 100, "b\nc\n");
@@ -515,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_being_rotated_is_not_empty() {
+    fn log_during_rotation_is_not_empty() {
         for missing in 0..3 {
             let folder = tempfile::tempdir().unwrap();
             for number in (0..4).filter(|number| *number != missing) {
@@ -529,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_misses_nothing_and_reads_nothing_twice() {
+    fn follower_reads_each_line_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = |number| file(folder.path(), number);
         let add = |text: &str| {
@@ -537,7 +541,7 @@ mod tests {
             File::options().append(true).create(true).open(path(0)).unwrap().write_all(text.as_bytes()).unwrap();
         };
         let none = tail_to(&[folder.path()], 2, &PLAIN, 100).unwrap();
-        assert_eq!(none, Part::default());
+        assert_eq!(none, LogPart::default());
         let mut place = none.place;
         let notes = std::cell::Cell::new(0);
         let mut read = |max_bytes| {
@@ -599,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_times_at_which_they_were_written() {
+    fn lines_have_their_write_times() {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), &[&[(3_000, "ed\n"), (4_500, "d\n")], &[(0, "a\n"), (1_000, "b\n"), (2_000, "c")]]);
         let timed = LogView { times: true, ..PLAIN };
@@ -621,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_is_told_times_once_for_each_line() {
+    fn follower_gets_one_time_per_line() {
         let folder = tempfile::tempdir().unwrap();
         let timed = LogView { times: true, ..PLAIN };
         written(folder.path(), &[&[(1_000, "a\n")]]);
@@ -639,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_limit_cuts_off_is_told() {
+    fn truncated_lines_are_noted() {
         let folder = tempfile::tempdir().unwrap();
         let of = |content: &str, lines: u32, view: &LogView| {
             std::fs::write(file(folder.path(), 0), content).unwrap();
@@ -668,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_instances_say_is_told_in_the_order_of_their_files() {
+    fn logs_of_two_instances_are_ordered_by_file() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let folders = [one.path(), two.path()];
         let write = |folder: &Path, number: u32, content: &str, at_s: u64| {
@@ -704,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_the_limit() {
+    fn reading_stops_at_the_limit() {
         check(&["aaaa\nbbbb\ncccc\n"], 10, 12, "bbbb\ncccc\n");
         check(&["cccc\n", "aaaa\nbbbb\n"], 10, 12, "bbbb\ncccc\n");
         check(&["a line that is longer than all that may be read"], 10, 4, "read");

@@ -1,64 +1,71 @@
-//! Units: keeping each as it should be.
+//! Units: keeps each as its desired state says.
 //!
-//! One task owns all units of the host ([`task`]). It has one loop and one `Event`: desired state has
-//! changed, something has become of a unit, time has passed. Whatever happens is told to the pure
-//! [`crate::rules::plan::Unit`], which says what to do next. What it says is written down, published and
-//! then begun, each step on a task of its own that reports back over a bounded channel; so no unit waits
+//! One task owns all units of the host ([`task`]). It has one loop and one event type: desired state has
+//! changed, a unit has reported something, time has passed. Each event goes to the pure
+//! [`muster_rules::plan::PlannedUnit`], which returns the next steps. A step is stored, published and
+//! then begun on a task of its own, which reports back over a bounded channel. So no unit waits
 //! for another, and the loop waits for nothing but the store.
 //!
 //! ```text
 //! verb → store::unit::edit ─ desired_changed() ─┐
-//! process, download, folder ─── report ─────────┼→ Unit::observe → Unit::plan → store, watch → step
+//! process, download, folder ─── report ─────────┼→ observe → plan → store, watch → step
 //! 30 s, jittered, and WaitUntil ─── tick ───────┘
 //! ```
 //!
-//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes) and [`probe`] (trying one), [`yuno`] (the first kind) with its [`log`], [`container`] (the second),
-//! [`inside`] (the way into one of them), [`folders`] and [`failure`] (what kinds have in common).
+//! Modules, in reading order: [`kind`] (the trait of a kind), [`task`] (the loop), [`entry`] (a unit in it), [`start_order`] (the order of
+//! starts), [`step`] (runs the steps and watches an instance while it lives), [`health`] (probes) and [`probe`] (tries one), [`yuno`] (processes) with its [`log`], [`container`],
+//! [`inside`] (the way into a container), [`folders`] and [`failure`] (what kinds have in common).
 //!
-//! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
+//! **Invariant: a unit's processes outlive this task.** When it ends it closes its connections and touches nothing.
 //!
-//! **Invariant: nothing is started before what an earlier life started was looked up**, so there is
-//! never a second copy. Units of which there are traces on the host but no row in the store are looked up
-//! too, stopped and removed; a row that cannot be read counts as a row.
+//! **Invariant: nothing is started before everything that an earlier agent started was looked up**, so there is
+//! never a second copy. Units that have traces on the host but no row in the store are looked up
+//! too, stopped and removed; an unreadable row counts as a row.
 //!
-//! **Invariant: a store that was lost ends no unit.** Traces that are older than the store are left alone: it
-//! says nothing of them. Applied again, such a unit is found again as it runs.
+//! **Invariant: losing the store ends no unit.** Traces older than the store are left alone, because the store
+//! says nothing about them. If such a unit is applied again, its running process is adopted.
 //!
-//! **Invariant: what is about to be done is written down first** (the phase `starting` before the start).
+//! **Invariant: an action is stored before it begins** (the phase `starting` before the start).
 //!
-//! **Invariant: there is one slow step at a time per unit**, and each has a deadline.
+//! **Invariant: a unit has at most one slow step at a time**, and each has a deadline.
 //!
-//! # How a further kind comes in
+//! # Adding a kind
 //!
-//! 1. `topics`: a variant of `Spec` with its fields, those of them that make a revision, and its name in
+//! 1. `topics`: a variant of `Spec` with its fields, which of them make a revision, and its name in
 //!    `Spec::kind`. What all kinds have is read through `Spec`'s own methods (`topics/src/common.rs`); the compiler points to the few
-//!    matches on `Spec` that are left: in `rules::edit` (what is checked), in `rules::plan` (its `Policy`), in
-//!    `rules::document` (how people write it down) and where one is shown.
-//! 2. Here: a module with an implementation of [`kind::Kind`], listed in [`Kinds::open`]. Everything else, which
-//!    is when to do what, what to write down and what to tell, is there.
+//!    matches on `Spec` that are left: in `rules::edit` (validation), in `rules::plan` (its policy), in
+//!    `rules::document` (how people write it) and where one is shown.
+//! 2. Here: a module with an implementation of [`kind::UnitKind`], listed in [`Kinds::open`]. The rest (when to
+//!    do what, what to store and what to report) is generic.
 //!
-//! The planner's words fit what has no process as well. For packages and files `install` renders and fetches, `start`
-//! puts into effect (and the instance reports no process, but one that "ended" once it finds that somebody
-//! changed what it had put there, so that drift is mended with the same waits as a crash), and `stop` takes
-//! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
-//! planner keeps what is while it is held.
+//! The planner's steps also fit kinds without a process. For packages and files `install` renders and downloads, `start`
+//! applies (the instance reports no process, and reports an end once somebody
+//! changed what was applied, so that drift is repaired with the same back-off as a crash), and `stop` reverts
+//! it. Kinds that need permission before a change (conflicts, admission) add further holds: the
+//! planner keeps a unit as it is while it is held.
 
 mod container;
 mod entry;
 mod failure;
+pub(crate) mod first_process;
 mod folders;
 mod health;
 mod inside;
-mod kind;
-mod log;
+pub(crate) mod kind;
+mod kinds;
+pub(crate) mod log;
 mod probe;
+mod start_order;
+pub(crate) mod state;
 mod step;
 mod task;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod yuno;
+
+use kinds::Kinds;
+
+pub use state::{UnitState, UnitStates};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,66 +76,33 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_rules::{CommandRefusal, edit, plan::Slot};
 use muster_topics::{
     channel::{Complaint, ToldStats},
     command::LogView,
     name::{HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
-    snapshot::Pins,
-    unit::{Channel, Desired, Hold, Observed, Spec},
+    unit::{Channel, Spec},
 };
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::container::{Listed, Other, Others};
-pub(super) use self::kind::Ask;
+pub use self::container::{OtherContainer, OtherContainers, UnitContainers};
+pub(super) use self::kind::InstanceRequest;
+pub(crate) use self::{kind::FollowFrom, log::LogPart};
 use self::{
-    container::Containers,
-    kind::{Kind, complaint},
-    task::{REQUESTS_MAX, Request, Task},
-    yuno::Yunos,
+    kind::{UnitKind, complaint},
+    task::{REQUESTS_MAX, SignalRequest, UnitsTask},
 };
-pub(in crate::agent) use self::{inside::FirstProcess, kind::LogFrom, log::Part};
 use super::{
     artifact::Artifacts,
     config::ContainersConfig,
-    metric::Reconciled,
+    metric::reconcile_time::ReconcileTime,
     shim::Shims,
     store::{Store, StoreError},
 };
-use crate::rules::{Refusal, edit, plan::Slot};
-
-/// One unit, as it should be and as it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnitState {
-    /// What it should be; what it should have been last, of one that is forgotten and not yet removed.
-    pub desired: Desired,
-    /// What it has gone back to, if it has.
-    pub spec: Option<Arc<Spec>>,
-    /// What it is.
-    pub observed: Observed,
-    /// Why it is, on purpose, not converging.
-    pub hold: Option<Hold>,
-    /// What snapshots need of it beyond what it should be.
-    pub pins: Pins,
-    /// Where the instance that it is known by has what is its own.
-    pub slot: Slot,
-    /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
-    pub process: Option<(i32, u64)>,
-}
-
-impl UnitState {
-    /// What it runs as, or would.
-    #[must_use]
-    pub fn spec(&self) -> &Spec {
-        self.spec.as_deref().unwrap_or(&self.desired.spec)
-    }
-}
-
-/// All units of this host.
-pub type UnitStates = Arc<BTreeMap<UnitName, UnitState>>;
 
 /// Units cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -174,51 +148,19 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
     }
 }
 
-/// All kinds that there are.
-#[derive(Clone)]
-struct Kinds {
-    all: Arc<[Arc<dyn Kind>]>,
-    /// One of them, which knows of more than units.
-    containers: Option<Arc<Containers>>,
-}
-
-impl Kinds {
-    fn open(
-        data_dir: &std::path::Path,
-        host: HostId,
-        shims: Shims,
-        artifacts: Artifacts,
-        containers: &ContainersConfig,
-    ) -> io::Result<Self> {
-        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
-        let yunos = Yunos::new(data_dir, host, artifacts, shims, containers.clone())?;
-        // Yunos come last: when they give back artifacts, all others have said what they need.
-        Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
-        self.all.iter()
-    }
-
-    /// The kind of a spec.
-    fn of(&self, spec: &Spec) -> Option<&Arc<dyn Kind>> {
-        self.iter().find(|kind| kind.name() == spec.kind())
-    }
-}
-
 /// The task that keeps units; a handle that can be cloned.
 #[derive(Clone)]
 pub struct Units {
     changed: Arc<Notify>,
     look: Arc<Notify>,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<SignalRequest>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
-    reconciled: watch::Receiver<Option<Reconciled>>,
+    reconciled: watch::Receiver<Option<ReconcileTime>>,
     kinds: Kinds,
     questions: Arc<Semaphore>,
-    containers: watch::Receiver<Listed>,
-    others: watch::Receiver<Others>,
+    containers: watch::Receiver<UnitContainers>,
+    others: watch::Receiver<OtherContainers>,
 }
 
 impl std::fmt::Debug for Units {
@@ -250,13 +192,13 @@ impl Units {
         let (changed, look) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (publish, states) = watch::channel(UnitStates::default());
         let (requests, asked) = mpsc::channel(REQUESTS_MAX);
-        let mut task = Task::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
+        let mut task = UnitsTask::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
-        let (list, containers) = watch::channel(Listed::default());
-        let (list_others, others) = watch::channel(Others::default());
+        let (list, containers) = watch::channel(UnitContainers::default());
+        let (list_others, others) = watch::channel(OtherContainers::default());
         if let Some(all) = kinds.containers.clone() {
             tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, list_others, states.clone())));
         }
@@ -285,13 +227,13 @@ impl Units {
 
     /// All containers of the host, units or not, as they were when they were last listed.
     #[must_use]
-    pub fn containers(&self) -> watch::Receiver<Listed> {
+    pub fn containers(&self) -> watch::Receiver<UnitContainers> {
         self.containers.clone()
     }
 
     /// Those of them that run and are no units.
     #[must_use]
-    pub fn other_containers(&self) -> Others {
+    pub fn other_containers(&self) -> OtherContainers {
         self.others.borrow().clone()
     }
 
@@ -303,7 +245,7 @@ impl Units {
 
     /// When all units were last looked at, and how long that took.
     #[must_use]
-    pub fn reconciled(&self) -> watch::Receiver<Option<Reconciled>> {
+    pub fn reconciled(&self) -> watch::Receiver<Option<ReconcileTime>> {
         self.reconciled.clone()
     }
 
@@ -318,10 +260,10 @@ impl Units {
     ///
     /// # Errors
     /// If there is no such unit, it has no process, or it is not certain that the signal got there.
-    pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), Refusal> {
-        let ended = || Refusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
+    pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), CommandRefusal> {
+        let ended = || CommandRefusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
         let (answer, answered) = oneshot::channel();
-        let request = Request { unit: unit.clone(), signal, answer };
+        let request = SignalRequest { unit: unit.clone(), signal, answer };
         self.requests.send(request).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
     }
@@ -331,10 +273,15 @@ impl Units {
     ///
     /// # Errors
     /// If too much is being asked already.
-    pub(super) async fn ask(&self, units: &[UnitName], ask: &Ask, limit: Duration) -> Result<Vec<u8>, Refusal> {
+    pub(super) async fn ask(
+        &self,
+        units: &[UnitName],
+        ask: &InstanceRequest,
+        limit: Duration,
+    ) -> Result<Vec<u8>, CommandRefusal> {
         let Ok(_place) = self.questions.try_acquire() else {
             let message = format!("{QUESTIONS_MAX} commands wait for answers of units already, as many as may at once");
-            return Err(Refusal::new(RefusalCode::Busy, message));
+            return Err(CommandRefusal::new(RefusalCode::Busy, message));
         };
         let units: BTreeSet<&UnitName> = units.iter().collect();
         let mut left_bytes = ANSWER_MAX_BYTES.saturating_sub(units.len() * COMPLAINT_BYTES);
@@ -344,10 +291,10 @@ impl Units {
         while let Some((unit, answer)) = asked.next().await {
             answers.insert(unit, bounded(answer, &mut left_bytes));
         }
-        serde_json::to_vec(&answers).map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))
+        serde_json::to_vec(&answers).map_err(|error| CommandRefusal::new(RefusalCode::Invalid, error.to_string()))
     }
 
-    async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
+    async fn ask_one(&self, unit: &UnitName, ask: InstanceRequest, limit: Duration) -> Result<Value, Complaint> {
         let known = self.states.borrow().get(unit).map(|state| (state.spec().clone(), state.slot));
         let Some((spec, slot)) = known else { return Err(complaint("not_found", edit::unknown(unit).message)) };
         match &spec {
@@ -366,11 +313,16 @@ impl Units {
     ///
     /// # Errors
     /// If there is no such unit, or its log cannot be read.
-    pub(in crate::agent) async fn log(&self, unit: &UnitName, from: LogFrom, view: LogView) -> Result<Part, Refusal> {
+    pub(crate) async fn log(
+        &self,
+        unit: &UnitName,
+        from: FollowFrom,
+        view: LogView,
+    ) -> Result<LogPart, CommandRefusal> {
         self.kind(unit)?.log(unit, from, view).await.map_err(|error| unreadable(unit, &error))
     }
 
-    fn kind(&self, unit: &UnitName) -> Result<Arc<dyn Kind>, Refusal> {
+    fn kind(&self, unit: &UnitName) -> Result<Arc<dyn UnitKind>, CommandRefusal> {
         let kind = self.states.borrow().get(unit).and_then(|state| self.kinds.of(&state.desired.spec).cloned());
         kind.ok_or_else(|| edit::unknown(unit))
     }
@@ -380,19 +332,19 @@ impl Units {
     ///
     /// # Errors
     /// If there is no such unit, or it has no configuration yet.
-    pub async fn effective(&self, unit: &UnitName) -> Result<Vec<u8>, Refusal> {
+    pub async fn effective(&self, unit: &UnitName) -> Result<Vec<u8>, CommandRefusal> {
         let state = self.states.borrow().get(unit).cloned().ok_or_else(|| edit::unknown(unit))?;
         let kind = self.kinds.of(&state.desired.spec).cloned().ok_or_else(|| edit::unknown(unit))?;
         let effective = kind.effective(unit, state.slot, &state.desired.revision).await;
         effective.and_then(|effective| Ok(serde_json::to_vec(&effective)?)).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                Refusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host (yet)"))
+                CommandRefusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host (yet)"))
             }
-            _ => Refusal::new(RefusalCode::NotFound, format!("the config of {unit} cannot be read: {error}")),
+            _ => CommandRefusal::new(RefusalCode::NotFound, format!("the config of {unit} cannot be read: {error}")),
         })
     }
 }
 
-fn unreadable(unit: &UnitName, error: &io::Error) -> Refusal {
-    Refusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}"))
+fn unreadable(unit: &UnitName, error: &io::Error) -> CommandRefusal {
+    CommandRefusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}"))
 }

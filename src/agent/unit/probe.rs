@@ -1,7 +1,7 @@
-//! Trying a probe of a unit once: a connection, a request, or a command.
+//! Tries a probe once: a connection, a request, or a command.
 //!
-//! A command has a shim of its own, in a folder of its own (`probe/<which>/`), which kills it with everything that it forked
-//! when it has ended or its time is over, also while the agent is away. How it is launched is the kind's: as the unit itself.
+//! A command has a shim and a folder of its own (`probe/<which>/`). The shim kills it with everything that it forked
+//! when it ends or times out, also while the agent is away. The kind decides how it is launched: as the unit itself.
 
 use std::{
     fs, io,
@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::{Ended, Event, Exit, Launch, Output, Request, Restart, RestartOn, files};
+use muster_rules::{plan::ProbeRequest, port_lease::EndpointWiring, probe::endpoint};
+use muster_shim::{
+    Launch, OutputMode, ProcessExit, ProgramEnd, RestartLimits, RestartOn, ShimEvent, ShimRequest, files,
+};
 use muster_topics::{
     name::UnitName,
     probe::{Check, Http, Port, Tcp, Which},
@@ -24,10 +27,7 @@ use tokio::{
 };
 
 use super::log;
-use crate::{
-    agent::shim::{Adopted, Shim, Shims, process_end},
-    rules::{lease::Wiring, plan::Probing, probe::endpoint},
-};
+use crate::shim::{AdoptedShim, ShimHandle, Shims, process_end};
 
 /// How much longer than its own time a command may take, to be started and to be cleared away: a disk that sleeps
 /// takes its time.
@@ -46,13 +46,13 @@ const ANSWER_MAX_BYTES: u64 = 64 * 1024;
 const REST: Duration = Duration::from_millis(200);
 
 /// How a command is ended: at once.
-const KILL: Request = Request::Stop { signal: Signal::SIGKILL as i32, grace_ms: 0 };
+const KILL: ShimRequest = ShimRequest::Stop { signal: Signal::SIGKILL as i32, grace_ms: 0 };
 
 /// Tries a probe once; why it has not succeeded. `probes` is the folder for its commands, and `launch` says how one is started.
 pub(super) async fn attempt(
     shims: &Shims,
     probes: &Path,
-    probing: &Probing,
+    probing: &ProbeRequest,
     launch: impl FnOnce(&[String]) -> Result<Launch, String> + Send + 'static,
 ) -> Result<(), String> {
     let limit_ms = probing.probe.timeout_ms;
@@ -109,10 +109,10 @@ async fn execute(
 /// Something that runs once, for so long at most, as a service: so that what it leaves behind is killed.
 fn once(launch: Launch, limit_ms: u64) -> Launch {
     Launch {
-        output: Output::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
+        output: OutputMode::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
         notify: None,
         forking: None,
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        restart: RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: Some(limit_ms),
         stop_signal: Signal::SIGKILL as i32,
         grace_ms: 0,
@@ -121,7 +121,7 @@ fn once(launch: Launch, limit_ms: u64) -> Launch {
 }
 
 /// Where a connection goes.
-fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &Wiring) -> Result<SocketAddr, String> {
+fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWiring) -> Result<SocketAddr, String> {
     let (of_port, port) = match (endpoint(spec, port, address), port) {
         (Some(name), _) | (None, Port::Endpoint(name)) => {
             let endpoint = wiring.endpoints.iter().find(|endpoint| endpoint.name == *name);
@@ -187,7 +187,7 @@ fn status(line: &[u8]) -> Option<u16> {
 
 /// Ends what an attempt has left that nobody waited for: of an earlier life of the agent, or one that was given up.
 async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
-    if let Adopted::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
+    if let AdoptedShim::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
         shim.send(&KILL).await.map_err(|error| error.to_string())?;
         end_of(&mut shim).await;
     }
@@ -195,10 +195,10 @@ async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
 }
 
 /// How it ends; nothing if its shim is gone before.
-async fn end_of(shim: &mut Shim) -> Option<Ended> {
+async fn end_of(shim: &mut ShimHandle) -> Option<ProgramEnd> {
     loop {
         match shim.next().await? {
-            Event::State(state) if state.over => return state.last,
+            ShimEvent::State(state) if state.over => return state.last,
             _ => {}
         }
     }
@@ -215,12 +215,12 @@ fn forget_output(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn judge(ended: &Ended, limit_ms: u64, folder: &Path) -> Result<(), String> {
+fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), String> {
     let how = match ended.exit {
         _ if ended.timed_out => format!("it had not ended after {limit_ms} ms"),
-        Exit::Code(0) => return Ok(()),
-        Exit::Code(_) | Exit::Signal(_) => process_end(ended).to_string(),
-        Exit::Unknown => "nobody saw how it ended".to_owned(),
+        ProcessExit::Code(0) => return Ok(()),
+        ProcessExit::Code(_) | ProcessExit::Signal(_) => process_end(ended).to_string(),
+        ProcessExit::Unknown => "nobody saw how it ended".to_owned(),
     };
     // A few, for the last may be empty.
     let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_status_means() {
+    async fn http_status_decides_success() {
         let good = |answer| async move { ask(&http("/a?b", None), answer).await.0 };
         assert_eq!(good(b"HTTP/1.1 200 OK\r\n\r\nfine").await, Ok(()));
         assert_eq!(good(b"HTTP/1.0 302 Found\r\nLocation: /b\r\n\r\n").await, Ok(()));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_connection_goes() {
+    fn probe_connects_to_its_address() {
         let endpoint = |name: &str, address: &str, port| muster_topics::endpoint::Endpoint {
             name: name.parse().unwrap(),
             address: address.parse().unwrap(),
@@ -295,7 +295,7 @@ mod tests {
             protocol: muster_topics::endpoint::Protocol::Tcp,
         };
         let endpoints = vec![endpoint("all", "0.0.0.0", 1), endpoint("all6", "::", 2), endpoint("web", "10.0.0.1", 3)];
-        let wiring = Wiring { endpoints, connectors: Vec::new() };
+        let wiring = EndpointWiring { endpoints, connectors: Vec::new() };
         let named = |name: &str| Port::Endpoint(name.parse().unwrap());
         let spec = |network: &str| -> Spec {
             let spec = serde_json::json!({
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_listens() {
+    async fn refused_connection_fails_the_probe() {
         // One that is bound keeps its port from others, and refuses until it listens.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

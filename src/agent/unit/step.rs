@@ -1,12 +1,17 @@
-//! The steps of a plan, each on a task of its own, and what hears from an instance while it lives.
+//! Runs the steps of a plan, each on a task of its own, and watches an instance while it lives.
 //!
-//! A task that brings an instance about (by starting it, or by finding it again) stays with it: it passes
-//! on what becomes of it and takes the requests to end it. So there is one task per living unit, and none
-//! for one that rests.
+//! A task that starts or adopts an instance stays with it: it forwards its
+//! events and takes the requests to end it. So there is one task per living unit, and none
+//! for one at rest.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_base::{chance::random, clock::now_ms};
+use muster_rules::{
+    CommandRefusal,
+    plan::{Failure, FoundInstance, InstanceEnd, InstanceExit, PlayFailure, Slot, UnitEvent},
+};
 use muster_topics::{
     channel::Complaint,
     name::{Digest, UnitName},
@@ -19,16 +24,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::kind::{Adopted, Ask, Instance, Kind, News, NotStarted, Start};
-use crate::{
-    agent::crash,
-    chance::random,
-    clock::now_ms,
-    rules::{
-        Refusal,
-        plan::{Ended, Failure, Found, NotPlayed, Over, Seen, Slot},
-    },
-};
+use super::kind::{AdoptedUnit, Instance, InstanceEvent, InstanceRequest, StartError, StartOrder, UnitKind};
+use crate::crash;
 
 /// A step's deadline. What has not come about by then is given up and tried again.
 const ADOPT_MAX: Duration = Duration::from_secs(10);
@@ -49,27 +46,27 @@ const FIND_AGAIN: [Duration; 4] =
 
 /// What was seen of a unit.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct StepReport {
     pub(super) unit: UnitName,
     /// The slot of the instance that it was seen of, if it was one.
     pub(super) slot: Slot,
-    pub(super) seen: Seen,
+    pub(super) seen: UnitEvent,
 }
 
 /// Something that is asked of an instance.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum InstanceOrder {
     /// To end.
-    Stop(Stop),
+    Stop(StopOrder),
     /// To be suspended (true), or to go on.
     Freeze(bool),
     /// To hand its process a signal.
-    Signal(Signal, oneshot::Sender<Result<(), Refusal>>),
+    Signal(Signal, oneshot::Sender<Result<(), CommandRefusal>>),
 }
 
 /// A request to end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stop {
+pub(super) struct StopOrder {
     /// How it is asked; as it says itself if there is none.
     pub(super) signal: Option<Signal>,
     pub(super) grace_ms: u64,
@@ -81,28 +78,32 @@ pub(super) struct Worker {
     pub(super) unit: UnitName,
     /// The slot of the instance that it is about, if it is about one.
     pub(super) slot: Slot,
-    pub(super) kind: Arc<dyn Kind>,
-    pub(super) reports: mpsc::Sender<Report>,
+    pub(super) kind: Arc<dyn UnitKind>,
+    pub(super) reports: mpsc::Sender<StepReport>,
 }
 
 impl Worker {
-    pub(super) async fn report(&self, seen: Seen) {
+    pub(super) async fn report(&self, seen: UnitEvent) {
         // There is nobody to tell only when the agent ends.
-        let _ = self.reports.send(Report { unit: self.unit.clone(), slot: self.slot, seen }).await;
+        let _ = self.reports.send(StepReport { unit: self.unit.clone(), slot: self.slot, seen }).await;
     }
 
     /// Looks up what is in its slot and, if `beside` leads to who stays with it, in the other one. What is there is
     /// told of first: only with that it is known what runs.
-    pub(super) async fn adopt(self, orders: mpsc::Receiver<Order>, beside: Option<mpsc::Receiver<Order>>) {
+    pub(super) async fn adopt(
+        self,
+        orders: mpsc::Receiver<InstanceOrder>,
+        beside: Option<mpsc::Receiver<InstanceOrder>>,
+    ) {
         let other = Self { slot: self.slot.other(), ..self.clone() };
         let looked_up = async {
             let found = self.look_up().await?;
-            let found_beside = if beside.is_some() { other.look_up().await? } else { Adopted::Nothing };
+            let found_beside = if beside.is_some() { other.look_up().await? } else { AdoptedUnit::Nothing };
             Ok::<_, Failure>((found, found_beside))
         };
         let (found, found_beside) = match looked_up.await {
             Ok(found) => found,
-            Err(failure) => return self.report(Seen::NotLookedUp { error: failure.error }).await,
+            Err(failure) => return self.report(UnitEvent::NotLookedUp { error: failure.error }).await,
         };
         let found_beside = match beside {
             Some(_) => other.tell_found(found_beside).await,
@@ -123,101 +124,101 @@ impl Worker {
     }
 
     /// Tells what was found in its slot, and returns what is in effect there.
-    async fn tell_found(&self, adopted: Adopted) -> Option<Box<dyn Instance>> {
+    async fn tell_found(&self, adopted: AdoptedUnit) -> Option<Box<dyn Instance>> {
         let (found, instance) = match adopted {
-            Adopted::Nothing => (Found::Nothing, None),
-            Adopted::Ended(over) => (Found::Ended(over), None),
-            Adopted::Alive { revision, told, instance } => (Found::Alive(revision, told), Some(instance)),
+            AdoptedUnit::Nothing => (FoundInstance::Nothing, None),
+            AdoptedUnit::Ended(over) => (FoundInstance::Ended(over), None),
+            AdoptedUnit::Alive { revision, told, instance } => (FoundInstance::Alive(revision, told), Some(instance)),
         };
-        self.report(Seen::Found(found)).await;
+        self.report(UnitEvent::Found(found)).await;
         instance
     }
 
     pub(super) async fn install(self, desired: Desired, keep: Option<Digest>) {
         // Who is too busy to hear it hears the next one.
         let tell = |progress| {
-            let seen = Seen::Progress(desired.revision.clone(), progress);
-            let _ = self.reports.try_send(Report { unit: self.unit.clone(), slot: self.slot, seen });
+            let seen = UnitEvent::Progress(desired.revision.clone(), progress);
+            let _ = self.reports.try_send(StepReport { unit: self.unit.clone(), slot: self.slot, seen });
         };
         let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, keep.as_ref(), &tell)).await;
         let revision = desired.revision.clone();
         self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", INSTALL_MAX))) {
-            Ok(()) => Seen::Installed(revision),
-            Err(failure) => Seen::NotInstalled { revision, failure, random: random() },
+            Ok(()) => UnitEvent::Installed(revision),
+            Err(failure) => UnitEvent::NotInstalled { revision, failure, random: random() },
         })
         .await;
     }
 
-    pub(super) async fn start(self, what: Start, orders: mpsc::Receiver<Order>) {
+    pub(super) async fn start(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
         match timeout(START_MAX, self.kind.start(&self.unit, &what)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
-                self.report(Seen::Started).await;
+                self.report(UnitEvent::Started).await;
                 self.stay_with(instance, orders).await;
             }
-            Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
-            Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
+            Ok(Err(StartError::Failed(failure))) => self.report(UnitEvent::NotStarted(failure)).await,
+            Ok(Err(StartError::Unknown)) | Err(_) => self.report(UnitEvent::StartUnknown).await,
         }
     }
 
     /// The same of one that is started beside another: what came of it is found out here, for nothing has to wait for it.
-    pub(super) async fn start_beside(self, what: Start, orders: mpsc::Receiver<Order>) {
+    pub(super) async fn start_beside(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
         let started = timeout(START_MAX, self.kind.start(&self.unit, &what)).await;
-        let failure = match started.unwrap_or(Err(NotStarted::Unknown)) {
+        let failure = match started.unwrap_or(Err(StartError::Unknown)) {
             Ok(instance) => {
                 crash::point("start beside", "before it is seen");
-                self.report(Seen::Started).await;
+                self.report(UnitEvent::Started).await;
                 return self.stay_with(instance, orders).await;
             }
-            Err(NotStarted::Failed(failure)) => failure,
-            Err(NotStarted::Unknown) => match self.look_up_again().await {
-                found @ Adopted::Alive { .. } => {
+            Err(StartError::Failed(failure)) => failure,
+            Err(StartError::Unknown) => match self.look_up_again().await {
+                found @ AdoptedUnit::Alive { .. } => {
                     if let Some(instance) = self.tell_found(found).await {
                         self.stay_with(instance, orders).await;
                     }
                     return;
                 }
-                Adopted::Nothing | Adopted::Ended(_) => late("to start it took", START_MAX),
+                AdoptedUnit::Nothing | AdoptedUnit::Ended(_) => late("to start it took", START_MAX),
             },
         };
-        self.report(Seen::NotStarted(failure)).await;
+        self.report(UnitEvent::NotStarted(failure)).await;
     }
 
     pub(super) async fn play(self, playing: bool, ask: u32) {
-        let wanted = if playing { Ask::Play } else { Ask::Pause };
+        let wanted = if playing { InstanceRequest::Play } else { InstanceRequest::Pause };
         let answer = match self.kind.ask(&self.unit, self.slot, wanted, PLAY_MAX).await {
             Ok(_) => Ok(()),
             Err(Complaint { code, message }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
-                Err(NotPlayed::Unanswered(message))
+                Err(PlayFailure::Unanswered(message))
             }
-            Err(Complaint { code, message }) => Err(NotPlayed::Refused(format!("{code}: {message}"))),
+            Err(Complaint { code, message }) => Err(PlayFailure::Refused(format!("{code}: {message}"))),
         };
-        self.report(Seen::Played { ask, answer }).await;
+        self.report(UnitEvent::Played { ask, answer }).await;
     }
 
     pub(super) async fn remove(self) {
         let outcome = timeout(REMOVE_MAX, self.kind.remove(&self.unit)).await;
         self.report(match outcome.unwrap_or_else(|_| Err(late("removing took", REMOVE_MAX))) {
-            Ok(()) => Seen::Removed,
-            Err(failure) => Seen::NotRemoved { error: failure.error },
+            Ok(()) => UnitEvent::Removed,
+            Err(failure) => UnitEvent::NotRemoved { error: failure.error },
         })
         .await;
     }
 
-    async fn look_up(&self) -> Result<Adopted, Failure> {
+    async fn look_up(&self) -> Result<AdoptedUnit, Failure> {
         let outcome = timeout(ADOPT_MAX, self.kind.adopt(&self.unit, self.slot)).await;
         outcome.unwrap_or_else(|_| Err(late("to look up what runs took", ADOPT_MAX)))
     }
 
     /// Passes on what becomes of an instance, until it has ended.
-    async fn stay_with(self, mut instance: Box<dyn Instance>, mut orders: mpsc::Receiver<Order>) {
+    async fn stay_with(self, mut instance: Box<dyn Instance>, mut orders: mpsc::Receiver<InstanceOrder>) {
         let mut asked = None;
         loop {
             tokio::select! {
                 // Cancel-safe, as its contract says.
                 news = instance.next() => match news {
-                    Some(News::Told(told)) => self.report(Seen::Told(told)).await,
-                    Some(News::Ended(over)) => return self.report(Seen::Ended(over)).await,
+                    Some(InstanceEvent::Told(told)) => self.report(UnitEvent::Told(told)).await,
+                    Some(InstanceEvent::Ended(over)) => return self.report(UnitEvent::Ended(over)).await,
                     None => match self.find_again().await {
                         Ok((told, again)) => {
                             instance = again;
@@ -227,29 +228,29 @@ impl Worker {
                                 self.stop(&mut *instance, stop).await;
                             }
                         }
-                        Err(over) => return self.report(Seen::Ended(over)).await,
+                        Err(over) => return self.report(UnitEvent::Ended(over)).await,
                     },
                 },
                 // A channel's receive is cancel-safe.
                 Some(order) = orders.recv() => match order {
-                    Order::Stop(stop) => {
+                    InstanceOrder::Stop(stop) => {
                         asked = Some(stop);
                         self.stop(&mut *instance, stop).await;
                     }
-                    Order::Freeze(frozen) => {
+                    InstanceOrder::Freeze(frozen) => {
                         // The planner asks again if nothing comes of it.
                         let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
                         let outcome = outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX)));
                         self.complain(outcome).await;
                     }
                     // Who asked may have gone meanwhile.
-                    Order::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
+                    InstanceOrder::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
                 },
             }
         }
     }
 
-    async fn stop(&self, instance: &mut dyn Instance, stop: Stop) {
+    async fn stop(&self, instance: &mut dyn Instance, stop: StopOrder) {
         let outcome = timeout(ASK_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
         // If it is gone its news will say so; if not, the planner asks again when its time is over.
         self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX)))).await;
@@ -258,24 +259,24 @@ impl Worker {
     async fn complain(&self, outcome: Result<(), Failure>) {
         if let Err(Failure { error, .. }) = outcome {
             tracing::warn!(unit = %self.unit, %error, "a unit could not be asked for something");
-            self.report(Seen::Unheard { error }).await;
+            self.report(UnitEvent::Unheard { error }).await;
         }
     }
 
-    async fn signal(&self, instance: &mut dyn Instance, signal: Signal) -> Result<(), Refusal> {
+    async fn signal(&self, instance: &mut dyn Instance, signal: Signal) -> Result<(), CommandRefusal> {
         let sent = timeout(ASK_MAX, instance.signal(signal)).await;
         match sent.unwrap_or_else(|_| Err(late("to send the signal took", ASK_MAX))) {
             Ok(true) => Ok(()),
             Ok(false) => Err(no_process(&self.unit)),
             Err(failure) => {
                 let message = format!("it is not certain that {signal} reached {}: {}", self.unit, failure.error);
-                Err(Refusal::new(RefusalCode::Conflict, message))
+                Err(CommandRefusal::new(RefusalCode::Conflict, message))
             }
         }
     }
 
     /// Brings what runs to another revision. It stays with another task meanwhile, through which `orders` lead.
-    pub(super) async fn reload(self, desired: Desired, keep: Option<Digest>, orders: mpsc::Sender<Order>) {
+    pub(super) async fn reload(self, desired: Desired, keep: Option<Digest>, orders: mpsc::Sender<InstanceOrder>) {
         let signal = signaller(&orders);
         let reload = self.kind.reload(&self.unit, self.slot, &desired, keep.as_ref(), &signal);
         let outcome = timeout(RELOAD_MAX, reload).await;
@@ -284,16 +285,16 @@ impl Worker {
             false
         });
         let revision = desired.revision;
-        self.report(if is_done { Seen::Reloaded(revision) } else { Seen::NotReloaded(revision) }).await;
+        self.report(if is_done { UnitEvent::Reloaded(revision) } else { UnitEvent::NotReloaded(revision) }).await;
     }
 
     /// Looks whether something outside that what runs has read is another now.
-    pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<Order>) {
+    pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<InstanceOrder>) {
         let signal = signaller(&orders);
         let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, self.slot, &desired, &signal)).await;
         match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
             Ok(true) => {}
-            Ok(false) => self.report(Seen::Outdated).await,
+            Ok(false) => self.report(UnitEvent::Outdated).await,
             // The next look is soon.
             Err(failure) => {
                 tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched");
@@ -303,19 +304,19 @@ impl Worker {
 
     /// Finds an instance that cannot be heard any more. It is not given up while it may live: that would be a
     /// second copy.
-    async fn find_again(&self) -> Result<(Seen, Box<dyn Instance>), Over> {
+    async fn find_again(&self) -> Result<(UnitEvent, Box<dyn Instance>), InstanceEnd> {
         match self.look_up_again().await {
-            Adopted::Alive { told, instance, .. } => Ok((Seen::Told(told), instance)),
-            Adopted::Ended(over) => Err(over),
-            Adopted::Nothing => {
-                let last = Ended::new(Exit::Unknown, None, now_ms());
-                Err(Over { restarts: 0, last })
+            AdoptedUnit::Alive { told, instance, .. } => Ok((UnitEvent::Told(told), instance)),
+            AdoptedUnit::Ended(over) => Err(over),
+            AdoptedUnit::Nothing => {
+                let last = InstanceExit::new(Exit::Unknown, None, now_ms());
+                Err(InstanceEnd { restarts: 0, last })
             }
         }
     }
 
     /// Looks up what is in its slot, until that is known.
-    async fn look_up_again(&self) -> Adopted {
+    async fn look_up_again(&self) -> AdoptedUnit {
         let mut waits = FIND_AGAIN.into_iter();
         let mut wait = FIND_AGAIN[0];
         loop {
@@ -332,14 +333,16 @@ impl Worker {
 }
 
 /// Has the task that stays with an instance send it signals.
-fn signaller(orders: &mpsc::Sender<Order>) -> impl Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + use<> {
+fn signaller(
+    orders: &mpsc::Sender<InstanceOrder>,
+) -> impl Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + use<> {
     let orders = orders.clone();
     move |signal| {
         let orders = orders.clone();
         async move {
             let gone = || Failure { error: "it has ended meanwhile".to_owned(), may_heal: true };
             let (reply, answer) = oneshot::channel();
-            orders.send(Order::Signal(signal, reply)).await.map_err(|_| gone())?;
+            orders.send(InstanceOrder::Signal(signal, reply)).await.map_err(|_| gone())?;
             let sent = answer.await.map_err(|_| gone())?;
             sent.map_err(|refusal| Failure { error: refusal.message, may_heal: true })
         }
@@ -348,9 +351,9 @@ fn signaller(orders: &mpsc::Sender<Order>) -> impl Fn(Signal) -> BoxFuture<'stat
 }
 
 /// There is nothing that a signal could be sent to.
-pub(super) fn no_process(unit: &UnitName) -> Refusal {
+pub(super) fn no_process(unit: &UnitName) -> CommandRefusal {
     let message = format!("{unit} has no process now. hint: `muster unit show {unit}` tells what it does");
-    Refusal::new(RefusalCode::Conflict, message)
+    CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
 fn late(what: &str, limit: Duration) -> Failure {

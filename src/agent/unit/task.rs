@@ -1,4 +1,4 @@
-//! The task that keeps all units: one loop that sees, plans, writes down, publishes and begins.
+//! The task that keeps all units: a loop that observes, plans, stores, publishes and begins steps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,6 +6,13 @@ use std::{
     time::Duration,
 };
 
+use muster_base::{chance::random, clock::now_ms};
+use muster_rules::{
+    CommandRefusal, edit,
+    plan::{Slot, UnitEvent},
+    port_lease::{self, EndpointWiring, PortLease, PortProvision, SpecEndpoints},
+    realm::Realms,
+};
 use muster_topics::{
     name::{Digest, UnitName},
     outcome::RefusalCode,
@@ -20,29 +27,20 @@ use tokio::{
 };
 
 use super::{
-    Kinds, UnitStates,
-    entry::{Entry, publish, unpublish},
-    kind::Trace,
-    step::{Order, Report, Worker, no_process},
-    turn,
+    entry::{UnitEntry, publish, unpublish},
+    kind::UnitTrace,
+    kinds::Kinds,
+    start_order,
+    state::UnitStates,
+    step::{InstanceOrder, StepReport, Worker, no_process},
 };
 use crate::{
-    agent::{
-        crash,
-        metric::Reconciled,
-        store::{
-            Store, StoreError,
-            intent::Copy,
-            unit::{StoredUnits, UnitRow},
-        },
-    },
-    chance::random,
-    clock::now_ms,
-    rules::{
-        Refusal, edit,
-        lease::{self, Ends, Lease, Provision, Wiring},
-        plan::{Seen, Slot},
-        realm::Realms,
+    crash,
+    metric::reconcile_time::ReconcileTime,
+    store::{
+        Store, StoreError,
+        intent_copy::IntentCopy,
+        unit::{StoredUnit, StoredUnits},
     },
 };
 
@@ -61,36 +59,36 @@ const REPORTS_MAX: usize = 64;
 pub(super) const REQUESTS_MAX: usize = 16;
 
 /// What the loop is about.
-enum Event {
+enum UnitsEvent {
     /// Desired state in the store has changed.
     Changed,
     /// Something has become of a unit.
-    Reported(Box<Report>),
+    Reported(Box<StepReport>),
     /// An operator asks for something that changes nothing of what is desired.
-    Asked(Request),
+    Asked(SignalRequest),
     /// Time has passed.
     Tick,
 }
 
 /// A signal for a unit's process.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct SignalRequest {
     pub(super) unit: UnitName,
     pub(super) signal: Signal,
-    pub(super) answer: oneshot::Sender<Result<(), Refusal>>,
+    pub(super) answer: oneshot::Sender<Result<(), CommandRefusal>>,
 }
 
-pub(super) struct Task {
+pub(super) struct UnitsTask {
     store: Store,
     kinds: Kinds,
-    entries: BTreeMap<UnitName, Entry>,
+    entries: BTreeMap<UnitName, UnitEntry>,
     changed: Arc<Notify>,
     /// Somebody wants all units to be looked at now.
     look: Arc<Notify>,
     publish: watch::Sender<UnitStates>,
-    reports: mpsc::Sender<Report>,
-    reported: mpsc::Receiver<Report>,
-    requests: mpsc::Receiver<Request>,
+    reports: mpsc::Sender<StepReport>,
+    reported: mpsc::Receiver<StepReport>,
+    requests: mpsc::Receiver<SignalRequest>,
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
@@ -98,19 +96,19 @@ pub(super) struct Task {
     to_look_up: BTreeSet<UnitName>,
     looked_up: watch::Sender<bool>,
     /// When all units were last looked at.
-    reconciled: watch::Sender<Option<Reconciled>>,
+    reconciled: watch::Sender<Option<ReconcileTime>>,
     /// What some unit can be expected to do has changed, so that others may have their turn.
     ways_changed: bool,
     /// Some unit went back to another spec, so that it and others may be wired differently.
     wires_changed: bool,
 }
 
-impl Task {
+impl UnitsTask {
     pub(super) fn new(
         store: Store,
         kinds: Kinds,
         [changed, look]: [Arc<Notify>; 2],
-        requests: mpsc::Receiver<Request>,
+        requests: mpsc::Receiver<SignalRequest>,
         publish: watch::Sender<UnitStates>,
     ) -> Self {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
@@ -144,7 +142,7 @@ impl Task {
     }
 
     /// When all units were last looked at, and how long that took.
-    pub(super) fn reconciled(&self) -> watch::Receiver<Option<Reconciled>> {
+    pub(super) fn reconciled(&self) -> watch::Receiver<Option<ReconcileTime>> {
         self.reconciled.subscribe()
     }
 
@@ -159,7 +157,7 @@ impl Task {
                 tracing::error!(kind = kind.name(), %error, "what earlier lives of the agent left cannot be listed");
                 Vec::new()
             });
-            for Trace { unit: name, at_ms } in traces {
+            for UnitTrace { unit: name, at_ms } in traces {
                 if known.contains(name.as_str()) || unreadable.contains(name.as_str()) {
                     continue;
                 }
@@ -172,7 +170,7 @@ impl Task {
                     );
                 } else {
                     tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");
-                    self.entries.insert(name, Entry::new(None, kind.clone()));
+                    self.entries.insert(name, UnitEntry::new(None, kind.clone()));
                 }
             }
         }
@@ -189,13 +187,13 @@ impl Task {
     pub(super) async fn run(mut self) {
         loop {
             match self.next().await {
-                Event::Changed => self.sync().await,
-                Event::Reported(report) => {
-                    let Report { unit, slot, seen } = *report;
+                UnitsEvent::Changed => self.sync().await,
+                UnitsEvent::Reported(report) => {
+                    let StepReport { unit, slot, seen } = *report;
                     self.see(unit, slot, seen).await;
                 }
-                Event::Asked(request) => self.signal(request),
-                Event::Tick => self.tick().await,
+                UnitsEvent::Asked(request) => self.signal(request),
+                UnitsEvent::Tick => self.tick().await,
             }
             self.settle().await;
             // Finished tasks leave nothing but their place in the set.
@@ -209,23 +207,23 @@ impl Task {
         }
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> UnitsEvent {
         let now = now_ms();
         let wakes = self.entries.values().filter_map(|entry| entry.wake_ms);
         let wake_in = wakes.min().map(|at_ms| Duration::from_millis(at_ms.saturating_sub(now).max(0).unsigned_abs()));
         let wake = wake_in.map_or(self.next_tick, |wait| self.next_tick.min(Instant::now() + wait.min(TICK)));
         tokio::select! {
             // A permit that was given is kept until it is taken: cancel-safe.
-            () = self.changed.notified() => Event::Changed,
+            () = self.changed.notified() => UnitsEvent::Changed,
             () = self.look.notified() => {
                 self.next_tick = Instant::now();
-                Event::Tick
+                UnitsEvent::Tick
             }
             // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
-            Some(report) = self.reported.recv() => Event::Reported(Box::new(report)),
+            Some(report) = self.reported.recv() => UnitsEvent::Reported(Box::new(report)),
             // As above; it ends with the last handle, which then asks for nothing.
-            Some(request) = self.requests.recv() => Event::Asked(request),
-            () = tokio::time::sleep_until(wake) => Event::Tick,
+            Some(request) = self.requests.recv() => UnitsEvent::Asked(request),
+            () = tokio::time::sleep_until(wake) => UnitsEvent::Tick,
         }
     }
 
@@ -256,7 +254,7 @@ impl Task {
             let is_forgotten = !known.contains(name) && !unreadable.iter().any(|other| other == name.as_str());
             if is_forgotten && entry.unit.desired.is_some() {
                 self.store.intent().forget(name);
-                entry.unit.observe(Seen::Desired(None, None), now_ms());
+                entry.unit.observe(UnitEvent::Desired(None, None), now_ms());
                 changed.insert(name.clone());
             }
         }
@@ -271,7 +269,7 @@ impl Task {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             let is_new = *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref();
             if is_new || entry.unit.needs_wiring() {
-                entry.unit.observe(Seen::Wired(wiring, lack), now_ms());
+                entry.unit.observe(UnitEvent::Wired(wiring, lack), now_ms());
                 changed.insert(name);
             }
         }
@@ -281,34 +279,35 @@ impl Task {
     }
 
     /// Whether that was news.
-    fn take_in_row(&mut self, row: UnitRow) -> bool {
-        let UnitRow { name, desired, hold, kept } = row;
+    fn take_in_row(&mut self, row: StoredUnit) -> bool {
+        let StoredUnit { name, desired, hold, kept } = row;
         let Some(kind) = self.kinds.of(&desired.spec) else {
             tracing::error!(unit = %name, kind = desired.spec.kind(), "this agent cannot keep units of this kind");
             return false;
         };
-        let entry = self.entries.entry(name).or_insert_with(|| Entry::new(Some((kept, hold.clone())), kind.clone()));
+        let entry =
+            self.entries.entry(name).or_insert_with(|| UnitEntry::new(Some((kept, hold.clone())), kind.clone()));
         // One that was forgotten, and made anew as another kind: first all that is left of it has to go.
         let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
         if entry.unit.asked().map(|asked| asked.generation) == generation(&desired) {
             return false;
         }
-        entry.unit.observe(Seen::Desired(desired.map(Box::new), hold), now_ms());
+        entry.unit.observe(UnitEvent::Desired(desired.map(Box::new), hold), now_ms());
         true
     }
 
-    async fn see(&mut self, name: UnitName, slot: Slot, seen: Seen) {
+    async fn see(&mut self, name: UnitName, slot: Slot, seen: UnitEvent) {
         let Some(entry) = self.entries.get(&name) else { return };
         let seen = entry.unit.seen_in(slot, seen);
-        if matches!(seen, Seen::Found(_) | Seen::NotLookedUp { .. })
+        if matches!(seen, UnitEvent::Found(_) | UnitEvent::NotLookedUp { .. })
             && self.to_look_up.remove(&name)
             && self.to_look_up.is_empty()
         {
             self.looked_up.send_replace(true);
         }
         let Some(entry) = self.entries.get_mut(&name) else { return };
-        let is_gone = seen == Seen::Removed && entry.unit.desired.is_none();
+        let is_gone = seen == UnitEvent::Removed && entry.unit.desired.is_none();
         if is_gone {
             self.entries.remove(&name);
             unpublish(&self.publish, &name);
@@ -322,7 +321,7 @@ impl Task {
     }
 
     /// Passes a signal on to the task that stays with the unit's instance, which answers.
-    fn signal(&self, Request { unit, signal, answer }: Request) {
+    fn signal(&self, SignalRequest { unit, signal, answer }: SignalRequest) {
         let orders = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
             None => Err(edit::unknown(&unit)),
             Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
@@ -330,10 +329,10 @@ impl Task {
         };
         // Who asked may have gone meanwhile: there is nobody to tell then.
         match orders.map(|orders| orders.try_reserve()) {
-            Ok(Ok(place)) => place.send(Order::Signal(signal, answer)),
+            Ok(Ok(place)) => place.send(InstanceOrder::Signal(signal, answer)),
             Ok(Err(_)) => {
                 let message = format!("{unit} is busy with signals that were sent before");
-                drop(answer.send(Err(Refusal::new(RefusalCode::Busy, message))));
+                drop(answer.send(Err(CommandRefusal::new(RefusalCode::Busy, message))));
             }
             Err(refusal) => drop(answer.send(Err(refusal))),
         }
@@ -356,7 +355,7 @@ impl Task {
         self.drive_all().await;
         if is_for_all {
             let at = Instant::now();
-            self.reconciled.send_replace(Some(Reconciled { at, took: at - began }));
+            self.reconciled.send_replace(Some(ReconcileTime { at, took: at - began }));
         }
     }
 
@@ -364,7 +363,7 @@ impl Task {
         let names: Vec<UnitName> = self.entries.keys().cloned().collect();
         for name in names {
             if let Some(entry) = self.entries.get_mut(&name) {
-                entry.unit.observe(Seen::Tick, now_ms());
+                entry.unit.observe(UnitEvent::Tick, now_ms());
                 self.drive(&name).await;
             }
         }
@@ -381,7 +380,7 @@ impl Task {
             if !std::mem::take(&mut self.ways_changed) {
                 return;
             }
-            for name in turn::stale(&self.entries, now_ms()) {
+            for name in start_order::stale(&self.entries, now_ms()) {
                 self.drive(&name).await;
             }
         }
@@ -389,14 +388,14 @@ impl Task {
 
     /// Has a unit planned until it rests or waits; writes down and publishes what it is then, and begins its steps.
     async fn drive(&mut self, name: &UnitName) {
-        let gate = turn::gate(name, &self.entries, now_ms());
+        let gate = start_order::gate(name, &self.entries, now_ms());
         let Some(entry) = self.entries.get_mut(name) else { return };
         if *entry.unit.gate() != gate {
-            entry.unit.observe(Seen::Gate(gate), now_ms());
+            entry.unit.observe(UnitEvent::Gate(gate), now_ms());
         }
         let steps = entry.plan(name, now_ms());
         self.wires_changed |= entry.unit.needs_wiring();
-        let stand = turn::Stand::of(&entry.unit, now_ms());
+        let stand = start_order::OrderState::of(&entry.unit, now_ms());
         self.ways_changed |= entry.stand.replace(stand) != Some(stand);
         if let Some(desired) = &entry.unit.desired {
             let (generation, now) = (desired.generation, (entry.unit.kept(), entry.unit.hold.clone()));
@@ -409,7 +408,7 @@ impl Task {
             }
         }
         if let Some(asked) = entry.unit.asked() {
-            let copy = Copy::new(name, asked, entry.unit.hold.as_ref(), &entry.unit.kept(), &entry.leases);
+            let copy = IntentCopy::new(name, asked, entry.unit.hold.as_ref(), &entry.unit.kept(), &entry.leases);
             if let Err(error) = self.store.intent().keep(&copy).await {
                 tracing::error!(unit = %name, %error, "what a unit should be cannot be written down a second time");
             }
@@ -463,19 +462,19 @@ fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desi
 
 /// What each unit is wired to.
 fn wire_all(
-    entries: &BTreeMap<UnitName, Entry>,
-    leases: &[Lease],
+    entries: &BTreeMap<UnitName, UnitEntry>,
+    leases: &[PortLease],
     realms: &Realms,
-) -> Vec<(UnitName, (Wiring, Option<String>))> {
+) -> Vec<(UnitName, (EndpointWiring, Option<String>))> {
     // One that has gone back provides and needs what that revision does.
     let specs = || {
         entries.iter().filter_map(move |(name, entry)| {
             let desired = entry.unit.desired.as_ref()?;
-            Some((name, Ends::from(&desired.spec)))
+            Some((name, SpecEndpoints::from(&desired.spec)))
         })
     };
-    let provision = Provision::new(specs(), leases);
-    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, realms))).collect()
+    let provision = PortProvision::new(specs(), leases);
+    specs().map(|(name, spec)| (name.clone(), port_lease::wire(name, spec, &provision, realms))).collect()
 }
 
 fn next_tick() -> Instant {

@@ -1,7 +1,8 @@
-//! The task, with a kind of units whose world is in memory: what it starts lives on when the task ends.
+//! Tests of the units' task with a kind in memory, whose instances survive the task.
 
 mod order;
 
+use muster_topics::unit::Desired;
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard},
@@ -9,6 +10,8 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_base::clock::now_ms;
+use muster_rules::plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport};
 use muster_topics::{
     command::{LogView, Verb},
     effective::Effective,
@@ -18,21 +21,20 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
+    kind::{
+        AdoptedUnit, FollowFrom, Instance, InstanceEvent, ProgressReporter, Signaller, StartError, StartOrder,
+        UnitTrace,
+    },
     *,
 };
-use crate::{
-    agent::store,
-    clock::now_ms,
-    rules::plan::{Ended, Failure, Over, Process, Told},
-};
+use crate::store;
 
 /// A host's instances, by unit, and how its steps go.
 #[derive(Default)]
 struct World {
-    alive: BTreeMap<UnitName, (Digest, Told)>,
+    alive: BTreeMap<UnitName, (Digest, ShimReport)>,
     traces: Vec<UnitName>,
-    last: BTreeMap<UnitName, Over>,
+    last: BTreeMap<UnitName, InstanceEnd>,
     starts: u32,
     installs: Vec<UnitName>,
     /// The next installs fail like this.
@@ -45,7 +47,7 @@ struct World {
 
 struct Fake {
     world: Mutex<World>,
-    news: broadcast::Sender<(UnitName, News)>,
+    news: broadcast::Sender<(UnitName, InstanceEvent)>,
     /// An install of a unit of this name waits.
     slow: Notify,
 }
@@ -62,28 +64,28 @@ impl Fake {
 
     /// The unit's process ends by itself.
     fn end(&self, unit: &UnitName, exit: Exit) {
-        let last = Ended::new(exit, Some(now_ms()), now_ms());
-        let over = Over { restarts: 0, last };
+        let last = InstanceExit::new(exit, Some(now_ms()), now_ms());
+        let over = InstanceEnd { restarts: 0, last };
         let mut world = self.world();
         if world.alive.remove(unit).is_some() {
             world.last.insert(unit.clone(), over.clone());
-            let _ = self.news.send((unit.clone(), News::Ended(over)));
+            let _ = self.news.send((unit.clone(), InstanceEvent::Ended(over)));
         }
     }
 }
 
 struct FakeInstance {
     unit: UnitName,
-    first: Option<Told>,
+    first: Option<ShimReport>,
     fake: Arc<Fake>,
-    news: broadcast::Receiver<(UnitName, News)>,
+    news: broadcast::Receiver<(UnitName, InstanceEvent)>,
 }
 
 impl Instance for FakeInstance {
-    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+    fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>> {
         async move {
             if let Some(told) = self.first.take() {
-                return Some(News::Told(told));
+                return Some(InstanceEvent::Told(told));
             }
             loop {
                 let (unit, news) = self.news.recv().await.ok()?;
@@ -104,7 +106,7 @@ impl Instance for FakeInstance {
         let mut world = self.fake.world();
         if let Some((_, told)) = world.alive.get_mut(&self.unit) {
             told.frozen = frozen;
-            let _ = self.fake.news.send((self.unit.clone(), News::Told(told.clone())));
+            let _ = self.fake.news.send((self.unit.clone(), InstanceEvent::Told(told.clone())));
         }
         async { Ok(()) }.boxed()
     }
@@ -119,23 +121,23 @@ impl Instance for FakeInstance {
 struct FakeKind(Arc<Fake>);
 
 impl FakeKind {
-    fn instance(&self, unit: &UnitName, first: Option<Told>) -> Box<dyn Instance> {
+    fn instance(&self, unit: &UnitName, first: Option<ShimReport>) -> Box<dyn Instance> {
         let news = self.0.news.subscribe();
         Box::new(FakeInstance { unit: unit.clone(), first, fake: self.0.clone(), news })
     }
 }
 
-impl Kind for FakeKind {
+impl UnitKind for FakeKind {
     fn name(&self) -> &'static str {
         "yuno"
     }
 
-    fn traces(&self) -> io::Result<Vec<Trace>> {
+    fn traces(&self) -> io::Result<Vec<UnitTrace>> {
         let traces = self.0.world().traces.clone();
-        Ok(traces.into_iter().map(|unit| Trace { unit, at_ms: now_ms() }).collect())
+        Ok(traces.into_iter().map(|unit| UnitTrace { unit, at_ms: now_ms() }).collect())
     }
 
-    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {
         async move {
             let (alive, last) = {
                 let world = self.0.world();
@@ -147,9 +149,11 @@ impl Kind for FakeKind {
                 )
             };
             Ok(match (alive, last) {
-                (Some((revision, told)), _) => Adopted::Alive { revision, told, instance: self.instance(unit, None) },
-                (None, Some(over)) => Adopted::Ended(over),
-                (None, None) => Adopted::Nothing,
+                (Some((revision, told)), _) => {
+                    AdoptedUnit::Alive { revision, told, instance: self.instance(unit, None) }
+                }
+                (None, Some(over)) => AdoptedUnit::Ended(over),
+                (None, None) => AdoptedUnit::Nothing,
             })
         }
         .boxed()
@@ -160,7 +164,7 @@ impl Kind for FakeKind {
         unit: &'a UnitName,
         _: &'a Desired,
         _: Option<&'a Digest>,
-        tell: &'a Tell<'a>,
+        tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             let failure = {
@@ -180,16 +184,16 @@ impl Kind for FakeKind {
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        start: &'a Start,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
+        start: &'a StartOrder,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>> {
         async move {
-            let Start { desired, wiring, .. } = start;
+            let StartOrder { desired, wiring, .. } = start;
             let mut world = self.0.world();
             assert!(!world.alive.contains_key(unit), "a second copy of {unit}");
             world.starts += 1;
             let pid = 1_000 + i32::try_from(world.starts).unwrap();
-            let process = Some(Process { pid, start_ticks: 1, started_ms: now_ms() });
-            let told = Told { process, wiring: wiring.clone(), ..Told::default() };
+            let process = Some(ProcessId { pid, start_ticks: 1, started_ms: now_ms() });
+            let told = ShimReport { process, wiring: wiring.clone(), ..ShimReport::default() };
             world.alive.insert(unit.clone(), (desired.revision.clone(), told.clone()));
             Ok(self.instance(unit, Some(told)))
         }
@@ -239,12 +243,12 @@ impl Kind for FakeKind {
         async { Ok(true) }.boxed()
     }
 
-    fn log<'a>(&'a self, _: &'a UnitName, from: LogFrom, _: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
+    fn log<'a>(&'a self, _: &'a UnitName, from: FollowFrom, _: LogView) -> BoxFuture<'a, io::Result<log::LogPart>> {
         let text = match from {
-            LogFrom::Last(lines) => format!("{lines} lines").into_bytes(),
-            LogFrom::Place(_) => Vec::new(),
+            FollowFrom::Last(lines) => format!("{lines} lines").into_bytes(),
+            FollowFrom::Place(_) => Vec::new(),
         };
-        async move { Ok(log::Part { text, ..log::Part::default() }) }.boxed()
+        async move { Ok(log::LogPart { text, ..log::LogPart::default() }) }.boxed()
     }
 
     fn effective<'a>(
@@ -289,7 +293,7 @@ impl Host {
 
     async fn agent(store: &Store, fake: &Arc<Fake>) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
-        let kinds = Kinds { all: Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn Kind>]), containers: None };
+        let kinds = Kinds { all: Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn UnitKind>]), containers: None };
         (Units::keep(store.clone(), kinds, shutdown.clone()).await.unwrap(), shutdown)
     }
 
@@ -306,9 +310,9 @@ impl Host {
         (self.units, self.shutdown) = Self::agent(&self.store, &self.fake).await;
     }
 
-    async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::Applied>, Refusal> {
+    async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator: Name = "anna".parse().unwrap();
-        let asker = store::unit::Asker { operator: &operator, now_ms: now_ms() };
+        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         tx.commit().await.unwrap();
@@ -354,7 +358,7 @@ fn apply(unit: &UnitName, artifact: &str, run: Run) -> Verb {
 }
 
 #[tokio::test]
-async fn a_unit_lives_its_life() {
+async fn unit_is_installed_started_stopped_and_removed() {
     let host = Host::start().await;
     let unit = unit("hello");
     host.verb(&apply(&unit, "a", Run::Stopped)).await.unwrap();
@@ -364,7 +368,7 @@ async fn a_unit_lives_its_life() {
     host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
     assert_eq!((state.observed.pid, state.process), (Some(1_001), Some((1_001, 1))));
-    let last = LogFrom::Last(7);
+    let last = FollowFrom::Last(7);
     assert_eq!(host.units.log(&unit, last, LogView::default()).await.unwrap().text, b"7 lines");
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
 
@@ -393,7 +397,7 @@ async fn a_unit_lives_its_life() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_listed_until_nothing_is_left_of_it() {
+async fn removed_unit_is_listed_until_gone() {
     let host = Host::start().await;
     let unit = unit("hello");
     host.verb(&apply(&unit, "a", Run::Stopped)).await.unwrap();
@@ -410,7 +414,7 @@ async fn what_is_forgotten_is_listed_until_nothing_is_left_of_it() {
 }
 
 #[tokio::test]
-async fn a_slow_unit_blocks_no_other() {
+async fn slow_unit_does_not_block_others() {
     let host = Host::start().await;
     let (slow, quick) = (unit("slow"), unit("quick"));
     host.verb(&apply(&slow, "a", Run::Running)).await.unwrap();
@@ -426,7 +430,7 @@ async fn a_slow_unit_blocks_no_other() {
 }
 
 #[tokio::test]
-async fn an_install_that_is_not_wanted_any_more_is_given_up() {
+async fn unwanted_install_is_cancelled() {
     let host = Host::start().await;
     let slow = unit("slow");
     host.verb(&apply(&slow, "a", Run::Stopped)).await.unwrap();
@@ -442,7 +446,7 @@ async fn an_install_that_is_not_wanted_any_more_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_runs_outlives_the_agent_and_is_taken_over() {
+async fn running_unit_is_adopted_after_restart() {
     let mut host = Host::start().await;
     let (one, two, three) = (unit("one"), unit("two"), unit("three"));
     for unit in [&one, &two, &three] {
@@ -474,7 +478,7 @@ async fn what_runs_outlives_the_agent_and_is_taken_over() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_any_more_is_stopped_and_removed() {
+async fn unknown_unit_is_stopped_and_removed() {
     let mut host = Host::start().await;
     let (known, forgotten, unreadable) = (unit("known"), unit("forgotten"), unit("unreadable"));
     for unit in [&known, &forgotten, &unreadable] {
@@ -495,7 +499,7 @@ async fn what_nobody_knows_any_more_is_stopped_and_removed() {
 }
 
 #[tokio::test]
-async fn what_fails_for_good_waits_for_somebody_and_what_heals_is_tried_again() {
+async fn permanent_failure_waits_and_temporary_one_is_retried() {
     let mut host = Host::start().await;
     let unit = unit("hello");
     let failure = |may_heal| Failure { error: "it cannot be had".to_owned(), may_heal };
@@ -513,7 +517,7 @@ async fn what_fails_for_good_waits_for_somebody_and_what_heals_is_tried_again() 
 }
 
 #[tokio::test]
-async fn a_hold_outlives_the_agent_and_leaves_what_runs_alone() {
+async fn hold_survives_restart_and_keeps_unit_running() {
     let mut host = Host::start().await;
     let unit = unit("hello");
     host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();

@@ -3,20 +3,20 @@
 //! The folder of a unit is `<data>/units/<realm>/<name>/`, and in it:
 //!
 //! - `run/`: the shim's own folder, with its state and the log
-//! - `started.json`: which revision was started there, written before it is
+//! - `started.json`: which revision was started there, written before the start
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
-//! - `rev/<revision>/wired/config.json`: the former with endpoints and connectors, for a unit that has any
+//! - `rev/<revision>/wired/config.json`: the merged config with endpoints and connectors, for a unit that has any
 //! - `config`: a link to the revision's folder, for a unit that may be reloaded
 //! - `probe/<which>/`: the folder of the shim of a probe's command
-//! - `work/`: the working directory and home; it stays across revisions and restarts
+//! - `work/`: the working directory and home; it survives revisions and restarts
 //!
-//! A second instance, while one revision takes the place of another, has all that is its own beside that of the first,
-//! with `.2` to its name ([`place`]): `run.2/`, `started.2.json`, `config.2` and `probe.2/`, and a cgroup of its own.
+//! A second instance, while one revision replaces another, has its own files beside those of the first,
+//! with `.2` in the name ([`place`]): `run.2/`, `started.2.json`, `config.2` and `probe.2/`, and a cgroup of its own.
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
-//! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in. With a channel of JSON lines there are
-//! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well. Its ports and what it connects
-//! to are in variables, in that config and in arguments, too ([`Wiring`]).
+//! `MUSTER_CONFIG`; `{config}` in an argument is replaced by that path. With a channel of JSON lines there are
+//! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well. Its ports and its connectors
+//! are in variables, in that config and in arguments, too ([`EndpointWiring`]).
 
 mod channel;
 mod inside;
@@ -26,6 +26,7 @@ mod materials;
 mod place;
 mod probe;
 mod reload;
+mod signal_number;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -49,35 +50,37 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-pub(super) use self::launch::signal_number;
+pub(super) use self::signal_number::signal_number;
+use muster_base::files::{PASSABLE_FOLDER, make_folder};
+use muster_rules::{
+    config,
+    plan::{Failure, InstanceEnd, ProbeRequest, Slot},
+    port_lease::EndpointWiring,
+    schema,
+};
+
 use self::{
-    channel::Switchboard,
-    instance::{Yuno, ends_with_host, from_ended},
-    launch::{Wanted, find_user},
+    channel::ChannelRegistry,
+    instance::{YunoInstance, ends_with_host, from_ended},
+    launch::{LaunchRequest, find_user},
     materials::Materials,
-    place::{Place, Started},
+    place::{InstanceFolder, StartRecord},
 };
 use super::{
     container::Containers,
-    failure::{self, blocking, from_artifact, from_shim, may_heal},
+    failure::{blocking, from_artifact, from_shim, may_heal},
     folders,
-    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
+    kind::{
+        AdoptedUnit, FollowFrom, Instance, InstanceEvent, InstanceRequest, ProgressReporter, Signaller, StartError,
+        StartOrder, UnitKind, UnitTrace,
+    },
     log,
 };
 use crate::{
-    agent::{
-        artifact::Artifacts,
-        cgroup::{Made, Tree},
-        crash,
-        shim::{self, ShimError, Shims},
-    },
-    files::{PASSABLE_FOLDER, make_folder},
-    rules::{
-        config,
-        lease::Wiring,
-        plan::{Failure, Over, Probing, Slot},
-        schema,
-    },
+    artifact::Artifacts,
+    cgroup::{CgroupTree, UnitCgroup},
+    crash,
+    shim::{self, ShimError, Shims},
 };
 
 #[cfg(test)]
@@ -88,8 +91,8 @@ pub(super) struct Yunos {
     folder: PathBuf,
     artifacts: Artifacts,
     shims: Shims,
-    tree: Tree,
-    switchboard: Switchboard,
+    tree: CgroupTree,
+    switchboard: ChannelRegistry,
     /// Whose name yunos find in their welcome.
     host: String,
     /// Where those run that run in one.
@@ -107,12 +110,12 @@ impl Yunos {
         let folder = data_dir.join("units");
         // A yuno that runs as another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
-        let (tree, switchboard) = (Tree::detect(data_dir), Switchboard::default());
+        let (tree, switchboard) = (CgroupTree::detect(data_dir), ChannelRegistry::default());
         Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string(), containers })
     }
 
-    fn place(&self, unit: &UnitName, slot: Slot) -> Place {
-        Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()), slot }
+    fn place(&self, unit: &UnitName, slot: Slot) -> InstanceFolder {
+        InstanceFolder { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()), slot }
     }
 
     async fn install(
@@ -120,7 +123,7 @@ impl Yunos {
         unit: &UnitName,
         desired: &Desired,
         keep: Option<&Digest>,
-        tell: &Tell<'_>,
+        tell: &ProgressReporter<'_>,
     ) -> Result<(), Failure> {
         let spec = of_yuno(&desired.spec)?;
         // What a revision needs is the same wherever it is started.
@@ -171,16 +174,16 @@ impl Yunos {
         Ok(configs)
     }
 
-    async fn start(&self, unit: &UnitName, start: &Start) -> Result<Yuno, NotStarted> {
-        let Start { slot, desired, keep, wiring, attempts, beside } = start;
+    async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<YunoInstance, StartError> {
+        let StartOrder { slot, desired, keep, wiring, attempts, beside } = start;
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, *slot);
         self.shims.make_room().await;
         // Almost always all is there; but somebody may have tidied up by hand.
         self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
         place.make_run()?;
-        if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
-            return Err(NotStarted::Unknown);
+        if let shim::AdoptedShim::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
+            return Err(StartError::Unknown);
         }
         self.end_probes(unit, *slot).await;
         if *beside {
@@ -200,7 +203,7 @@ impl Yunos {
         let program = self.artifacts.fetch(&spec.artifact).await.map_err(from_artifact)?;
         let made = match &inside {
             // Its place is among its container's.
-            Some(_) => Made::default(),
+            Some(_) => UnitCgroup::default(),
             None => self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?,
         };
         let found = |path: PathBuf| match spec.reload {
@@ -209,7 +212,7 @@ impl Yunos {
         };
         let config = config.map(found);
         let (host, config) = (self.host.as_str(), config.as_deref());
-        let wanted = Wanted {
+        let wanted = LaunchRequest {
             unit,
             host,
             desired,
@@ -223,21 +226,28 @@ impl Yunos {
             attempts: *attempts,
         };
         let launched = self.launch(wanted.clone(), made).await;
-        let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
+        let Err(LaunchError::Cgroup(error)) = launched else { return launched.map_err(LaunchError::into_not_started) };
         if inside.is_some() {
-            return Err(NotLaunched::Cgroup(error).into_not_started());
+            return Err(LaunchError::Cgroup(error).into_not_started());
         }
         // Made, and then closed to what runs in it: it is better off without than not at all.
         self.tree.remove((unit, *slot));
         let missing = vec![format!("a cgroup, and with it all limits: {error}")];
-        self.launch(wanted, Made { cgroup: Cgroup::default(), missing }).await.map_err(NotLaunched::into_not_started)
+        self.launch(wanted, UnitCgroup { cgroup: Cgroup::default(), missing })
+            .await
+            .map_err(LaunchError::into_not_started)
     }
 
     /// Launches a unit of which nothing runs.
-    async fn launch(&self, wanted: Wanted<'_>, Made { cgroup, missing }: Made) -> Result<Yuno, NotLaunched> {
-        let Wanted { unit, desired, spec, place, wiring, .. } = wanted;
-        let started = Started {
+    async fn launch(
+        &self,
+        wanted: LaunchRequest<'_>,
+        UnitCgroup { cgroup, missing }: UnitCgroup,
+    ) -> Result<YunoInstance, LaunchError> {
+        let LaunchRequest { unit, desired, spec, place, wiring, .. } = wanted;
+        let started = StartRecord {
             revision: desired.revision.clone(),
+            bare: desired.spec.revision().ok(),
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
             frame: desired.spec.frame().ok(),
@@ -251,7 +261,7 @@ impl Yunos {
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
         let line = || self.switchboard.open(unit, place.slot);
-        let alive = |shim| Yuno {
+        let alive = |shim| YunoInstance {
             shim,
             run: run.clone(),
             missing: missing.clone(),
@@ -261,40 +271,41 @@ impl Yunos {
         };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
-            Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
+            Err(ShimError::Cgroup { source, .. }) => Err(LaunchError::Cgroup(source)),
             Err(error @ ShimError::Start { .. }) => Err(from_shim(error).into()),
             // Whether anything came to run is not certain then; if not, waiting is right.
             Err(error) => match self.shims.adopt(&run).await {
-                Ok(shim::Adopted::Alive(shim)) => Ok(alive(shim)),
-                Ok(shim::Adopted::Nothing | shim::Adopted::Ended(_)) => Err(from_shim(error).into()),
-                Err(_) => Err(NotLaunched::Other(NotStarted::Unknown)),
+                Ok(shim::AdoptedShim::Alive(shim)) => Ok(alive(shim)),
+                Ok(shim::AdoptedShim::Nothing | shim::AdoptedShim::Ended(_)) => Err(from_shim(error).into()),
+                Err(_) => Err(LaunchError::Other(StartError::Unknown)),
             },
         }
     }
 
-    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<Adopted, Failure> {
+    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<AdoptedUnit, Failure> {
         let place = self.place(unit, slot);
         if !place.run().exists() {
-            return Ok(Adopted::Nothing);
+            return Ok(AdoptedUnit::Nothing);
         }
         match self.shims.adopt(&place.run()).await.map_err(from_shim)? {
-            shim::Adopted::Nothing => Ok(Adopted::Nothing),
-            shim::Adopted::Ended(ended) => {
+            shim::AdoptedShim::Nothing => Ok(AdoptedUnit::Nothing),
+            shim::AdoptedShim::Ended(ended) => {
                 let mut last = from_ended(&ended, &place.run());
                 last.with_host = place.is_of_earlier_boot() && ends_with_host(last.exit);
-                Ok(Adopted::Ended(Over { restarts: place.restarts(), last }))
+                Ok(AdoptedUnit::Ended(InstanceEnd { restarts: place.restarts(), last }))
             }
-            shim::Adopted::Alive(shim) => {
+            shim::AdoptedShim::Alive(shim) => {
                 // What cannot be told is no revision that anybody desires, and will be replaced.
-                let unknown = |_| Started {
+                let unknown = |_| StartRecord {
                     revision: Digest::of(b""),
+                    bare: None,
                     artifact: Digest::of(b""),
                     missing: Vec::new(),
                     frame: None,
                     limits: None,
                     reads: None,
-                    watched: reload::Watched::default(),
-                    wiring: Wiring::default(),
+                    watched: reload::WatchedFiles::default(),
+                    wiring: EndpointWiring::default(),
                 };
                 let started = place.started();
                 if let Ok(started) = &started
@@ -302,12 +313,14 @@ impl Yunos {
                 {
                     tracing::warn!(%unit, error = failure.error, "what it was started as is not written twice");
                 }
-                let Started { revision, missing, wiring, .. } = started.unwrap_or_else(unknown);
+                let StartRecord { revision, missing, wiring, .. } = started.unwrap_or_else(unknown);
                 let line = self.switchboard.open(unit, slot);
-                let mut yuno = Yuno { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
+                let mut yuno = YunoInstance { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
                 match yuno.hear().await {
-                    Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
-                    Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
+                    Some(InstanceEvent::Told(told)) => {
+                        Ok(AdoptedUnit::Alive { revision, told, instance: Box::new(yuno) })
+                    }
+                    Some(InstanceEvent::Ended(over)) => Ok(AdoptedUnit::Ended(over)),
                     None => Err(may_heal("its shim was there, and is gone")),
                 }
             }
@@ -320,7 +333,7 @@ impl Yunos {
         for Desired { spec, .. } in desired {
             needed.extend(spec.artifact().map(|artifact| artifact.sha256.clone()));
         }
-        for Trace { unit, .. } in self.traces()? {
+        for UnitTrace { unit, .. } in self.traces()? {
             let places = Slot::ALL.map(|slot| self.place(&unit, slot));
             let may_start = places.iter().filter(|place| !place.is_over());
             needed.extend(may_start.filter_map(|place| Some(place.started().ok()?.artifact)));
@@ -335,16 +348,16 @@ fn of_yuno(spec: &Spec) -> Result<&YunoSpec, Failure> {
     spec.yuno().ok_or_else(never)
 }
 
-impl Kind for Yunos {
+impl UnitKind for Yunos {
     fn name(&self) -> &'static str {
         "yuno"
     }
 
-    fn traces(&self) -> io::Result<Vec<Trace>> {
+    fn traces(&self) -> io::Result<Vec<UnitTrace>> {
         folders::traces(&self.folder)
     }
 
-    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>> {
         self.adopt(unit, slot).boxed()
     }
 
@@ -353,7 +366,7 @@ impl Kind for Yunos {
         unit: &'a UnitName,
         desired: &'a Desired,
         keep: Option<&'a Digest>,
-        tell: &'a Tell<'a>,
+        tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         self.install(unit, desired, keep, tell).boxed()
     }
@@ -361,8 +374,8 @@ impl Kind for Yunos {
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        start: &'a Start,
-    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
+        start: &'a StartOrder,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>> {
         let start = self.start(unit, start);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
@@ -417,7 +430,7 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         slot: Slot,
-        ask: Ask,
+        ask: InstanceRequest,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Value, Complaint>> {
         self.switchboard.ask(unit, slot, ask, limit).boxed()
@@ -427,15 +440,20 @@ impl Kind for Yunos {
         self.switchboard.stats()
     }
 
-    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
         self.try_probe(unit, probing).boxed()
     }
 
-    fn log<'a>(&'a self, unit: &'a UnitName, from: LogFrom, view: LogView) -> BoxFuture<'a, io::Result<log::Part>> {
+    fn log<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        from: FollowFrom,
+        view: LogView,
+    ) -> BoxFuture<'a, io::Result<log::LogPart>> {
         let folders = Slot::ALL.map(|slot| self.place(unit, slot).run());
         let read = move || match from {
-            LogFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
-            LogFrom::Place(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
+            FollowFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
+            FollowFrom::Place(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
         };
         async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
@@ -464,15 +482,15 @@ impl Kind for Yunos {
 }
 
 /// Why a unit that was launched does not run.
-enum NotLaunched {
+enum LaunchError {
     /// It could not enter its cgroup.
     Cgroup(io::Error),
     /// Anything else.
-    Other(NotStarted),
+    Other(StartError),
 }
 
-impl NotLaunched {
-    fn into_not_started(self) -> NotStarted {
+impl LaunchError {
+    fn into_not_started(self) -> StartError {
         match self {
             Self::Cgroup(error) => may_heal(error.to_string()).into(),
             Self::Other(other) => other,
@@ -480,7 +498,7 @@ impl NotLaunched {
     }
 }
 
-impl From<Failure> for NotLaunched {
+impl From<Failure> for LaunchError {
     fn from(failure: Failure) -> Self {
         Self::Other(failure.into())
     }

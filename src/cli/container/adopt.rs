@@ -1,22 +1,20 @@
-//! `muster container adopt`: keeping what somebody else has made.
+//! `muster container adopt`: adopts a container that somebody else has made.
 
 use clap::Args;
+use muster_base::failure::Failure;
 use muster_topics::{
     container::{ContainerSpec, Image, Runtime},
     unit::{Run, Spec},
 };
 
 use crate::{
-    cli::{
-        Session,
-        change::{Waiting, make},
-        host, policy,
-        policy::parse_word,
-        probe,
-        rollback::millis,
-        target::UnitRef,
-    },
-    failure::Failure,
+    change::{WaitOptions, make},
+    host_lookup,
+    policy::{self, parse_word},
+    probe,
+    rollback::millis,
+    session::CliSession,
+    target::UnitRef,
 };
 
 /// Keep a container that somebody else has made, as it is.
@@ -27,7 +25,7 @@ use crate::{
                         go and leaves it.\n\nExample:\n  muster host show shop-7                                  lists all containers\n  \
                         muster container adopt old-web --as default/web --host shop-7"
 )]
-pub struct Adopt {
+pub struct AdoptContainer {
     /// What its runtime calls it
     name: String,
     /// The unit that it becomes: REALM/NAME or HOST:REALM/NAME
@@ -44,23 +42,23 @@ pub struct Adopt {
     stopped: bool,
     /// How it is found out whether it is well
     #[command(flatten)]
-    probes: probe::Options,
+    probes: probe::ProbeOptions,
     /// How long it may take to pass its probes (--start, --ready), before it is ended
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// When it is started, and how it ends
     #[command(flatten)]
-    policy: policy::Options,
+    policy: policy::PolicyOptions,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
 }
 
 /// Has a host keep a container that is there.
 ///
 /// # Errors
 /// If it is refused, or does not come about in time.
-pub(super) async fn adopt(adopt: Adopt, session: &Session) -> Result<(), Failure> {
-    let host = host::one(session, adopt.unit.host.clone().or(adopt.host)).await?;
+pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result<(), Failure> {
+    let host = host_lookup::one(session, adopt.unit.host.clone().or(adopt.host)).await?;
     let policy = adopt.policy;
     let spec = ContainerSpec {
         runtime: adopt.runtime,

@@ -1,8 +1,10 @@
-//! `muster container create` and `clone`: how one is made without a document.
+//! `muster container create` and `clone`: make a container without a document.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
+use muster_api::Unit;
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     container::{ContainerSpec, Image, Mount, Network, Runtime},
     name::{Name, NameError},
@@ -10,19 +12,16 @@ use muster_topics::{
 };
 
 use crate::{
-    api::Unit,
-    cli::{
-        Session, artifact,
-        change::{Waiting, make},
-        endpoint, exec, host, policy,
-        policy::parse_word,
-        probe,
-        process::Limited,
-        rollback::{Trial, millis},
-        target::{self, UnitRef},
-        unit::{one, units},
-    },
-    failure::{Failure, Kind},
+    artifact,
+    change::{WaitOptions, make},
+    endpoint, exec, host_lookup,
+    policy::{self, parse_word},
+    probe,
+    process::LimitFields,
+    rollback::{OnFailure, millis},
+    session::CliSession,
+    target::{self, UnitRef},
+    unit_lookup::{one, units},
 };
 
 /// Make a container; with --overwrite, have the one of this name be another.
@@ -30,14 +29,14 @@ use crate::{
 #[command(after_help = "Examples:\n  muster artifact add shop.tar.gz --role shop --version 1.0.0\n  \
                         muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80\n  \
                         muster container create default/web --image docker.io/library/nginx:1.27 --provide http --port http=80 --run")]
-pub struct Create {
+pub struct CreateContainer {
     /// REALM/NAME or HOST:REALM/NAME
     unit: UnitRef,
     /// The host, by id or hostname
     #[arg(long)]
     host: Option<String>,
     #[command(flatten)]
-    made_of: MadeOf,
+    made_of: ContainerSource,
     /// What keeps it on its host
     #[arg(long, default_value = "podman", value_parser = parse_word::<Runtime>)]
     runtime: Runtime,
@@ -64,25 +63,25 @@ pub struct Create {
     ports: Vec<(Name, u16)>,
     /// What it may use
     #[command(flatten)]
-    limited: Limited,
+    limited: LimitFields,
     /// The most that it may write beside its image, such as 2G, where its host can limit that
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = muster_topics::size::parse)]
     disk: Option<u64>,
     /// Where it listens, and what it connects to
     #[command(flatten)]
-    endpoints: endpoint::Options,
+    endpoints: endpoint::EndpointOptions,
     /// How it is found out whether it is well
     #[command(flatten)]
-    probes: probe::Options,
+    probes: probe::ProbeOptions,
     /// How long it may take to pass its probes (--start, --ready), before it is ended
     #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// When it is started, and how it ends
     #[command(flatten)]
-    policy: policy::Options,
+    policy: policy::PolicyOptions,
     /// What becomes of a change that does not work
     #[command(flatten)]
-    trial: Trial,
+    trial: OnFailure,
     /// Start it as well
     #[arg(long)]
     run: bool,
@@ -90,7 +89,7 @@ pub struct Create {
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
     /// Its arguments, or the whole command where its image has no entry point
     #[arg(last = true, value_name = "ARG")]
     args: Vec<String>,
@@ -99,7 +98,7 @@ pub struct Create {
 /// What a container is made of: one of these.
 #[derive(Args, Clone, Debug)]
 #[group(id = "made_of", required = true, multiple = false)]
-struct MadeOf {
+struct ContainerSource {
     /// The name of an image that the host's runtime has, or can pull
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
@@ -115,7 +114,7 @@ struct MadeOf {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "What the first one has written stays with it: the other begins with its image.\n\n\
                         Example:\n  muster container clone default/shop default/shop-2 --run")]
-pub struct Clone {
+pub struct CloneContainer {
     /// Which: REALM/NAME or HOST:REALM/NAME
     from: UnitRef,
     /// What the other is called, and on which host it is: REALM/NAME on the same, or HOST:REALM/NAME
@@ -131,7 +130,7 @@ pub struct Clone {
     #[arg(long)]
     run: bool,
     #[command(flatten)]
-    wait: Waiting,
+    wait: WaitOptions,
 }
 
 fn parse_mount(text: &str) -> Result<Mount, String> {
@@ -147,14 +146,14 @@ fn parse_port(text: &str) -> Result<(Name, u16), String> {
     Ok((name, port.parse().map_err(|_| format!("{port:?} is no port"))?))
 }
 
-impl MadeOf {
-    async fn find(self, session: &Session) -> Result<Image, Failure> {
+impl ContainerSource {
+    async fn find(self, session: &CliSession) -> Result<Image, Failure> {
         let found = |text: String| async move { artifact::find(session, &text).await.map(Into::into) };
         match (self.image, self.rootfs, self.archive) {
             (Some(name), _, _) => Ok(Image::Name(name)),
             (_, Some(rootfs), _) => found(rootfs).await.map(Image::Rootfs),
             (_, _, Some(archive)) => found(archive).await.map(Image::Archive),
-            (None, None, None) => Err(Failure::new(Kind::Usage, "--image, --rootfs or --archive is wanted")),
+            (None, None, None) => Err(Failure::new(FailureKind::Usage, "--image, --rootfs or --archive is wanted")),
         }
     }
 }
@@ -163,8 +162,8 @@ impl MadeOf {
 ///
 /// # Errors
 /// If it is refused, or does not come about in time.
-pub(super) async fn create(create: Create, session: &Session) -> Result<(), Failure> {
-    let host = host::one(session, create.unit.host.clone().or(create.host)).await?;
+pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Result<(), Failure> {
+    let host = host_lookup::one(session, create.unit.host.clone().or(create.host)).await?;
     let (provides, needs) = create.endpoints.into_fields();
     let policy = create.policy;
     let spec = ContainerSpec {
@@ -204,14 +203,14 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
 ///
 /// # Errors
 /// If there is one of this name, or a value of its environment is missing; if it is refused, or does not come about in time.
-pub(super) async fn clone(clone: Clone, session: &Session) -> Result<(), Failure> {
+pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result<(), Failure> {
     let from = one(session, &clone.from, clone.host).await?;
     let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
     let all = units(session, None).await?;
     let on = target::host_of(&all, &host)?;
     if let Some(there) = all.iter().find(|unit| unit.unit == clone.to.unit && Some(unit.host) == on) {
         return Err(Failure::new(
-            Kind::Failed,
+            FailureKind::Failed,
             format!("there is a unit {} on {} already", there.unit, there.hostname),
         )
         .hint("give the other one a name of its own"));
@@ -225,12 +224,15 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
     let mut spec = from.desired.spec.clone();
     let Spec::Container(container) = &mut spec else {
         let kind = spec.kind();
-        return Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a container", from.unit))
+        return Err(Failure::new(FailureKind::Usage, format!("{} is a {kind}, not a container", from.unit))
             .hint("`muster unit export` writes a document that can be applied under another name"));
     };
     if let Some(name) = container.image.existing() {
-        return Err(Failure::new(Kind::Usage, format!("{} is the container {name}, which was adopted", from.unit))
-            .hint("nobody but its runtime knows what it was made of"));
+        return Err(Failure::new(
+            FailureKind::Usage,
+            format!("{} is the container {name}, which was adopted", from.unit),
+        )
+        .hint("nobody but its runtime knows what it was made of"));
     }
     container.restart_epoch = 0;
     container.env.extend(given);
@@ -239,7 +241,7 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
         return Ok(spec);
     }
     let names = missing.join(", ");
-    Err(Failure::new(Kind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit))
+    Err(Failure::new(FailureKind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit))
         .hint(format!("say --env {}=… for each", missing.first().copied().unwrap_or_default())))
 }
 
@@ -256,15 +258,15 @@ mod tests {
     #[derive(Parser, Debug)]
     struct Line {
         #[command(flatten)]
-        create: Create,
+        create: CreateContainer,
     }
 
-    fn parse(line: &str) -> Result<Create, clap::Error> {
+    fn parse(line: &str) -> Result<CreateContainer, clap::Error> {
         Line::try_parse_from(["create"].into_iter().chain(line.split_whitespace())).map(|line| line.create)
     }
 
     #[test]
-    fn what_is_typed() {
+    fn container_options_make_a_spec() {
         let made = parse(
             "a/b --image x --mount /a:/b:ro --mount /c:/d --port http=80 --network none --memory 5M --rlimit nofile=9 --live exec:true --start-timeout 5s -- sh -c true",
         )

@@ -1,7 +1,10 @@
-//! `muster exec --batch FILE`: a list of programs from a file, and what became of each.
+//! `muster exec --batch FILE`: runs a list of programs from a file, and reports each.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
+use muster_api::CommandHost;
+use muster_base::failure::{Failure, FailureKind};
+use muster_rules::keys;
 use muster_topics::{
     command::{BATCH_MAX, Exec},
     name::UnitName,
@@ -12,18 +15,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::status;
-use crate::{
-    api::CommandHost,
-    cli::apply,
-    failure::{Failure, Kind},
-    rules::keys,
-};
+use crate::apply;
+use crate::command_verdict::status;
 
 /// One program, as people write it down. What is left out is as on the command line.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Step {
+struct BatchStep {
     /// The program and its arguments.
     #[serde(default)]
     argv: Vec<String>,
@@ -51,7 +49,8 @@ struct Step {
 /// `usual`.
 pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
     let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
-    let wrong = |message: String| Failure::new(Kind::Usage, message).hint("`muster exec --help` shows such a file");
+    let wrong =
+        |message: String| Failure::new(FailureKind::Usage, message).hint("`muster exec --help` shows such a file");
     let documents = apply::read_file(file).and_then(|text| apply::parse(&text));
     let documents = documents.map_err(|message| wrong(format!("{name}: {message}")))?;
     let [Value::Array(listed)] = &documents[..] else {
@@ -73,17 +72,17 @@ pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
 fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
     let Value::Object(_) = step else { return Err(vec!["an object with `argv` or `shell` is wanted".to_owned()]) };
     let (mut known, mut faults) = (step.clone(), Vec::new());
-    for key in keys::take_unknown(&mut known, &schemars::schema_for!(Step).to_value()) {
+    for key in keys::take_unknown(&mut known, &schemars::schema_for!(BatchStep).to_value()) {
         faults.push(format!("{}: there is no such key; {}", key.at, key.hint));
     }
     // Each key by itself, so that one mistake does not hide the next.
     for (key, value) in known.as_object().into_iter().flatten() {
         let alone = serde_json::json!({ key: value });
-        if let Err(error) = serde_json::from_value::<Step>(alone) {
+        if let Err(error) = serde_json::from_value::<BatchStep>(alone) {
             faults.push(format!("{key}: {error}"));
         }
     }
-    let step = match serde_json::from_value::<Step>(known) {
+    let step = match serde_json::from_value::<BatchStep>(known) {
         Ok(step) => step,
         Err(_) if !faults.is_empty() => return Err(faults),
         Err(error) => return Err(vec![error.to_string()]),
@@ -127,7 +126,13 @@ pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
                 other => status(other),
             },
         );
-        let _ = writeln!(text, "{}: step {} ({}): {words}", host.hostname, index + 1, crate::argv::join(&exec.shown()));
+        let _ = writeln!(
+            text,
+            "{}: step {} ({}): {words}",
+            host.hostname,
+            index + 1,
+            muster_base::argv::join(&exec.shown())
+        );
     }
     Some(text)
 }
@@ -144,13 +149,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         read(file.path(), &usual()).map_err(|failure| {
-            assert_eq!(failure.kind, Kind::Usage);
+            assert_eq!(failure.kind, FailureKind::Usage);
             failure.message.unwrap()
         })
     }
 
     #[test]
-    fn a_file_is_yaml_or_json_and_says_what_differs() {
+    fn batch_file_is_yaml_or_json() {
         let yaml = "- argv: [echo, a b]\n- shell: echo $A\n  env: {A: x}\n  timeout: 5s\n  cwd: /usr\n  user: root\n";
         let json = r#"[{"argv":["echo","a b"]},
                        {"shell":"echo $A","env":{"A":"x"},"timeout":"5s","cwd":"/usr","user":"root"}]"#;

@@ -1,4 +1,4 @@
-//! What the console is asked, the rows that it makes, and their order. Pure.
+//! The queries to the console, the rows made from their results, and their order. Pure.
 
 use std::{
     cmp::Ordering,
@@ -6,15 +6,15 @@ use std::{
 };
 
 use clap::ValueEnum;
+use muster_api::{Host, HostConnection, Series, Unit};
 use muster_topics::Millis;
 use serde::Serialize;
 
-use super::What;
-use crate::api::{Host, HostConnection, Series, Unit};
+use super::super::top_subject::TopSubject;
 
 /// Who comes first.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum TopSort {
     /// Who uses most of its processors
     Cpu,
     /// Who uses most memory
@@ -27,7 +27,7 @@ pub enum Sort {
     Name,
 }
 
-impl Sort {
+impl TopSort {
     /// As people call it.
     pub(super) fn word(self) -> &'static str {
         match self {
@@ -42,17 +42,17 @@ impl Sort {
 
 /// One value of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Query {
+pub(super) struct TopQuery {
     pub(super) name: &'static str,
     pub(super) expression: &'static str,
 }
 
-const fn query(name: &'static str, expression: &'static str) -> Query {
-    Query { name, expression }
+const fn query(name: &'static str, expression: &'static str) -> TopQuery {
+    TopQuery { name, expression }
 }
 
 /// What is asked of hosts. Rates are over six samples, or four where the agent takes one every thirty seconds.
-pub(super) const HOSTS: &[Query] = &[
+pub(super) const HOSTS: &[TopQuery] = &[
     query("cpu_ratio", "muster_host_cpu_busy_ratio"),
     query("memory_ratio", "muster_host_memory_used_bytes / muster_host_memory_total_bytes"),
     query("memory_bytes", "muster_host_memory_used_bytes"),
@@ -67,7 +67,7 @@ pub(super) const HOSTS: &[Query] = &[
 ];
 
 /// What is asked of units.
-pub(super) const UNITS: &[Query] = &[
+pub(super) const UNITS: &[TopQuery] = &[
     query("cpu_ratio", "muster_unit_cpu_busy_ratio"),
     query("memory_bytes", "muster_unit_memory_resident_bytes"),
     query("memory_ratio", "muster_unit_memory_resident_bytes / muster_unit_memory_limit_bytes"),
@@ -80,13 +80,13 @@ pub(super) const UNITS: &[Query] = &[
 ];
 
 /// Whose a value is: a host, and of units the realm and the name.
-type Owner = (String, String, String);
+type RowOwner = (String, String, String);
 
 /// The answer to one query.
-pub(super) type Values = BTreeMap<Owner, f64>;
+pub(super) type QueryValues = BTreeMap<RowOwner, f64>;
 
 /// Takes in an answer.
-pub(super) fn values(series: Vec<Series>) -> Values {
+pub(super) fn values(series: Vec<Series>) -> QueryValues {
     let owner = |series: &Series| {
         let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
         (label("host"), label("realm"), label("unit"))
@@ -96,7 +96,7 @@ pub(super) fn values(series: Vec<Series>) -> Values {
 
 /// A host or a unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Row {
+pub(super) struct TopRow {
     /// The host's id.
     pub(super) host: String,
     pub(super) hostname: String,
@@ -110,22 +110,22 @@ pub(super) struct Row {
     pub(super) values: BTreeMap<&'static str, f64>,
 }
 
-impl Row {
+impl TopRow {
     pub(super) fn value(&self, name: &str) -> Option<f64> {
         self.values.get(name).copied()
     }
 
     /// What it is sorted by; nothing if that is not known, or it is its name.
-    fn weight(&self, sort: Sort) -> Option<f64> {
+    fn weight(&self, sort: TopSort) -> Option<f64> {
         let sum = |names: &[&str]| names.iter().filter_map(|name| self.value(name)).reduce(|a, b| a + b);
         match sort {
-            Sort::Cpu => self.value("cpu_ratio"),
+            TopSort::Cpu => self.value("cpu_ratio"),
             // Of units the bytes, for few have a limit.
-            Sort::Memory if self.unit.is_some() => self.value("memory_bytes"),
-            Sort::Memory => self.value("memory_ratio"),
-            Sort::Disk => self.value("disk_bytes_per_second"),
-            Sort::Network => sum(&["receive_bytes_per_second", "transmit_bytes_per_second"]),
-            Sort::Name => None,
+            TopSort::Memory if self.unit.is_some() => self.value("memory_bytes"),
+            TopSort::Memory => self.value("memory_ratio"),
+            TopSort::Disk => self.value("disk_bytes_per_second"),
+            TopSort::Network => sum(&["receive_bytes_per_second", "transmit_bytes_per_second"]),
+            TopSort::Name => None,
         }
     }
 }
@@ -135,13 +135,13 @@ pub(super) fn is_online(host: &Host) -> bool {
     host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online)
 }
 
-fn measured(queries: &[Query], answers: &[Values], owner: &Owner) -> BTreeMap<&'static str, f64> {
-    let value = |(query, values): (&Query, &Values)| Some((query.name, *values.get(owner)?));
+fn measured(queries: &[TopQuery], answers: &[QueryValues], owner: &RowOwner) -> BTreeMap<&'static str, f64> {
+    let value = |(query, values): (&TopQuery, &QueryValues)| Some((query.name, *values.get(owner)?));
     queries.iter().zip(answers).filter_map(value).filter(|(_, value)| value.is_finite()).collect()
 }
 
 /// The row of a host; the answers are those to [`HOSTS`].
-pub(super) fn host(host: &Host, answers: &[Values]) -> Row {
+pub(super) fn host(host: &Host, answers: &[QueryValues]) -> TopRow {
     let id = host.id.to_string();
     let state = match &host.presence {
         Some(presence) => presence.state.word().to_owned(),
@@ -152,13 +152,13 @@ pub(super) fn host(host: &Host, answers: &[Values]) -> Row {
         // What it did minutes ago it does not do now.
         false => BTreeMap::new(),
     };
-    Row { host: id, hostname: host.hostname.clone(), unit: None, state, values }
+    TopRow { host: id, hostname: host.hostname.clone(), unit: None, state, values }
 }
 
 /// The row of a unit; the answers are those to [`UNITS`].
-pub(super) fn unit(unit: &Unit, answers: &[Values]) -> Row {
+pub(super) fn unit(unit: &Unit, answers: &[QueryValues]) -> TopRow {
     let owner = (unit.host.to_string(), unit.unit.realm().to_string(), unit.unit.name().to_string());
-    Row {
+    TopRow {
         hostname: unit.hostname.clone(),
         unit: Some(unit.unit.to_string()),
         state: format!("{:?}", unit.observed.phase).to_lowercase(),
@@ -169,9 +169,9 @@ pub(super) fn unit(unit: &Unit, answers: &[Values]) -> Row {
 
 /// Everything that is shown.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Table {
-    pub(super) what: What,
-    pub(super) rows: Vec<Row>,
+pub(super) struct TopTable {
+    pub(super) what: TopSubject,
+    pub(super) rows: Vec<TopRow>,
     /// How many hosts there are, and how many of them are online.
     pub(super) hosts: usize,
     pub(super) online: usize,
@@ -180,7 +180,7 @@ pub(super) struct Table {
     pub(super) trouble: Option<String>,
 }
 
-impl Table {
+impl TopTable {
     /// Names that several of its hosts have.
     pub(super) fn twins(&self) -> BTreeSet<&str> {
         let mut first: BTreeMap<&str, &str> = BTreeMap::new();
@@ -194,7 +194,7 @@ impl Table {
     }
 
     /// The heaviest first, and behind them those of which nothing is known; equals by name.
-    pub(super) fn sort(&mut self, sort: Sort) {
+    pub(super) fn sort(&mut self, sort: TopSort) {
         self.rows.sort_by(|a, b| {
             let by_weight = match (a.weight(sort), b.weight(sort)) {
                 (Some(a), Some(b)) => b.total_cmp(&a),
@@ -202,7 +202,7 @@ impl Table {
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => Ordering::Equal,
             };
-            let name = |row: &Row| (row.hostname.clone(), row.unit.clone(), row.host.clone());
+            let name = |row: &TopRow| (row.hostname.clone(), row.unit.clone(), row.host.clone());
             by_weight.then_with(|| name(a).cmp(&name(b)))
         });
     }
@@ -212,8 +212,8 @@ impl Table {
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn row(hostname: &str, unit: Option<&str>, values: &[(&'static str, f64)]) -> Row {
-        Row {
+    pub(in super::super) fn row(hostname: &str, unit: Option<&str>, values: &[(&'static str, f64)]) -> TopRow {
+        TopRow {
             host: format!("id-{hostname}"),
             hostname: hostname.to_owned(),
             unit: unit.map(str::to_owned),
@@ -222,14 +222,14 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn table(what: What, rows: Vec<Row>) -> Table {
-        Table { what, hosts: rows.len(), online: rows.len(), rows, at_ms: 1_795_228_867_671, trouble: None }
+    pub(in super::super) fn table(what: TopSubject, rows: Vec<TopRow>) -> TopTable {
+        TopTable { what, hosts: rows.len(), online: rows.len(), rows, at_ms: 1_795_228_867_671, trouble: None }
     }
 
     #[test]
-    fn the_heaviest_come_first_and_the_unknown_last() {
+    fn rows_sort_by_value_with_unknown_last() {
         let mut table = table(
-            What::Hosts,
+            TopSubject::Hosts,
             vec![
                 row("d", None, &[]),
                 row("a", None, &[("cpu_ratio", 0.1), ("memory_ratio", 0.9), ("transmit_bytes_per_second", 7.0)]),
@@ -238,11 +238,11 @@ pub(super) mod tests {
             ],
         );
         for (sort, wanted) in [
-            (Sort::Cpu, "bcad"),
-            (Sort::Memory, "abcd"),
-            (Sort::Disk, "bacd"),
-            (Sort::Network, "abcd"),
-            (Sort::Name, "abcd"),
+            (TopSort::Cpu, "bcad"),
+            (TopSort::Memory, "abcd"),
+            (TopSort::Disk, "bacd"),
+            (TopSort::Network, "abcd"),
+            (TopSort::Name, "abcd"),
         ] {
             table.sort(sort);
             let order: String = table.rows.iter().map(|row| row.hostname.as_str()).collect();
@@ -252,12 +252,12 @@ pub(super) mod tests {
             row("a", Some("default/x"), &[("memory_bytes", 5.0)]),
             row("b", Some("default/y"), &[("memory_bytes", 9.0)]),
         ];
-        units.sort_by(|a, b| b.weight(Sort::Memory).partial_cmp(&a.weight(Sort::Memory)).unwrap());
+        units.sort_by(|a, b| b.weight(TopSort::Memory).partial_cmp(&a.weight(TopSort::Memory)).unwrap());
         assert_eq!(units[0].hostname, "b", "units by bytes, for few have a limit");
     }
 
     #[test]
-    fn answers_find_their_rows() {
+    fn query_results_are_joined_to_rows() {
         let series = |host: &str, unit: &str, value: f64| Series {
             name: String::new(),
             labels: [("host", host), ("realm", "default"), ("unit", unit)]
@@ -273,7 +273,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_told_is_named_by_its_unit() {
+    fn reported_stats_are_named_by_unit() {
         let json = serde_json::to_value(row("a", None, &[("cpu_ratio", 0.25)])).unwrap();
         assert_eq!(json, serde_json::json!({"host": "id-a", "hostname": "a", "state": "online", "cpu_ratio": 0.25}));
     }

@@ -1,15 +1,13 @@
-//! How it looks: lines of text that fit the terminal. Pure.
+//! The layout: lines of text that fit the terminal. Pure.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{
-    What,
-    rows::{Row, Sort, Table},
-};
-use crate::{
-    cli::{hostname::SHORT_ID_CHARS, print},
-    size,
-};
+use muster_topics::size;
+
+use super::super::top_subject::TopSubject;
+use super::rows::{TopRow, TopSort, TopTable};
+use crate::print;
+use muster_api::host_names::SHORT_ID_CHARS;
 
 /// From here on a share is a matter of concern, and from there one of alarm.
 const CONCERN: f64 = 0.7;
@@ -26,14 +24,14 @@ const PLAIN: &str = "\x1b[0m";
 
 /// What there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct ScreenSize {
     pub(super) width: usize,
     /// Nothing: as many lines as it takes.
     pub(super) height: Option<usize>,
     pub(super) colours: bool,
 }
 
-impl Look {
+impl ScreenSize {
     /// For a file or another program.
     pub(super) fn plain() -> Self {
         Self { width: WIDTH, height: None, colours: false }
@@ -42,51 +40,51 @@ impl Look {
 
 /// One picture.
 #[derive(Debug)]
-pub(super) struct Frame<'a> {
-    pub(super) table: &'a Table,
-    pub(super) sort: Sort,
+pub(super) struct ScreenFrame<'a> {
+    pub(super) table: &'a TopTable,
+    pub(super) sort: TopSort,
     /// How often there is another; nothing if there is only one.
     pub(super) every: Option<Duration>,
-    pub(super) look: Look,
+    pub(super) look: ScreenSize,
 }
 
 /// A column of values.
-struct Column {
+struct TopColumn {
     head: &'static str,
     width: usize,
     /// What it is sorted by.
-    sort: Option<Sort>,
+    sort: Option<TopSort>,
     /// Its text, and the share that colours it.
-    cell: fn(&Row) -> (String, Option<f64>),
+    cell: fn(&TopRow) -> (String, Option<f64>),
 }
 
 const fn column(
     head: &'static str,
     width: usize,
-    sort: Option<Sort>,
-    cell: fn(&Row) -> (String, Option<f64>),
-) -> Column {
-    Column { head, width, sort, cell }
+    sort: Option<TopSort>,
+    cell: fn(&TopRow) -> (String, Option<f64>),
+) -> TopColumn {
+    TopColumn { head, width, sort, cell }
 }
 
 /// With 20 for a name and a space before each: 80.
-const HOSTS: &[Column] = &[
-    column("CPU", 5, Some(Sort::Cpu), |row| share(row, "cpu_ratio")),
-    column("MEM", 5, Some(Sort::Memory), |row| share(row, "memory_ratio")),
+const HOSTS: &[TopColumn] = &[
+    column("CPU", 5, Some(TopSort::Cpu), |row| share(row, "cpu_ratio")),
+    column("MEM", 5, Some(TopSort::Memory), |row| share(row, "memory_ratio")),
     column("USED", 8, None, |row| amount(row, "memory_bytes")),
     column("LOAD", 5, None, |row| (row.value("load").map_or_else(unknown, |load| format!("{load:.2}")), None)),
     column("FULL", 5, None, |row| share(row, "disk_ratio")),
-    column("DISK/s", 8, Some(Sort::Disk), |row| amount(row, "disk_bytes_per_second")),
-    column("IN/s", 8, Some(Sort::Network), |row| amount(row, "receive_bytes_per_second")),
+    column("DISK/s", 8, Some(TopSort::Disk), |row| amount(row, "disk_bytes_per_second")),
+    column("IN/s", 8, Some(TopSort::Network), |row| amount(row, "receive_bytes_per_second")),
     column("OUT/s", 8, None, |row| amount(row, "transmit_bytes_per_second")),
 ];
 
 /// With 27 for the names, and the phase: 80.
-const UNITS: &[Column] = &[
-    column("CPU", 6, Some(Sort::Cpu), |row| share(row, "cpu_ratio")),
-    column("MEMORY", 8, Some(Sort::Memory), |row| amount(row, "memory_bytes")),
+const UNITS: &[TopColumn] = &[
+    column("CPU", 6, Some(TopSort::Cpu), |row| share(row, "cpu_ratio")),
+    column("MEMORY", 8, Some(TopSort::Memory), |row| amount(row, "memory_bytes")),
     column("LIMIT", 5, None, |row| share(row, "memory_ratio")),
-    column("DISK/s", 8, Some(Sort::Disk), |row| amount(row, "disk_bytes_per_second")),
+    column("DISK/s", 8, Some(TopSort::Disk), |row| amount(row, "disk_bytes_per_second")),
     column("PROC", 5, None, |row| count(row, "processes")),
     column("TRIES", 5, None, |row| count(row, "restarts")),
 ];
@@ -97,7 +95,7 @@ fn unknown() -> String {
     "-".to_owned()
 }
 
-fn share(row: &Row, name: &str) -> (String, Option<f64>) {
+fn share(row: &TopRow, name: &str) -> (String, Option<f64>) {
     let value = row.value(name);
     let text = |share: f64| {
         let percent = share * 100.0;
@@ -106,19 +104,19 @@ fn share(row: &Row, name: &str) -> (String, Option<f64>) {
     (value.map_or_else(unknown, text), value)
 }
 
-fn amount(row: &Row, name: &str) -> (String, Option<f64>) {
+fn amount(row: &TopRow, name: &str) -> (String, Option<f64>) {
     // Bytes of a host stay far below what a float counts exactly.
     (row.value(name).map_or_else(unknown, |bytes| size::print(bytes.max(0.0).round() as u64)), None)
 }
 
-fn count(row: &Row, name: &str) -> (String, Option<f64>) {
+fn count(row: &TopRow, name: &str) -> (String, Option<f64>) {
     (row.value(name).map_or_else(unknown, |count| format!("{count:.0}")), None)
 }
 
-impl Frame<'_> {
+impl ScreenFrame<'_> {
     /// The whole picture, a line break behind each line.
     pub(super) fn text(&self) -> String {
-        let Table { rows, trouble, .. } = self.table;
+        let TopTable { rows, trouble, .. } = self.table;
         let mut lines = Vec::new();
         if self.every.is_some() {
             lines.push(self.styled(BOLD, &self.title()));
@@ -143,40 +141,40 @@ impl Frame<'_> {
     }
 
     fn title(&self) -> String {
-        let Table { what, rows, hosts, online, at_ms, .. } = self.table;
+        let TopTable { what, rows, hosts, online, at_ms, .. } = self.table;
         let time = print::time(*at_ms);
         let time = time.split(['T', 'Z']).nth(1).unwrap_or_default();
-        let units = if *what == What::Units { format!("{} units on ", rows.len()) } else { String::new() };
+        let units = if *what == TopSubject::Units { format!("{} units on ", rows.len()) } else { String::new() };
         let every =
             self.every.map_or_else(String::new, |every| format!(" · every {}", humantime::format_duration(every)));
         let sort = self.sort.word();
         format!("{units}{hosts} hosts, {online} online · by {sort}{every} · {time} UTC")
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TopColumn] {
         match self.table.what {
-            What::Hosts => HOSTS,
-            What::Units => UNITS,
+            TopSubject::Hosts => HOSTS,
+            TopSubject::Units => UNITS,
         }
     }
 
     /// How wide names may be: what the values leave.
     fn name_width(&self) -> usize {
         let values: usize = self.columns().iter().map(|column| column.width + 1).sum();
-        let state = if self.table.what == What::Units { STATE_WIDTH + 1 } else { 0 };
+        let state = if self.table.what == TopSubject::Units { STATE_WIDTH + 1 } else { 0 };
         self.look.width.saturating_sub(values + state).max(8)
     }
 
     fn heads(&self) -> String {
         let what = match self.table.what {
-            What::Hosts => "HOST",
-            What::Units => "UNIT",
+            TopSubject::Hosts => "HOST",
+            TopSubject::Units => "UNIT",
         };
         let mut line = format!("{what:<width$}", width = self.name_width());
-        if self.table.what == What::Units {
+        if self.table.what == TopSubject::Units {
             line += &format!(" {:<STATE_WIDTH$}", "PHASE");
         }
-        for Column { head, width, sort, .. } in self.columns() {
+        for TopColumn { head, width, sort, .. } in self.columns() {
             // What it is sorted by is marked where there are no colours too.
             let mark = if *sort == Some(self.sort) { "▾" } else { "" };
             line += &format!(" {:>width$}", format!("{head}{mark}"));
@@ -184,7 +182,7 @@ impl Frame<'_> {
         self.styled(REVERSE, &line)
     }
 
-    fn row(&self, row: &Row, twins: &BTreeSet<&str>) -> String {
+    fn row(&self, row: &TopRow, twins: &BTreeSet<&str>) -> String {
         let is_there = row.state == "online" || row.unit.is_some();
         // Nothing keeps two hosts from having one name.
         let host = match twins.contains(row.hostname.as_str()) {
@@ -203,7 +201,7 @@ impl Frame<'_> {
         }
         // Values come last, and each has its place: only they can be beyond the edge of a narrow terminal.
         let mut left = self.look.width.saturating_sub(line.chars().count());
-        for Column { width, cell, .. } in self.columns() {
+        for TopColumn { width, cell, .. } in self.columns() {
             if left <= *width {
                 break;
             }
@@ -250,7 +248,7 @@ mod tests {
         *,
     };
 
-    fn hosts() -> Table {
+    fn hosts() -> TopTable {
         let busy = [
             ("cpu_ratio", 0.953),
             ("memory_ratio", 0.71),
@@ -263,16 +261,16 @@ mod tests {
         ];
         let mut away = row("away", None, &[]);
         away.state = "offline".to_owned();
-        table(What::Hosts, vec![row("shop-0042", None, &busy), away])
+        table(TopSubject::Hosts, vec![row("shop-0042", None, &busy), away])
     }
 
-    fn frame(table: &Table, look: Look) -> String {
-        Frame { table, sort: Sort::Cpu, every: Some(Duration::from_secs(5)), look }.text()
+    fn frame(table: &TopTable, look: ScreenSize) -> String {
+        ScreenFrame { table, sort: TopSort::Cpu, every: Some(Duration::from_secs(5)), look }.text()
     }
 
     #[test]
     fn hosts_fit_eighty_columns() {
-        let text = frame(&hosts(), Look { height: Some(24), ..Look::plain() });
+        let text = frame(&hosts(), ScreenSize { height: Some(24), ..ScreenSize::plain() });
         assert_eq!(
             text,
             "2 hosts, 2 online · by cpu · every 5s · 02:41:07 UTC\n\
@@ -281,7 +279,7 @@ mod tests {
              away (offline)           -     -        -     -     -        -        -        -\n\
              c cpu  m memory  d disk  n network  h name  q quit\n"
         );
-        let once = Frame { table: &hosts(), sort: Sort::Cpu, every: None, look: Look::plain() }.text();
+        let once = ScreenFrame { table: &hosts(), sort: TopSort::Cpu, every: None, look: ScreenSize::plain() }.text();
         assert_eq!(once.lines().count(), 3, "heads and hosts alone");
     }
 
@@ -289,8 +287,8 @@ mod tests {
     fn hosts_of_one_name_show_their_ids() {
         let mut twin = row("till", None, &[]);
         twin.host = "2222222222".to_owned();
-        let table = table(What::Hosts, vec![row("till", None, &[]), twin, row("desk", None, &[])]);
-        let text = frame(&table, Look { height: Some(24), ..Look::plain() });
+        let table = table(TopSubject::Hosts, vec![row("till", None, &[]), twin, row("desk", None, &[])]);
+        let text = frame(&table, ScreenSize { height: Some(24), ..ScreenSize::plain() });
         for wanted in ["\ntill (id-till) ", "\ntill (22222222) ", "\ndesk "] {
             assert!(text.contains(wanted), "{text}");
         }
@@ -300,7 +298,7 @@ mod tests {
     fn units_fit_eighty_columns() {
         let values = [("cpu_ratio", 0.012), ("memory_bytes", 5.1e6), ("processes", 3.0), ("restarts", 0.0)];
         let long = row("shop-0042.north.example", Some("default/a-unit-with-a-long-name"), &values);
-        let text = frame(&table(What::Units, vec![long]), Look { height: Some(24), ..Look::plain() });
+        let text = frame(&table(TopSubject::Units, vec![long]), ScreenSize { height: Some(24), ..ScreenSize::plain() });
         assert!(text.contains("1 units on 1 hosts"), "{text}");
         assert!(text.contains("…  ") || text.contains("… running"), "{text}");
         assert!(text.contains("1.2%  4.9 MiB     -        -     3     0"), "{text}");
@@ -311,7 +309,7 @@ mod tests {
     fn every_terminal_is_wide_enough() {
         for (width, height) in [(80, 24), (200, 50), (40, 10), (20, 3), (1, 1), (0, 0)] {
             for colours in [false, true] {
-                let text = frame(&hosts(), Look { width, height: Some(height), colours });
+                let text = frame(&hosts(), ScreenSize { width, height: Some(height), colours });
                 let plain = text.replace(RED, "").replace(YELLOW, "").replace(DIM, "").replace(PLAIN, "");
                 let plain = plain.replace(REVERSE, "").replace(BOLD, "");
                 // A name needs some room.
@@ -320,13 +318,13 @@ mod tests {
                 assert_eq!(text.contains('\x1b'), colours);
             }
         }
-        let text = frame(&hosts(), Look { height: Some(4), ..Look::plain() });
+        let text = frame(&hosts(), ScreenSize { height: Some(4), ..ScreenSize::plain() });
         assert!(text.ends_with("1 more · c cpu  m memory  d disk  n network  h name  q quit\n"), "{text}");
     }
 
     #[test]
-    fn colours_tell_what_matters() {
-        let look = Look { colours: true, ..Look::plain() };
+    fn colours_mark_thresholds() {
+        let look = ScreenSize { colours: true, ..ScreenSize::plain() };
         let text = frame(&hosts(), look);
         assert!(text.contains(&format!("{RED}95.3%{PLAIN} {YELLOW}71.0%{PLAIN}")), "{text:?}");
         assert!(text.contains(&format!("{DIM}away")), "{text:?}");

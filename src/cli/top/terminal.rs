@@ -1,7 +1,7 @@
-//! The terminal, while its screen is ours.
+//! The terminal in full-screen mode.
 //!
-//! **Invariant: it is given back on every way out**: when this is dropped (somebody quits, something fails, an interrupt), and
-//! before a panic says what it has to say.
+//! **Invariant: the terminal is restored on every way out**: when this is dropped (quit, error, interrupt), and
+//! before a panic is printed.
 
 use std::{
     fs::OpenOptions,
@@ -10,6 +10,7 @@ use std::{
     sync::{Mutex, Once, PoisonError},
 };
 
+use muster_base::terminal::shown_in_colours;
 use nix::{
     fcntl::OFlag,
     sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr},
@@ -20,8 +21,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-use super::{rows::Sort, screen::Look};
-use crate::terminal::shown_in_colours;
+use super::{rows::TopSort, screen::ScreenSize};
 
 /// The other screen, so that what was on this one comes back; and no cursor.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l";
@@ -30,21 +30,21 @@ const GIVE_BACK: &str = "\x1b[?25h\x1b[?1049l";
 const SIZE: (u16, u16) = (80, 24);
 
 /// How the terminal was; nothing while it is not ours.
-static BEFORE: Mutex<Option<Before>> = Mutex::new(None);
+static BEFORE: Mutex<Option<SavedTerminal>> = Mutex::new(None);
 
 #[derive(Debug)]
-struct Before {
+struct SavedTerminal {
     /// How keys came, if they come from a terminal.
     keys: Option<Termios>,
 }
 
 /// What somebody wants, or what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum TerminalInput {
     /// The end.
     Quit,
     /// Another order.
-    Sort(Sort),
+    Sort(TopSort),
     /// New values, now.
     Now,
     /// A key without a meaning, or another size: it has to be drawn again.
@@ -81,23 +81,23 @@ impl Terminal {
             silent.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
             silent.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
             silent.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
-            *lock() = Some(Before { keys: Some(before.clone()) });
+            *lock() = Some(SavedTerminal { keys: Some(before.clone()) });
             tcsetattr(stdin.as_fd(), SetArg::TCSANOW, &silent)?;
             let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open("/proc/self/fd/0");
             // Who cannot be read has no keys; Ctrl-C there is still.
             terminal.keys = file.and_then(Receiver::from_file_unchecked).ok();
         } else {
-            *lock() = Some(Before { keys: None });
+            *lock() = Some(SavedTerminal { keys: None });
         }
         write(TAKE)?;
         Ok(terminal)
     }
 
     /// What there is room for.
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn look(&self) -> ScreenSize {
         let size = terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0, height.0));
         let (width, height) = size.filter(|(width, height)| *width > 0 && *height > 0).unwrap_or(SIZE);
-        Look { width: width.into(), height: Some(height.into()), colours: self.colours }
+        ScreenSize { width: width.into(), height: Some(height.into()), colours: self.colours }
     }
 
     /// Shows a picture in the place of the last one.
@@ -109,7 +109,7 @@ impl Terminal {
     }
 
     /// Waits for a key, or for another size. Cancel-safe.
-    pub(super) async fn input(&mut self) -> Input {
+    pub(super) async fn input(&mut self) -> TerminalInput {
         let keys = self.keys.as_mut();
         let key = async {
             let mut key = [0];
@@ -120,8 +120,8 @@ impl Terminal {
             }
         };
         tokio::select! {
-            key = key => key.map_or(Input::Quit, meaning),
-            _ = self.resized.recv() => Input::Other,
+            key = key => key.map_or(TerminalInput::Quit, meaning),
+            _ = self.resized.recv() => TerminalInput::Other,
         }
     }
 }
@@ -132,16 +132,16 @@ impl Drop for Terminal {
     }
 }
 
-fn meaning(key: u8) -> Input {
+fn meaning(key: u8) -> TerminalInput {
     match key.to_ascii_lowercase() {
-        b'q' => Input::Quit,
-        b'c' => Input::Sort(Sort::Cpu),
-        b'm' => Input::Sort(Sort::Memory),
-        b'd' => Input::Sort(Sort::Disk),
-        b'n' => Input::Sort(Sort::Network),
-        b'h' => Input::Sort(Sort::Name),
-        b' ' => Input::Now,
-        _ => Input::Other,
+        b'q' => TerminalInput::Quit,
+        b'c' => TerminalInput::Sort(TopSort::Cpu),
+        b'm' => TerminalInput::Sort(TopSort::Memory),
+        b'd' => TerminalInput::Sort(TopSort::Disk),
+        b'n' => TerminalInput::Sort(TopSort::Network),
+        b'h' => TerminalInput::Sort(TopSort::Name),
+        b' ' => TerminalInput::Now,
+        _ => TerminalInput::Other,
     }
 }
 
@@ -165,7 +165,7 @@ fn give_back() {
     }
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Option<Before>> {
+fn lock() -> std::sync::MutexGuard<'static, Option<SavedTerminal>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -180,14 +180,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_meanings() {
+    fn keys_map_to_input() {
         for (key, wanted) in [
-            (b'q', Input::Quit),
-            (b'Q', Input::Quit),
-            (b'm', Input::Sort(Sort::Memory)),
-            (b'h', Input::Sort(Sort::Name)),
-            (b' ', Input::Now),
-            (0x1b, Input::Other),
+            (b'q', TerminalInput::Quit),
+            (b'Q', TerminalInput::Quit),
+            (b'm', TerminalInput::Sort(TopSort::Memory)),
+            (b'h', TerminalInput::Sort(TopSort::Name)),
+            (b' ', TerminalInput::Now),
+            (0x1b, TerminalInput::Other),
         ] {
             assert_eq!(meaning(key), wanted, "{key}");
         }

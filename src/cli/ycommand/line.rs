@@ -1,4 +1,4 @@
-//! A line as Yuneta's `ycommand` takes it: a verb and its parameters.
+//! Parses a line in the syntax of Yuneta's `ycommand`: a verb and its parameters.
 //!
 //! ```text
 //! line  = verb { key "=" value }
@@ -12,21 +12,21 @@ const LINE_MAX_BYTES: usize = 64 * 1024;
 
 /// A verb and its parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct YunetaLine {
     pub(super) verb: String,
-    pub(super) parameters: BTreeMap<String, Value>,
+    pub(super) parameters: BTreeMap<String, ParameterValue>,
 }
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum ParameterValue {
     /// Itself.
     Text(String),
     /// What is in this file.
     File(String),
 }
 
-impl Line {
+impl YunetaLine {
     /// Reads a line.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > LINE_MAX_BYTES {
@@ -58,8 +58,8 @@ impl Line {
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, String> {
         match self.parameters.get(key) {
             None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
-            Some(Value::File(_)) => Err(format!("{key} cannot come from a file")),
+            Some(ParameterValue::Text(text)) => Ok(Some(text)),
+            Some(ParameterValue::File(_)) => Err(format!("{key} cannot come from a file")),
         }
     }
 
@@ -67,26 +67,26 @@ impl Line {
     pub(super) fn file(&self, keys: &[&str]) -> Result<&str, String> {
         let wanted = || format!("{}=$$(FILE) is wanted", keys[0]);
         match keys.iter().find_map(|key| self.parameters.get(*key)) {
-            Some(Value::File(path)) => Ok(path),
-            Some(Value::Text(_)) => Err(format!("{}: contents come from a file here", wanted())),
+            Some(ParameterValue::File(path)) => Ok(path),
+            Some(ParameterValue::Text(_)) => Err(format!("{}: contents come from a file here", wanted())),
             None => Err(wanted()),
         }
     }
 }
 
 /// The value at the beginning of a text, and what follows it.
-fn value(text: &str) -> Result<(Value, &str), String> {
+fn value(text: &str) -> Result<(ParameterValue, &str), String> {
     if let Some(path) = text.strip_prefix("$$(") {
         let end = path.find(')').ok_or("$$( has no )")?;
         if path[..end].trim().is_empty() {
             return Err("$$() names no file".to_owned());
         }
-        return Ok((Value::File(path[..end].trim().to_owned()), &path[end + 1..]));
+        return Ok((ParameterValue::File(path[..end].trim().to_owned()), &path[end + 1..]));
     }
     for quote in ['"', '\''] {
         if let Some(inner) = text.strip_prefix(quote) {
             let end = inner.find(quote).ok_or_else(|| format!("{quote} is not closed"))?;
-            return Ok((Value::Text(inner[..end].to_owned()), &inner[end + 1..]));
+            return Ok((ParameterValue::Text(inner[..end].to_owned()), &inner[end + 1..]));
         }
     }
     let mut depth = 0_usize;
@@ -95,12 +95,12 @@ fn value(text: &str) -> Result<(Value, &str), String> {
             '{' | '[' => depth += 1,
             '}' | ']' => depth = depth.saturating_sub(1),
             letter if letter.is_whitespace() && depth == 0 => {
-                return Ok((Value::Text(text[..at].to_owned()), &text[at..]));
+                return Ok((ParameterValue::Text(text[..at].to_owned()), &text[at..]));
             }
             _ => {}
         }
     }
-    if depth > 0 { Err("a brace is not closed".to_owned()) } else { Ok((Value::Text(text.to_owned()), "")) }
+    if depth > 0 { Err("a brace is not closed".to_owned()) } else { Ok((ParameterValue::Text(text.to_owned()), "")) }
 }
 
 #[cfg(test)]
@@ -108,27 +108,31 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, verb: &str, parameters: &[(&str, Value)]) {
+    fn check(text: &str, verb: &str, parameters: &[(&str, ParameterValue)]) {
         let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        assert_eq!(Line::parse(text), Ok(Line { verb: verb.to_owned(), parameters }), "{text}");
+        assert_eq!(YunetaLine::parse(text), Ok(YunetaLine { verb: verb.to_owned(), parameters }), "{text}");
     }
 
-    fn text(text: &str) -> Value {
-        Value::Text(text.to_owned())
+    fn text(text: &str) -> ParameterValue {
+        ParameterValue::Text(text.to_owned())
     }
 
     #[test]
-    fn lines() {
+    fn command_lines_parse() {
         check("list-yunos", "list-yunos", &[]);
         check(
             "install-binary content64=$$(my_role)",
             "install-binary",
-            &[("content64", Value::File("my_role".to_owned()))],
+            &[("content64", ParameterValue::File("my_role".to_owned()))],
         );
         check(
             "  update-config  id=a.b version=1   zcontent=$$( dir/a b.json ) ",
             "update-config",
-            &[("id", text("a.b")), ("version", text("1")), ("zcontent", Value::File("dir/a b.json".to_owned()))],
+            &[
+                ("id", text("a.b")),
+                ("version", text("1")),
+                ("zcontent", ParameterValue::File("dir/a b.json".to_owned())),
+            ],
         );
         check("x a=\"b c\" d='e \"f'", "x", &[("a", text("b c")), ("d", text("e \"f"))]);
         check("x kw={\"a b\": [1, 2]} e=", "x", &[("kw", text("{\"a b\": [1, 2]}")), ("e", text(""))]);
@@ -136,19 +140,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line() {
+    fn invalid_lines_are_refused() {
         for text in
             ["", "  ", "a=b", "x y", "x =1", "x a=1 a=2", "x a=$$(b", "x a=$$()", "x a=\"b", "x a={b", "x a b=1"]
         {
-            assert!(Line::parse(text).is_err(), "{text}");
+            assert!(YunetaLine::parse(text).is_err(), "{text}");
         }
-        assert!(Line::parse(&format!("x a={}", "b".repeat(LINE_MAX_BYTES))).is_err());
+        assert!(YunetaLine::parse(&format!("x a={}", "b".repeat(LINE_MAX_BYTES))).is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn nothing_that_is_typed_ends_the_program(text in ".{0,60}") {
-            let _ = Line::parse(&text);
+        fn no_line_panics_the_parser(text in ".{0,60}") {
+            let _ = YunetaLine::parse(&text);
         }
     }
 }

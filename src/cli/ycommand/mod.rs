@@ -1,11 +1,11 @@
-//! `muster ycommand -c '…'`: Yuneta's verbs and selectors, for hands and scripts that know them. The same by the
-//! program's other name, `ycommand`.
+//! `muster ycommand -c '…'`: Yuneta's verbs and selectors, for people and scripts that know them. Also available as the
+//! program `ycommand`.
 //!
-//! Modules, in reading order: [`line`] (what was typed), [`verbs`] (the table of verbs), [`translate`] (which lines of
-//! muster's own one comes to, pure).
+//! Modules, in reading order: [`line`] (the parser), [`verbs`] (the table of verbs), [`translate`] (translates one
+//! to lines of muster's own, pure).
 //!
-//! **Invariant: nothing is done here that `muster` could not be told as well.** Each line is translated, shown, and
-//! then done as if it had been typed.
+//! **Invariant: everything done here could be typed as `muster` commands.** Each line is translated, shown, and
+//! then executed as if it had been typed.
 
 mod line;
 mod translate;
@@ -18,18 +18,16 @@ use std::{
 };
 
 use clap::{Args, Parser};
+use muster_api::{Artifact, Realm};
+use muster_base::failure::{Failure, FailureContext as _, FailureKind};
 use muster_topics::{manifest::Manifest, name::Digest};
 
 use self::{
-    line::{Line, Value},
-    translate::{FileFacts, World},
-    verbs::{Does, Entry, VERBS},
+    line::{ParameterValue, YunetaLine},
+    translate::{FileFacts, TranslationContext},
+    verbs::{HelpEntry, Translation, VERBS},
 };
-use super::{Session, Verb, perform_one, print, snapshot};
-use crate::{
-    api::{Artifact, Realm},
-    failure::{Context as _, Failure, Kind},
-};
+use super::{Verb, perform_one, print, session::CliSession, snapshot};
 
 /// Pieces in which a file is read: a gigabyte need not be in memory.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -59,17 +57,17 @@ pub struct YCommand {
 }
 
 fn long_help() -> String {
-    let of = |entry: Entry| format!("  {} {}\n      {}\n", entry.verb, entry.parameters.join(" "), entry.says);
-    let (done, others): (Vec<Entry>, Vec<Entry>) =
+    let of = |entry: HelpEntry| format!("  {} {}\n      {}\n", entry.verb, entry.parameters.join(" "), entry.says);
+    let (done, others): (Vec<HelpEntry>, Vec<HelpEntry>) =
         VERBS.iter().map(|verb| verb.entry()).partition(|entry| entry.is_done);
-    let text = |entries: Vec<Entry>| entries.into_iter().map(of).collect::<String>();
+    let text = |entries: Vec<HelpEntry>| entries.into_iter().map(of).collect::<String>();
     format!("Verbs:\n{}\nVerbs in whose place there is something else:\n{}", text(done), text(others))
 }
 
 /// A line of muster's own, as it is typed.
 #[derive(Parser, Debug)]
 #[command(name = "muster", no_binary_name = true)]
-struct Own {
+struct MusterLineArgs {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -79,14 +77,15 @@ struct Own {
 ///
 /// # Errors
 /// If one cannot be understood or done.
-pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
-    let session = &Session { printer: session.printer.in_lines(), ..session.clone() };
+pub async fn run(wanted: YCommand, session: &CliSession) -> Result<(), Failure> {
+    let session = &CliSession { printer: session.printer.in_lines(), ..session.clone() };
     for text in &wanted.command {
-        let line = Line::parse(text).map_err(|why| {
-            Failure::new(Kind::Usage, format!("{text:?}: {why}")).hint("a verb, then KEY=VALUE …, all in single quotes")
+        let line = YunetaLine::parse(text).map_err(|why| {
+            Failure::new(FailureKind::Usage, format!("{text:?}: {why}"))
+                .hint("a verb, then KEY=VALUE …, all in single quotes")
         })?;
         let line = translate::unwrap(line)?;
-        if matches!(translate::check(&line)?.does, Does::Help) {
+        if matches!(translate::check(&line)?.does, Translation::Help) {
             help(&line, session)?;
             continue;
         }
@@ -99,8 +98,8 @@ pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
             if wanted.dry_run {
                 continue;
             }
-            let own = Own::try_parse_from(&words)
-                .map_err(|error| Failure::new(Kind::Usage, format!("{}: {}", line.verb, first_line(&error))))?;
+            let own = MusterLineArgs::try_parse_from(&words)
+                .map_err(|error| Failure::new(FailureKind::Usage, format!("{}: {}", line.verb, first_line(&error))))?;
             // A line never comes to a line like this one.
             Box::pin(perform_one(own.verb, session)).await?;
         }
@@ -109,28 +108,28 @@ pub async fn run(wanted: YCommand, session: &Session) -> Result<(), Failure> {
 }
 
 /// Prints the table of verbs, or one of it.
-fn help(line: &Line, session: &Session) -> Result<(), Failure> {
-    let name = line.text("cmd").map_err(|why| Failure::new(Kind::Usage, why))?;
-    let found: Vec<Entry> =
+fn help(line: &YunetaLine, session: &CliSession) -> Result<(), Failure> {
+    let name = line.text("cmd").map_err(|why| Failure::new(FailureKind::Usage, why))?;
+    let found: Vec<HelpEntry> =
         VERBS.iter().filter(|verb| name.is_none_or(|name| verb.name == name)).map(|verb| verb.entry()).collect();
     if found.is_empty() {
         // In the words that an unknown verb has.
-        let line = Line { verb: name.unwrap_or_default().to_owned(), ..Line::default() };
+        let line = YunetaLine { verb: name.unwrap_or_default().to_owned(), ..YunetaLine::default() };
         return translate::check(&line).map(|_| ());
     }
-    let row = |entry: &Entry| vec![entry.verb.to_owned(), entry.says.to_owned(), entry.parameters.join(" ")];
+    let row = |entry: &HelpEntry| vec![entry.verb.to_owned(), entry.says.to_owned(), entry.parameters.join(" ")];
     session.printer.list(&found, &["VERB", "DOES, OR WHAT TAKES ITS PLACE", "PARAMETERS"], row, "no verbs")
 }
 
 /// What there is to know for a line.
-async fn look(line: &Line, session: &Session) -> Result<World, Failure> {
-    if matches!(translate::check(line)?.does, Does::Nothing) {
-        return Ok(World::default());
+async fn look(line: &YunetaLine, session: &CliSession) -> Result<TranslationContext, Failure> {
+    if matches!(translate::check(line)?.does, Translation::Nothing) {
+        return Ok(TranslationContext::default());
     }
-    let mut world = World {
+    let mut world = TranslationContext {
         units: session.client.get("units", &[]).await?,
         configs: session.client.get("configs", &[]).await?,
-        ..World::default()
+        ..TranslationContext::default()
     };
     if line.verb == "create-yuno" {
         let realms: Vec<Realm> = session.client.get("realms", &[]).await?;
@@ -139,10 +138,10 @@ async fn look(line: &Line, session: &Session) -> Result<World, Failure> {
         world.artifacts = artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version)).collect();
     }
     if line.verb == "deactivate-snap" && !line.parameters.contains_key("name") {
-        let host = line.text("host").map_err(|why| Failure::new(Kind::Usage, why))?;
+        let host = line.text("host").map_err(|why| Failure::new(FailureKind::Usage, why))?;
         world.active = snapshot::active(session, host.filter(|host| *host != "*"), host == Some("*")).await?;
     }
-    if let Some(Value::File(path)) = line.parameters.get("content64") {
+    if let Some(ParameterValue::File(path)) = line.parameters.get("content64") {
         world.file = Some(facts(Path::new(path)).trying(format_args!("the file {path}"))?);
     }
     Ok(world)
@@ -152,7 +151,7 @@ fn facts(path: &Path) -> io::Result<FileFacts> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let digest = digest(File::open(path)?)?;
     let beside = path.with_file_name(format!("{name}.manifest.json"));
-    let manifest = match crate::files::read_text(&beside) {
+    let manifest = match muster_base::files::read_text(&beside) {
         Ok(text) => serde_json::from_str(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Manifest::default(),
         Err(error) => return Err(error),

@@ -1,7 +1,7 @@
-//! From one of Yuneta's verbs to lines of muster's own.
+//! Translates one of Yuneta's verbs to lines of muster's own.
 //!
-//! What is meant by a selector is found here, among all units that there are; so the lines name units. A verb that
-//! would do nothing to a unit, because it is so already, names it all the same: it is a success.
+//! Selectors are resolved here, among all existing units; so the lines name units. A verb that
+//! would change nothing still names the unit, and succeeds.
 //!
 //! | theirs | here |
 //! |---|---|
@@ -12,8 +12,10 @@
 //! | a binary that is updated | another artifact of the role, taken up by the yunos that do not run |
 //! | a config that is updated | its next version, taken up by `run-yuno` |
 //! | a realm `name.role.env` | `name-role-env` |
-//! | `app=1` | all but yunos that are tagged `util` |
+//! | `app=1` | all yunos except those tagged `util` |
 
+use muster_api::{Config, Unit, upgrade::is_newer};
+use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     newer,
     signal::Signal,
@@ -21,18 +23,13 @@ use muster_topics::{
 };
 
 use super::{
-    line::Line,
-    verbs::{Does, VERBS, Verb},
-};
-use crate::{
-    api::{Config, Unit},
-    failure::{Failure, Kind},
-    rules::upgrade::is_newer,
+    line::YunetaLine,
+    verbs::{Translation, VERBS, YunetaVerb},
 };
 
 /// What there is to know for a translation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct World {
+pub(super) struct TranslationContext {
     /// All units.
     pub(super) units: Vec<Unit>,
     /// All configs, those that were added last first.
@@ -47,7 +44,7 @@ pub(super) struct World {
     pub(super) active: Vec<(String, String)>,
 }
 
-impl World {
+impl TranslationContext {
     fn config_versions(&self) -> Vec<String> {
         self.configs.iter().map(|config| format!("{}@{}", config.id, config.version)).collect()
     }
@@ -65,7 +62,7 @@ pub(super) struct FileFacts {
 }
 
 /// A line of muster's own, without the program's name.
-pub(super) type Words = Vec<String>;
+pub(super) type MusterLine = Vec<String>;
 
 /// Which parameters select yunos.
 pub(super) const SELECTORS: [&str; 7] = ["id", "realm_id", "yuno_role", "yuno_name", "yuno_release", "yuno_tag", "app"];
@@ -74,100 +71,105 @@ pub(super) const SELECTORS: [&str; 7] = ["id", "realm_id", "yuno_role", "yuno_na
 const UTIL: &str = "util";
 
 /// What muster does for a line.
-pub(super) fn translate(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn translate(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     match check(line)?.does {
-        Does::Lines(lines) => lines(line, world),
+        Translation::Lines(lines) => lines(line, world),
         // Both have been done before it comes to lines.
-        Does::Help | Does::Other => Ok(Vec::new()),
-        Does::Nothing => Err(usage(line)(format!("not here: {}", check(line)?.says))),
+        Translation::Help | Translation::Other => Ok(Vec::new()),
+        Translation::Nothing => Err(usage(line)(format!("not here: {}", check(line)?.says))),
     }
 }
 
 /// The line itself, or the one that `command-agent` stands for.
-pub(super) fn unwrap(line: Line) -> Result<Line, Failure> {
-    if !matches!(check(&line)?.does, Does::Other) {
+pub(super) fn unwrap(line: YunetaLine) -> Result<YunetaLine, Failure> {
+    if !matches!(check(&line)?.does, Translation::Other) {
         return Ok(line);
     }
     let verb = wanted(&line, "command").map_err(usage(&line))?.to_owned();
-    let mut inner = Line { verb, ..line };
+    let mut inner = YunetaLine { verb, ..line };
     inner.parameters.retain(|key, _| !["command", "service"].contains(&key.as_str()));
-    if matches!(check(&inner)?.does, Does::Other) {
+    if matches!(check(&inner)?.does, Translation::Other) {
         return Err(usage(&inner)("it does not do itself".to_owned()));
     }
     Ok(inner)
 }
 
 /// Parameters of a line that change nothing, each with the reason.
-pub(super) fn ignored(line: &Line) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
-    let ignores = Verb::find(&line.verb).map_or(&[][..], |verb| verb.ignores);
+pub(super) fn ignored(line: &YunetaLine) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    let ignores = YunetaVerb::find(&line.verb).map_or(&[][..], |verb| verb.ignores);
     ignores.iter().copied().filter(|(key, _)| line.parameters.contains_key(*key))
 }
 
 /// The verb of a line. What is not understood is refused, with what it may have been meant to be.
-pub(super) fn check(line: &Line) -> Result<&'static Verb, Failure> {
-    let Some(verb) = Verb::find(&line.verb) else {
+pub(super) fn check(line: &YunetaLine) -> Result<&'static YunetaVerb, Failure> {
+    let Some(verb) = YunetaVerb::find(&line.verb) else {
         let names = VERBS.iter().map(|verb| verb.name);
         let nearest = names.max_by(|a, b| strsim::jaro(a, &line.verb).total_cmp(&strsim::jaro(b, &line.verb)));
-        return Err(Failure::new(Kind::Usage, format!("there is no verb {:?} here", line.verb))
+        return Err(Failure::new(FailureKind::Usage, format!("there is no verb {:?} here", line.verb))
             .hint(format!("did you mean {}? `muster ycommand -c help` lists them", nearest.unwrap_or_default())));
     };
-    if verb.passes_on() || matches!(verb.does, Does::Nothing) {
+    if verb.passes_on() || matches!(verb.does, Translation::Nothing) {
         return Ok(verb);
     }
     let takes = verb.parameters();
     let is_known = |key: &str| takes.contains(&key) || verb.ignores.iter().any(|(ignored, _)| *ignored == key);
     match line.parameters.keys().find(|key| !is_known(key)) {
         None => Ok(verb),
-        Some(key) => Err(Failure::new(Kind::Usage, format!("{}: {key} is not understood", line.verb))
+        Some(key) => Err(Failure::new(FailureKind::Usage, format!("{}: {key} is not understood", line.verb))
             .hint(format!("it takes {}", if takes.is_empty() { "nothing".to_owned() } else { takes.join(", ") }))),
     }
 }
 
 /// A failure of whoever typed a line.
-fn usage(line: &Line) -> impl Fn(String) -> Failure + use<'_> {
-    |why| Failure::new(Kind::Usage, format!("{}: {why}", line.verb))
+fn usage(line: &YunetaLine) -> impl Fn(String) -> Failure + use<'_> {
+    |why| Failure::new(FailureKind::Usage, format!("{}: {why}", line.verb))
 }
 
 /// One line of these words.
-pub(super) fn words(words: &[&str]) -> Result<Vec<Words>, Failure> {
+pub(super) fn words(words: &[&str]) -> Result<Vec<MusterLine>, Failure> {
     Ok(vec![owned(words)])
 }
 
-fn owned(words: &[&str]) -> Words {
+fn owned(words: &[&str]) -> MusterLine {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// One line that names the units that are selected.
-pub(super) fn on(line: &Line, world: &World, head: &[&str], more: &[&str]) -> Result<Vec<Words>, Failure> {
+pub(super) fn on(
+    line: &YunetaLine,
+    world: &TranslationContext,
+    head: &[&str],
+    more: &[&str],
+) -> Result<Vec<MusterLine>, Failure> {
     let units = units(line, world)?;
     let references = units.iter().map(|unit| reference(unit));
     Ok(vec![owned(head).into_iter().chain(references).chain(owned(more)).collect()])
 }
 
-pub(super) fn install_binary(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn install_binary(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     Ok(vec![add_binary(line, world).map_err(usage(line))?.0])
 }
 
-pub(super) fn delete_binary(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn delete_binary(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     words(&["artifact", "rm", &versioned(line).map_err(usage(line))?])
 }
 
-pub(super) fn add_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn add_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let [id, version] = all_wanted(line, ["id", "version"]).map_err(usage(line))?;
     let file = line.file(&["zcontent", "content64", "content"]).map_err(usage(line))?;
     words(&["config", "add", id, version, file])
 }
 
-pub(super) fn delete_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn delete_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     words(&["config", "rm", &versioned(line).map_err(usage(line))?])
 }
 
-pub(super) fn view_config(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn view_config(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     words(&["config", "show", &versioned(line).map_err(usage(line))?])
 }
 
 /// The configs of all that are selected, each once.
-pub(super) fn view_yuno_config(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn view_yuno_config(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut shown: Vec<String> = Vec::new();
     for unit in units(line, world)? {
         let configs = unit.desired.spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version));
@@ -176,13 +178,13 @@ pub(super) fn view_yuno_config(line: &Line, world: &World) -> Result<Vec<Words>,
     shown.sort();
     shown.dedup();
     if shown.is_empty() {
-        return Err(Failure::new(Kind::Failed, "none of them has a config"));
+        return Err(Failure::new(FailureKind::Failed, "none of them has a config"));
     }
     Ok(shown.iter().map(|config| owned(&["config", "show", config])).collect())
 }
 
 /// What belongs to one yuno alone.
-pub(super) fn show_one(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn show_one(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     match &units(line, world)?[..] {
         [unit] => words(&["yuno", "show", &reference(unit)]),
         several => {
@@ -193,7 +195,7 @@ pub(super) fn show_one(line: &Line, world: &World) -> Result<Vec<Words>, Failure
     }
 }
 
-pub(super) fn kill(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn kill(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let signal = match line.text("signal2kill").map_err(usage(line))? {
         Some(signal) => Some(signal_word(signal).map_err(usage(line))?),
         None => is_on(line, "force").then(|| Signal::Kill.to_string()),
@@ -210,33 +212,33 @@ fn signal_word(text: &str) -> Result<String, String> {
 }
 
 /// A tag is there so that nobody removes what has one by mistake.
-pub(super) fn delete(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn delete(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let tagged: Vec<String> =
         units(line, world)?.iter().filter_map(|unit| Some(format!("{} ({})", unit.unit, tag(unit)?))).collect();
     if !tagged.is_empty() && !is_on(line, "force") {
-        return Err(Failure::new(Kind::Failed, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
+        return Err(Failure::new(FailureKind::Failed, format!("tagged yunos are not deleted: {}", tagged.join(", ")))
             .hint("with force=1 they are; `set-tag` gives them another tag"));
     }
     on(line, world, &["yuno", "rm"], &["--yes"])
 }
 
-pub(super) fn find_new(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn find_new(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut more = vec![if is_on(line, "create") { "--yes" } else { "--plan" }];
     more.extend(is_on(line, "force").then_some("--force"));
     on(line, world, &["yuno", "upgrade"], &more)
 }
 
-pub(super) fn set_tag(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn set_tag(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let label = format!("tag={}", wanted(line, "tag").map_err(usage(line))?);
     on(line, world, &["unit", "label"], &["--set", &label])
 }
 
-pub(super) fn stats(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn stats(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     never_reset(line)?;
     on(line, world, &["yuno", "stats"], &[])
 }
 
-pub(super) fn stats_agent(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn stats_agent(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     never_reset(line)?;
     let of = match line.text("host").map_err(usage(line))? {
         Some(host) => format!(",hostname=\"{}\"", quoted(host)),
@@ -245,7 +247,7 @@ pub(super) fn stats_agent(line: &Line, _: &World) -> Result<Vec<Words>, Failure>
     words(&["metric", "query", &format!("{{__name__=~\"muster_agent_.+\"{of}}}")])
 }
 
-fn never_reset(line: &Line) -> Result<(), Failure> {
+fn never_reset(line: &YunetaLine) -> Result<(), Failure> {
     match line.text("stats").map_err(usage(line))? {
         None | Some("") => Ok(()),
         Some("__reset__") => Err(usage(line)("counters are never set back: ask for their rate".to_owned())),
@@ -254,36 +256,36 @@ fn never_reset(line: &Line) -> Result<(), Failure> {
 }
 
 /// A yuno's own command of this name.
-pub(super) fn trace(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn trace(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let name = line.verb.trim_end_matches("-yuno");
     forward(line, world, name, SELECTORS.as_slice())
 }
 
-pub(super) fn shoot_snap(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn shoot_snap(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     snap(line, &["snapshot", "take", wanted(line, "name").map_err(usage(line))?])
 }
 
-pub(super) fn list_snaps(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn list_snaps(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     snap(line, &["snapshot", "ls"])
 }
 
-pub(super) fn activate_snap(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn activate_snap(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     snap(line, &["snapshot", "activate", wanted(line, "name").map_err(usage(line))?])
 }
 
 /// The one that is named, or all that are active.
-pub(super) fn deactivate_snap(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn deactivate_snap(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     if let Some(name) = line.text("name").map_err(usage(line))? {
         return snap(line, &["snapshot", "deactivate", name]);
     }
     if world.active.is_empty() {
-        return Err(Failure::new(Kind::Failed, "no snapshot is active").hint("`list-snaps` lists them"));
+        return Err(Failure::new(FailureKind::Failed, "no snapshot is active").hint("`list-snaps` lists them"));
     }
     let line = |(host, name): &(String, String)| owned(&["snapshot", "deactivate", name, "--host", host]);
     Ok(world.active.iter().map(line).collect())
 }
 
-fn snap(line: &Line, head: &[&str]) -> Result<Vec<Words>, Failure> {
+fn snap(line: &YunetaLine, head: &[&str]) -> Result<Vec<MusterLine>, Failure> {
     let mut words = owned(head);
     match line.text("host").map_err(usage(line))? {
         Some("*") => words.push("--all".to_owned()),
@@ -294,7 +296,7 @@ fn snap(line: &Line, head: &[&str]) -> Result<Vec<Words>, Failure> {
 }
 
 /// The name of a realm: what is said of it, with a dash where Yuneta has a dot.
-fn realm(line: &Line) -> Result<String, Failure> {
+fn realm(line: &YunetaLine) -> Result<String, Failure> {
     if let Some(id) = line.text("id").map_err(usage(line))? {
         return Ok(dashed(id));
     }
@@ -312,21 +314,21 @@ fn dashed(realm: &str) -> String {
     realm.replace('.', "-")
 }
 
-pub(super) fn check_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn check_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     words(&["realm", "show", &realm(line)?])
 }
 
-pub(super) fn delete_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn delete_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     words(&["realm", "rm", &realm(line)?])
 }
 
-pub(super) fn create_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn create_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut words = realm_fields(line, "create")?;
     words.extend(is_on(line, "realm_disabled").then(|| "--disable".to_owned()));
     Ok(vec![words])
 }
 
-pub(super) fn update_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn update_realm(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut words = realm_fields(line, "update")?;
     if line.parameters.contains_key("realm_disabled") {
         words.push(if is_on(line, "realm_disabled") { "--disable" } else { "--enable" }.to_owned());
@@ -337,7 +339,7 @@ pub(super) fn update_realm(line: &Line, _: &World) -> Result<Vec<Words>, Failure
     Ok(vec![words])
 }
 
-fn realm_fields(line: &Line, verb: &str) -> Result<Words, Failure> {
+fn realm_fields(line: &YunetaLine, verb: &str) -> Result<MusterLine, Failure> {
     let mut words = owned(&["realm", verb, &realm(line)?]);
     if let Some(address) = line.text("bind_ip").map_err(usage(line))? {
         words.extend(owned(&["--bind", address]));
@@ -348,14 +350,14 @@ fn realm_fields(line: &Line, verb: &str) -> Result<Words, Failure> {
     Ok(words)
 }
 
-pub(super) fn list_services(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn list_services(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut words = owned(&["realm", "endpoints"]);
     words.extend(line.text("realm_id").map_err(usage(line))?.map(dashed));
     Ok(vec![words])
 }
 
 /// The units that a line selects; without a selector, all of them.
-fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
+fn units<'a>(line: &YunetaLine, world: &'a TranslationContext) -> Result<Vec<&'a Unit>, Failure> {
     // Yuneta knows nothing else.
     let mut picked: Vec<&Unit> = world.units.iter().filter(|unit| unit.desired.spec.yuno().is_some()).collect();
     for key in SELECTORS {
@@ -366,7 +368,7 @@ fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
     if picked.is_empty() {
         let asked: Vec<String> =
             SELECTORS.iter().filter_map(|key| Some(format!("{key}={}", line.text(key).ok()??))).collect();
-        return Err(Failure::new(Kind::Failed, format!("there is no yuno with {}", asked.join(" ")))
+        return Err(Failure::new(FailureKind::Failed, format!("there is no yuno with {}", asked.join(" ")))
             .hint("`list-yunos` shows what there is; an id is REALM/NAME"));
     }
     Ok(picked)
@@ -398,7 +400,7 @@ fn reference(unit: &Unit) -> String {
 
 /// `artifact add …`, and under which role and version that is: as the line says, or its manifest, or else by its name
 /// and its content.
-fn add_binary(line: &Line, world: &World) -> Result<(Words, String, String), String> {
+fn add_binary(line: &YunetaLine, world: &TranslationContext) -> Result<(MusterLine, String, String), String> {
     let path = line.file(&["content64"])?;
     let facts = world.file.as_ref().ok_or_else(|| format!("{path} was not looked at"))?;
     let (role, version) = &facts.manifest;
@@ -415,7 +417,7 @@ fn add_binary(line: &Line, world: &World) -> Result<(Words, String, String), Str
 }
 
 /// A binary is never overwritten: what does not run takes the new one, and what runs keeps its own.
-pub(super) fn update_binary(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn update_binary(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let (add, role, version) = add_binary(line, world).map_err(usage(line))?;
     let mut lines = vec![add];
     let rests = |unit: &&Unit| {
@@ -430,8 +432,8 @@ pub(super) fn update_binary(line: &Line, world: &World) -> Result<Vec<Words>, Fa
     Ok(lines)
 }
 
-fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> Words {
-    let mut words: Words = ["yuno", "upgrade"].map(str::to_owned).into();
+fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> MusterLine {
+    let mut words: MusterLine = ["yuno", "upgrade"].map(str::to_owned).into();
     words.extend(units);
     words.extend(["--artifact", artifact, "--force", "--yes"].map(str::to_owned));
     words.extend(configs.iter().flat_map(|config| ["--config".to_owned(), config.clone()]));
@@ -439,7 +441,7 @@ fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> Words {
 }
 
 /// What is about to run reads the newest configs.
-pub(super) fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let units = units(line, world)?;
     let mut lines = Vec::new();
     for unit in &units {
@@ -450,12 +452,12 @@ pub(super) fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
             lines.push(upgrade(vec![reference(unit)], &artifact, &newest));
         }
     }
-    let mut words: Words = ["yuno", "run"].map(str::to_owned).into();
+    let mut words: MusterLine = ["yuno", "run"].map(str::to_owned).into();
     // What is disabled is left out, unless it is asked for by its id.
     let by_id = line.parameters.contains_key("id");
     words.extend(units.iter().filter(|unit| by_id || unit.hold.is_none()).map(|unit| reference(unit)));
     if words.len() == 2 {
-        return Err(Failure::new(Kind::Failed, "every one of them is disabled").hint("`enable-yuno` first"));
+        return Err(Failure::new(FailureKind::Failed, "every one of them is disabled").hint("`enable-yuno` first"));
     }
     if is_on(line, "play") {
         words.push("--play".to_owned());
@@ -465,7 +467,7 @@ pub(super) fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
 }
 
 /// Those of a unit's configs of which there is one that was added later.
-fn newer_configs(spec: &YunoSpec, world: &World) -> Vec<String> {
+fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     let newer = spec.configs.iter().filter_map(|has| {
         let same = || world.configs.iter().filter(|config| config.id == has.id);
         let last = newer::newest(same(), |config| (&config.version, config.added_ms))?;
@@ -477,7 +479,7 @@ fn newer_configs(spec: &YunoSpec, world: &World) -> Vec<String> {
 }
 
 /// What a yuno is made of has to be there, and everything that is not is told at once.
-pub(super) fn create(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn create(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let [role, name] = all_wanted(line, ["yuno_role", "yuno_name"]).map_err(usage(line))?;
     let text = |key| line.text(key).map_err(usage(line));
     let realm = text("realm_id")?.map_or_else(|| "default".to_owned(), dashed);
@@ -494,7 +496,7 @@ pub(super) fn create(line: &Line, world: &World) -> Result<Vec<Words>, Failure> 
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     if !missing.is_empty() {
         return Err(Failure::new(
-            Kind::Failed,
+            FailureKind::Failed,
             format!("{unit} cannot be made: there is no {}", missing.join(", no ")),
         ));
     }
@@ -520,7 +522,7 @@ fn is_there(all: &[String], wanted: &str) -> bool {
 }
 
 /// A yuno's own command; of the service `__yuno__` muster answers what it knows itself.
-pub(super) fn command(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn command(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let name = wanted(line, "command").map_err(usage(line))?;
     let is_own = line.text("service").map_err(usage(line))? == Some("__yuno__");
     if is_own && name == "view-config" {
@@ -532,7 +534,12 @@ pub(super) fn command(line: &Line, world: &World) -> Result<Vec<Words>, Failure>
 }
 
 /// A command of their own to yunos, with all parameters that are not ours.
-fn forward(line: &Line, world: &World, name: &str, ours: &[&str]) -> Result<Vec<Words>, Failure> {
+fn forward(
+    line: &YunetaLine,
+    world: &TranslationContext,
+    name: &str,
+    ours: &[&str],
+) -> Result<Vec<MusterLine>, Failure> {
     let mut words = owned(&["yuno", "command"]);
     words.extend(units(line, world)?.iter().map(|unit| reference(unit)));
     words.push(name.to_owned());
@@ -543,7 +550,7 @@ fn forward(line: &Line, world: &World, name: &str, ours: &[&str]) -> Result<Vec<
     Ok(vec![words])
 }
 
-pub(super) fn list(line: &Line, _: &World) -> Result<Vec<Words>, Failure> {
+pub(super) fn list(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let fields = [("id", "id"), ("realm_id", "realm"), ("yuno_role", "role"), ("yuno_release", "version")];
     let labels = [("yuno_name", "label.yuno_name"), ("yuno_tag", "label.tag")];
     let mut tests = Vec::new();
@@ -574,7 +581,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Several parameters, of which all that are missing are named.
-fn all_wanted<'a, const N: usize>(line: &'a Line, keys: [&str; N]) -> Result<[&'a str; N], String> {
+fn all_wanted<'a, const N: usize>(line: &'a YunetaLine, keys: [&str; N]) -> Result<[&'a str; N], String> {
     let mut values = [""; N];
     let mut missing = Vec::new();
     for (place, key) in values.iter_mut().zip(keys) {
@@ -590,17 +597,17 @@ fn all_wanted<'a, const N: usize>(line: &'a Line, keys: [&str; N]) -> Result<[&'
     }
 }
 
-fn wanted<'a>(line: &'a Line, key: &str) -> Result<&'a str, String> {
+fn wanted<'a>(line: &'a YunetaLine, key: &str) -> Result<&'a str, String> {
     line.text(key)?.ok_or_else(|| format!("{key}=… is wanted"))
 }
 
 /// `ID@VERSION`, or `ID` for the last.
-fn versioned(line: &Line) -> Result<String, String> {
+fn versioned(line: &YunetaLine) -> Result<String, String> {
     let id = wanted(line, "id")?;
     Ok(line.text("version")?.map_or_else(|| id.to_owned(), |version| format!("{id}@{version}")))
 }
 
-fn is_on(line: &Line, key: &str) -> bool {
+fn is_on(line: &YunetaLine, key: &str) -> bool {
     matches!(line.text(key), Ok(Some(text)) if !is_off(text))
 }
 

@@ -43,9 +43,9 @@ fn config(version: &str, added_ms: i64) -> Config {
     Config { id: "till.main".parse().unwrap(), version: version.parse().unwrap(), sha256, added_ms, content: None }
 }
 
-fn world() -> World {
+fn world() -> TranslationContext {
     let there = |list: &[&str]| list.iter().map(|one| (*one).to_owned()).collect();
-    World {
+    TranslationContext {
         realms: there(&["a", "b", "default"]),
         artifacts: there(&["till@1.0"]),
         active: vec![("shop".to_owned(), "before".to_owned())],
@@ -61,15 +61,16 @@ fn world() -> World {
 
 /// Units of the host are written without it here.
 #[track_caller]
-fn check(text: &str, world: &World, expected: &[&str]) {
-    let lines = translate(&Line::parse(text).unwrap(), world).unwrap_or_else(|failure| panic!("{text}: {failure:?}"));
+fn check(text: &str, world: &TranslationContext, expected: &[&str]) {
+    let lines =
+        translate(&YunetaLine::parse(text).unwrap(), world).unwrap_or_else(|failure| panic!("{text}: {failure:?}"));
     let lines: Vec<String> = lines.iter().map(|words| words.join(" ").replace(&format!("{HOST}:"), "")).collect();
     assert_eq!(lines, expected, "{text}");
 }
 
 #[test]
-fn the_recipes() {
-    let (empty, there) = (World { units: Vec::new(), ..world() }, world());
+fn recipes_are_translated() {
+    let (empty, there) = (TranslationContext { units: Vec::new(), ..world() }, world());
     check("install-binary content64=$$(bin/My.Role)", &empty, &["artifact add bin/My.Role --role my --version abcdef"]);
     check(
         "update-config id=till.main version=2 zcontent=$$(till_main.json)",
@@ -78,7 +79,7 @@ fn the_recipes() {
     );
     check(
         "create-yuno realm_id=a yuno_role=till yuno_name=main",
-        &World { units: Vec::new(), ..world() },
+        &TranslationContext { units: Vec::new(), ..world() },
         &["yuno create a/till-main --artifact till --config till.main --label yuno_name=main"],
     );
     check("enable-yuno id=a/till-main", &there, &["unit unhold a/till-main"]);
@@ -105,8 +106,8 @@ fn the_recipes() {
 }
 
 #[test]
-fn what_runs_next_reads_the_config_that_was_added_last() {
-    let newer = World { configs: vec![config("2", 20), config("1", 10)], ..world() };
+fn next_run_uses_the_latest_config() {
+    let newer = TranslationContext { configs: vec![config("2", 20), config("1", 10)], ..world() };
     check(
         "run-yuno realm_id=a",
         &newer,
@@ -118,7 +119,7 @@ fn what_runs_next_reads_the_config_that_was_added_last() {
 }
 
 #[test]
-fn selectors() {
+fn selectors_are_translated() {
     let there = world();
     for (selector, expected) in [
         ("id=b/till-main", "b/till-main"),
@@ -140,7 +141,7 @@ fn selectors() {
 }
 
 #[test]
-fn what_is_disabled_is_run_only_by_its_id() {
+fn disabled_yuno_runs_only_by_id() {
     let mut held = world();
     held.units[1].hold = Some(Hold::new(HoldReason::Operator, 0));
     check("run-yuno realm_id=a", &held, &["yuno run a/till-main"]);
@@ -148,25 +149,25 @@ fn what_is_disabled_is_run_only_by_its_id() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn impossible_verbs_are_refused_with_reason() {
     for (text, kind, words) in [
-        ("kill-yunos", Kind::Usage, "kill-yuno"),
-        ("kill-yuno id=a/x", Kind::Failed, "id=a/x"),
-        ("kill-yuno apps=1", Kind::Usage, "app"),
-        ("kill-yuno signal2kill=nine", Kind::Usage, "signal2kill"),
-        ("list-realms id=x", Kind::Usage, "nothing"),
-        ("running-bin", Kind::Usage, "3 yunos are selected"),
-        ("stats-agent stats=__reset__", Kind::Usage, "never set back"),
-        ("update-realm id=a", Kind::Usage, "bind_ip"),
-        ("create-realm", Kind::Usage, "id="),
-        ("list-binaries id=x", Kind::Usage, "nothing"),
-        ("install-binary content64=abc", Kind::Usage, "$$(FILE)"),
-        ("update-config id=a.b zcontent=$$(f)", Kind::Usage, "version"),
-        ("create-yuno realm_id=a yuno_role=till", Kind::Usage, "yuno_name"),
-        ("set-tag id=a/till-main", Kind::Usage, "tag"),
-        ("command-yuno id=a/till-main", Kind::Usage, "command"),
+        ("kill-yunos", FailureKind::Usage, "kill-yuno"),
+        ("kill-yuno id=a/x", FailureKind::Failed, "id=a/x"),
+        ("kill-yuno apps=1", FailureKind::Usage, "app"),
+        ("kill-yuno signal2kill=nine", FailureKind::Usage, "signal2kill"),
+        ("list-realms id=x", FailureKind::Usage, "nothing"),
+        ("running-bin", FailureKind::Usage, "3 yunos are selected"),
+        ("stats-agent stats=__reset__", FailureKind::Usage, "never set back"),
+        ("update-realm id=a", FailureKind::Usage, "bind_ip"),
+        ("create-realm", FailureKind::Usage, "id="),
+        ("list-binaries id=x", FailureKind::Usage, "nothing"),
+        ("install-binary content64=abc", FailureKind::Usage, "$$(FILE)"),
+        ("update-config id=a.b zcontent=$$(f)", FailureKind::Usage, "version"),
+        ("create-yuno realm_id=a yuno_role=till", FailureKind::Usage, "yuno_name"),
+        ("set-tag id=a/till-main", FailureKind::Usage, "tag"),
+        ("command-yuno id=a/till-main", FailureKind::Usage, "command"),
     ] {
-        let failure = translate(&Line::parse(text).unwrap(), &world()).unwrap_err();
+        let failure = translate(&YunetaLine::parse(text).unwrap(), &world()).unwrap_err();
         let told = format!("{} {}", failure.message.unwrap(), failure.hint.unwrap_or_default());
         assert!(failure.kind == kind && told.contains(words), "{text}: {told}");
     }
@@ -175,14 +176,14 @@ fn what_cannot_be_done_is_told() {
 #[test]
 fn a_manifest_says_what_a_binary_is() {
     let manifest = (Some("scale".to_owned()), Some("2.1".to_owned()));
-    let world = World { file: Some(FileFacts { manifest, ..FileFacts::default() }), ..world() };
+    let world = TranslationContext { file: Some(FileFacts { manifest, ..FileFacts::default() }), ..world() };
     check("install-binary content64=$$(f)", &world, &["artifact add f --role scale --version 2.1"]);
 }
 
 #[test]
 fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
     let message = |text: &str| {
-        let failure = translate(&Line::parse(text).unwrap(), &world()).unwrap_err();
+        let failure = translate(&YunetaLine::parse(text).unwrap(), &world()).unwrap_err();
         assert!(failure.hint.is_none(), "{failure:?}");
         failure.message.unwrap()
     };
@@ -209,7 +210,7 @@ fn yuno_is_made_only_of_what_is_there_and_all_that_is_missing_is_named() {
 
 #[test]
 fn tagged_yuno_is_deleted_only_with_force() {
-    let failure = translate(&Line::parse("delete-yuno realm_id=a").unwrap(), &world()).unwrap_err();
+    let failure = translate(&YunetaLine::parse("delete-yuno realm_id=a").unwrap(), &world()).unwrap_err();
     assert_eq!(failure.message.unwrap(), "tagged yunos are not deleted: a/till-second (old)");
     check("delete-yuno realm_id=a force=1", &world(), &["yuno rm a/till-main a/till-second --yes"]);
     check("delete-yuno realm_id=b", &world(), &["yuno rm b/till-main --yes"]);
@@ -237,9 +238,13 @@ fn snaps_and_realms() {
     check("activate-snap name=before", &there, &["snapshot activate before"]);
     check("deactivate-snap", &there, &["snapshot deactivate before --host shop"]);
     check("deactivate-snap name=x", &there, &["snapshot deactivate x"]);
-    let none = World { active: Vec::new(), ..world() };
+    let none = TranslationContext { active: Vec::new(), ..world() };
     assert!(
-        translate(&Line::parse("deactivate-snap").unwrap(), &none).unwrap_err().message.unwrap().contains("no snap")
+        translate(&YunetaLine::parse("deactivate-snap").unwrap(), &none)
+            .unwrap_err()
+            .message
+            .unwrap()
+            .contains("no snap")
     );
     check("create-realm realm_name=shop realm_role=till realm_env=prod", &there, &["realm create shop-till-prod"]);
     check(
@@ -252,9 +257,9 @@ fn snaps_and_realms() {
 
 #[test]
 fn agents_command_is_the_verb_that_it_names() {
-    let inner = |text: &str| unwrap(Line::parse(text).unwrap());
+    let inner = |text: &str| unwrap(YunetaLine::parse(text).unwrap());
     let line = inner("command-agent service=agent command=kill-yuno id=b/till-main force=1").unwrap();
-    assert_eq!(line, Line::parse("kill-yuno id=b/till-main force=1").unwrap());
+    assert_eq!(line, YunetaLine::parse("kill-yuno id=b/till-main force=1").unwrap());
     assert_eq!(inner("ping").unwrap().verb, "ping");
     assert!(inner("command-agent command=nothing").unwrap_err().message.unwrap().contains("there is no verb"));
     for text in ["command-agent", "command-agent command=command-agent"] {
@@ -316,24 +321,24 @@ fn every_verb_of_yuneta_is_done_or_answered() {
     wanted.sort_unstable();
     assert_eq!(names, wanted);
     for verb in VERBS {
-        let Verb { name, says, .. } = verb;
+        let YunetaVerb { name, says, .. } = verb;
         assert!(!says.is_empty() && says.lines().count() == 1 && says.chars().count() < 260, "{name}: {says}");
         let sample = SAMPLES.iter().find(|(of, _)| of == name).map_or("", |(_, sample)| sample);
-        let line = Line::parse(&format!("{name} {sample}")).unwrap();
+        let line = YunetaLine::parse(&format!("{name} {sample}")).unwrap();
         match verb.does {
-            Does::Nothing => {
-                let line = Line::parse(&format!("{name} whatever=1")).unwrap();
+            Translation::Nothing => {
+                let line = YunetaLine::parse(&format!("{name} whatever=1")).unwrap();
                 let failure = translate(&unwrap(line).unwrap(), &world()).unwrap_err();
                 assert_eq!(failure.message.unwrap(), format!("{name}: not here: {says}"));
-                assert!(failure.hint.is_none() && failure.kind == Kind::Usage);
+                assert!(failure.hint.is_none() && failure.kind == FailureKind::Usage);
             }
-            Does::Help | Does::Other => assert!(unwrap(line).is_ok(), "{name}"),
-            Does::Lines(_) => {
+            Translation::Help | Translation::Other => assert!(unwrap(line).is_ok(), "{name}"),
+            Translation::Lines(_) => {
                 let lines = translate(&line, &world()).unwrap_or_else(|failure| panic!("{name}: {failure:?}"));
                 assert!(!lines.is_empty(), "{name}");
                 for words in lines {
                     // As muster itself would take it.
-                    let own = super::super::Own::try_parse_from(&words);
+                    let own = super::super::MusterLineArgs::try_parse_from(&words);
                     assert!(own.is_ok(), "{name}: {words:?}: {:?}", own.err().map(|error| error.to_string()));
                 }
             }

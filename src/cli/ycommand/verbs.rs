@@ -1,19 +1,19 @@
-//! The table of Yuneta's verbs: what each takes, what it comes to here, and why some come to nothing.
+//! The table of Yuneta's verbs: their parameters, their translation, and why some have none.
 //!
-//! **Invariant: whatever Yuneta's agent has a verb for is in [`VERBS`]**, so none is unknown: it is done, or answered in
-//! a line with what takes its place. `help` and `--help` are made from the same table.
+//! **Invariant: every verb of Yuneta's agent is in [`VERBS`]**, so none is unknown: it is executed, or answered with
+//! a line that names its replacement. `help` and `--help` are generated from the same table.
 
+use muster_base::failure::Failure;
 use serde::Serialize;
 
 use super::{
-    line::Line,
-    translate::{self as to, SELECTORS, Words, World},
+    line::YunetaLine,
+    translate::{self as to, MusterLine, SELECTORS, TranslationContext},
 };
-use crate::failure::Failure;
 
 /// One of Yuneta's verbs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Verb {
+pub(super) struct YunetaVerb {
     pub(super) name: &'static str,
     /// Parameters beside selectors.
     pub(super) takes: &'static [&'static str],
@@ -24,14 +24,14 @@ pub(super) struct Verb {
     /// What it does, in a line; of one that is not done, what takes its place.
     pub(super) says: &'static str,
     /// How it is done, if it is.
-    pub(super) does: Does,
+    pub(super) does: Translation,
 }
 
 /// How a verb is done.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Does {
+pub(super) enum Translation {
     /// By these lines of muster's own.
-    Lines(fn(&Line, &World) -> Result<Vec<Words>, Failure>),
+    Lines(fn(&YunetaLine, &TranslationContext) -> Result<Vec<MusterLine>, Failure>),
     /// The verb that its parameter `command` names is done.
     Other,
     /// This table is printed.
@@ -40,7 +40,7 @@ pub(super) enum Does {
     Nothing,
 }
 
-impl Verb {
+impl YunetaVerb {
     /// The verb of this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         VERBS.iter().find(|verb| verb.name == name)
@@ -57,7 +57,7 @@ impl Verb {
     }
 
     /// As `help` prints it.
-    pub(super) fn entry(&self) -> Entry {
+    pub(super) fn entry(&self) -> HelpEntry {
         let mut parameters: Vec<_> = self.takes.iter().map(|key| format!("{key}=")).collect();
         if self.selects {
             parameters.push("SELECTORS".to_owned());
@@ -65,13 +65,13 @@ impl Verb {
         if self.passes_on() {
             parameters.push("KEY=VALUE …".to_owned());
         }
-        Entry { verb: self.name, parameters, is_done: !matches!(self.does, Does::Nothing), says: self.says }
+        HelpEntry { verb: self.name, parameters, is_done: !matches!(self.does, Translation::Nothing), says: self.says }
     }
 }
 
 /// A verb as `help` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Entry {
+pub(super) struct HelpEntry {
     pub(super) verb: &'static str,
     pub(super) parameters: Vec<String>,
     /// Whether it does something.
@@ -84,9 +84,9 @@ const fn verb(
     name: &'static str,
     takes: &'static [&'static str],
     says: &'static str,
-    lines: fn(&Line, &World) -> Result<Vec<Words>, Failure>,
-) -> Verb {
-    Verb { name, takes, selects: false, ignores: &[], says, does: Does::Lines(lines) }
+    lines: fn(&YunetaLine, &TranslationContext) -> Result<Vec<MusterLine>, Failure>,
+) -> YunetaVerb {
+    YunetaVerb { name, takes, selects: false, ignores: &[], says, does: Translation::Lines(lines) }
 }
 
 /// The same, on the yunos that selectors pick.
@@ -94,18 +94,18 @@ const fn yunos(
     name: &'static str,
     takes: &'static [&'static str],
     says: &'static str,
-    lines: fn(&Line, &World) -> Result<Vec<Words>, Failure>,
-) -> Verb {
-    Verb { selects: true, ..verb(name, takes, says, lines) }
+    lines: fn(&YunetaLine, &TranslationContext) -> Result<Vec<MusterLine>, Failure>,
+) -> YunetaVerb {
+    YunetaVerb { selects: true, ..verb(name, takes, says, lines) }
 }
 
 /// A verb that is not done.
-const fn instead(name: &'static str, says: &'static str) -> Verb {
-    Verb { name, takes: &[], selects: false, ignores: &[], says, does: Does::Nothing }
+const fn instead(name: &'static str, says: &'static str) -> YunetaVerb {
+    YunetaVerb { name, takes: &[], selects: false, ignores: &[], says, does: Translation::Nothing }
 }
 
-const fn ignoring(ignores: &'static [(&'static str, &'static str)], verb: Verb) -> Verb {
-    Verb { ignores, ..verb }
+const fn ignoring(ignores: &'static [(&'static str, &'static str)], verb: YunetaVerb) -> YunetaVerb {
+    YunetaVerb { ignores, ..verb }
 }
 
 const CONTENT: &[&str] = &["id", "version", "zcontent", "content64", "content"];
@@ -131,7 +131,7 @@ const OPERATORS: &str = "whoever is signed in as an operator may do everything (
                          rules say what hosts and observers may (`muster broker render`)";
 
 /// All of them, by name.
-pub(super) const VERBS: &[Verb] = &[
+pub(super) const VERBS: &[YunetaVerb] = &[
     verb(
         "activate-snap",
         SNAP,
@@ -145,13 +145,13 @@ pub(super) const VERBS: &[Verb] = &[
     instead("check-json", "dropped: it was there to debug Yuneta's agent"),
     verb("check-realm", REALM_ID, "show a realm", to::check_realm),
     instead("close-console", CONSOLES),
-    Verb {
+    YunetaVerb {
         name: "command-agent",
         takes: &["command"],
         selects: false,
         ignores: &[("service", "the agent has one set of verbs, those of `help`")],
         says: "do the verb that command= names, with the other parameters",
-        does: Does::Other,
+        does: Translation::Other,
     },
     yunos("command-yuno", &["service", "command"], "pass a command of their own on to yunos", to::command),
     verb("create-config", CONTENT, "add a config", to::add_config),
@@ -197,13 +197,13 @@ pub(super) const VERBS: &[Verb] = &[
         "show which yunos have newer binaries or configs; create=1 brings them there, force=1 also to older ones",
         to::find_new,
     ),
-    Verb {
+    YunetaVerb {
         name: "help",
         takes: &["cmd"],
         selects: false,
         ignores: &[],
         says: "print this table, or cmd= of it",
-        does: Does::Help,
+        does: Translation::Help,
     },
     verb("install-binary", BINARY, "add a binary", to::install_binary),
     yunos(

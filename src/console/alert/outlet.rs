@@ -1,16 +1,17 @@
-//! Where alerts are told to others: webhooks, and Alertmanager's API.
+//! Sends alerts to webhooks and to Alertmanager's API.
 //!
-//! Nothing waits here in a queue of messages. An outlet is told what holds and what it has not been told of, and what is over and
-//! it was told to hold; the store knows both. So an outlet that is away for a day loses nothing, is not flooded with what came and went
-//! meanwhile, and a restart of the console changes nothing. What waits is bounded by the alerts that there may be.
+//! There is no queue of messages. The store holds, for each outlet, which active alerts it has not been sent, and which ended
+//! alerts it was sent as active. So an outlet that is away for a day loses nothing, is not flooded with alerts that came and went
+//! meanwhile, and a restart of the console changes nothing. The backlog is bounded by the number of alerts.
 //!
 //! - A **webhook** gets one `POST` for each, with JSON: `event` is `raised` or `cleared`, `alert` is as in `GET /api/v1/alerts`. With a secret,
-//!   `X-Muster-Signature: sha256=…` is the HMAC of the header `X-Muster-Timestamp` (seconds since 1970), a dot and the body. A silence keeps what is
-//!   raised from being told; what was told before is cleared as ever.
-//! - **Alertmanager** gets all that holds with `POST /api/v2/alerts`, again each minute, as it wants it, and what is over or silenced with the time of its end.
+//!   `X-Muster-Signature: sha256=…` is the HMAC of the header `X-Muster-Timestamp` (seconds since 1970), a dot and the body. A silenced alert
+//!   is not sent when raised; an alert that was sent before is cleared as usual.
+//! - **Alertmanager** gets all active alerts with `POST /api/v2/alerts`, repeated each minute as it expects, and ended or silenced ones
+//!   with their end time.
 //!
-//! An outlet that does not answer, or answers 408, 429 or 5xx, is tried again, later and later; with any other answer what was told is taken for
-//! told, for it would be refused for ever.
+//! An outlet that does not answer, or answers 408, 429 or 5xx, is retried with growing delays; after any other answer the alert counts as
+//! sent, because a retry would be refused again.
 
 use std::{
     collections::BTreeMap,
@@ -18,6 +19,13 @@ use std::{
     time::Duration,
 };
 
+use muster_api::AlertStanding;
+use muster_base::{chance, clock::now_ms, failure::with_causes};
+use muster_net::{
+    http::{self, Proxy},
+    pki,
+};
+use muster_rules::backoff::ExponentialGrowth;
 use muster_topics::{
     Millis,
     alert::AlertState,
@@ -31,23 +39,15 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{self, AlertStanding},
-    chance,
-    clock::now_ms,
-    console::{
-        Change, Shared,
-        config::{OutletConfig, OutletKind},
-        notice,
-        store::{StoreError, alert},
-    },
-    failure::with_causes,
-    http::{self, Proxy},
-    pki,
-    rules::backoff::Growth,
+    config::{OutletConfig, OutletKind},
+    notice,
+    page_change::PageChange,
+    state::ConsoleState,
+    store::{StoreError, alert},
 };
 
 /// Between attempts that fail.
-const RETRY: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
+const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 300_000 };
 /// How long an outlet may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How often everything is looked at again: silences end without a word, and Alertmanager wants to hear of what holds.
@@ -67,7 +67,7 @@ pub struct OutletError {
 
 /// One outlet.
 #[derive(Debug)]
-pub(in crate::console) struct Outlet {
+pub(crate) struct AlertOutlet {
     /// What it is known by in the store.
     name: String,
     kind: OutletKind,
@@ -75,19 +75,19 @@ pub(in crate::console) struct Outlet {
     key: Option<hmac::Key>,
     client: Client,
     /// What it was told is wrong with the console itself, which is in no store.
-    told: Mutex<BTreeMap<Name, api::Alert>>,
+    told: Mutex<BTreeMap<Name, muster_api::Alert>>,
 }
 
 /// What is to be told.
 #[derive(Debug, Default)]
-struct Round {
-    raised: Vec<api::Alert>,
-    over: Vec<api::Alert>,
+struct OutletRound {
+    raised: Vec<muster_api::Alert>,
+    over: Vec<muster_api::Alert>,
 }
 
 /// Why a telling did not succeed.
 #[derive(Debug, thiserror::Error)]
-enum Untold {
+enum OutletFailure {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("it cannot be reached: {0}")]
@@ -96,9 +96,9 @@ enum Untold {
     Answer(StatusCode),
 }
 
-impl Outlet {
+impl AlertOutlet {
     /// Reads all that an outlet needs.
-    pub(in crate::console) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
+    pub(crate) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
         let failed = |reason: String| OutletError { url: config.url.clone(), reason };
         let url: reqwest::Url =
             config.url.parse().map_err(|error| failed(format!("that is no URL: {error}. hint: https://…")))?;
@@ -106,7 +106,7 @@ impl Outlet {
             return Err(failed("its URL has to begin with http:// or https://".to_owned()));
         }
         let read = |path: &std::path::Path| {
-            crate::files::read_text(path).map_err(|error| failed(format!("{}: {error}", path.display())))
+            muster_base::files::read_text(path).map_err(|error| failed(format!("{}: {error}", path.display())))
         };
         let secret = config.secret_file.as_deref().map(read).transpose()?;
         let key = match secret.as_deref().map(str::trim) {
@@ -140,7 +140,7 @@ impl Outlet {
     }
 
     /// Tells what is to be told now. Says whether there is more.
-    async fn tell(&self, shared: &Shared, now: Millis) -> Result<bool, Untold> {
+    async fn tell(&self, shared: &ConsoleState, now: Millis) -> Result<bool, OutletFailure> {
         let round = self.round(shared, now).await?;
         let more = round.raised.len().max(round.over.len()) >= ROUND_MAX as usize;
         match self.kind {
@@ -154,7 +154,7 @@ impl Outlet {
             OutletKind::Alertmanager => {
                 let again = alert::list(shared.store.read(), alert::Which { limit: 1_000, ..Default::default() }, now);
                 let of_hosts = again.await?.into_iter().filter(|one| one.silence.is_none());
-                let holds: Vec<api::Alert> = of_hosts.chain(shared.notices.alerts(now)).collect();
+                let holds: Vec<muster_api::Alert> = of_hosts.chain(shared.notices.alerts(now)).collect();
                 let alerts: Vec<Value> = holds
                     .iter()
                     .map(|one| (one, now + HOLDS_MS))
@@ -173,26 +173,26 @@ impl Outlet {
         Ok(more)
     }
 
-    async fn round(&self, shared: &Shared, now: Millis) -> Result<Round, StoreError> {
+    async fn round(&self, shared: &ConsoleState, now: Millis) -> Result<OutletRound, StoreError> {
         let db = shared.store.read();
         let with_silenced = self.kind == OutletKind::Alertmanager;
         let mut raised = alert::untold(db, &self.name, now, ROUND_MAX).await?;
         let mut over = alert::told_and_over(db, &self.name, with_silenced, now, ROUND_MAX).await?;
         let (own, told) = (shared.notices.alerts(now), self.told());
         over.extend(told.values().filter(|one| own.iter().all(|holds| holds.alert.id != one.alert.id)).map(|one| {
-            let mut over = api::Alert { standing: AlertStanding::Cleared, ended_ms: Some(now), ..one.clone() };
+            let mut over = muster_api::Alert { standing: AlertStanding::Cleared, ended_ms: Some(now), ..one.clone() };
             over.alert.state = AlertState::Cleared;
             over
         }));
         raised.extend(own.into_iter().filter(|one| !told.contains_key(&one.alert.id)));
-        Ok(Round { raised, over })
+        Ok(OutletRound { raised, over })
     }
 
-    fn told(&self) -> MutexGuard<'_, BTreeMap<Name, api::Alert>> {
+    fn told(&self) -> MutexGuard<'_, BTreeMap<Name, muster_api::Alert>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn note(&self, shared: &Shared, one: &api::Alert, holds: bool) -> Result<(), StoreError> {
+    async fn note(&self, shared: &ConsoleState, one: &muster_api::Alert, holds: bool) -> Result<(), StoreError> {
         if notice::is_one(&one.alert.rule) {
             let mut told = self.told();
             match holds {
@@ -204,7 +204,7 @@ impl Outlet {
         alert::note_told(shared.store.write(), &self.name, one, holds).await
     }
 
-    async fn post(&self, url: &str, body: Value, now: Millis) -> Result<(), Untold> {
+    async fn post(&self, url: &str, body: Value, now: Millis) -> Result<(), OutletFailure> {
         let body = body.to_string();
         let mut request = self.client.post(url).header("content-type", "application/json");
         if let Some(key) = &self.key {
@@ -212,13 +212,14 @@ impl Outlet {
             request = request.header("x-muster-signature", signature(key, &seconds, &body));
             request = request.header("x-muster-timestamp", seconds);
         }
-        let answer = request.body(body).send().await.map_err(|error| Untold::Unreachable(with_causes(&error)))?;
+        let answer =
+            request.body(body).send().await.map_err(|error| OutletFailure::Unreachable(with_causes(&error)))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
         }
         if status.is_server_error() || matches!(status.as_u16(), 408 | 429) {
-            return Err(Untold::Answer(status));
+            return Err(OutletFailure::Answer(status));
         }
         tracing::error!(outlet = self.name, %status, "an alert outlet refuses what it is told, and is not told again");
         Ok(())
@@ -226,7 +227,7 @@ impl Outlet {
 }
 
 /// Tells an outlet until the console stops.
-pub(in crate::console) async fn run(shared: Arc<Shared>, outlet: Outlet, shutdown: CancellationToken) {
+pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown: CancellationToken) {
     let mut changes = shared.changes.subscribe();
     let mut attempts = 0;
     let all = async {
@@ -242,7 +243,7 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, outlet: Outlet, shutdow
                         // So much changed that some of it was not heard of: that is news enough.
                         while !matches!(
                             changes.recv().await,
-                            Ok(Change::Alert(_)) | Err(RecvError::Lagged(_) | RecvError::Closed)
+                            Ok(PageChange::Alert(_)) | Err(RecvError::Lagged(_) | RecvError::Closed)
                         ) {}
                     };
                     let _ = tokio::time::timeout(LOOK, something).await;
@@ -263,7 +264,7 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, outlet: Outlet, shutdow
 }
 
 /// What a webhook is sent.
-fn webhook_body(event: &str, one: &api::Alert) -> Value {
+fn webhook_body(event: &str, one: &muster_api::Alert) -> Value {
     json!({ "v": 1, "event": event, "alert": one })
 }
 
@@ -274,7 +275,7 @@ fn signature(key: &hmac::Key, seconds: &str, body: &str) -> String {
 }
 
 /// An alert as Alertmanager's API version 2 has it. Labels tell alerts apart, so nothing that changes while one holds stands in them.
-fn alertmanager_body(one: &api::Alert, ends_ms: Millis, console: &str) -> Value {
+fn alertmanager_body(one: &muster_api::Alert, ends_ms: Millis, console: &str) -> Value {
     let alert = &one.alert;
     let mut labels = json!({
         "alertname": alert.rule,

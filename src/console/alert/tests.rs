@@ -1,7 +1,7 @@
 use muster_topics::alert::{Metric, Severity};
 
 use super::*;
-use crate::console::testing::{Fixture, admin};
+use crate::testing::{Fixture, admin};
 
 fn rule(threshold: f64) -> Rule {
     Rule {
@@ -16,13 +16,16 @@ fn rule(threshold: f64) -> Rule {
 }
 
 #[tokio::test]
-async fn a_hosts_own_rule_stands_before_one_for_all_and_each_change_is_newer() {
+async fn host_rule_overrides_fleet_rule() {
     let fixture = Fixture::new().await;
     let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
     let shared = fixture.shared();
     let set = |host: Option<&str>, name: &str, threshold| {
-        let new =
-            api::NewAlertRule { name: name.parse().unwrap(), host: host.map(str::to_owned), rule: rule(threshold) };
+        let new = muster_api::NewAlertRule {
+            name: name.parse().unwrap(),
+            host: host.map(str::to_owned),
+            rule: rule(threshold),
+        };
         fixture.console.set_alert_rule(&ADMIN, new)
     };
     static ADMIN: std::sync::LazyLock<Name> = std::sync::LazyLock::new(admin);
@@ -64,7 +67,7 @@ async fn a_hosts_own_rule_stands_before_one_for_all_and_each_change_is_newer() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_ahead_of_a_store_gets_newer_rules() {
+async fn host_ahead_of_the_store_gets_newer_rules() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let ahead = u64::try_from(now_ms()).unwrap() + 1_000_000;
@@ -73,7 +76,7 @@ async fn a_host_that_is_ahead_of_a_store_gets_newer_rules() {
     // One that claims to be at the end of time stays there alone.
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
     assert_eq!(fixture.shared().tellings.of(HostId::random()), 0);
-    let new = api::NewAlertRule { name: "disk".parse().unwrap(), host: None, rule: rule(0.5) };
+    let new = muster_api::NewAlertRule { name: "disk".parse().unwrap(), host: None, rule: rule(0.5) };
     fixture.console.set_alert_rule(&admin(), new).await.unwrap();
     let of_others = fixture.shared().tellings.of(HostId::random());
     assert!(of_others > 0 && of_others < ahead);

@@ -5,15 +5,12 @@ use muster_topics::{name::Name, select::HostSelect};
 use serde::Deserialize;
 
 use super::{
-    AskedBy, Asker,
-    extract::{Document, Params, Segments},
+    AskedBy, Requester,
+    extract::{JsonBody, PathSegments, QueryParams},
 };
-use crate::{
-    api,
-    console::{Console, Error, store::alert::Which},
-};
+use crate::{error::Error, state::Console, store::alert::Which};
 
-type Answer<T> = Result<Json<T>, Error>;
+type JsonResult<T> = Result<Json<T>, Error>;
 
 /// Alerts of one listing, unless it is said.
 const LIMIT: u32 = 500;
@@ -21,16 +18,16 @@ const LIMIT: u32 = 500;
 /// Which alerts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct AlertsQuery {
     host: Option<String>,
     select: Option<HostSelect>,
     rule: Option<Name>,
     #[serde(default)]
-    sort: api::AlertSort,
+    sort: muster_api::AlertSort,
     limit: Option<u32>,
 }
 
-async fn listed(console: &Console, asked: &Asked, history: bool) -> Answer<Vec<api::Alert>> {
+async fn listed(console: &Console, asked: &AlertsQuery, history: bool) -> JsonResult<Vec<muster_api::Alert>> {
     let host = match &asked.host {
         Some(host) => Some(console.resolve_host(host).await?),
         None => None,
@@ -47,59 +44,65 @@ async fn listed(console: &Console, asked: &Asked, history: bool) -> Answer<Vec<a
     Ok(Json(console.alerts(which).await?))
 }
 
-pub(super) async fn alerts(State(console): State<Console>, Params(asked): Params<Asked>) -> Answer<Vec<api::Alert>> {
+pub(super) async fn alerts(
+    State(console): State<Console>,
+    QueryParams(asked): QueryParams<AlertsQuery>,
+) -> JsonResult<Vec<muster_api::Alert>> {
     listed(&console, &asked, false).await
 }
 
-pub(super) async fn history(State(console): State<Console>, Params(asked): Params<Asked>) -> Answer<Vec<api::Alert>> {
+pub(super) async fn history(
+    State(console): State<Console>,
+    QueryParams(asked): QueryParams<AlertsQuery>,
+) -> JsonResult<Vec<muster_api::Alert>> {
     listed(&console, &asked, true).await
 }
 
-pub(super) async fn rules(State(console): State<Console>) -> Answer<Vec<api::AlertRule>> {
+pub(super) async fn rules(State(console): State<Console>) -> JsonResult<Vec<muster_api::AlertRule>> {
     Ok(Json(console.alert_rules().await?))
 }
 
 pub(super) async fn set_rule(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(rule): Document<api::NewAlertRule>,
-) -> Answer<api::AlertRule> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(rule): JsonBody<muster_api::NewAlertRule>,
+) -> JsonResult<muster_api::AlertRule> {
     Ok(Json(console.set_alert_rule(&operator, rule).await?))
 }
 
 /// Which host.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OfHost {
+pub(super) struct HostQuery {
     host: Option<String>,
 }
 
 pub(super) async fn remove_rule(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(name): Segments<Name>,
-    Params(of): Params<OfHost>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(name): PathSegments<Name>,
+    QueryParams(of): QueryParams<HostQuery>,
 ) -> Result<StatusCode, Error> {
     console.remove_alert_rule(&operator, &name, of.host.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn silences(State(console): State<Console>) -> Answer<Vec<api::AlertSilence>> {
+pub(super) async fn silences(State(console): State<Console>) -> JsonResult<Vec<muster_api::AlertSilence>> {
     Ok(Json(console.alert_silences().await?))
 }
 
 pub(super) async fn silence(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(silence): Document<api::NewAlertSilence>,
-) -> Answer<api::AlertSilence> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(silence): JsonBody<muster_api::NewAlertSilence>,
+) -> JsonResult<muster_api::AlertSilence> {
     Ok(Json(console.silence_alerts(&operator, silence).await?))
 }
 
 pub(super) async fn end_silence(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(id): Segments<String>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(id): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.end_alert_silence(&operator, &id).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -8,51 +8,48 @@ use muster_topics::{
 use serde::Deserialize;
 
 use super::{
-    AskedBy, Asker,
-    extract::{Document, Params, Segments},
+    AskedBy, Requester,
+    extract::{JsonBody, PathSegments, QueryParams},
 };
-use crate::{
-    api,
-    console::{Console, Error},
-};
+use crate::{error::Error, state::Console};
 
-type Answer<T> = Result<Json<T>, Error>;
+type JsonResult<T> = Result<Json<T>, Error>;
 
 /// Which artifacts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Labelled {
+pub(super) struct ArtifactQuery {
     role: Option<Name>,
     version: Option<Version>,
 }
 
 pub(super) async fn artifacts(
     State(console): State<Console>,
-    Params(labels): Params<Labelled>,
-) -> Answer<Vec<api::Artifact>> {
+    QueryParams(labels): QueryParams<ArtifactQuery>,
+) -> JsonResult<Vec<muster_api::Artifact>> {
     Ok(Json(console.artifacts(labels.role, labels.version).await?))
 }
 
 pub(super) async fn add_artifact(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Params(labels): Params<api::Labels>,
+    Extension(Requester(operator)): AskedBy,
+    QueryParams(labels): QueryParams<muster_api::Labels>,
     body: Body,
-) -> Answer<api::Artifact> {
+) -> JsonResult<muster_api::Artifact> {
     Ok(Json(console.add_artifact(&operator, labels, body.into_data_stream()).await?))
 }
 
 pub(super) async fn artifact(
     State(console): State<Console>,
-    Segments(sha256): Segments<String>,
-) -> Answer<api::Artifact> {
+    PathSegments(sha256): PathSegments<String>,
+) -> JsonResult<muster_api::Artifact> {
     Ok(Json(console.artifact(&console.artifact_id(&sha256).await?).await?))
 }
 
 pub(super) async fn remove_artifact(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments((role, version)): Segments<(Name, Version)>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments((role, version)): PathSegments<(Name, Version)>,
 ) -> Result<StatusCode, Error> {
     console.remove_artifact(&operator, &role, &version).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -60,47 +57,50 @@ pub(super) async fn remove_artifact(
 
 pub(super) async fn collect(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(wanted): Document<api::Collect>,
-) -> Answer<api::Collected> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<muster_api::Collect>,
+) -> JsonResult<muster_api::Collected> {
     Ok(Json(console.collect_artifacts(&operator, wanted.dry_run).await?))
 }
 
 pub(super) async fn add_manifest(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(manifest): Document<Manifest>,
-) -> Answer<api::StoredManifest> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(manifest): JsonBody<Manifest>,
+) -> JsonResult<muster_api::StoredManifest> {
     Ok(Json(console.add_manifest(&operator, &manifest).await?))
 }
 
-pub(super) async fn manifest(State(console): State<Console>, Segments(sha256): Segments<Digest>) -> Answer<Manifest> {
+pub(super) async fn manifest(
+    State(console): State<Console>,
+    PathSegments(sha256): PathSegments<Digest>,
+) -> JsonResult<Manifest> {
     Ok(Json(console.manifest(&sha256).await?))
 }
 
-pub(super) async fn configs(State(console): State<Console>) -> Answer<Vec<api::Config>> {
+pub(super) async fn configs(State(console): State<Console>) -> JsonResult<Vec<muster_api::Config>> {
     Ok(Json(console.configs().await?))
 }
 
 pub(super) async fn add_config(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(config): Document<api::NewConfig>,
-) -> Answer<api::Config> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(config): JsonBody<muster_api::NewConfig>,
+) -> JsonResult<muster_api::Config> {
     Ok(Json(console.add_config(&operator, config).await?))
 }
 
 pub(super) async fn config(
     State(console): State<Console>,
-    Segments((id, version)): Segments<(ConfigId, Version)>,
-) -> Answer<api::Config> {
+    PathSegments((id, version)): PathSegments<(ConfigId, Version)>,
+) -> JsonResult<muster_api::Config> {
     Ok(Json(console.config(&id, &version).await?))
 }
 
 pub(super) async fn remove_config(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments((id, version)): Segments<(ConfigId, Version)>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments((id, version)): PathSegments<(ConfigId, Version)>,
 ) -> Result<StatusCode, Error> {
     console.remove_config(&operator, &id, &version).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -109,15 +109,15 @@ pub(super) async fn remove_config(
 /// What a config is compared with.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Other {
+pub(super) struct CompareQuery {
     to: String,
 }
 
 pub(super) async fn config_differences(
     State(console): State<Console>,
-    Segments((id, version)): Segments<(ConfigId, Version)>,
-    Params(other): Params<Other>,
-) -> Answer<Vec<api::ConfigDifference>> {
+    PathSegments((id, version)): PathSegments<(ConfigId, Version)>,
+    QueryParams(other): QueryParams<CompareQuery>,
+) -> JsonResult<Vec<muster_api::ConfigDifference>> {
     let bad = |message: String| Error::invalid("bad_query", message).hint("`to` is ID@VERSION");
     let (other_id, other_version) =
         other.to.split_once('@').ok_or_else(|| bad(format!("{:?} is no ID@VERSION", other.to)))?;

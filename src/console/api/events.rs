@@ -1,5 +1,5 @@
-//! What becomes of a command, as server-sent events: first what is known, then what comes, from the
-//! store in both cases. News ([`Change`]) only say when to look, so that none can be missed or come
+//! Progress of a command as server-sent events: first the known state, then changes, both read from the
+//! store. A [`PageChange`] only triggers the next read, so no change is missed or sent
 //! twice.
 
 use std::{
@@ -10,6 +10,7 @@ use std::{
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, stream};
+use muster_api::{Command, CommandEvent, CommandState};
 use muster_topics::{
     name::{CommandId, HostId},
     outcome::{Data, Stream as Output},
@@ -20,11 +21,10 @@ use tokio::{
 };
 
 use crate::{
-    api::{Command, CommandEvent, CommandState},
-    console::{
-        Change, Console, Error,
-        store::command::{Chunk, output_after, output_bytes},
-    },
+    error::Error,
+    page_change::PageChange,
+    state::Console,
+    store::command::{Chunk, output_after, output_bytes},
 };
 
 /// Pieces of output that are read at a time: at most 4 MiB.
@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The events of one command.
 pub(super) fn stream(console: Console, id: CommandId) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let follower = Follower::new(console, id);
+    let follower = CommandFollower::new(console, id);
     let events = stream::unfold(follower, |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok(sse(&event)), follower))
@@ -56,10 +56,10 @@ fn sse(event: &CommandEvent) -> Event {
 }
 
 /// Follows one command.
-pub(super) struct Follower {
+pub(super) struct CommandFollower {
     console: Console,
     id: CommandId,
-    news: broadcast::Receiver<Change>,
+    news: broadcast::Receiver<PageChange>,
     /// What has been told of each host.
     told: HashMap<HostId, CommandState>,
     /// The last piece of output that has been told.
@@ -70,7 +70,7 @@ pub(super) struct Follower {
     ended: bool,
 }
 
-impl Follower {
+impl CommandFollower {
     pub(super) fn new(console: Console, id: CommandId) -> Self {
         // Listening begins before the first look, so nothing falls between the two.
         let news = console.changes();
@@ -109,7 +109,7 @@ impl Follower {
                 news = timeout_at(until, self.news.recv()) => news,
             };
             match news {
-                Ok(Ok(Change::Command(id))) if id == self.id => return Some(()),
+                Ok(Ok(PageChange::Command(id))) if id == self.id => return Some(()),
                 Ok(Ok(_)) => (),
                 Ok(Err(RecvError::Lagged(_))) | Err(_) => return Some(()),
                 Ok(Err(RecvError::Closed)) => return None,

@@ -1,4 +1,4 @@
-//! What comes in with a request, read so that each fault is a problem with its reason.
+//! Extracts the parts of a request; each fault becomes a problem response with its reason.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use axum::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::console::Error;
+use crate::error::Error;
 
 /// The largest JSON document that is taken: a config of 512 KiB, quoted, fits.
 const DOCUMENT_MAX_BYTES: usize = 2 * 1024 * 1024;
@@ -18,9 +18,9 @@ const DOCUMENT_MAX_BYTES: usize = 2 * 1024 * 1024;
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A JSON document in the body, whatever the request says its type is.
-pub(in crate::console) struct Document<T>(pub(in crate::console) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Document<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
@@ -50,9 +50,9 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Document<T> {
 }
 
 /// What stands behind the question mark.
-pub(super) struct Params<T>(pub(super) T);
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
@@ -62,9 +62,9 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 }
 
 /// What stands in the path.
-pub(super) struct Segments<T>(pub(super) T);
+pub(super) struct PathSegments<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathSegments<T> {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {

@@ -8,7 +8,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use muster_series::Format;
+use muster_base::clock::now_ms;
+use muster_series::LineFormat;
 use muster_topics::{
     Millis,
     name::{HostId, Name, UnitName},
@@ -17,17 +18,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    AskedBy, Asker, events,
-    extract::{Document, Params, Segments},
+    AskedBy, Requester, events,
+    extract::{JsonBody, PathSegments, QueryParams},
     openapi,
 };
-use crate::{
-    api,
-    clock::now_ms,
-    console::{Console, Error},
-};
+use crate::{error::Error, state::Console};
 
-type Answer<T> = Result<Json<T>, Error>;
+type JsonResult<T> = Result<Json<T>, Error>;
 
 pub(super) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::DOCUMENT).into_response()
@@ -35,59 +32,62 @@ pub(super) async fn openapi() -> Response {
 
 pub(super) async fn login(
     State(console): State<Console>,
-    Document(login): Document<api::Login>,
-) -> Answer<api::LoggedIn> {
+    JsonBody(login): JsonBody<muster_api::Login>,
+) -> JsonResult<muster_api::LoggedIn> {
     let (operator, token) = console.login(&login.code).await?;
-    Ok(Json(api::LoggedIn { operator, token }))
+    Ok(Json(muster_api::LoggedIn { operator, token }))
 }
 
-pub(super) async fn sign_ins(State(console): State<Console>) -> Answer<Vec<api::SignIn>> {
+pub(super) async fn sign_ins(State(console): State<Console>) -> JsonResult<Vec<muster_api::SignIn>> {
     Ok(Json(console.sign_ins().await?))
 }
 
 pub(super) async fn end_sign_in(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(id): Segments<String>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(id): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.end_sign_in(&operator, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn status(State(console): State<Console>) -> Answer<api::Status> {
+pub(super) async fn status(State(console): State<Console>) -> JsonResult<muster_api::Status> {
     Ok(Json(console.status().await?))
 }
 
 pub(super) async fn hosts(
     State(console): State<Console>,
-    Params(wanted): Params<api::HostListing>,
-) -> Answer<Vec<api::Host>> {
+    QueryParams(wanted): QueryParams<muster_api::HostListing>,
+) -> JsonResult<Vec<muster_api::Host>> {
     Ok(Json(console.hosts_listed(&wanted).await?))
 }
 
-pub(super) async fn host(State(console): State<Console>, Segments(host): Segments<String>) -> Answer<api::Host> {
+pub(super) async fn host(
+    State(console): State<Console>,
+    PathSegments(host): PathSegments<String>,
+) -> JsonResult<muster_api::Host> {
     Ok(Json(console.host(&host).await?))
 }
 
 pub(super) async fn host_labels(
     State(console): State<Console>,
-    Segments(host): Segments<String>,
-) -> Answer<api::LabelledHost> {
+    PathSegments(host): PathSegments<String>,
+) -> JsonResult<muster_api::LabelledHost> {
     Ok(Json(console.host_labels(&host).await?))
 }
 
 pub(super) async fn label_hosts(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(wanted): Document<api::LabelHosts>,
-) -> Answer<Vec<api::LabelledHost>> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<muster_api::LabelHosts>,
+) -> JsonResult<Vec<muster_api::LabelledHost>> {
     Ok(Json(console.label_hosts(&operator, wanted).await?))
 }
 
 pub(super) async fn refresh(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(host): Segments<String>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(host): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.refresh(&operator, &host).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -95,8 +95,8 @@ pub(super) async fn refresh(
 
 pub(super) async fn revoke_host(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(host): Segments<String>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(host): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.revoke_host(&operator, &host).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -104,8 +104,8 @@ pub(super) async fn revoke_host(
 
 pub(super) async fn remove_host(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(host): Segments<String>,
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(host): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.remove_host(&operator, &host).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -113,32 +113,41 @@ pub(super) async fn remove_host(
 
 pub(super) async fn unit(
     State(console): State<Console>,
-    Segments((host, realm, name)): Segments<(String, Name, Name)>,
-) -> Answer<api::Unit> {
+    PathSegments((host, realm, name)): PathSegments<(String, Name, Name)>,
+) -> JsonResult<muster_api::Unit> {
     let host = console.resolve_host(&host).await?;
     Ok(Json(console.unit(host, &UnitName::new(&realm, &name)).await?))
 }
 
 pub(super) async fn unit_document(
     State(console): State<Console>,
-    Segments((host, realm, name)): Segments<(String, Name, Name)>,
-) -> Answer<Value> {
+    PathSegments((host, realm, name)): PathSegments<(String, Name, Name)>,
+) -> JsonResult<Value> {
     let host = console.resolve_host(&host).await?;
     Ok(Json(console.unit_document(host, &UnitName::new(&realm, &name)).await?))
 }
 
+pub(super) async fn unit_differences(
+    State(console): State<Console>,
+    PathSegments((host, realm, name)): PathSegments<(String, Name, Name)>,
+    JsonBody(wanted): JsonBody<muster_api::CompareUnit>,
+) -> JsonResult<Vec<muster_api::FieldDifference>> {
+    let host = console.resolve_host(&host).await?;
+    Ok(Json(console.unit_differences(host, &UnitName::new(&realm, &name), &wanted).await?))
+}
+
 pub(super) async fn apply(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(wanted): Document<api::Apply>,
-) -> Answer<api::Applied> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<muster_api::Apply>,
+) -> JsonResult<muster_api::Applied> {
     Ok(Json(console.apply(&operator, wanted).await?))
 }
 
 /// Which hosts and how many.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listing {
+pub(super) struct HostsQuery {
     host: Option<String>,
     limit: Option<u32>,
 }
@@ -152,34 +161,34 @@ async fn only(console: &Console, host: Option<&String>) -> Result<Option<HostId>
 
 pub(super) async fn units(
     State(console): State<Console>,
-    Params(wanted): Params<api::UnitListing>,
-) -> Answer<Vec<api::Unit>> {
+    QueryParams(wanted): QueryParams<muster_api::UnitListing>,
+) -> JsonResult<Vec<muster_api::Unit>> {
     Ok(Json(console.units_listed(&wanted).await?))
 }
 
-pub(super) async fn tokens(State(console): State<Console>) -> Answer<Vec<api::Token>> {
+pub(super) async fn tokens(State(console): State<Console>) -> JsonResult<Vec<muster_api::Token>> {
     Ok(Json(console.tokens().await?))
 }
 
 pub(super) async fn create_token(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(token): Document<api::NewToken>,
-) -> Answer<api::CreatedToken> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(token): JsonBody<muster_api::NewToken>,
+) -> JsonResult<muster_api::CreatedToken> {
     Ok(Json(console.create_token(&operator, token).await?))
 }
 
 pub(super) async fn create_tokens(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(wanted): Document<api::NewTokens>,
-) -> Answer<Vec<api::CreatedToken>> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(wanted): JsonBody<muster_api::NewTokens>,
+) -> JsonResult<Vec<muster_api::CreatedToken>> {
     Ok(Json(console.create_tokens(&operator, wanted).await?))
 }
 
 pub(super) async fn revoke_token(
     State(console): State<Console>,
-    Segments(id): Segments<String>,
+    PathSegments(id): PathSegments<String>,
 ) -> Result<StatusCode, Error> {
     console.revoke_token(&id).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -187,70 +196,76 @@ pub(super) async fn revoke_token(
 
 pub(super) async fn commands(
     State(console): State<Console>,
-    Params(which): Params<Listing>,
-) -> Answer<Vec<api::Command>> {
+    QueryParams(which): QueryParams<HostsQuery>,
+) -> JsonResult<Vec<muster_api::Command>> {
     let host = only(&console, which.host.as_ref()).await?;
     Ok(Json(console.commands(host, which.limit.unwrap_or(50)).await?))
 }
 
 pub(super) async fn submit(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(command): Document<api::NewCommand>,
-) -> Answer<api::Command> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(command): JsonBody<muster_api::NewCommand>,
+) -> JsonResult<muster_api::Command> {
     Ok(Json(console.submit(&operator, command).await?))
 }
 
-pub(super) async fn command(State(console): State<Console>, Segments(id): Segments<String>) -> Answer<api::Command> {
+pub(super) async fn command(
+    State(console): State<Console>,
+    PathSegments(id): PathSegments<String>,
+) -> JsonResult<muster_api::Command> {
     Ok(Json(console.command(console.command_id(&id).await?).await?))
 }
 
 pub(super) async fn command_events(
     State(console): State<Console>,
-    Segments(id): Segments<String>,
+    PathSegments(id): PathSegments<String>,
 ) -> Result<Response, Error> {
     // A command that is not there is an answer of its own, before any event.
     let id = console.command_id(&id).await?;
     Ok(events::stream(console, id).into_response())
 }
 
-pub(super) async fn realms(State(console): State<Console>) -> Answer<Vec<api::Realm>> {
+pub(super) async fn realms(State(console): State<Console>) -> JsonResult<Vec<muster_api::Realm>> {
     Ok(Json(console.realms().await?))
 }
 
-pub(super) async fn realm(State(console): State<Console>, Segments(realm): Segments<Name>) -> Answer<api::Realm> {
+pub(super) async fn realm(
+    State(console): State<Console>,
+    PathSegments(realm): PathSegments<Name>,
+) -> JsonResult<muster_api::Realm> {
     Ok(Json(console.realm(&realm).await?))
 }
 
 pub(super) async fn create_realm(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(realm): Document<api::NewRealm>,
-) -> Answer<api::RealmChanged> {
+    Extension(Requester(operator)): AskedBy,
+    JsonBody(realm): JsonBody<muster_api::NewRealm>,
+) -> JsonResult<muster_api::RealmChanged> {
     Ok(Json(console.create_realm(&operator, realm).await?))
 }
 
 pub(super) async fn update_realm(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(realm): Segments<Name>,
-    Document(fields): Document<api::RealmFields>,
-) -> Answer<api::RealmChanged> {
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(realm): PathSegments<Name>,
+    JsonBody(fields): JsonBody<muster_api::RealmFields>,
+) -> JsonResult<muster_api::RealmChanged> {
     Ok(Json(console.update_realm(&operator, &realm, fields).await?))
 }
 
 pub(super) async fn remove_realm(
     State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Segments(realm): Segments<Name>,
-) -> Answer<api::RealmRemoved> {
+    Extension(Requester(operator)): AskedBy,
+    PathSegments(realm): PathSegments<Name>,
+) -> JsonResult<muster_api::RealmRemoved> {
     Ok(Json(console.remove_realm(&operator, &realm).await?))
 }
 
 /// Which measurements.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Measurements {
+pub(super) struct MeasurementsQuery {
     selector: String,
     start_ms: Option<Millis>,
     end_ms: Option<Millis>,
@@ -262,8 +277,8 @@ const RANGE_MS: Millis = 3_600_000;
 
 pub(super) async fn series(
     State(console): State<Console>,
-    Params(wanted): Params<Measurements>,
-) -> Answer<api::SeriesAnswer> {
+    QueryParams(wanted): QueryParams<MeasurementsQuery>,
+) -> JsonResult<muster_api::SeriesAnswer> {
     let range = match (wanted.start_ms, wanted.end_ms) {
         (None, None) => None,
         (start, end) => {
@@ -277,7 +292,7 @@ pub(super) async fn series(
 /// What is written out.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Exported {
+pub(super) struct ExportQuery {
     selector: String,
     start_ms: Option<Millis>,
     end_ms: Option<Millis>,
@@ -296,11 +311,11 @@ enum ExportFormat {
 
 pub(super) async fn export_series(
     State(console): State<Console>,
-    Params(wanted): Params<Exported>,
+    QueryParams(wanted): QueryParams<ExportQuery>,
 ) -> Result<Response, Error> {
     let (format, kind) = match wanted.format {
-        ExportFormat::Lines => (Format::Lines, "text/plain; charset=utf-8"),
-        ExportFormat::Csv => (Format::Csv, "text/csv; charset=utf-8; header=present"),
+        ExportFormat::Lines => (LineFormat::Lines, "text/plain; charset=utf-8"),
+        ExportFormat::Csv => (LineFormat::Csv, "text/csv; charset=utf-8; header=present"),
     };
     let range = (wanted.start_ms.unwrap_or(0), wanted.end_ms.unwrap_or_else(now_ms));
     let pieces = console.export_series(&wanted.selector, range, format).await?;
@@ -315,6 +330,6 @@ pub(super) async fn export_series(
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
 }
 
-pub(super) async fn metric_stores(State(console): State<Console>) -> Json<Vec<api::MetricStore>> {
+pub(super) async fn metric_stores(State(console): State<Console>) -> Json<Vec<muster_api::MetricStore>> {
     Json(console.metric_stores())
 }

@@ -1,12 +1,12 @@
 //! The REST API: one table of routes, from which both the router and the OpenAPI document are made,
-//! so that neither has what the other has not.
+//! so that they cannot differ.
 //!
-//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`], [`content`] and [`alerts`] (one
-//! function for each route), [`events`] (what becomes of a command, as it happens), [`openapi`] (the
-//! document, held true by a test).
+//! Modules: [`extract`] (parts of a request), [`handlers`], [`content`] and [`alerts`] (one
+//! function for each route), [`events`] (progress of a command), [`openapi`] (the
+//! document, which a test compares with the committed one).
 //!
-//! **Invariant: a route that the table does not mark as open is asked for its operator before
-//! anything else of the request is looked at.**
+//! **Invariant: unless the table marks a route as open, the operator is authenticated before
+//! anything else of the request is read.**
 
 mod alerts;
 mod content;
@@ -14,6 +14,7 @@ mod events;
 pub(super) mod extract;
 mod handlers;
 mod openapi;
+mod route;
 
 use axum::{
     Extension, Router,
@@ -21,72 +22,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, any, delete, get, post},
+    routing::{any, delete, get, post},
 };
 use muster_topics::{manifest::Manifest, name::Name};
 
-use self::openapi::{Parameter, Shape};
-use super::{Console, Error, notice, server::Caller};
-use crate::api;
-
-/// One route.
-struct Route {
-    method: Method,
-    /// Below `/api`.
-    path: &'static str,
-    about: &'static str,
-    /// Whether anybody may ask, without a token.
-    open: bool,
-    /// What may stand behind the question mark.
-    query: &'static [Parameter],
-    request: Shape,
-    response: Shape,
-    handler: MethodRouter<Console>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    Get,
-    Post,
-    Delete,
-}
-
-impl Method {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::Post => "post",
-            Self::Delete => "delete",
-        }
-    }
-}
-
-impl Route {
-    fn new(method: Method, path: &'static str, about: &'static str, handler: MethodRouter<Console>) -> Self {
-        let (request, response) = (Shape::Nothing, Shape::Nothing);
-        Self { method, path, about, open: false, query: &[], request, response, handler }
-    }
-
-    fn open(mut self) -> Self {
-        self.open = true;
-        self
-    }
-
-    fn query(mut self, query: &'static [Parameter]) -> Self {
-        self.query = query;
-        self
-    }
-
-    fn takes(mut self, request: Shape) -> Self {
-        self.request = request;
-        self
-    }
-
-    fn gives(mut self, response: Shape) -> Self {
-        self.response = response;
-        self
-    }
-}
+use self::openapi::{BodyShape, Parameter};
+use super::{error::Error, notice, server::CallerConnection, state::Console};
 
 const HOST: Parameter = Parameter {
     name: "host",
@@ -117,16 +58,16 @@ fn fleet_routes() -> Vec<Route> {
     use Method::{Delete, Get, Post};
     use handlers as h;
     vec![
-        Route::new(Get, "/openapi.json", "This document.", get(h::openapi)).open().gives(Shape::Any),
+        Route::new(Get, "/openapi.json", "This document.", get(h::openapi)).open().gives(BodyShape::Any),
         Route::new(Post, "/v1/login", "Exchanges a one-time sign-in code for a token.", post(h::login))
             .open()
-            .takes(Shape::of::<api::Login>())
-            .gives(Shape::of::<api::LoggedIn>()),
+            .takes(BodyShape::of::<muster_api::Login>())
+            .gives(BodyShape::of::<muster_api::LoggedIn>()),
         Route::new(Get, "/v1/sign-ins", "Browsers and programs that are signed in, newest first.", get(h::sign_ins))
-            .gives(Shape::list::<api::SignIn>()),
+            .gives(BodyShape::list::<muster_api::SignIn>()),
         Route::new(Delete, "/v1/sign-ins/{id}", "Ends a sign-in at once.", delete(h::end_sign_in)),
         Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
-            .gives(Shape::of::<api::Status>()),
+            .gives(BodyShape::of::<muster_api::Status>()),
         Route::new(Get, "/v1/hosts", "Hosts: all, or those that an expression picks.", get(h::hosts))
             .query(&[
                 SELECT_HOSTS,
@@ -138,8 +79,8 @@ fn fleet_routes() -> Vec<Route> {
                 },
                 ALL_BUT,
             ])
-            .gives(Shape::list::<api::Host>()),
-        Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
+            .gives(BodyShape::list::<muster_api::Host>()),
+        Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(BodyShape::of::<muster_api::Host>()),
         Route::new(
             Delete,
             "/v1/hosts/{host}",
@@ -147,15 +88,15 @@ fn fleet_routes() -> Vec<Route> {
             delete(h::remove_host),
         ),
         Route::new(Get, "/v1/hosts/{host}/labels", "The labels of a host, with where each comes from.", get(h::host_labels))
-            .gives(Shape::of::<api::LabelledHost>()),
+            .gives(BodyShape::of::<muster_api::LabelledHost>()),
         Route::new(
             Post,
             "/v1/host-labels",
             "Gives hosts labels and takes labels back; hosts that are away hear of it when they are back.",
             post(h::label_hosts),
         )
-        .takes(Shape::of::<api::LabelHosts>())
-        .gives(Shape::list::<api::LabelledHost>()),
+        .takes(BodyShape::of::<muster_api::LabelHosts>())
+        .gives(BodyShape::list::<muster_api::LabelledHost>()),
         Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to say everything anew.", post(h::refresh)),
         Route::new(
             Post,
@@ -164,22 +105,30 @@ fn fleet_routes() -> Vec<Route> {
             post(h::revoke_host),
         ),
         Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
-            .gives(Shape::of::<api::Unit>()),
+            .gives(BodyShape::of::<muster_api::Unit>()),
         Route::new(
             Get,
             "/v1/hosts/{host}/units/{realm}/{name}/document",
             "The document that wants a unit as it is, for `/v1/apply`; secrets are masked, and a mask keeps what is there.",
             get(h::unit_document),
         )
-        .gives(Shape::Any),
+        .gives(BodyShape::Any),
+        Route::new(
+            Post,
+            "/v1/hosts/{host}/units/{realm}/{name}/differences",
+            "How a unit differs from what it would be, field by field; secrets are masked.",
+            post(h::unit_differences),
+        )
+        .takes(BodyShape::of::<muster_api::CompareUnit>())
+        .gives(BodyShape::list::<muster_api::FieldDifference>()),
         Route::new(
             Post,
             "/v1/apply",
             "Has units be what documents say, or tells what that would change. Nothing is changed if any is wrong.",
             post(h::apply),
         )
-        .takes(Shape::of::<api::Apply>())
-        .gives(Shape::of::<api::Applied>()),
+        .takes(BodyShape::of::<muster_api::Apply>())
+        .gives(BodyShape::of::<muster_api::Applied>()),
         Route::new(Get, "/v1/units", "Units: all, or those that are asked for.", get(h::units))
             .query(&[
                 HOST,
@@ -196,35 +145,35 @@ fn fleet_routes() -> Vec<Route> {
                 },
                 ALL_BUT,
             ])
-            .gives(Shape::list::<api::Unit>()),
+            .gives(BodyShape::list::<muster_api::Unit>()),
         Route::new(Get, "/v1/tokens", "One-time passwords for joining, newest first.", get(h::tokens))
-            .gives(Shape::list::<api::Token>()),
+            .gives(BodyShape::list::<muster_api::Token>()),
         Route::new(Post, "/v1/tokens", "Makes a one-time password for a host that shall join.", post(h::create_token))
-            .takes(Shape::of::<api::NewToken>())
-            .gives(Shape::of::<api::CreatedToken>()),
+            .takes(BodyShape::of::<muster_api::NewToken>())
+            .gives(BodyShape::of::<muster_api::CreatedToken>()),
         Route::new(
             Post,
             "/v1/token-batches",
             "Makes one-time passwords for many hosts that shall join.",
             post(h::create_tokens),
         )
-        .takes(Shape::of::<api::NewTokens>())
-        .gives(Shape::list::<api::CreatedToken>()),
+        .takes(BodyShape::of::<muster_api::NewTokens>())
+        .gives(BodyShape::list::<muster_api::CreatedToken>()),
         Route::new(Delete, "/v1/tokens/{id}", "Revokes a one-time password.", delete(h::revoke_token)),
         Route::new(Get, "/v1/commands", "Commands, newest first.", get(h::commands))
             .query(&[HOST, LIMIT])
-            .gives(Shape::list::<api::Command>()),
+            .gives(BodyShape::list::<muster_api::Command>()),
         Route::new(Post, "/v1/commands", "Signs, stores and publishes a command.", post(h::submit))
-            .takes(Shape::of::<api::NewCommand>())
-            .gives(Shape::of::<api::Command>()),
-        Route::new(Get, "/v1/commands/{id}", "One command.", get(h::command)).gives(Shape::of::<api::Command>()),
+            .takes(BodyShape::of::<muster_api::NewCommand>())
+            .gives(BodyShape::of::<muster_api::Command>()),
+        Route::new(Get, "/v1/commands/{id}", "One command.", get(h::command)).gives(BodyShape::of::<muster_api::Command>()),
         Route::new(
             Get,
             "/v1/commands/{id}/events",
             "What becomes of a command: server-sent events from its beginning, each a JSON document, until `end`.",
             get(h::command_events),
         )
-        .gives(Shape::events::<api::CommandEvent>()),
+        .gives(BodyShape::events::<muster_api::CommandEvent>()),
     ]
 }
 
@@ -234,16 +183,16 @@ fn realm_routes() -> Vec<Route> {
     use handlers as h;
     let one = |method, about, handler| Route::new(method, "/v1/realms/{realm}", about, handler);
     vec![
-        Route::new(Get, "/v1/realms", "Realms, by name.", get(h::realms)).gives(Shape::list::<api::Realm>()),
+        Route::new(Get, "/v1/realms", "Realms, by name.", get(h::realms)).gives(BodyShape::list::<muster_api::Realm>()),
         Route::new(Post, "/v1/realms", "Makes a realm, and tells all hosts.", post(h::create_realm))
-            .takes(Shape::of::<api::NewRealm>())
-            .gives(Shape::of::<api::RealmChanged>()),
-        one(Get, "One realm.", get(h::realm)).gives(Shape::of::<api::Realm>()),
+            .takes(BodyShape::of::<muster_api::NewRealm>())
+            .gives(BodyShape::of::<muster_api::RealmChanged>()),
+        one(Get, "One realm.", get(h::realm)).gives(BodyShape::of::<muster_api::Realm>()),
         one(Post, "Makes a realm something else, and tells all hosts.", post(h::update_realm))
-            .takes(Shape::of::<api::RealmFields>())
-            .gives(Shape::of::<api::RealmChanged>()),
+            .takes(BodyShape::of::<muster_api::RealmFields>())
+            .gives(BodyShape::of::<muster_api::RealmChanged>()),
         one(Delete, "Forgets a realm that has no units.", delete(h::remove_realm))
-            .gives(Shape::of::<api::RealmRemoved>()),
+            .gives(BodyShape::of::<muster_api::RealmRemoved>()),
     ]
 }
 
@@ -257,7 +206,7 @@ fn content_routes() -> Vec<Route> {
                 Parameter { name: "role", about: "Those of this role.", whole: false },
                 Parameter { name: "version", about: "Those of this version.", whole: false },
             ])
-            .gives(Shape::list::<api::Artifact>()),
+            .gives(BodyShape::list::<muster_api::Artifact>()),
         Route::new(
             Post,
             "/v1/artifacts",
@@ -269,13 +218,13 @@ fn content_routes() -> Vec<Route> {
             Parameter { name: "version", about: "Which one of the role. (Required.)", whole: false },
             Parameter { name: "manifest", about: "The SHA-256 of its manifest, which was added before.", whole: false },
         ])
-        .takes(Shape::Bytes)
-        .gives(Shape::of::<api::Artifact>()),
+        .takes(BodyShape::Bytes)
+        .gives(BodyShape::of::<muster_api::Artifact>()),
         Route::new(Post, "/v1/artifacts/gc", "Removes every artifact that no unit needs.", post(h::collect))
-            .takes(Shape::of::<api::Collect>())
-            .gives(Shape::of::<api::Collected>()),
+            .takes(BodyShape::of::<muster_api::Collect>())
+            .gives(BodyShape::of::<muster_api::Collected>()),
         Route::new(Get, "/v1/artifacts/{artifact}", "One artifact, by its SHA-256.", get(h::artifact))
-            .gives(Shape::of::<api::Artifact>()),
+            .gives(BodyShape::of::<muster_api::Artifact>()),
         Route::new(
             Delete,
             "/v1/artifacts/{artifact}/{version}",
@@ -283,21 +232,21 @@ fn content_routes() -> Vec<Route> {
             delete(h::remove_artifact),
         ),
         Route::new(Post, "/v1/manifests", "Adds an artifact's manifest.", post(h::add_manifest))
-            .takes(Shape::of::<Manifest>())
-            .gives(Shape::of::<api::StoredManifest>()),
-        Route::new(Get, "/v1/manifests/{sha256}", "One manifest.", get(h::manifest)).gives(Shape::of::<Manifest>()),
+            .takes(BodyShape::of::<Manifest>())
+            .gives(BodyShape::of::<muster_api::StoredManifest>()),
+        Route::new(Get, "/v1/manifests/{sha256}", "One manifest.", get(h::manifest)).gives(BodyShape::of::<Manifest>()),
         Route::new(Get, "/v1/configs", "All configs, without their content.", get(h::configs))
-            .gives(Shape::list::<api::Config>()),
+            .gives(BodyShape::list::<muster_api::Config>()),
         Route::new(Post, "/v1/configs", "Adds a config; the same one again changes nothing.", post(h::add_config))
-            .takes(Shape::of::<api::NewConfig>())
-            .gives(Shape::of::<api::Config>()),
+            .takes(BodyShape::of::<muster_api::NewConfig>())
+            .gives(BodyShape::of::<muster_api::Config>()),
         Route::new(
             Get,
             "/v1/configs/{id}/{version}",
             "One config, with its content; its secrets are masked.",
             get(h::config),
         )
-        .gives(Shape::of::<api::Config>()),
+        .gives(BodyShape::of::<muster_api::Config>()),
         Route::new(
             Delete,
             "/v1/configs/{id}/{version}",
@@ -311,7 +260,7 @@ fn content_routes() -> Vec<Route> {
             get(h::config_differences),
         )
         .query(&[Parameter { name: "to", about: "The other one: ID@VERSION. (Required.)", whole: false }])
-        .gives(Shape::list::<api::ConfigDifference>()),
+        .gives(BodyShape::list::<muster_api::ConfigDifference>()),
     ]
 }
 
@@ -340,7 +289,7 @@ fn series_routes() -> Vec<Route> {
                 whole: true,
             },
         ])
-        .gives(Shape::of::<api::SeriesAnswer>()),
+        .gives(BodyShape::of::<muster_api::SeriesAnswer>()),
         Route::new(
             Get,
             "/v1/series/export",
@@ -365,14 +314,14 @@ fn series_routes() -> Vec<Route> {
                 whole: false,
             },
         ])
-        .gives(Shape::Text),
+        .gives(BodyShape::Text),
         Route::new(
             Get,
             "/v1/metric-stores",
             "Time-series stores elsewhere, and how they are fed.",
             get(h::metric_stores),
         )
-        .gives(Shape::list::<api::MetricStore>()),
+        .gives(BodyShape::list::<muster_api::MetricStore>()),
     ]
 }
 
@@ -391,7 +340,7 @@ fn alert_routes() -> Vec<Route> {
     vec![
         Route::new(Get, "/v1/alerts", "Alerts that hold, those that began last first.", get(h::alerts))
             .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
-            .gives(Shape::list::<api::Alert>()),
+            .gives(BodyShape::list::<muster_api::Alert>()),
         Route::new(
             Get,
             "/v1/alerts/history",
@@ -399,12 +348,12 @@ fn alert_routes() -> Vec<Route> {
             get(h::history),
         )
         .query(&[HOST, SELECT_HOSTS, RULE, SORT, LIMIT])
-        .gives(Shape::list::<api::Alert>()),
+        .gives(BodyShape::list::<muster_api::Alert>()),
         Route::new(Get, "/v1/alert-rules", "The console's rules for alerts, those for all hosts first.", get(h::rules))
-            .gives(Shape::list::<api::AlertRule>()),
+            .gives(BodyShape::list::<muster_api::AlertRule>()),
         Route::new(Post, "/v1/alert-rules", "Sets a rule, for one host or for all.", post(h::set_rule))
-            .takes(Shape::of::<api::NewAlertRule>())
-            .gives(Shape::of::<api::AlertRule>()),
+            .takes(BodyShape::of::<muster_api::NewAlertRule>())
+            .gives(BodyShape::of::<muster_api::AlertRule>()),
         Route::new(
             Delete,
             "/v1/alert-rules/{rule}",
@@ -413,10 +362,10 @@ fn alert_routes() -> Vec<Route> {
         )
         .query(&[HOST]),
         Route::new(Get, "/v1/alert-silences", "Silences that are not over.", get(h::silences))
-            .gives(Shape::list::<api::AlertSilence>()),
+            .gives(BodyShape::list::<muster_api::AlertSilence>()),
         Route::new(Post, "/v1/alert-silences", "Keeps alerts quiet for a while.", post(h::silence))
-            .takes(Shape::of::<api::NewAlertSilence>())
-            .gives(Shape::of::<api::AlertSilence>()),
+            .takes(BodyShape::of::<muster_api::NewAlertSilence>())
+            .gives(BodyShape::of::<muster_api::AlertSilence>()),
         Route::new(Delete, "/v1/alert-silences/{id}", "Ends a silence.", delete(h::end_silence)),
     ]
 }
@@ -457,7 +406,7 @@ async fn with_notice(State(console): State<Console>, request: Request, next: Nex
 
 /// Whoever asks. An extension of each request whose route is not open.
 #[derive(Clone, Debug)]
-struct Asker(Name);
+struct Requester(Name);
 
 /// Finds out who asks. The token is looked up by its hash, so the time that takes tells nothing.
 async fn authenticate(State(console): State<Console>, mut request: Request, next: Next) -> Response {
@@ -477,8 +426,8 @@ async fn authenticate(State(console): State<Console>, mut request: Request, next
         };
     match asker {
         Ok(asker) => {
-            Caller::has_logged_in(request.extensions());
-            request.extensions_mut().insert(Asker(asker));
+            CallerConnection::has_logged_in(request.extensions());
+            request.extensions_mut().insert(Requester(asker));
             next.run(request).await
         }
         Err(error) => error.into_response(),
@@ -491,7 +440,9 @@ async fn not_stored(mut response: Response) -> Response {
     response
 }
 
-type AskedBy = Extension<Asker>;
+type AskedBy = Extension<Requester>;
 
 #[cfg(test)]
 mod tests;
+
+use route::{Method, Route};

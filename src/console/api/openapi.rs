@@ -1,12 +1,12 @@
-//! The OpenAPI 3.1 document of the API, made from the table of routes and the types of
-//! [`crate::api`]. It is committed as `openapi.json`, which a test holds true:
-//! `MUSTER_REWRITE=1 cargo test -p muster --lib console::api` writes it anew.
+//! The OpenAPI 3.1 document of the API, generated from the table of routes and the types of
+//! [`muster_api`]. It is committed as `openapi.json`, and a test keeps it up to date:
+//! `MUSTER_REWRITE=1 cargo test -p muster-console api::` writes it anew.
 
+use muster_api::Problem;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::{Route, routes};
-use crate::api::Problem;
+use super::{route::Route, routes};
 
 /// The document, as it is served.
 pub(super) const DOCUMENT: &str = include_str!("openapi.json");
@@ -24,7 +24,7 @@ type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// What a body is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Shape {
+pub(super) enum BodyShape {
     /// There is none.
     Nothing,
     /// Any JSON.
@@ -39,7 +39,7 @@ pub(super) enum Shape {
     Events(MakeSchema),
 }
 
-impl Shape {
+impl BodyShape {
     /// JSON of this type.
     pub(super) fn of<T: JsonSchema>() -> Self {
         Self::Json(|generator| generator.subschema_for::<T>())
@@ -116,7 +116,7 @@ fn operation(route: &Route, problem: &Schema, generator: &mut SchemaGenerator) -
         json!({ "name": parameter.name, "in": "query", "description": parameter.about, "schema": { "type": kind } })
     });
     let parameters: Vec<Value> = in_path.chain(in_query).collect();
-    let status = if matches!(route.response, Shape::Nothing) { "204" } else { "200" };
+    let status = if matches!(route.response, BodyShape::Nothing) { "204" } else { "200" };
     let mut done = json!({ "description": "Done." });
     if let Some(content) = route.response.content(generator) {
         done["content"] = content;

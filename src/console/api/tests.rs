@@ -9,9 +9,9 @@ use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::console::{
-    Change,
-    api::events::Follower,
+use crate::{
+    PageChange,
+    api::events::CommandFollower,
     store,
     testing::{Fixture, admin, problem},
 };
@@ -52,21 +52,21 @@ impl Api {
 }
 
 #[test]
-fn the_committed_document_is_true() {
+fn committed_document_is_current() {
     let document = openapi::generate();
     if std::env::var_os("MUSTER_REWRITE").is_some() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/api/openapi.json");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("api/openapi.json");
         std::fs::write(path, &document).unwrap();
         return;
     }
     assert!(
         document == openapi::DOCUMENT,
-        "src/console/api/openapi.json is not what the routes say; run `MUSTER_REWRITE=1 cargo test -p muster --lib console::api`"
+        "src/console/api/openapi.json is not what the routes say; run `MUSTER_REWRITE=1 cargo test -p muster-console api::`"
     );
 }
 
 #[test]
-fn the_document_has_every_schema_that_it_names() {
+fn document_defines_every_referenced_schema() {
     let document: Value = serde_json::from_str(&openapi::generate()).unwrap();
     let mut names = BTreeSet::new();
     collect_references(&document, &mut names);
@@ -90,7 +90,7 @@ fn collect_references(value: &Value, names: &mut BTreeSet<String>) {
 }
 
 #[tokio::test]
-async fn every_route_but_the_open_ones_wants_a_token() {
+async fn closed_routes_require_a_token() {
     let api = Api::new().await;
     for route in routes() {
         let method = route.method.as_str().to_uppercase();
@@ -115,7 +115,7 @@ async fn every_route_but_the_open_ones_wants_a_token() {
 }
 
 #[tokio::test]
-async fn every_fault_is_a_problem() {
+async fn faults_are_problem_responses() {
     let api = Api::new().await;
     let check = async |request: RequestBuilder, status: u16, code: &str| {
         let shown = format!("{request:?}");
@@ -166,7 +166,7 @@ async fn every_fault_is_a_problem() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_says_where_the_api_lists_what_is() {
+async fn not_found_has_a_hint_to_the_list() {
     let api = Api::new().await;
     for path in [
         "/v1/hosts/nobody",
@@ -184,7 +184,7 @@ async fn what_is_not_there_says_where_the_api_lists_what_is() {
 }
 
 #[tokio::test]
-async fn ids_may_be_shortened_while_no_other_one_begins_so() {
+async fn unique_prefix_of_an_id_is_accepted() {
     let api = Api::new().await;
     let host = api.fixture.member("a").await.id.to_string();
     let mut ids = Vec::new();
@@ -212,7 +212,7 @@ async fn ids_may_be_shortened_while_no_other_one_begins_so() {
 }
 
 #[tokio::test]
-async fn lists_are_picked_sorted_and_cut_off_by_the_console() {
+async fn lists_are_filtered_sorted_and_limited() {
     let api = Api::new().await;
     for name in ["b", "c", "a"] {
         api.fixture.member(name).await;
@@ -227,7 +227,7 @@ async fn lists_are_picked_sorted_and_cut_off_by_the_console() {
     assert_eq!(names("?limit=2").await, ["a", "b"]);
     assert_eq!(names("?select=label.site%3Dnorth").await, ["a", "c"]);
     assert_eq!(names("?select=not+host%3Da&limit=1&sort=hostname").await, ["b"]);
-    for sort in api::HostSort::WORDS {
+    for sort in muster_api::HostSort::WORDS {
         assert_eq!(names(&format!("?sort={sort}")).await.len(), 3, "{sort}");
     }
     for path in ["/v1/hosts?sort=colour", "/v1/hosts?select=colour%3Dred", "/v1/units?sort=colour", "/v1/alerts?sort=x"]
@@ -242,13 +242,13 @@ async fn lists_are_picked_sorted_and_cut_off_by_the_console() {
 }
 
 #[tokio::test]
-async fn a_sign_in_code_is_good_once() {
+async fn sign_in_code_works_once() {
     let api = Api::new().await;
     let link = api.fixture.console.new_sign_in_link().await.unwrap();
     assert!(link.starts_with("http://127.0.0.1:"), "{link}");
     let code = link.rsplit_once("code=").unwrap().1;
     let login = || api.request("POST", "/v1/login").json(&json!({"code": code}));
-    let answer: crate::api::LoggedIn = login().send().await.unwrap().json().await.unwrap();
+    let answer: muster_api::LoggedIn = login().send().await.unwrap().json().await.unwrap();
     assert_eq!(answer.operator, admin());
     assert_eq!(problem(login().send().await.unwrap()).await, (401, "bad_code".to_owned()));
     let with_it = api.request("GET", "/v1/status").bearer_auth(&answer.token).send().await.unwrap();
@@ -302,7 +302,7 @@ fn leftovers(api: &Api) -> usize {
 async fn an_upload_that_is_cut_off_leaves_nothing() {
     let api = Api::new().await;
     let console = &api.fixture.console;
-    let labels = crate::api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
+    let labels = muster_api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let pieces = [Ok("half"), Err("the connection broke")];
     let cut = console.add_artifact(&admin(), labels, futures_util::stream::iter(pieces)).await.unwrap_err();
     assert_eq!((cut.status, cut.problem.code.as_str()), (400, "incomplete"));
@@ -325,14 +325,14 @@ async fn an_upload_that_is_cut_off_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_config_never_changes_under_its_version() {
+async fn config_version_is_immutable() {
     let api = Api::new().await;
     let add = |content: &str| api.post("/v1/configs").json(&json!({"id": "a.b", "version": "1", "content": content}));
     let first: Value = add("{\"x\": 1, \"a\": [true]}").send().await.unwrap().json().await.unwrap();
     assert_eq!(first["sha256"], Digest::of(b"{\"a\":[true],\"x\":1}").as_str());
     let same: Value = add("{\"a\":[true],\"x\":1.0}").send().await.unwrap().json().await.unwrap();
     assert_eq!(same, first);
-    let other: crate::api::Problem = add("{}").send().await.unwrap().json().await.unwrap();
+    let other: muster_api::Problem = add("{}").send().await.unwrap().json().await.unwrap();
     assert_eq!((other.code.as_str(), other.hint.unwrap().contains("a.b@2")), ("version_taken", true));
     for bad in ["", "{", "{\"a\":1,\"a\":2}", "9007199254740993"] {
         assert_eq!(problem(add(bad).send().await.unwrap()).await, (400, "bad_config".to_owned()), "{bad}");
@@ -342,11 +342,11 @@ async fn a_config_never_changes_under_its_version() {
 }
 
 #[tokio::test]
-async fn a_command_is_signed_stored_and_checked_against_what_is_here() {
+async fn command_is_checked_signed_and_stored() {
     let api = Api::new().await;
     let host = api.fixture.member("h").await.id;
     let submit = |verb: Value| api.post("/v1/commands").json(&json!({"target": {"hosts": ["h"]}, "verb": verb}));
-    let command: crate::api::Command =
+    let command: muster_api::Command =
         submit(json!({"exec": {"argv": ["true"], "timeout_ms": 1000}})).send().await.unwrap().json().await.unwrap();
     assert_eq!((command.operator, command.hosts[0].host), (admin(), host));
     assert_eq!(command.expires_ms - command.issued_ms, 600_000);
@@ -376,21 +376,21 @@ fn outcome(sent_bytes: u64) -> Outcome {
 }
 
 #[tokio::test]
-async fn events_tell_what_is_and_then_what_comes_until_the_end() {
-    use crate::api::{CommandEvent, CommandState};
+async fn events_have_state_then_changes_until_the_end() {
+    use muster_api::{CommandEvent, CommandState};
     let api = Api::new().await;
     let shared = api.fixture.shared();
     let host = api.fixture.member("h").await.id;
     let id = api.fixture.command(&[host]).await.id;
-    let mut follower = Follower::new(api.fixture.console.clone(), id);
+    let mut follower = CommandFollower::new(api.fixture.console.clone(), id);
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("the present state comes first") };
     assert_eq!(line.state, CommandState::Waiting);
     // The outcome overtakes a piece of output that it counts: the end waits for that.
     let mut transaction = shared.store.begin().await.unwrap();
-    let one = store::command::Settled { command: id, host, outcome: outcome(2) };
+    let one = store::command::SettledOutcome { command: id, host, outcome: outcome(2) };
     store::command::settle(&mut transaction, &[one], 1).await.unwrap();
     transaction.commit().await.unwrap();
-    shared.changed(Change::Command(id));
+    shared.changed(PageChange::Command(id));
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("a new state") };
     assert_eq!(line.state, CommandState::Done);
     let mut transaction = shared.store.begin().await.unwrap();
@@ -398,7 +398,7 @@ async fn events_tell_what_is_and_then_what_comes_until_the_end() {
         .await
         .unwrap();
     transaction.commit().await.unwrap();
-    shared.changed(Change::Command(id));
+    shared.changed(PageChange::Command(id));
     let Some(CommandEvent::Output { offset_bytes: 0, data, .. }) = follower.next().await else { panic!("output") };
     assert_eq!(data.to_bytes().unwrap(), b"ab");
     assert_eq!(follower.next().await, Some(CommandEvent::End));
@@ -415,7 +415,7 @@ async fn events_tell_what_is_and_then_what_comes_until_the_end() {
 }
 
 #[tokio::test]
-async fn measurements_are_written_out() {
+async fn measurements_are_exported() {
     let api = Api::new().await;
     let point = |value| Point::new("m", &[("host", "a")], 1_704_067_200_000).field("f", value);
     api.fixture.shared().series.append(&[point(0.5)]).await.unwrap();

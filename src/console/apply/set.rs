@@ -1,10 +1,11 @@
-//! Sets of units as commands: parts that fit into messages, and what hosts answer.
+//! Splits a set of units into commands that fit into messages, and reads the hosts' answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use muster_api::{Command, CommandHost, CommandState, NewCommand};
 use muster_topics::{
     command::{SetPart, TARGET_HOSTS_MAX, UnitSet, UnitWish, Verb},
     name::{CommandId, HostId, Name},
@@ -12,10 +13,7 @@ use muster_topics::{
 };
 use tokio::{sync::broadcast::error::RecvError, time::Instant};
 
-use crate::{
-    api::{Command, CommandHost, CommandState, NewCommand},
-    console::{Change, Console, Error, dispatch},
-};
+use crate::{dispatch, error::Error, page_change::PageChange, state::Console};
 
 /// How large a part of a set may be: of a message of 64 KiB this leaves room for its hosts and its realms. What is larger alone
 /// goes alone, and is refused if it is too large for any message.
@@ -94,7 +92,7 @@ pub(super) async fn ask(
         }
         while stale.is_empty() {
             match tokio::time::timeout_at(deadline, changes.recv()).await {
-                Ok(Ok(Change::Command(id))) if commands.iter().any(|command| command.id == id) => {
+                Ok(Ok(PageChange::Command(id))) if commands.iter().any(|command| command.id == id) => {
                     stale.insert(id);
                 }
                 Ok(Ok(_)) => {}
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn large_set_is_parts_that_fit_into_messages() {
+    fn large_set_is_split_into_messages() {
         let few = verbs((0..3).map(|number| wish(number, &[])).collect(), false).unwrap();
         let [Verb::UnitsApply(UnitSet { units, part: None, check: false })] = &few[..] else { panic!("one part") };
         assert_eq!(units.len(), 3);

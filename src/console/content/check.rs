@@ -1,24 +1,23 @@
-//! Whether everything that a unit's spec names is here, and fits together: as much as can be known before a host is
-//! asked. All that is wrong is told at once.
+//! Checks that everything a unit's spec refers to exists and fits together, as far as the console can know before a host is
+//! asked. All faults are reported at once.
 
+use muster_api::Artifact;
+use muster_rules::{config, schema};
 use muster_topics::unit::{ArtifactRef, ConfigRef, Spec, YunoSpec};
 
 use crate::{
-    api::Artifact,
-    console::{
-        Console, Error,
-        store::content::{self, ArtifactFilter},
-    },
-    rules::{config, schema},
+    error::Error,
+    state::Console,
+    store::content::{self, ArtifactFilter},
 };
 
 /// Whether a unit can be made of what is here.
-pub(in crate::console) async fn check_unit(console: &Console, spec: &Spec) -> Result<(), Error> {
+pub(crate) async fn check_unit(console: &Console, spec: &Spec) -> Result<(), Error> {
     all(unit_faults(console, spec).await?)
 }
 
 /// Why a unit cannot be made of what is here.
-pub(in crate::console) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Error>, Error> {
+pub(crate) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Error>, Error> {
     let mut faults = Vec::new();
     let known = match spec.artifact() {
         None => None,
@@ -41,7 +40,7 @@ pub(in crate::console) async fn unit_faults(console: &Console, spec: &Spec) -> R
 }
 
 /// Whether what becomes part of a unit is here. Whether it fits the rest is known where the rest is.
-pub(in crate::console) async fn check_parts(
+pub(crate) async fn check_parts(
     console: &Console,
     artifact: Option<&ArtifactRef>,
     configs: &[ConfigRef],

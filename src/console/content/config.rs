@@ -1,6 +1,9 @@
-//! Configs and manifests come in, and are shown.
+//! Adds and shows configs and manifests.
 
 use axum::http::StatusCode;
+use muster_api::{Config, ConfigDifference, NewConfig, StoredManifest};
+use muster_base::clock::now_ms;
+use muster_rules::{config, schema};
 use muster_topics::{
     canonical,
     manifest::{MANIFEST_MAX_BYTES, Manifest},
@@ -10,13 +13,9 @@ use serde_json::Value;
 
 use super::{check_room, next_version};
 use crate::{
-    api::{Config, ConfigDifference, NewConfig, StoredManifest},
-    clock::now_ms,
-    console::{
-        Console, Error,
-        store::content::{self, LabelKind},
-    },
-    rules::{config, schema},
+    error::Error,
+    state::Console,
+    store::content::{self, LabelKind},
 };
 
 /// The largest config. Hosts read it whole, and it lies in the store.
@@ -42,7 +41,7 @@ impl Console {
             );
         }
         let bad = |error: canonical::CanonicalError| Error::invalid("bad_config", error.to_string());
-        let text = crate::files::text(new.content.clone().into_bytes())
+        let text = muster_base::files::text(new.content.clone().into_bytes())
             .map_err(|error| Error::invalid("bad_config", error.to_string()))?;
         let document = canonical::parse(text.as_bytes()).map_err(bad)?;
         let mistakes = config::check_secrets(&document);
@@ -107,7 +106,7 @@ impl Console {
     ) -> Result<Vec<ConfigDifference>, Error> {
         let from = self.bare_config(from.0, from.1).await?.content.unwrap_or_default();
         let to = self.bare_config(to.0, to.1).await?.content.unwrap_or_default();
-        let told = |config::Difference { pointer, from, to }| ConfigDifference { pointer, from, to };
+        let told = |config::DocumentDifference { pointer, from, to }| ConfigDifference { pointer, from, to };
         Ok(config::differences(&from, &to).into_iter().map(told).collect())
     }
 

@@ -1,17 +1,17 @@
-//! Artifacts, their manifests, and configs: what hosts fetch.
+//! Artifacts, their manifests, and configs: the content that hosts download.
 //!
-//! Modules, in reading order: [`upload`] (artifacts come in), [`config`] (configs and manifests do, and are shown),
-//! [`check`] (whether all that a unit's spec names is here, and fits together), [`removal`] (what nobody needs goes).
+//! Modules, in reading order: [`upload`] (adds artifacts), [`config`] (adds and shows configs and manifests),
+//! [`check`] (validates a unit's references), [`removal`] (removes unused content).
 //!
-//! **Invariant: a file in the folder `artifacts` whose name is a hash is whole and has that hash.** It
-//! is written beside, synced, and renamed.
+//! **Invariant: a file in the folder `artifacts` whose name is a hash is complete and has that hash.** It
+//! is written under another name, synced, and renamed.
 //!
-//! **Invariant: neither an artifact's nor a config's content ever changes under its labels**, not even after it was
-//! removed.
+//! **Invariant: the content behind a label never changes**, for artifacts and configs, not even after a
+//! removal.
 //!
-//! **Invariant: a config leaves the console with its secrets masked**, but for the host that installs it.
+//! **Invariant: a config leaves the console with its secrets masked**, except for the host that installs it.
 //!
-//! **Invariant: what a unit needs is not removed.** Whoever labels, orders or removes holds `Shared::content` meanwhile.
+//! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ConsoleState::content`.
 
 mod check;
 mod config;
@@ -27,9 +27,12 @@ use axum::http::StatusCode;
 use muster_topics::name::Digest;
 
 pub(super) use self::check::{check_parts, check_unit, unit_faults};
-use self::upload::UPLOAD_PREFIX;
-use super::{Error, Shared};
-use crate::files::{PRIVATE_FOLDER, make_folder};
+use muster_base::files::{PRIVATE_FOLDER, make_folder};
+
+use super::{error::Error, state::ConsoleState};
+
+/// How the names of unfinished uploads begin.
+const UPLOAD_PREFIX: &str = ".upload-";
 
 /// Makes the folder for artifacts, and removes what an interrupted upload left.
 pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
@@ -44,12 +47,12 @@ pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Where the blob of this hash lies, if it is there.
-pub(super) fn artifact_path(shared: &Shared, sha256: &Digest) -> PathBuf {
+pub(super) fn artifact_path(shared: &ConsoleState, sha256: &Digest) -> PathBuf {
     shared.artifacts.join(sha256.as_str())
 }
 
 /// What is uploaded leaves a full disk's reserve to what must be written.
-fn check_room(shared: &Shared) -> Result<(), Error> {
+fn check_room(shared: &ConsoleState) -> Result<(), Error> {
     if !shared.store.is_short_of_room() {
         return Ok(());
     }
@@ -58,7 +61,7 @@ fn check_room(shared: &Shared) -> Result<(), Error> {
         "disk_full",
         "the console's disk is full, and what is kept in reserve on it is not for uploads: nothing of this was stored",
     )
-    .hint(format!("of the console's folder (data_dir): {}; then try again", crate::room::HINT)))
+    .hint(format!("of the console's folder (data_dir): {}; then try again", muster_sqlite::room::HINT)))
 }
 
 fn disk(what: &'static str, error: &io::Error) -> Error {

@@ -1,7 +1,9 @@
-//! What nobody needs goes: one artifact or config by its labels, or all artifacts that no unit names.
+//! Removes unused content: one artifact or config by its labels, or all artifacts that no unit refers to.
 
 use std::{collections::BTreeSet, fs, io};
 
+use muster_api::{Artifact, Collected, Unit};
+use muster_base::clock::now_ms;
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Digest, Name, Version},
@@ -11,15 +13,12 @@ use muster_topics::{
 
 use super::disk;
 use crate::{
-    api::{Artifact, Collected, Unit},
-    clock::now_ms,
-    console::{
-        Console, Error, Shared,
-        store::{
-            StoreError, command,
-            content::{self, ArtifactFilter, LabelKind, RemovedLabel},
-            host,
-        },
+    error::Error,
+    state::{Console, ConsoleState},
+    store::{
+        StoreError, command,
+        content::{self, ArtifactFilter, LabelKind, RemovedLabel},
+        host,
     },
 };
 
@@ -27,7 +26,7 @@ use crate::{
 const NAMED_MAX: usize = 5;
 
 /// Somebody who needs artifacts and configs.
-struct Holder {
+struct ContentHolder {
     who: String,
     artifacts: Vec<ArtifactRef>,
     configs: Vec<ConfigRef>,
@@ -35,7 +34,7 @@ struct Holder {
     and_more: bool,
 }
 
-impl Holder {
+impl ContentHolder {
     fn of(who: String, spec: Spec) -> Self {
         let artifacts = spec.artifact().cloned().into_iter().collect();
         Self { who, artifacts, configs: spec.configs().to_vec(), and_more: false }
@@ -52,20 +51,25 @@ impl Holder {
 /// Everybody who needs anything, as far as the console knows: units on all hosts with their snapshots, and those that
 /// are on their way to one. A unit's report has both what it should be and what snapshots need beyond that, so neither
 /// is ever known without the other.
-async fn holders(shared: &Shared) -> Result<Vec<Holder>, Error> {
+async fn holders(shared: &ConsoleState) -> Result<Vec<ContentHolder>, Error> {
     let db = shared.store.read();
     let units = host::units(db, None, None).await?;
-    let snapshots: Vec<Holder> = units.iter().filter_map(Holder::of_snapshots).collect();
+    let snapshots: Vec<ContentHolder> = units.iter().filter_map(ContentHolder::of_snapshots).collect();
     let units = units.into_iter();
-    let units = units.map(|unit| Holder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
+    let units = units.map(|unit| ContentHolder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
     let ordered = command::open_verbs(db).await?.into_iter().flat_map(|(id, verb)| match verb {
         Verb::UnitApply { .. } | Verb::UnitsApply(_) => verb
             .specs()
-            .map(|(unit, spec)| Holder::of(format!("{unit}, which command {id} makes"), spec.clone()))
+            .map(|(unit, spec)| ContentHolder::of(format!("{unit}, which command {id} makes"), spec.clone()))
             .collect::<Vec<_>>(),
         Verb::UnitUpgrade { unit, artifact, configs, .. } => {
             let artifacts = artifact.into_iter().collect();
-            vec![Holder { who: format!("{unit}, which command {id} upgrades"), artifacts, configs, and_more: false }]
+            vec![ContentHolder {
+                who: format!("{unit}, which command {id} upgrades"),
+                artifacts,
+                configs,
+                and_more: false,
+            }]
         }
         _ => Vec::new(),
     });
@@ -99,7 +103,7 @@ impl Console {
         let is_it = |held: &ArtifactRef| {
             held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
         };
-        let needs = |holder: &Holder| holder.and_more || holder.artifacts.iter().any(is_it);
+        let needs = |holder: &ContentHolder| holder.and_more || holder.artifacts.iter().any(is_it);
         let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("artifact {role}@{version}"), &held)?;
         self.forget(operator, &artifact).await?;
@@ -115,7 +119,7 @@ impl Console {
         let _content = shared.content.lock().await;
         let config = self.config(id, version).await?;
         let is_it = |config: &ConfigRef| (&config.id, &config.version) == (id, version);
-        let needs = |holder: &Holder| holder.and_more || holder.configs.iter().any(is_it);
+        let needs = |holder: &ContentHolder| holder.and_more || holder.configs.iter().any(is_it);
         let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("config {id}@{version}"), &held)?;
         let label =
@@ -183,7 +187,7 @@ impl Console {
 }
 
 /// All blobs there are, also those that an upload left that was refused in the end.
-fn blobs(shared: &Shared) -> io::Result<Vec<(Digest, u64)>> {
+fn blobs(shared: &ConsoleState) -> io::Result<Vec<(Digest, u64)>> {
     let mut blobs = Vec::new();
     for entry in fs::read_dir(&shared.artifacts)? {
         let entry = entry?;

@@ -1,7 +1,8 @@
-//! Artifacts, manifests and configs through the API of a real console.
+//! Tests of artifacts, manifests and configs through the API of a real console.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use muster_api::{Artifact, Config, Labels, NewCommand, NewConfig, NewTarget};
 use muster_topics::{
     V1,
     command::Verb,
@@ -13,12 +14,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    api::{Artifact, Config, Labels, NewCommand, NewConfig, NewTarget},
-    console::{
-        store,
-        testing::{Fixture, admin},
-        web::sample_unit,
-    },
+    store,
+    testing::{Fixture, admin},
+    web::sample_unit,
 };
 
 async fn config(fixture: &Fixture, id: &str, version: &str, document: Value) -> Result<Config, Error> {
@@ -59,7 +57,7 @@ fn spec(artifact: &Artifact, configs: &[&Config]) -> YunoSpec {
     YunoSpec { configs, ..YunoSpec::new(ArtifactRef { sha256, size_bytes, role, version, manifest }) }
 }
 
-async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<crate::api::Command, Error> {
+async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<muster_api::Command, Error> {
     let verb = Verb::UnitApply { unit: "default/till".parse().unwrap(), spec: Box::new(Spec::Yuno(spec)), run: None };
     let target = NewTarget::Hosts(vec![host.to_string()]);
     fixture.console.submit(&admin(), NewCommand { target, expires_in_ms: None, verb }).await
@@ -74,7 +72,7 @@ async fn report(fixture: &Fixture, host: HostId, spec: YunoSpec) {
 async fn report_with(fixture: &Fixture, host: HostId, spec: YunoSpec, pins: Pins) {
     let mut sample = sample_unit();
     sample.desired.spec = Spec::Yuno(spec);
-    let crate::api::Unit { desired, observed, hold, .. } = sample;
+    let muster_api::Unit { desired, observed, hold, .. } = sample;
     let unit = "default/till".parse().unwrap();
     // Each supersedes the one before.
     static SEQ: AtomicU64 = AtomicU64::new(1);
@@ -90,7 +88,7 @@ fn secret() -> Value {
 }
 
 #[tokio::test]
-async fn a_secret_never_leaves_but_for_the_host_that_installs_it() {
+async fn secret_is_sent_only_to_its_host() {
     let fixture = Fixture::new().await;
     let added = config(&fixture, "till", "1", secret()).await.unwrap();
     let mut changed = secret();
@@ -113,7 +111,7 @@ async fn a_secret_never_leaves_but_for_the_host_that_installs_it() {
     let fetched = fixture.client(member.identity()).get(url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Digest::of(&fetched), added.sha256);
     let fetched: Value = serde_json::from_slice(&fetched).unwrap();
-    assert_eq!(crate::rules::config::revealed(&fetched), json!({"db": {"user": "till", "password": "hunter2"}}));
+    assert_eq!(muster_rules::config::revealed(&fetched), json!({"db": {"user": "till", "password": "hunter2"}}));
     // What is shown is not taken for the secret.
     let error = config(&fixture, "till", "3", shown.content.unwrap()).await.unwrap_err();
     assert_eq!(error.problem.code, "bad_config");
@@ -121,7 +119,7 @@ async fn a_secret_never_leaves_but_for_the_host_that_installs_it() {
 }
 
 #[tokio::test]
-async fn a_short_secret_cannot_be_guessed_from_the_hash_that_is_shown() {
+async fn short_secret_is_not_confirmed_by_its_hash() {
     let fixture = Fixture::new().await;
     let document = json!({"pin": {"$secret": 7}});
     let added = config(&fixture, "till", "1", document.clone()).await.unwrap();
@@ -152,7 +150,7 @@ async fn a_short_secret_cannot_be_guessed_from_the_hash_that_is_shown() {
 }
 
 #[tokio::test]
-async fn the_merged_config_must_be_what_the_manifest_wants() {
+async fn merged_config_is_checked_against_the_manifest() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let schema = json!({
@@ -184,7 +182,7 @@ async fn the_merged_config_must_be_what_the_manifest_wants() {
 }
 
 #[tokio::test]
-async fn everything_that_is_wrong_is_told_at_once() {
+async fn all_faults_are_reported_at_once() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let till = artifact(&fixture, "till@1", "till", None).await;
@@ -223,7 +221,7 @@ async fn a_manifest_belongs_to_its_label() {
 }
 
 #[tokio::test]
-async fn what_a_snapshot_needs_is_not_removed() {
+async fn content_of_a_snapshot_is_not_removed() {
     let fixture = Fixture::new().await;
     let console = &fixture.console;
     let host = fixture.member("shop-7").await.id;
@@ -251,7 +249,7 @@ async fn what_a_snapshot_needs_is_not_removed() {
 }
 
 #[tokio::test]
-async fn what_a_unit_needs_is_not_removed_and_its_holder_is_named() {
+async fn content_of_a_unit_is_not_removed_and_the_unit_named() {
     let fixture = Fixture::new().await;
     let console = &fixture.console;
     let host = fixture.member("shop-7").await.id;
@@ -284,7 +282,7 @@ async fn what_a_unit_needs_is_not_removed_and_its_holder_is_named() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_ever_added_under_labels_that_were_removed() {
+async fn removed_labels_are_not_reused() {
     let fixture = Fixture::new().await;
     let console = &fixture.console;
     let till = artifact(&fixture, "till@1", "till", None).await;
@@ -309,7 +307,7 @@ async fn nothing_else_is_ever_added_under_labels_that_were_removed() {
 }
 
 #[test]
-fn the_next_version_is_one_that_is_free() {
+fn next_version_is_a_free_one() {
     for (version, taken, wanted) in [
         ("1", &["1"][..], "2"),
         ("1.2.9", &["1.2.9"], "1.2.10"),
@@ -326,7 +324,7 @@ fn the_next_version_is_one_that_is_free() {
 }
 
 #[test]
-fn what_an_interrupted_upload_left_is_removed_and_nothing_else() {
+fn leftovers_of_interrupted_uploads_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join(Digest::of(b"x").as_str());
     fs::write(&kept, b"x").unwrap();

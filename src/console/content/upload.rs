@@ -1,26 +1,26 @@
-//! Artifacts come in, as their bytes do.
+//! Receives uploads of artifacts.
 
 use std::{io, path::Path, time::Duration};
 
 use axum::http::StatusCode;
 use futures_util::{Stream, StreamExt};
+use muster_api::{Artifact, Labels};
+use muster_base::{
+    clock::now_ms,
+    files::{self, RoleFile, sync_folder},
+};
 use muster_topics::name::{Digest, Name, Version};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-use super::{check_room, disk, next_version};
+use super::{UPLOAD_PREFIX, check_room, disk, next_version};
 use crate::{
-    api::{Artifact, Labels},
-    clock::now_ms,
-    console::{
-        Console, Error,
-        store::content::{self, ArtifactFilter, LabelKind},
-    },
-    files::{self, Place, sync_folder},
+    error::Error,
+    state::Console,
+    store::content::{self, ArtifactFilter, LabelKind},
 };
 
 /// How long an upload may bring nothing.
 const IDLE: Duration = Duration::from_secs(60);
-pub(super) const UPLOAD_PREFIX: &str = ".upload-";
 
 /// A blob on its way to the disk; dropped before [`Upload::finish`], it leaves nothing.
 struct Upload {
@@ -65,7 +65,7 @@ impl Blob {
         let (path, folder) = (self.path, folder.to_owned());
         let name = self.sha256.clone();
         let renamed = tokio::task::spawn_blocking(move || {
-            files::clear_places(&folder, Place::File, &[name.as_str()])?;
+            files::clear_places(&folder, RoleFile::File, &[name.as_str()])?;
             path.persist(to).map_err(|error| error.error)?;
             sync_folder(&folder)
         });

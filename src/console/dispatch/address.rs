@@ -1,9 +1,10 @@
-//! Whom a command is for: as it is signed, and host by host as the console knows them now.
+//! Resolves the target of a command: the target as it is signed, and the hosts that it means as the console knows them now.
 //!
-//! Of a group and of a select expression the hosts are those that the console expects to be meant, by what they said
-//! last. Each host then decides for itself: one that answers and was not expected is added (`ingest` does that),
-//! and one that was expected and is not meant says so when the command is sent to it alone.
+//! For a group or a select expression the console expects the hosts that match by their last
+//! report. Each host then decides for itself: a host that answers unexpectedly is added (by `ingest`),
+//! and one that was expected and does not match says so when the command is sent to it alone.
 
+use muster_api::{NewTarget, host_names::HostNames};
 use muster_topics::{
     command::{TARGET_HOSTS_MAX, Target},
     name::HostId,
@@ -11,19 +12,16 @@ use muster_topics::{
 
 use super::check;
 use crate::{
-    api::NewTarget,
-    console::{
-        Error, Shared,
-        store::{StoreError, host, pick},
-    },
-    host_names::HostNames,
+    error::Error,
+    state::ConsoleState,
+    store::{StoreError, host, pick},
 };
 
 /// The hosts that a command is for, and their names.
-pub(in crate::console) type Meant = Vec<(HostId, String)>;
+pub(crate) type Meant = Vec<(HostId, String)>;
 
 /// Whom a command is for.
-pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
+pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
     let db = shared.store.read();
     match wanted {
         NewTarget::Hosts(names) => {
@@ -33,11 +31,13 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
         }
         NewTarget::All => everybody(host::names(db).await?),
         NewTarget::Group(label) => {
-            let hosts = pick::hosts(db, pick::Among::Members, false, &|host| host.labels.contains_key(label)).await?;
+            let hosts =
+                pick::hosts(db, pick::HostPick::Members, false, &|host| host.labels.contains_key(label)).await?;
             some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
         }
         NewTarget::Select(select) => {
-            let hosts = pick::hosts(db, pick::Among::Members, select.asks_units(), &|host| select.picks(host)).await?;
+            let hosts =
+                pick::hosts(db, pick::HostPick::Members, select.asks_units(), &|host| select.picks(host)).await?;
             some(hosts, || format!("no host is picked by {select}"))
                 .map(|hosts| (Target::Select(select.clone()), hosts))
         }
@@ -45,7 +45,7 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
 }
 
 /// Whether all of these hosts are members: who was revoked is given no commands.
-pub(super) async fn check_members(shared: &Shared, hosts: &[HostId]) -> Result<(), Error> {
+pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Result<(), Error> {
     let members = {
         let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
         host::members(&mut db, hosts).await?
@@ -64,7 +64,7 @@ pub(super) async fn check_members(shared: &Shared, hosts: &[HostId]) -> Result<(
 }
 
 /// The hosts that a list may mean.
-async fn named(shared: &Shared, names: &[String]) -> Result<Meant, StoreError> {
+async fn named(shared: &ConsoleState, names: &[String]) -> Result<Meant, StoreError> {
     let mut hosts = Vec::new();
     // One more than may be listed is enough for the refusal.
     for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
@@ -107,10 +107,10 @@ fn some(hosts: Meant, none: impl FnOnce() -> String) -> Result<Meant, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::testing::Fixture;
+    use crate::testing::Fixture;
 
     #[test]
-    fn lists_and_everybody() {
+    fn lists_and_all_resolve_to_hosts() {
         let hosts: Vec<_> = ["a", "b"].map(|name| (HostId::random(), name.to_owned())).to_vec();
         assert_eq!(everybody(hosts[..1].to_vec()).unwrap(), (Target::All, hosts[..1].to_vec()));
         assert_eq!(everybody(Vec::new()).unwrap_err().status, 409);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_said_nothing_is_known_by_name_and_facts_alone() {
+    async fn silent_host_matches_by_name_and_facts_only() {
         let fixture = Fixture::new().await;
         let (one, two) = (fixture.member("one").await, fixture.member("two").await);
         let picked = async |text: &str| {

@@ -1,9 +1,10 @@
-//! Whether an operator's wish can become a command: as much as can be known before any host is
-//! asked, so that a mistake is told to whoever made it, and at once.
+//! Validates a new command as far as possible without asking a
+//! host, so that its author hears of a mistake at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
+use muster_rules::{id, intent, port_lease};
 use muster_topics::{
     Millis,
     command::{
@@ -15,23 +16,20 @@ use muster_topics::{
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
-use crate::{
-    console::Error,
-    rules::{id, intent, lease},
-};
+use crate::error::Error;
 
 /// The longest that a program may run.
 const TIMEOUT_MAX_MS: u64 = 7 * 24 * 3_600_000;
 
 /// A host that nobody knows.
-pub(in crate::console) fn unknown_host(name: &str) -> Error {
+pub(crate) fn unknown_host(name: &str) -> Error {
     let name: String = name.chars().take(100).collect();
     Error::not_found("unknown_host", format!("no host has the id or the hostname {name:?}"))
         .hint("`muster host ls`, or GET /api/v1/hosts, lists those that have joined")
 }
 
 /// Finds hosts by id, by a hostname that only one has, or by the beginning of an id that no other one has. Everything that fails is named.
-pub(in crate::console) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<Vec<HostId>, Error> {
+pub(crate) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<Vec<HostId>, Error> {
     let (mut found, mut unknown, mut ambiguous) = (Vec::new(), Vec::new(), Vec::new());
     for name in wanted {
         match id::host(name, hosts.iter().map(|(id, hostname)| (*id, hostname.as_str()))) {
@@ -77,7 +75,7 @@ pub(super) fn expiry(now: Millis, verb: &Verb, expires_in_ms: Option<u64>) -> Re
 }
 
 /// Whether a verb makes sense, as far as can be seen without looking anything up.
-pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
+pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
     no_secrets(verb.secret(), broadcast)?;
     match verb {
         Verb::Exec(exec) => check_exec(exec),
@@ -137,7 +135,7 @@ fn check_spec(spec: &Spec) -> Result<(), Error> {
     let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
     no_nul(spec.args().iter().chain(user))?;
     environment(spec.env())?;
-    match &lease::check(spec)[..] {
+    match &port_lease::check(spec)[..] {
         [] => Ok(()),
         wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
     }
@@ -285,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_by_id_and_name() {
+    fn hosts_resolve_by_id_and_name() {
         let hosts = hosts();
         let id = hosts[1].0.to_string();
         let found = |names: &[&str]| {
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_that_make_no_sense() {
+    fn invalid_verbs_are_refused() {
         check(r#"{"exec":{"argv":["true"],"timeout_ms":1}}"#, true, None);
         check(r#"{"exec":{"argv":["true"],"timeout_ms":1,"env":{"A":"b"}}}"#, false, None);
         check(r#"{"exec":{"argv":["true"],"timeout_ms":1,"env":{"A":"b"}}}"#, true, Some("env_in_broadcast"));
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn expiries() {
+    fn invalid_expiries_are_refused() {
         for (wanted, expires) in [
             (None, Some(600_007)),
             (Some(1_000), Some(1_007)),

@@ -1,18 +1,21 @@
-//! An operator's wish becomes a signed command, which goes out until it is answered or expires.
+//! Turns an operator's request into a signed command, and sends it until it is answered or expires.
 //!
-//! Modules: [`address`] (for whom), [`check`] (can it become one), [`schedule`] (when it goes out, to whom). The rest is
-//! here: [`submit`], and the task that performs what the schedule says. That task also calls the roll
-//! on each connection to the broker: who is sent something depends on who is there.
+//! Modules: [`address`] (its hosts), [`check`] (validation), [`schedule`] (when it is sent, and to whom). The rest is
+//! here: [`submit`], and the task that performs the schedule's actions. That task also calls the roll
+//! on each connection to the broker, because it sends to online hosts only.
 //!
-//! **Invariant: a command is signed once**, and stored before it first goes out; what goes out, ever,
-//! are the stored bytes. Hosts know a repetition by its id, and a change of even one byte would have
-//! to be signed anew.
+//! **Invariant: a command is signed once**, and stored before it is first sent; only the stored bytes
+//! are ever sent. Hosts recognise a repetition by its id, and changing a single byte would need
+//! a new signature.
 //!
-//! **Invariant: only [`authorise`] makes an [`Authorised`]**, and only that can be issued.
+//! **Invariant: only [`authorise`] makes an [`AuthorisedCommand`]**, and only that can be issued.
 
 mod address;
 mod check;
-pub(crate) mod schedule;
+pub(super) mod event;
+pub mod schedule;
+
+pub use event::DispatchEvent;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -34,31 +37,34 @@ use muster_topics::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::check::{resolve, unknown_host, verb as check_verb};
+pub(crate) use self::check::{resolve, unknown_host, verb as check_verb};
+use muster_api::NewCommand;
+use muster_base::clock::now_ms;
+use muster_bus::sealing::{self, SealError};
+use muster_fault::planted;
+use muster_rules::intent::CommandClass;
+
 use self::{
     address::Meant,
-    schedule::{Action, Ended, Schedule},
+    schedule::{Schedule, ScheduleAction, UndeliveredEnd},
 };
 use super::{
-    Change, Console, Error, Shared, content,
-    dated::Steps,
-    label, realm, register,
+    content,
+    error::Error,
+    label,
+    page_change::PageChange,
+    realm, register,
+    signing_time::ClockSteps,
+    state::{Console, ConsoleState},
     store::{
         self, Store, StoreError,
-        command::{Open, Reached, Settled},
+        command::{CommandReach, OpenCommand, SettledOutcome},
         host,
     },
 };
-use crate::{
-    api::{self, NewCommand},
-    clock::now_ms,
-    fault::planted,
-    rules::intent::Kind,
-    sealing::{self, SealError},
-};
 
 /// Events that wait for the task: those of one batch of ingest, and some submissions.
-pub(super) const EVENTS: usize = 1_024;
+pub const EVENTS: usize = 1_024;
 /// The most commands that may be open at a time: one is about 200 bytes and 150 for each host.
 const OPEN_MAX: u64 = 10_000;
 /// The most of them that may wait for one host that they were given to by name: half, so that one that is away for a
@@ -74,49 +80,33 @@ const NAMED_MAX: usize = 10;
 /// What waits after the store failed.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the task has to know.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// There is a new command in the store.
-    Submitted {
-        /// Its hosts and expiry.
-        open: Open,
-        /// Where it goes out in one message.
-        broadcast: Option<Topic>,
-    },
-    /// A host says that it has a command.
-    Answered(CommandId, HostId),
-    /// A host is done with a command.
-    Settled(CommandId, HostId),
-    /// A host is too busy for a command.
-    Busy(CommandId, HostId),
-    /// A host came (true) or went.
-    Presence(HostId, bool),
-    /// A host is a member no more.
-    Left(HostId),
-    /// Hosts have shown that they are there.
-    Shown(BTreeSet<HostId>),
-    /// There is a new connection to the broker.
-    Connected,
-    /// The console's clock was set: hosts are to say what theirs show.
-    ClockSet,
+impl Console {
+    /// Signs, stores and publishes a command.
+    pub async fn submit(&self, operator: &Name, command: muster_api::NewCommand) -> Result<muster_api::Command, Error> {
+        self::submit(self, operator, command).await
+    }
+
+    /// Asks a host, by id or by a hostname that only one has, to say everything anew.
+    pub async fn refresh(&self, operator: &Name, host: &str) -> Result<(), Error> {
+        self::refresh(&self.shared, operator, self.resolve_host(host).await?).await
+    }
 }
 
 /// A command that its operator may give; only [`authorise`] makes one.
 #[derive(Debug)]
-struct Authorised {
+struct AuthorisedCommand {
     operator: Name,
     command: NewCommand,
 }
 
 /// Whether an operator may give this command. One role so far: who is an operator may do everything.
-async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Result<Authorised, Error> {
+async fn authorise(shared: &ConsoleState, operator: &Name, command: NewCommand) -> Result<AuthorisedCommand, Error> {
     shared.check_operator(operator).await?;
-    Ok(Authorised { operator: operator.clone(), command })
+    Ok(AuthorisedCommand { operator: operator.clone(), command })
 }
 
 /// Signs, stores and publishes a command, unless it is one that the console gives of its own accord.
-pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
+pub async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<muster_api::Command, Error> {
     if matches!(command.verb, Verb::RealmSet { .. } | Verb::RealmRm { .. }) {
         return Err(Error::invalid("not_by_command", "realms are kept by the console, which tells the hosts")
             .hint("use `muster realm`, or the API's /v1/realms"));
@@ -125,18 +115,18 @@ pub(super) async fn submit(console: &Console, operator: &Name, command: NewComma
 }
 
 /// Signs, stores and publishes a command.
-pub(super) async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
+pub async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<muster_api::Command, Error> {
     let issued = announce_all(console, operator, vec![command]).await?;
     issued.into_iter().next().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))
 }
 
 /// Signs, stores and publishes commands: all, or none of them. Whoever asked may hang up at any moment; between storing
 /// and publishing that must not count, or the commands would lie in the store until the next start.
-pub(super) async fn announce_all(
+pub async fn announce_all(
     console: &Console,
     operator: &Name,
     commands: Vec<NewCommand>,
-) -> Result<Vec<api::Command>, Error> {
+) -> Result<Vec<muster_api::Command>, Error> {
     let mut authorised = Vec::new();
     for command in commands {
         authorised.push(authorise(&console.shared, operator, command).await?);
@@ -147,7 +137,7 @@ pub(super) async fn announce_all(
 }
 
 /// A command that only has to be stored.
-struct Ready {
+struct PreparedCommand {
     command: Command,
     signed: Vec<u8>,
     hosts: Meant,
@@ -157,26 +147,26 @@ struct Ready {
     signed_ms: Millis,
 }
 
-impl Ready {
+impl PreparedCommand {
     /// As listings show it from now on.
-    fn shown(self, away: &HashMap<HostId, Millis>) -> api::Command {
+    fn shown(self, away: &HashMap<HostId, Millis>) -> muster_api::Command {
         let Self { command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, .. } = self;
         hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
-        let line = |(host, hostname)| api::CommandHost {
+        let line = |(host, hostname)| muster_api::CommandHost {
             host,
             hostname,
-            state: api::CommandState::Waiting,
+            state: muster_api::CommandState::Waiting,
             outcome: None,
             away_since_ms: away.get(&host).copied(),
             reason: None,
         };
         let hosts = hosts.into_iter().map(line).collect();
         let target = target.broadcast().is_some().then_some(target);
-        api::Command { id, operator, issued_ms, expires_ms, verb: verb.masked(), target, hosts }
+        muster_api::Command { id, operator, issued_ms, expires_ms, verb: verb.masked(), target, hosts }
     }
 }
 
-async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api::Command>, Error> {
+async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<Vec<muster_api::Command>, Error> {
     let shared = &*console.shared;
     // What a unit needs is not removed between the check and the command.
     let _content = shared.content.lock().await;
@@ -197,7 +187,7 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     // Those that wait are noted as such, and noted again before they go out; the others, of which many come at once, go out at once.
     let mut waiting = HashSet::new();
-    for Ready { command, hosts, .. } in &ready {
+    for PreparedCommand { command, hosts, .. } in &ready {
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         if command.target.broadcast().is_none() && !host::is_any_online(shared.store.read(), &hosts).await? {
             waiting.insert(command.id);
@@ -205,7 +195,7 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     }
     shared.held_back().extend(&waiting);
     let mut transaction = shared.store.begin().await?;
-    for Ready { command, signed, hosts, keys, signed_ms } in &ready {
+    for PreparedCommand { command, signed, hosts, keys, signed_ms } in &ready {
         Store::note_signed_ms(&mut transaction, *signed_ms).await?;
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
@@ -219,17 +209,18 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     }
     transaction.commit().await.map_err(StoreError::from)?;
     for one in &ready {
-        let Ready { command, hosts, .. } = one;
+        let PreparedCommand { command, hosts, .. } = one;
         let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
         // What is over stays as it is, and a host that never got it would answer it anew.
         let moot = moot(shared, command, hosts).await?;
-        let reached = |host: &HostId| if moot.contains(host) { Reached::Moot } else { Reached::No };
+        let reached = |host: &HostId| if moot.contains(host) { CommandReach::Moot } else { CommandReach::No };
         let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
-        let open = Open { id, expires_ms, bytes: one.signed.len(), kind: Kind::of(&command.verb), hosts };
-        let _ = shared.dispatch.send(Event::Submitted { open, broadcast }).await;
-        shared.changed(Change::Command(id));
+        let open =
+            OpenCommand { id, expires_ms, bytes: one.signed.len(), kind: CommandClass::of(&command.verb), hosts };
+        let _ = shared.dispatch.send(DispatchEvent::Submitted { open, broadcast }).await;
+        shared.changed(PageChange::Command(id));
     }
     let to_many = ready.iter().any(|one| one.command.target.broadcast().is_some());
     let named: Vec<HostId> = ready.iter().flat_map(|one| &one.hosts).map(|(host, _)| *host).collect();
@@ -239,7 +230,7 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
 
 /// The hosts that need not hear of a command, for it takes back what they have nothing to do with any more. Whom a group or
 /// a select expression means only hosts know.
-async fn moot(shared: &Shared, command: &Command, hosts: &Meant) -> Result<HashSet<HostId>, StoreError> {
+async fn moot(shared: &ConsoleState, command: &Command, hosts: &Meant) -> Result<HashSet<HostId>, StoreError> {
     match (&command.verb, &command.target) {
         (Verb::Cancel { command }, Target::Hosts(_) | Target::All) => {
             let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
@@ -250,12 +241,12 @@ async fn moot(shared: &Shared, command: &Command, hosts: &Meant) -> Result<HashS
 }
 
 /// The hosts that are meant, as the console knows them now.
-pub(super) async fn meant(shared: &Shared, wanted: &api::NewTarget) -> Result<Meant, Error> {
+pub(crate) async fn meant(shared: &ConsoleState, wanted: &muster_api::NewTarget) -> Result<Meant, Error> {
     address::resolve(shared, wanted).await.map(|(_, hosts)| hosts)
 }
 
 /// Whether there is room for commands that are for hosts by name.
-async fn check_crowd(shared: &Shared, ready: &[Ready]) -> Result<(), Error> {
+async fn check_crowd(shared: &ConsoleState, ready: &[PreparedCommand]) -> Result<(), Error> {
     let mut more: HashMap<HostId, u64> = HashMap::new();
     for one in ready.iter().filter(|one| one.command.target.broadcast().is_none()) {
         one.hosts.iter().for_each(|(host, _)| *more.entry(*host).or_default() += 1);
@@ -275,7 +266,10 @@ async fn check_crowd(shared: &Shared, ready: &[Ready]) -> Result<(), Error> {
 }
 
 /// Checks a command, and signs it.
-async fn make_ready(console: &Console, Authorised { operator, command }: Authorised) -> Result<Ready, Error> {
+async fn make_ready(
+    console: &Console,
+    AuthorisedCommand { operator, command }: AuthorisedCommand,
+) -> Result<PreparedCommand, Error> {
     let shared = &*console.shared;
     let (target, hosts) = address::resolve(shared, &command.target).await?;
     check::verb(&command.verb, target.broadcast().is_some())?;
@@ -290,12 +284,12 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
     let signed = sign(shared, &command)?;
     let command = Command { issued_ms: given_ms, expires_ms: given_until_ms, ..command };
-    Ok(Ready { command, signed, hosts, keys, signed_ms: issued_ms })
+    Ok(PreparedCommand { command, signed, hosts, keys, signed_ms: issued_ms })
 }
 
 /// The date of a command for these hosts. Agents of before go by what was signed while the console's clock was ahead; and whether it was,
 /// or is behind now, only hosts can tell.
-async fn date_for(shared: &Shared, hosts: &Meant, now: Millis) -> Result<Millis, StoreError> {
+async fn date_for(shared: &ConsoleState, hosts: &Meant, now: Millis) -> Result<Millis, StoreError> {
     if shared.dated.ahead_ms(now) == 0 {
         return Ok(shared.dated.ms(now));
     }
@@ -306,7 +300,7 @@ async fn date_for(shared: &Shared, hosts: &Meant, now: Millis) -> Result<Millis,
 
 /// Seals what only the hosts of a command may read, to each of them. From here on it is nowhere in clear but on them.
 async fn seal(
-    shared: &Shared,
+    shared: &ConsoleState,
     command: CommandId,
     verb: &mut Verb,
     hosts: &Meant,
@@ -337,7 +331,7 @@ async fn seal(
 }
 
 /// Signs a command, if agents will be able to read it: they parse bodies strictly.
-fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
+fn sign(shared: &ConsoleState, command: &Command) -> Result<Vec<u8>, Error> {
     let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
     readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
     let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
@@ -388,7 +382,11 @@ async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
 }
 
 /// Sends commands out, again and again, until the console stops.
-pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    shared: Arc<ConsoleState>,
+    mut events: mpsc::Receiver<DispatchEvent>,
+    shutdown: CancellationToken,
+) {
     let (mut schedule, mut left) = loop {
         match load(&shared).await {
             Ok(loaded) => break loaded,
@@ -400,7 +398,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
         }
     };
     let mut roll_call: Option<RollCall> = None;
-    let mut steps = Steps::new(now_ms());
+    let mut steps = ClockSteps::new(now_ms());
     let mut remembered_ms = shared.dated.latest_ms();
     loop {
         let next_ms =
@@ -424,8 +422,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
         }
         for event in taken {
             match &event {
-                Event::Connected | Event::ClockSet => roll_call = refresh_all(&shared).await,
-                Event::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
+                DispatchEvent::Connected | DispatchEvent::ClockSet => roll_call = refresh_all(&shared).await,
+                DispatchEvent::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
             actions.extend(take(&mut schedule, event, now_ms()));
@@ -447,7 +445,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
 
 /// Stores the latest date that was signed, now and then. What is forgotten of it by a crash is less than any command
 /// usually lives.
-async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
+async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
     let latest_ms = shared.dated.latest_ms();
     if (latest_ms - *remembered_ms).abs() < to_ms(SLEEP_MAX) {
         return;
@@ -463,7 +461,7 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
     }
 }
 
-async fn load(shared: &Shared) -> Result<(Schedule, Vec<Action>), StoreError> {
+async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), StoreError> {
     let ahead = store::command::date_back(shared.store.write(), now_ms()).await?;
     if ahead > 0 {
         tracing::warn!(
@@ -473,40 +471,41 @@ async fn load(shared: &Shared) -> Result<(Schedule, Vec<Action>), StoreError> {
     }
     let online = host::online(shared.store.read()).await?;
     let open = store::command::open(shared.store.read()).await?;
-    let is_here = |open: &&Open| open.hosts.iter().all(|(_, reached)| *reached == Reached::No);
+    let is_here = |open: &&OpenCommand| open.hosts.iter().all(|(_, reached)| *reached == CommandReach::No);
     shared.held_back().extend(open.iter().filter(is_here).map(|open| open.id));
     let loaded = Schedule::load(online, open, now_ms());
-    tracing::debug!(commands = loaded.0.len(), "open commands");
+    tracing::debug!(commands = loaded.0.open_commands(), "open commands");
     Ok(loaded)
 }
 
-pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Vec<Action> {
+/// Tells the schedule what has happened; what is to be done then.
+pub fn take(schedule: &mut Schedule, event: DispatchEvent, now: Millis) -> Vec<ScheduleAction> {
     match event {
-        Event::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
-        Event::Answered(command, host) => schedule.answered(command, host, now),
-        Event::Settled(command, host) => schedule.settled(command, host, now),
-        Event::Busy(command, host) => schedule.busy(command, host, now),
-        Event::Presence(host, online) => schedule.presence(host, online, now),
-        Event::Left(host) => schedule.leave(host, now),
-        Event::Shown(_) | Event::ClockSet => (),
-        Event::Connected => schedule.connected(now),
+        DispatchEvent::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
+        DispatchEvent::Answered(command, host) => schedule.answered(command, host, now),
+        DispatchEvent::Settled(command, host) => schedule.settled(command, host, now),
+        DispatchEvent::Busy(command, host) => schedule.busy(command, host, now),
+        DispatchEvent::Presence(host, online) => schedule.presence(host, online, now),
+        DispatchEvent::Left(host) => schedule.leave(host, now),
+        DispatchEvent::Shown(_) | DispatchEvent::ClockSet => (),
+        DispatchEvent::Connected => schedule.connected(now),
     }
     Vec::new()
 }
 
 /// Every host is asked to speak up.
 #[derive(Clone, Debug)]
-pub(crate) struct RollCall {
+pub struct RollCall {
     since_ms: Millis,
     /// Who has not shown itself by then is away.
-    pub(crate) until_ms: Millis,
+    pub until_ms: Millis,
     answered: HashSet<HostId>,
 }
 
 impl RollCall {
     /// Calls `hosts` hosts for their whole state, each after a random part of a time that grows with the
     /// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second.
-    pub(crate) fn new(hosts: u64, now: Millis) -> (Self, Refresh) {
+    pub fn new(hosts: u64, now: Millis) -> (Self, Refresh) {
         let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
         let until_ms = now + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0);
         let until_ms = if planted!(NoRollCall) { Millis::MAX } else { until_ms };
@@ -514,29 +513,29 @@ impl RollCall {
     }
 
     /// Whether it is of a time that has not come yet: the clock was set back, and does not tell who has answered.
-    pub(crate) fn is_void(&self, now: Millis) -> bool {
+    pub fn is_void(&self, now: Millis) -> bool {
         now < self.since_ms
     }
 
     /// These have shown that they are there.
-    pub(crate) fn answered(&mut self, hosts: &BTreeSet<HostId>) {
+    pub fn answered(&mut self, hosts: &BTreeSet<HostId>) {
         self.answered.extend(hosts);
     }
 
     /// Those of the hosts that count as online which have not.
-    pub(crate) fn missing(&self, mut online: Vec<HostId>) -> Vec<HostId> {
+    pub fn missing(&self, mut online: Vec<HostId>) -> Vec<HostId> {
         online.retain(|host| !self.answered.contains(host));
         online
     }
 
     /// Whether who has not shown itself is away.
-    pub(crate) fn is_over(&self, now: Millis) -> bool {
+    pub fn is_over(&self, now: Millis) -> bool {
         self.until_ms <= now
     }
 }
 
 /// Asks every host for its whole state. Nothing if it did not go out.
-async fn refresh_all(shared: &Shared) -> Option<RollCall> {
+async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let now = now_ms();
     let (called, mut refresh) = RollCall::new(hosts, now);
@@ -552,7 +551,7 @@ async fn refresh_all(shared: &Shared) -> Option<RollCall> {
 
 /// Takes down who has not answered. A host that ended while nobody was connected, or whose last will went
 /// down with its broker, would count as online for ever, the more so if the broker has kept that it was. Gives the roll call back if it is to be closed later.
-async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
+async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
     if !shared.link.is_connected() {
         // Nobody can answer. The next connection calls anew.
         return None;
@@ -567,7 +566,7 @@ async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollC
             for host in hosts {
                 tracing::info!(host.id = %host, "a host that was online does not answer: it counts as offline");
                 schedule.presence(host, false, now);
-                shared.changed(Change::Host(host));
+                shared.changed(PageChange::Host(host));
             }
             None
         }
@@ -580,7 +579,7 @@ async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollC
 
 /// Asks one host for its whole state, at once. Nothing repeats this: a host that is away says
 /// everything when it comes back, unasked.
-pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> Result<(), Error> {
+pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId) -> Result<(), Error> {
     shared.check_operator(operator).await?;
     address::check_members(shared, &[host]).await?;
     let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now_ms()), within_ms: 0 };
@@ -596,7 +595,11 @@ pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> R
     Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message).hint("try again in a moment"))
 }
 
-async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
+async fn perform(
+    shared: &Arc<ConsoleState>,
+    schedule: &mut Schedule,
+    actions: Vec<ScheduleAction>,
+) -> Result<(), StoreError> {
     let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
     // What comes after a message for which there was no room waits as well: a host gets all in its order.
     let mut crowded: HashSet<HostId> = HashSet::new();
@@ -604,16 +607,16 @@ async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Act
     let_go(shared, &actions).await?;
     for action in actions {
         let (command, topic) = match action {
-            Action::Close(command, host, ended) => {
+            ScheduleAction::Close(command, host, ended) => {
                 close(shared, command, host, ended).await?;
                 continue;
             }
-            Action::Miss(command, hosts) => {
+            ScheduleAction::Miss(command, hosts) => {
                 miss(shared, command, &hosts).await?;
                 continue;
             }
-            Action::Broadcast(command, topic) => (command, topic),
-            Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+            ScheduleAction::Broadcast(command, topic) => (command, topic),
+            ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
         };
         let (bytes, is_sealed) = match bytes_of.get(&command) {
             Some(stored) => stored.clone(),
@@ -643,10 +646,10 @@ async fn perform(shared: &Arc<Shared>, schedule: &mut Schedule, actions: Vec<Act
 }
 
 /// Notes which commands are about to go out for the first time, so that they do not count as held back after a restart.
-async fn let_go(shared: &Shared, actions: &[Action]) -> Result<(), StoreError> {
-    let going = |action: &Action| match action {
-        Action::Send(command, _) | Action::Broadcast(command, _) => Some(*command),
-        Action::Close(..) | Action::Miss(..) => None,
+async fn let_go(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(), StoreError> {
+    let going = |action: &ScheduleAction| match action {
+        ScheduleAction::Send(command, _) | ScheduleAction::Broadcast(command, _) => Some(*command),
+        ScheduleAction::Close(..) | ScheduleAction::Miss(..) => None,
     };
     let going: Vec<CommandId> = {
         let held_back = shared.held_back();
@@ -662,7 +665,12 @@ async fn let_go(shared: &Shared, actions: &[Action]) -> Result<(), StoreError> {
 }
 
 /// The stored bytes with the key for one host to what is sealed in them.
-async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+async fn with_key(
+    shared: &ConsoleState,
+    command: CommandId,
+    host: HostId,
+    bytes: Vec<u8>,
+) -> Result<Vec<u8>, StoreError> {
     let Some(key) = store::command::sealed_key(shared.store.read(), command, host).await? else { return Ok(bytes) };
     Ok(envelope::with_key(&bytes, key).unwrap_or_else(|error| {
         tracing::error!(command.id = %command, host.id = %host, %error, "the key of a command cannot go with it");
@@ -671,20 +679,25 @@ async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<
 }
 
 /// Notes how a command ended that its host never got.
-async fn close(shared: &Shared, command: CommandId, host: HostId, ended: Ended) -> Result<(), StoreError> {
+async fn close(
+    shared: &ConsoleState,
+    command: CommandId,
+    host: HostId,
+    ended: UndeliveredEnd,
+) -> Result<(), StoreError> {
     shared.held_back().remove(&command);
     let outcome = ended.outcome(now_ms());
     tracing::info!(command.id = %command, host.id = %host, status = ?outcome.status, "a command ends that never went out");
     let mut transaction = shared.store.begin().await?;
-    store::command::settle(&mut transaction, &[Settled { command, host, outcome }], now_ms()).await?;
+    store::command::settle(&mut transaction, &[SettledOutcome { command, host, outcome }], now_ms()).await?;
     transaction.commit().await?;
-    shared.changed(Change::Command(command));
+    shared.changed(PageChange::Command(command));
     Ok(())
 }
 
-impl Ended {
+impl UndeliveredEnd {
     /// What the ledger has of it.
-    pub(crate) fn outcome(self, now: Millis) -> Outcome {
+    pub fn outcome(self, now: Millis) -> Outcome {
         let status = match self {
             Self::Superseded(by) => Status::Refused {
                 code: RefusalCode::Superseded,
@@ -697,18 +710,18 @@ impl Ended {
     }
 }
 
-async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
+async fn miss(shared: &ConsoleState, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
     shared.held_back().remove(&command);
     let mut transaction = shared.store.begin().await?;
     store::command::miss(&mut transaction, command, hosts).await?;
     transaction.commit().await?;
     tracing::info!(command.id = %command, hosts = hosts.len(), "hosts have not answered a command in time");
-    shared.changed(Change::Command(command));
+    shared.changed(PageChange::Command(command));
     Ok(())
 }
 
 /// A point in time that lies this far back.
-pub(super) fn before(now: Millis, time: Duration) -> Millis {
+pub fn before(now: Millis, time: Duration) -> Millis {
     now.saturating_sub(to_ms(time))
 }
 
@@ -718,15 +731,14 @@ fn to_ms(time: Duration) -> Millis {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        api::NewTarget,
-        console::testing::{Fixture, admin, exec},
-    };
+    use muster_api::NewTarget;
     use muster_topics::command::Exec;
 
+    use super::*;
+    use crate::testing::{Fixture, admin, exec};
+
     #[tokio::test]
-    async fn what_is_answered_is_what_listings_show() {
+    async fn submit_answers_what_listings_show() {
         let fixture = Fixture::new().await;
         for name in ["b", "a", "c"] {
             fixture.member(name).await;
@@ -764,9 +776,8 @@ mod tests {
             let verified = envelope::open(&bytes, &keys).unwrap();
             let mut command: Command = verified.body().unwrap();
             command.sealed.as_mut().unwrap().key = verified.key().map(str::to_owned);
-            let opened = |by: &crate::console::testing::Member| {
-                sealing::HostKey::derived_from(by.key.as_bytes()).open(&command, by.id)
-            };
+            let opened =
+                |by: &crate::testing::Member| sealing::HostKey::derived_from(by.key.as_bytes()).open(&command, by.id);
             assert_eq!(opened(host), Ok(verb()));
             assert_eq!(opened(other), Err(sealing::OpenError::WrongKey));
         }
@@ -782,7 +793,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_not_gone_out_makes_way_or_is_taken_back_at_once() {
+    async fn unsent_command_is_superseded_or_cancelled_at_once() {
         let fixture = Fixture::new().await;
         let member = fixture.member("a").await;
         let submit = async |verb: serde_json::Value| {
@@ -795,7 +806,7 @@ mod tests {
         assert!(run.hosts[0].away_since_ms.is_some(), "it never connected");
         let stop = submit(serde_json::json!({ "unit_stop": unit })).await;
         let cancel = submit(serde_json::json!({"cancel": {"command": stop.id}})).await;
-        let status = async |command: &api::Command| loop {
+        let status = async |command: &muster_api::Command| loop {
             let outcome = fixture.console.command(command.id).await.unwrap().hosts[0].outcome.clone();
             if let Some(outcome) = outcome {
                 return outcome.value.status;
@@ -811,7 +822,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_not_gone_out_makes_way_after_a_restart_and_what_has_does_not() {
+    async fn only_unsent_command_is_superseded_after_restart() {
         let fixture = Fixture::new().await;
         let member = fixture.member("a").await;
         let shared = fixture.shared();
@@ -820,21 +831,24 @@ mod tests {
         let command = NewCommand { target: NewTarget::Hosts(vec!["a".to_owned()]), expires_in_ms: None, verb: run };
         let first = fixture.console.submit(&admin(), command.clone()).await.unwrap();
         let stop: Verb = serde_json::from_value(serde_json::json!({ "unit_stop": unit })).unwrap();
-        let later = || Open {
+        let later = || OpenCommand {
             id: CommandId::new(),
             expires_ms: Millis::MAX,
             bytes: 1,
-            kind: Kind::of(&stop),
-            hosts: vec![(member.id, Reached::No)],
+            kind: CommandClass::of(&stop),
+            hosts: vec![(member.id, CommandReach::No)],
         };
         let (mut schedule, _) = load(shared).await.unwrap();
         let void = schedule.open(later(), None, now_ms());
-        assert!(matches!(&void[..], [Action::Close(id, _, Ended::Superseded(_))] if *id == first.id), "{void:?}");
+        assert!(
+            matches!(&void[..], [ScheduleAction::Close(id, _, UndeliveredEnd::Superseded(_))] if *id == first.id),
+            "{void:?}"
+        );
         // It goes out, which nobody hears; and the console is started again.
         let (mut schedule, _) = load(shared).await.unwrap();
         schedule.presence(member.id, true, now_ms());
         let actions = schedule.due(now_ms());
-        assert_eq!(actions, [Action::Send(first.id, member.id)]);
+        assert_eq!(actions, [ScheduleAction::Send(first.id, member.id)]);
         perform(shared, &mut schedule, actions).await.unwrap();
         let (mut schedule, _) = load(shared).await.unwrap();
         assert_eq!(schedule.open(later(), None, now_ms()), []);
@@ -847,11 +861,11 @@ mod tests {
         let second = fixture.console.submit(&admin(), command).await.unwrap();
         let open = store::command::open(shared.store.read()).await.unwrap();
         let reached = open.iter().find(|open| open.id == second.id).unwrap().hosts[0].1;
-        assert_eq!(reached, Reached::Maybe);
+        assert_eq!(reached, CommandReach::Maybe);
     }
 
     #[tokio::test]
-    async fn a_host_takes_no_more_than_its_part_of_the_room() {
+    async fn open_commands_of_a_host_are_limited() {
         let fixture = Fixture::new().await;
         let (one, other) = (fixture.member("a").await.id, fixture.member("b").await.id);
         for _ in 0..3 {
@@ -864,7 +878,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_a_roll_call_is_missing_once_it_is_over() {
+    fn silent_host_is_missing_after_roll_call() {
         let [there, silent, away] = [HostId::random(), HostId::random(), HostId::random()];
         let (mut called, refresh) = RollCall::new(3, 1_000);
         assert_eq!((refresh.issued_ms, refresh.within_ms), (1_000, 100));
@@ -879,7 +893,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roll_call_takes_longer_in_a_larger_fleet() {
+    fn roll_call_lasts_longer_in_a_larger_fleet() {
         let within_ms = [0, 50, 51, 10_000, 30_000, 1_000_000].map(|hosts| RollCall::new(hosts, 0).1.within_ms);
         assert_eq!(within_ms, [100, 100, 102, 20_000, 60_000, 60_000]);
     }

@@ -1,29 +1,31 @@
-//! When which command goes out to which host: a plain state machine, to which times come as
-//! parameters.
+//! Decides when a command is sent to which host: a plain state machine that gets the time as a
+//! parameter.
 //!
-//! A command goes out at once to each host that is online and has room for it, and again 5 s × 2ⁿ later, until it is
-//! settled or expires. A broadcast goes out once for all, and then in the same way to each that has not settled it, for
-//! the first time after 5 s or half of the time that it has. A host that is away gets what waits for it when it comes
-//! back; then, as on each new connection to the broker, the count begins anew, for what was sent before may well be lost.
+//! A command is sent at once to each online host that has room for it, and again after 5 s × 2ⁿ, until it is
+//! settled or expires. A broadcast is sent once for all, and then in the same way to each host that has not settled it, for
+//! the first time after 5 s or half of the time that is left. An offline host gets its open commands when it
+//! returns; then, as on each new connection to the broker, the back-off begins anew, because earlier messages may be lost.
 //!
-//! Each host has a window: so many commands, and bytes of them, are on the way to it without an answer, and so many
-//! programs are there that have no outcome yet. The rest waits its turn, in the order in which it was issued; only what
-//! takes a command back goes ahead, and programs that wait for others to end are passed by what is no program. A host
-//! that is too busy all the same is asked again later.
+//! Each host has a window: a limited number of commands, and of bytes, may be unanswered, and a limited number of
+//! programs may be without an outcome. The rest waits in the order in which it was issued. Cancellations
+//! go first, and commands that are no programs overtake programs that wait. A host that still
+//! answers "busy" is asked again later.
 //!
-//! What is wanted of a unit and has not gone out yet makes way for what is wanted of it later
-//! ([`crate::rules::intent`]), and a command that is taken back before it went out ends here.
+//! An intent for a unit that has not been sent is superseded by a later one
+//! ([`muster_rules::intent`]), and a command that is cancelled before it was sent ends here.
 //!
-//! **Invariant: what ends here has never gone out to any host.** Its bytes are the same for all of its hosts: who owns the
-//! broker could bring them to one that they were not sent to.
+//! **Invariant: a command that ends here was never sent to any host.** Its bytes are the same for all of its hosts, so whoever owns
+//! the broker could deliver them to a host that they were not sent to.
 //!
-//! **Invariant: a host that is not online is sent nothing**, and no host waits for another.
+//! **Invariant: an offline host is sent nothing**, and no host waits for another.
 //!
-//! **Invariant: nothing goes out after its expiry.** Some seconds later, for answers that are on the
-//! way, hosts without a word are missing.
+//! **Invariant: nothing is sent after its expiry.** A few seconds later, to allow for answers on their
+//! way, hosts without an answer are missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use muster_fault::planted;
+use muster_rules::intent::CommandClass;
 use muster_topics::{
     Millis,
     command::BUSY_FINAL_MS,
@@ -31,11 +33,7 @@ use muster_topics::{
     topic::Topic,
 };
 
-use crate::{
-    console::store::command::{Open, Reached},
-    fault::planted,
-    rules::intent::Kind,
-};
+use crate::store::command::{CommandReach, OpenCommand};
 
 /// The first repetition comes after this; each later one after twice as long.
 const RESEND_MS: Millis = 5_000;
@@ -63,7 +61,7 @@ const BUSY_MAX_MS: Millis = 60_000;
 
 /// Something to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum ScheduleAction {
     /// Publish once, for all that read there.
     Broadcast(CommandId, Topic),
     /// Publish to one host.
@@ -71,12 +69,12 @@ pub(crate) enum Action {
     /// Note that these hosts have said nothing.
     Miss(CommandId, Vec<HostId>),
     /// Note how a command ended that its host never got.
-    Close(CommandId, HostId, Ended),
+    Close(CommandId, HostId, UndeliveredEnd),
 }
 
 /// How a command ends that its host never got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum UndeliveredEnd {
     /// A later command of the same unit took its place.
     Superseded(CommandId),
     /// It was taken back.
@@ -87,7 +85,7 @@ pub(crate) enum Ended {
 
 /// Where a command is, on its way to one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum CommandStage {
     /// Here: its host is away, or it went out to everybody.
     #[default]
     Here,
@@ -112,16 +110,16 @@ struct Attempt {
     answered: bool,
     /// How often the host was too busy for it.
     refused: u32,
-    place: Place,
+    place: CommandStage,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ScheduledCommand {
     /// Its place in the order in which commands were issued.
     number: u64,
     expires_ms: Millis,
     bytes: usize,
-    kind: Kind,
+    kind: CommandClass,
     /// Whether it ever went out to anybody, as far as is known.
     went_out: bool,
     /// Whether it was given to one host and no other.
@@ -130,20 +128,20 @@ struct Entry {
 }
 
 /// Commands in the order in which they were issued.
-type Line = BTreeSet<(u64, CommandId)>;
+type HostQueue = BTreeSet<(u64, CommandId)>;
 
 /// What there is for one host.
 #[derive(Debug)]
-struct Host {
+struct HostSchedule {
     online: bool,
     /// All that it owes an outcome for.
-    open: Line,
+    open: HostQueue,
     /// Of these, what is wanted of each unit.
-    intents: BTreeMap<UnitName, Line>,
+    intents: BTreeMap<UnitName, HostQueue>,
     /// What waits for room: programs, what takes something back, and the rest.
-    programs: Line,
-    cancels: Line,
-    others: Line,
+    programs: HostQueue,
+    cancels: HostQueue,
+    others: HostQueue,
     /// Commands on the way to it, and their bytes.
     out: usize,
     out_bytes: usize,
@@ -159,15 +157,15 @@ struct Host {
     barrier: u64,
 }
 
-impl Default for Host {
+impl Default for HostSchedule {
     fn default() -> Self {
         Self {
             online: false,
-            open: Line::new(),
+            open: HostQueue::new(),
             intents: BTreeMap::new(),
-            programs: Line::new(),
-            cancels: Line::new(),
-            others: Line::new(),
+            programs: HostQueue::new(),
+            cancels: HostQueue::new(),
+            others: HostQueue::new(),
             out: 0,
             out_bytes: 0,
             running: 0,
@@ -180,34 +178,36 @@ impl Default for Host {
     }
 }
 
-impl Host {
-    fn line(&mut self, kind: &Kind) -> &mut Line {
+impl HostSchedule {
+    fn line(&mut self, kind: &CommandClass) -> &mut HostQueue {
         match kind {
-            Kind::Program => &mut self.programs,
-            Kind::Cancel(_) => &mut self.cancels,
-            Kind::Intent(_) | Kind::Set(_) | Kind::Together | Kind::Other => &mut self.others,
+            CommandClass::Program => &mut self.programs,
+            CommandClass::Cancel(_) => &mut self.cancels,
+            CommandClass::Intent(_) | CommandClass::Set(_) | CommandClass::Together | CommandClass::Other => {
+                &mut self.others
+            }
         }
     }
 
     /// A command is somewhere else.
-    fn moves(&mut self, (id, entry): (CommandId, &Facts<'_>), from: Place, to: Place) {
-        let is_program = *entry.kind == Kind::Program;
+    fn moves(&mut self, (id, entry): (CommandId, &CommandCost<'_>), from: CommandStage, to: CommandStage) {
+        let is_program = *entry.kind == CommandClass::Program;
         match from {
-            Place::Queued => drop(self.line(entry.kind).remove(&(entry.number, id))),
-            Place::Out => (self.out, self.out_bytes) = (self.out - 1, self.out_bytes - entry.bytes),
-            Place::Here | Place::Silent | Place::Taken => (),
+            CommandStage::Queued => drop(self.line(entry.kind).remove(&(entry.number, id))),
+            CommandStage::Out => (self.out, self.out_bytes) = (self.out - 1, self.out_bytes - entry.bytes),
+            CommandStage::Here | CommandStage::Silent | CommandStage::Taken => (),
         }
         match to {
-            Place::Queued => drop(self.line(entry.kind).insert((entry.number, id))),
-            Place::Out => (self.out, self.out_bytes) = (self.out + 1, self.out_bytes + entry.bytes),
-            Place::Here | Place::Silent | Place::Taken => (),
+            CommandStage::Queued => drop(self.line(entry.kind).insert((entry.number, id))),
+            CommandStage::Out => (self.out, self.out_bytes) = (self.out + 1, self.out_bytes + entry.bytes),
+            CommandStage::Here | CommandStage::Silent | CommandStage::Taken => (),
         }
-        let runs = |place| is_program && matches!(place, Place::Out | Place::Taken);
+        let runs = |place| is_program && matches!(place, CommandStage::Out | CommandStage::Taken);
         self.running = self.running + usize::from(runs(to)) - usize::from(runs(from));
     }
 
     /// Which command goes out next, if there is room for one.
-    fn next(&self, commands: &BTreeMap<CommandId, Entry>) -> Option<CommandId> {
+    fn next(&self, commands: &BTreeMap<CommandId, ScheduledCommand>) -> Option<CommandId> {
         // It is short, and what it ends may be what takes the room.
         if let Some((_, cancel)) = self.cancels.first()
             && self.out < 2 * WINDOW
@@ -239,17 +239,17 @@ impl Host {
 }
 
 /// What of an entry a host counts.
-struct Facts<'a> {
+struct CommandCost<'a> {
     number: u64,
     bytes: usize,
-    kind: &'a Kind,
+    kind: &'a CommandClass,
 }
 
 /// All open commands, and who is online.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
-    commands: BTreeMap<CommandId, Entry>,
-    hosts: HashMap<HostId, Host>,
+pub struct Schedule {
+    commands: BTreeMap<CommandId, ScheduledCommand>,
+    hosts: HashMap<HostId, HostSchedule>,
     /// What comes when: of a host, the next time that a command goes out; without one, the command's end. What comes at
     /// the same time comes in the order in which it was issued.
     timers: BTreeSet<(Millis, u64, CommandId, Option<HostId>)>,
@@ -267,7 +267,7 @@ fn pause_ms(sent: u32) -> Millis {
 
 impl Schedule {
     /// Begins with what the store holds: who is online, and which commands are open.
-    pub(crate) fn load(online: Vec<HostId>, open: Vec<Open>, now: Millis) -> (Self, Vec<Action>) {
+    pub fn load(online: Vec<HostId>, open: Vec<OpenCommand>, now: Millis) -> (Self, Vec<ScheduleAction>) {
         let mut schedule = Self::default();
         for host in online {
             schedule.presence(host, true, now);
@@ -281,19 +281,19 @@ impl Schedule {
     }
 
     /// How many commands are open.
-    pub(crate) fn len(&self) -> usize {
+    pub fn open_commands(&self) -> usize {
         self.commands.len()
     }
 
     /// Takes a command in. A broadcast goes out in one message now, and counts as sent. It does so if none of its hosts
     /// is online, too: another may be that is meant by what it is now.
-    pub(crate) fn open(&mut self, open: Open, broadcast: Option<Topic>, now: Millis) -> Vec<Action> {
-        let Open { id, expires_ms, bytes, kind, hosts } = open;
+    pub fn open(&mut self, open: OpenCommand, broadcast: Option<Topic>, now: Millis) -> Vec<ScheduleAction> {
+        let OpenCommand { id, expires_ms, bytes, kind, hosts } = open;
         // One that was submitted while the open ones were being read from the store comes twice.
         if self.commands.contains_key(&id) {
             return Vec::new();
         }
-        if let Kind::Cancel(which) = &kind
+        if let CommandClass::Cancel(which) = &kind
             && let Some(actions) = self.cancel_here((id, *which), &hosts, broadcast.is_some(), now)
         {
             return actions;
@@ -303,15 +303,16 @@ impl Schedule {
         self.timers.insert((expires_ms.saturating_add(ANSWER_MS), number, id, None));
         let attempt = |reached| Attempt {
             sent: u32::from(broadcast.is_some()),
-            answered: reached == Reached::Answered,
+            answered: reached == CommandReach::Answered,
             ..Attempt::default()
         };
         let went_out = broadcast.is_some()
-            || hosts.iter().any(|(_, reached)| matches!(reached, Reached::Maybe | Reached::Answered));
+            || hosts.iter().any(|(_, reached)| matches!(reached, CommandReach::Maybe | CommandReach::Answered));
         let of: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         let hosts = hosts.into_iter().map(|(host, reached)| (host, attempt(reached))).collect();
         let is_single = of.len() == 1;
-        self.commands.insert(id, Entry { number, expires_ms, bytes, kind: kind.clone(), went_out, is_single, hosts });
+        self.commands
+            .insert(id, ScheduledCommand { number, expires_ms, bytes, kind: kind.clone(), went_out, is_single, hosts });
         // To each alone while there is still time: one that is not meant any more answers that, and no broadcast.
         let alone_ms = now + pause_ms(1).min(expires_ms.saturating_sub(now) / 2);
         let mut actions = Vec::new();
@@ -327,11 +328,11 @@ impl Schedule {
                 None => self.begin_anew(id, host, now),
             }
         }
-        actions.extend(broadcast.map(|topic| Action::Broadcast(id, topic)));
+        actions.extend(broadcast.map(|topic| ScheduleAction::Broadcast(id, topic)));
         actions
     }
 
-    fn enter(&mut self, id: CommandId, host: HostId, (number, kind): (u64, &Kind)) {
+    fn enter(&mut self, id: CommandId, host: HostId, (number, kind): (u64, &CommandClass)) {
         let there = self.hosts.entry(host).or_default();
         there.open.insert((number, id));
         for intent in kind.intents() {
@@ -339,13 +340,13 @@ impl Schedule {
         }
         let attempt = self.commands.get(&id).and_then(|entry| entry.hosts.get(&host));
         if attempt.is_some_and(|attempt| attempt.answered) {
-            self.put(id, host, Place::Taken);
+            self.put(id, host, CommandStage::Taken);
         }
     }
 
     /// What makes units something else together stands between what is wanted before and after it.
-    fn bar(&mut self, host: HostId, (number, kind): (u64, &Kind)) {
-        if matches!(kind, Kind::Set(_) | Kind::Together)
+    fn bar(&mut self, host: HostId, (number, kind): (u64, &CommandClass)) {
+        if matches!(kind, CommandClass::Set(_) | CommandClass::Together)
             && let Some(there) = self.hosts.get_mut(&host)
         {
             there.barrier = number;
@@ -353,10 +354,10 @@ impl Schedule {
     }
 
     /// What was wanted of the same units before, has not gone out, and would leave nothing.
-    fn supersede(&mut self, id: CommandId, host: HostId, now: Millis) -> Vec<Action> {
+    fn supersede(&mut self, id: CommandId, host: HostId, now: Millis) -> Vec<ScheduleAction> {
         let void = self.void_before(id, host);
         void.iter().for_each(|command| self.settled(*command, host, now));
-        void.into_iter().map(|command| Action::Close(command, host, Ended::Superseded(id))).collect()
+        void.into_iter().map(|command| ScheduleAction::Close(command, host, UndeliveredEnd::Superseded(id))).collect()
     }
 
     /// Which commands before this one it makes void at a host, the latest first.
@@ -372,10 +373,11 @@ impl Schedule {
                 && old.is_some_and(|old| old.is_single && !old.went_out && entry.kind.covers(&old.kind))
         };
         let intents = entry.kind.intents();
-        let mut void: Line = intents.iter().flat_map(|intent| earlier(intent.unit())).filter(may_be_void).collect();
+        let mut void: HostQueue =
+            intents.iter().flat_map(|intent| earlier(intent.unit())).filter(may_be_void).collect();
         // Nothing else about any of its units may come between: each that stays keeps those before it.
         loop {
-            let mut kept = Line::new();
+            let mut kept = HostQueue::new();
             for intent in intents {
                 let mut is_free = true;
                 for one in earlier(intent.unit()) {
@@ -397,15 +399,16 @@ impl Schedule {
     fn cancel_here(
         &mut self,
         (id, which): (CommandId, CommandId),
-        of: &[(HostId, Reached)],
+        of: &[(HostId, CommandReach)],
         is_broadcast: bool,
         now: Millis,
-    ) -> Option<Vec<Action>> {
+    ) -> Option<Vec<ScheduleAction>> {
         let entry = self.commands.get(&which);
         let mut open: Vec<HostId> = entry.map(|entry| entry.hosts.keys().copied().collect()).unwrap_or_default();
         open.sort();
-        let needs_none = |(host, reached): &(HostId, Reached)| *reached == Reached::Moot || open.contains(host);
-        if of.iter().any(|(_, reached)| *reached != Reached::Moot) {
+        let needs_none =
+            |(host, reached): &(HostId, CommandReach)| *reached == CommandReach::Moot || open.contains(host);
+        if of.iter().any(|(_, reached)| *reached != CommandReach::Moot) {
             let all = open.iter().all(|host| of.iter().any(|(one, _)| one == host));
             if is_broadcast || entry.is_none_or(|entry| entry.went_out) || !all || !of.iter().all(needs_none) {
                 return None;
@@ -414,20 +417,24 @@ impl Schedule {
             open.clear();
         }
         open.iter().for_each(|host| self.settled(which, *host, now));
-        let cancelled = open.into_iter().map(|host| Action::Close(which, host, Ended::Cancelled));
-        Some(cancelled.chain(of.iter().map(|(host, _)| Action::Close(id, *host, Ended::Completed))).collect())
+        let cancelled = open.into_iter().map(|host| ScheduleAction::Close(which, host, UndeliveredEnd::Cancelled));
+        Some(
+            cancelled
+                .chain(of.iter().map(|(host, _)| ScheduleAction::Close(id, *host, UndeliveredEnd::Completed)))
+                .collect(),
+        )
     }
 
     /// A host has said that it has a command. It still owes the outcome.
-    pub(crate) fn answered(&mut self, command: CommandId, host: HostId, now: Millis) {
+    pub fn answered(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.answered = true;
-        self.put(command, host, Place::Taken);
+        self.put(command, host, CommandStage::Taken);
         self.pull(host, now);
     }
 
     /// A host is too busy for a command: it waits its turn again.
-    pub(crate) fn busy(&mut self, command: CommandId, host: HostId, now: Millis) {
+    pub fn busy(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
         let last_ms = entry.expires_ms - LAST_TRY_MS;
         let Some(attempt) = entry.hosts.get_mut(&host) else { return };
@@ -436,9 +443,9 @@ impl Schedule {
         let again_ms = (now + pause_ms(attempt.refused).min(BUSY_MAX_MS)).min(last_ms).max(now);
         self.unplan(command, host);
         if !self.is_online(host) {
-            return self.put(command, host, Place::Here);
+            return self.put(command, host, CommandStage::Here);
         }
-        self.put(command, host, Place::Queued);
+        self.put(command, host, CommandStage::Queued);
         let there = self.hosts.entry(host).or_default();
         // As many as it has now are as many as it takes.
         (there.busy, there.running_max, there.ended) = (true, there.running.max(1), 0);
@@ -447,9 +454,9 @@ impl Schedule {
     }
 
     /// A host is done with a command.
-    pub(crate) fn settled(&mut self, command: CommandId, host: HostId, now: Millis) {
+    pub fn settled(&mut self, command: CommandId, host: HostId, now: Millis) {
         self.unplan(command, host);
-        self.put(command, host, Place::Here);
+        self.put(command, host, CommandStage::Here);
         let Some(entry) = self.commands.get_mut(&command) else { return };
         if entry.hosts.remove(&host).is_none() {
             return;
@@ -465,13 +472,13 @@ impl Schedule {
     }
 
     /// A host owes nothing for a command any more.
-    fn forget(&mut self, host: HostId, command: CommandId, number: u64, kind: &Kind) {
+    fn forget(&mut self, host: HostId, command: CommandId, number: u64, kind: &CommandClass) {
         let Some(there) = self.hosts.get_mut(&host) else { return };
         there.open.remove(&(number, command));
         // Whoever's turn it was to find room may be the one that leaves.
         there.no_room = false;
         match kind {
-            Kind::Program => there.program_ended(),
+            CommandClass::Program => there.program_ended(),
             _ => {
                 for intent in kind.intents() {
                     if let Some(line) = there.intents.get_mut(intent.unit()) {
@@ -489,7 +496,7 @@ impl Schedule {
     }
 
     /// A host is a member no more: it is sent nothing, and owes nothing.
-    pub(crate) fn leave(&mut self, host: HostId, now: Millis) {
+    pub fn leave(&mut self, host: HostId, now: Millis) {
         let Some(there) = self.hosts.get_mut(&host) else { return };
         there.online = false;
         for (_, command) in there.open.clone() {
@@ -499,7 +506,7 @@ impl Schedule {
     }
 
     /// A host came or went.
-    pub(crate) fn presence(&mut self, host: HostId, online: bool, now: Millis) {
+    pub fn presence(&mut self, host: HostId, online: bool, now: Millis) {
         let there = self.hosts.entry(host).or_default();
         there.online = online;
         // It may be another agent, or one that does more at once.
@@ -507,46 +514,46 @@ impl Schedule {
         for (_, command) in there.open.clone() {
             self.unplan(command, host);
             if !self.is_taken(command, host) {
-                self.put(command, host, Place::Here);
+                self.put(command, host, CommandStage::Here);
             }
         }
         if online && !planted!(ForgetReturned) {
             let open = self.hosts.get(&host).map(|there| there.open.clone()).unwrap_or_default();
             open.into_iter().for_each(|(_, command)| self.begin_anew(command, host, now));
         }
-        if self.hosts.get(&host).is_some_and(Host::is_idle) {
+        if self.hosts.get(&host).is_some_and(HostSchedule::is_idle) {
             self.hosts.remove(&host);
         }
     }
 
     /// There is a new connection to the broker: what is open goes out again.
-    pub(crate) fn connected(&mut self, now: Millis) {
+    pub fn connected(&mut self, now: Millis) {
         let online: Vec<_> = self.hosts.iter().filter(|(_, there)| there.online).map(|(host, _)| *host).collect();
         for host in online {
             self.presence(host, true, now);
         }
     }
 
-    /// The link had no room for a message of [`Action::Send`]. What comes after it waits, too.
-    pub(crate) fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
+    /// The link had no room for a message of [`ScheduleAction::Send`]. What comes after it waits, too.
+    pub fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.sent = attempt.sent.saturating_sub(1);
-        let was_out = attempt.place == Place::Out;
+        let was_out = attempt.place == CommandStage::Out;
         self.unplan(command, host);
         if was_out {
-            self.put(command, host, Place::Queued);
+            self.put(command, host, CommandStage::Queued);
             self.hosts.entry(host).or_default().no_room = true;
         }
         self.plan(command, host, now + NO_ROOM_MS);
     }
 
     /// When there is something to be done next.
-    pub(crate) fn next_ms(&self) -> Option<Millis> {
+    pub fn next_ms(&self) -> Option<Millis> {
         self.timers.first().map(|(at, ..)| *at)
     }
 
     /// Everything that is to be done by now. It counts as done.
-    pub(crate) fn due(&mut self, now: Millis) -> Vec<Action> {
+    pub fn due(&mut self, now: Millis) -> Vec<ScheduleAction> {
         // The clock was set back: what was planned by it would come too late. (A clock that only drifts is let be.)
         if now + RESEND_MS < self.looked_ms {
             self.connected(now);
@@ -566,16 +573,16 @@ impl Schedule {
         actions
     }
 
-    fn send(&mut self, command: CommandId, host: HostId, now: Millis) -> Option<Action> {
+    fn send(&mut self, command: CommandId, host: HostId, now: Millis) -> Option<ScheduleAction> {
         let expires_ms = self.commands.get(&command)?.expires_ms;
         let attempt = self.attempt(command, host)?;
         attempt.next_ms = None;
         if now > expires_ms && !planted!(SendExpired) {
             return None;
         }
-        if matches!(attempt.place, Place::Here | Place::Queued) {
+        if matches!(attempt.place, CommandStage::Here | CommandStage::Queued) {
             // It has waited for long enough, or went out to everybody and has to go to this host alone now.
-            self.put(command, host, Place::Queued);
+            self.put(command, host, CommandStage::Queued);
             let there = self.hosts.entry(host).or_default();
             (there.no_room, there.busy) = (false, false);
             self.pull(host, now);
@@ -588,13 +595,13 @@ impl Schedule {
             self.plan(command, host, again_ms);
         }
         if is_silent && !self.is_taken(command, host) {
-            self.put(command, host, Place::Silent);
+            self.put(command, host, CommandStage::Silent);
             self.pull(host, now);
         }
-        Some(Action::Send(command, host))
+        Some(ScheduleAction::Send(command, host))
     }
 
-    fn end(&mut self, command: CommandId, now: Millis) -> Option<Action> {
+    fn end(&mut self, command: CommandId, now: Millis) -> Option<ScheduleAction> {
         let entry = self.commands.get(&command)?;
         let hosts: Vec<(HostId, bool)> = entry.hosts.iter().map(|(host, attempt)| (*host, attempt.answered)).collect();
         // The last of them takes the entry with it.
@@ -602,17 +609,17 @@ impl Schedule {
         self.commands.remove(&command);
         let mut silent: Vec<_> = hosts.into_iter().filter(|(_, answered)| !answered).map(|(host, _)| host).collect();
         silent.sort();
-        (!silent.is_empty()).then_some(Action::Miss(command, silent))
+        (!silent.is_empty()).then_some(ScheduleAction::Miss(command, silent))
     }
 
     /// A command is to reach a host that is there: in its turn, or at once if the host has it already.
     fn begin_anew(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.sent = 0;
-        if attempt.place == Place::Taken {
+        if attempt.place == CommandStage::Taken {
             return self.plan(command, host, now);
         }
-        self.put(command, host, Place::Queued);
+        self.put(command, host, CommandStage::Queued);
         self.pull(host, now);
     }
 
@@ -623,9 +630,9 @@ impl Schedule {
             self.unplan(command, host);
             let is_over = self.commands.get(&command).is_none_or(|entry| now > entry.expires_ms);
             if is_over && !planted!(SendExpired) {
-                self.put(command, host, Place::Here);
+                self.put(command, host, CommandStage::Here);
             } else {
-                self.put(command, host, Place::Out);
+                self.put(command, host, CommandStage::Out);
                 self.plan(command, host, now);
             }
         }
@@ -637,7 +644,7 @@ impl Schedule {
 
     fn is_taken(&self, command: CommandId, host: HostId) -> bool {
         let attempt = self.commands.get(&command).and_then(|entry| entry.hosts.get(&host));
-        attempt.is_some_and(|attempt| attempt.place == Place::Taken)
+        attempt.is_some_and(|attempt| attempt.place == CommandStage::Taken)
     }
 
     fn attempt(&mut self, command: CommandId, host: HostId) -> Option<&mut Attempt> {
@@ -645,9 +652,9 @@ impl Schedule {
     }
 
     /// Notes where a command is.
-    fn put(&mut self, command: CommandId, host: HostId, to: Place) {
+    fn put(&mut self, command: CommandId, host: HostId, to: CommandStage) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
-        let facts = Facts { number: entry.number, bytes: entry.bytes, kind: &entry.kind };
+        let facts = CommandCost { number: entry.number, bytes: entry.bytes, kind: &entry.kind };
         let Some(attempt) = entry.hosts.get_mut(&host) else { return };
         let from = std::mem::replace(&mut attempt.place, to);
         if from != to {
@@ -682,9 +689,9 @@ mod tests {
     const MINUTE: Millis = 60_000;
 
     /// A command of a hundred bytes that expires in ten minutes.
-    fn opened(id: CommandId, kind: Kind, hosts: &[HostId]) -> Open {
-        let hosts = hosts.iter().map(|host| (*host, Reached::No)).collect();
-        Open { id, expires_ms: 10 * MINUTE, bytes: 100, kind, hosts }
+    fn opened(id: CommandId, kind: CommandClass, hosts: &[HostId]) -> OpenCommand {
+        let hosts = hosts.iter().map(|host| (*host, CommandReach::No)).collect();
+        OpenCommand { id, expires_ms: 10 * MINUTE, bytes: 100, kind, hosts }
     }
 
     struct Fixture {
@@ -695,7 +702,7 @@ mod tests {
 
     impl Fixture {
         /// One command for `count` hosts, issued at 0, which expires in ten minutes. None is online.
-        fn new(count: usize, broadcast: bool, online: &[usize]) -> (Self, Option<Action>) {
+        fn new(count: usize, broadcast: bool, online: &[usize]) -> (Self, Option<ScheduleAction>) {
             let hosts: Vec<_> = (0..count).map(|_| HostId::random()).collect();
             let mut schedule = Schedule::default();
             for index in online {
@@ -703,7 +710,7 @@ mod tests {
             }
             let command = CommandId::new();
             let topic = broadcast.then_some(Topic::CommandAll);
-            let action = schedule.open(opened(command, Kind::Program, &hosts), topic, 0).pop();
+            let action = schedule.open(opened(command, CommandClass::Program, &hosts), topic, 0).pop();
             (Self { schedule, command, hosts }, action)
         }
 
@@ -711,7 +718,8 @@ mod tests {
         fn times(&mut self, until: Millis) -> Vec<Millis> {
             let mut times = Vec::new();
             while let Some(at) = self.schedule.next_ms().filter(|at| *at <= until) {
-                let sends = self.schedule.due(at).into_iter().filter(|action| matches!(action, Action::Send(..)));
+                let sends =
+                    self.schedule.due(at).into_iter().filter(|action| matches!(action, ScheduleAction::Send(..)));
                 times.extend(sends.map(|_| at));
             }
             times
@@ -719,35 +727,35 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_out_again_at_doubling_times_until_it_expires() {
+    fn command_is_repeated_with_doubling_gaps_until_expiry() {
         let (mut one, action) = Fixture::new(1, false, &[0]);
         assert_eq!(action, None);
         assert_eq!(one.times(20 * MINUTE), [0, 5_000, 15_000, 35_000, 75_000, 155_000, 315_000]);
-        assert_eq!((one.schedule.len(), one.schedule.next_ms()), (0, None));
+        assert_eq!((one.schedule.open_commands(), one.schedule.next_ms()), (0, None));
     }
 
     #[test]
-    fn a_host_that_is_a_member_no_more_is_sent_nothing_and_not_waited_for() {
+    fn removed_host_is_not_sent_to_or_waited_for() {
         let (mut two, _) = Fixture::new(2, false, &[0, 1]);
         two.schedule.leave(two.hosts[0], 0);
-        assert_eq!(two.schedule.due(0), [Action::Send(two.command, two.hosts[1])]);
+        assert_eq!(two.schedule.due(0), [ScheduleAction::Send(two.command, two.hosts[1])]);
         two.schedule.leave(two.hosts[1], 0);
-        assert_eq!((two.schedule.len(), two.schedule.next_ms()), (0, None));
+        assert_eq!((two.schedule.open_commands(), two.schedule.next_ms()), (0, None));
     }
 
     #[test]
-    fn the_silent_are_missing_some_time_after_the_expiry() {
+    fn silent_hosts_are_missing_after_expiry() {
         let (mut one, _) = Fixture::new(2, false, &[0]);
         one.schedule.answered(one.command, one.hosts[1], 0);
         one.schedule.due(10 * MINUTE);
         assert_eq!(one.schedule.due(10 * MINUTE + ANSWER_MS - 1), []);
-        let missing = Action::Miss(one.command, vec![one.hosts[0]]);
+        let missing = ScheduleAction::Miss(one.command, vec![one.hosts[0]]);
         assert_eq!(one.schedule.due(10 * MINUTE + ANSWER_MS), [missing]);
         assert_eq!(one.schedule.next_ms(), None);
     }
 
     #[test]
-    fn who_is_away_gets_it_when_it_comes() {
+    fn offline_host_gets_command_on_return() {
         let (mut one, _) = Fixture::new(1, false, &[]);
         assert!(one.times(MINUTE).is_empty());
         one.schedule.presence(one.hosts[0], true, 70_000);
@@ -759,7 +767,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_begins_anew() {
+    fn new_connection_resets_backoff() {
         let (mut one, _) = Fixture::new(1, false, &[0]);
         assert_eq!(one.times(20_000), [0, 5_000, 15_000]);
         one.schedule.connected(21_000);
@@ -767,51 +775,51 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_delays_nothing() {
+    fn clock_set_back_delays_nothing() {
         let (mut one, _) = Fixture::new(1, false, &[0]);
         assert_eq!(one.times(5_000), [0, 5_000]);
-        let sent = Action::Send(one.command, one.hosts[0]);
+        let sent = ScheduleAction::Send(one.command, one.hosts[0]);
         assert_eq!(one.schedule.due(-3_600_000), [sent]);
         assert_eq!(one.schedule.next_ms(), Some(-3_595_000));
     }
 
     #[test]
-    fn what_is_settled_is_over() {
+    fn settled_command_is_not_sent() {
         let (mut one, _) = Fixture::new(2, false, &[0, 1]);
         one.schedule.due(0);
         one.schedule.settled(one.command, one.hosts[0], 0);
         one.schedule.settled(one.command, one.hosts[0], 0);
-        assert_eq!(one.schedule.due(5_000), [Action::Send(one.command, one.hosts[1])]);
+        assert_eq!(one.schedule.due(5_000), [ScheduleAction::Send(one.command, one.hosts[1])]);
         one.schedule.settled(one.command, one.hosts[1], 0);
-        assert_eq!((one.schedule.len(), one.schedule.next_ms()), (0, None));
+        assert_eq!((one.schedule.open_commands(), one.schedule.next_ms()), (0, None));
     }
 
     #[test]
-    fn a_broadcast_is_one_message_and_then_each_for_itself() {
+    fn broadcast_is_sent_once_then_to_each_host() {
         let (mut one, action) = Fixture::new(3, true, &[0, 1]);
-        assert_eq!(action, Some(Action::Broadcast(one.command, Topic::CommandAll)));
+        assert_eq!(action, Some(ScheduleAction::Broadcast(one.command, Topic::CommandAll)));
         assert_eq!(one.schedule.due(4_999), []);
         one.schedule.settled(one.command, one.hosts[1], 0);
-        assert_eq!(one.schedule.due(5_000), [Action::Send(one.command, one.hosts[0])]);
+        assert_eq!(one.schedule.due(5_000), [ScheduleAction::Send(one.command, one.hosts[0])]);
         one.schedule.presence(one.hosts[2], true, 6_000);
-        assert_eq!(one.schedule.due(6_000), [Action::Send(one.command, one.hosts[2])]);
+        assert_eq!(one.schedule.due(6_000), [ScheduleAction::Send(one.command, one.hosts[2])]);
         // Nobody is known to be there: who is meant all the same hears it, and the others get it when they come.
         let (mut none_online, action) = Fixture::new(3, true, &[]);
-        assert_eq!(action, Some(Action::Broadcast(none_online.command, Topic::CommandAll)));
+        assert_eq!(action, Some(ScheduleAction::Broadcast(none_online.command, Topic::CommandAll)));
         assert!(none_online.times(MINUTE).is_empty());
     }
 
     #[test]
-    fn a_broadcast_goes_to_each_alone_before_it_expires() {
+    fn broadcast_is_repeated_to_each_before_expiry() {
         let (mut schedule, host, id) = (Schedule::default(), HostId::random(), CommandId::new());
         schedule.presence(host, true, 0);
-        let open = Open { expires_ms: 1_000, ..opened(id, Kind::Program, &[host]) };
+        let open = OpenCommand { expires_ms: 1_000, ..opened(id, CommandClass::Program, &[host]) };
         schedule.open(open, Some(Topic::CommandAll), 0);
-        assert_eq!((schedule.due(499), schedule.due(500)), (vec![], vec![Action::Send(id, host)]));
+        assert_eq!((schedule.due(499), schedule.due(500)), (vec![], vec![ScheduleAction::Send(id, host)]));
     }
 
     #[test]
-    fn no_room_is_tried_again_soon_and_does_not_count() {
+    fn full_link_is_retried_without_counting() {
         let (mut one, _) = Fixture::new(1, false, &[0]);
         one.schedule.due(0);
         one.schedule.no_room(one.command, one.hosts[0], 0);
@@ -827,13 +835,13 @@ mod tests {
         (0..count).map(|_| CommandId::new()).collect()
     }
 
-    fn intent(verb: &str) -> Kind {
+    fn intent(verb: &str) -> CommandClass {
         let verb = serde_json::json!({ verb: {"unit": "default/shop"} });
-        Kind::of(&serde_json::from_value(verb).unwrap())
+        CommandClass::of(&serde_json::from_value(verb).unwrap())
     }
 
-    fn sent(actions: Vec<Action>) -> Vec<CommandId> {
-        let sent = |action| if let Action::Send(command, _) = action { Some(command) } else { None };
+    fn sent(actions: Vec<ScheduleAction>) -> Vec<CommandId> {
+        let sent = |action| if let ScheduleAction::Send(command, _) = action { Some(command) } else { None };
         actions.into_iter().filter_map(sent).collect()
     }
 
@@ -851,24 +859,24 @@ mod tests {
     }
 
     #[test]
-    fn five_thousand_commands_for_a_host_that_returns_go_out_in_order_and_never_many_at_once() {
+    fn five_thousand_commands_for_a_host_respect_its_window() {
         let ((mut schedule, host), ids) = (away(), ids(5_000));
         for id in &ids {
-            assert_eq!(schedule.open(opened(*id, Kind::Program, &[host]), None, 0), []);
+            assert_eq!(schedule.open(opened(*id, CommandClass::Program, &[host]), None, 0), []);
         }
         schedule.presence(host, true, 1_000);
         let (order, most) = drained(&mut schedule, host, 1_000);
         assert_eq!((order == ids, most), (true, WINDOW));
-        assert_eq!((schedule.len(), schedule.next_ms()), (0, None));
+        assert_eq!((schedule.open_commands(), schedule.next_ms()), (0, None));
     }
 
     #[test]
-    fn large_commands_are_on_the_way_up_to_a_number_of_bytes() {
+    fn window_limits_bytes() {
         let ((mut schedule, host), ids) = (away(), ids(50));
         for id in &ids {
-            schedule.open(Open { bytes: 60_000, ..opened(*id, Kind::Other, &[host]) }, None, 0);
+            schedule.open(OpenCommand { bytes: 60_000, ..opened(*id, CommandClass::Other, &[host]) }, None, 0);
         }
-        let larger = Open { bytes: WINDOW_BYTES + 1, ..opened(CommandId::new(), Kind::Other, &[host]) };
+        let larger = OpenCommand { bytes: WINDOW_BYTES + 1, ..opened(CommandId::new(), CommandClass::Other, &[host]) };
         schedule.open(larger, None, 0);
         schedule.presence(host, true, 0);
         let (order, most) = drained(&mut schedule, host, 0);
@@ -876,46 +884,49 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_run_make_others_wait_and_nothing_else() {
+    fn running_programs_delay_only_programs() {
         let ((mut schedule, host), ids) = (away(), ids(PROGRAMS + 1));
         schedule.presence(host, true, 0);
         for id in &ids {
-            schedule.open(opened(*id, Kind::Program, &[host]), None, 0);
+            schedule.open(opened(*id, CommandClass::Program, &[host]), None, 0);
             for began in sent(schedule.due(0)) {
                 schedule.answered(began, host, 0);
             }
         }
         let (stop, cancel) = (CommandId::new(), CommandId::new());
         schedule.open(opened(stop, intent("unit_stop"), &[host]), None, 0);
-        schedule.open(opened(cancel, Kind::Cancel(ids[0]), &[host]), None, 0);
+        schedule.open(opened(cancel, CommandClass::Cancel(ids[0]), &[host]), None, 0);
         assert_eq!(sent(schedule.due(0)), [stop, cancel], "all but the last program have gone out before");
         schedule.settled(ids[0], host, 0);
         assert_eq!(sent(schedule.due(0)), [ids[PROGRAMS]]);
     }
 
     #[test]
-    fn what_takes_a_command_back_passes_those_that_wait() {
+    fn cancellation_overtakes_waiting_commands() {
         let ((mut schedule, host), ids) = (away(), ids(WINDOW + 1));
         schedule.presence(host, true, 0);
         for id in &ids {
-            schedule.open(opened(*id, Kind::Program, &[host]), None, 0);
+            schedule.open(opened(*id, CommandClass::Program, &[host]), None, 0);
         }
         assert_eq!(sent(schedule.due(0)), ids[..WINDOW]);
         let cancel = CommandId::new();
-        assert_eq!(schedule.open(opened(cancel, Kind::Cancel(ids[0]), &[host]), None, 0), []);
+        assert_eq!(schedule.open(opened(cancel, CommandClass::Cancel(ids[0]), &[host]), None, 0), []);
         assert_eq!(sent(schedule.due(0)), [cancel]);
         // The one that has not gone out ends here.
         let other = CommandId::new();
-        let closed = [Action::Close(ids[WINDOW], host, Ended::Cancelled), Action::Close(other, host, Ended::Completed)];
-        assert_eq!(schedule.open(opened(other, Kind::Cancel(ids[WINDOW]), &[host]), None, 0), closed);
+        let closed = [
+            ScheduleAction::Close(ids[WINDOW], host, UndeliveredEnd::Cancelled),
+            ScheduleAction::Close(other, host, UndeliveredEnd::Completed),
+        ];
+        assert_eq!(schedule.open(opened(other, CommandClass::Cancel(ids[WINDOW]), &[host]), None, 0), closed);
         assert_eq!(sent(schedule.due(0)), []);
     }
 
     #[test]
-    fn a_busy_host_gets_a_program_again_once_another_has_ended_or_later() {
+    fn busy_host_is_retried_after_an_end_or_later() {
         let ((mut schedule, host), ids) = (away(), ids(3));
         schedule.presence(host, true, 0);
-        ids.iter().for_each(|id| drop(schedule.open(opened(*id, Kind::Program, &[host]), None, 0)));
+        ids.iter().for_each(|id| drop(schedule.open(opened(*id, CommandClass::Program, &[host]), None, 0)));
         assert_eq!(sent(schedule.due(0)), ids);
         schedule.answered(ids[0], host, 0);
         schedule.busy(ids[1], host, 0);
@@ -931,10 +942,10 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_busy_to_the_end_is_asked_once_more_shortly_before_it() {
+    fn busy_host_is_asked_again_before_expiry() {
         let ((mut schedule, host), id) = (away(), CommandId::new());
         schedule.presence(host, true, 0);
-        schedule.open(opened(id, Kind::Program, &[host]), None, 0);
+        schedule.open(opened(id, CommandClass::Program, &[host]), None, 0);
         assert_eq!(sent(schedule.due(0)), [id]);
         let mut tries = Vec::new();
         let mut now = 0;
@@ -948,13 +959,16 @@ mod tests {
     }
 
     #[test]
-    fn a_later_intent_takes_the_place_of_those_before_it_that_have_not_gone_out() {
+    fn later_intent_supersedes_unsent_ones() {
         let ((mut schedule, host), ids) = (away(), ids(5));
         let mut open = |id, verb| schedule.open(opened(id, intent(verb), &[host]), None, 0);
         assert_eq!(open(ids[0], "unit_hold"), []);
         assert_eq!(open(ids[1], "unit_run"), []);
-        assert_eq!(open(ids[2], "unit_stop"), [Action::Close(ids[1], host, Ended::Superseded(ids[2]))]);
-        assert_eq!(open(ids[3], "unit_run"), [Action::Close(ids[2], host, Ended::Superseded(ids[3]))]);
+        assert_eq!(
+            open(ids[2], "unit_stop"),
+            [ScheduleAction::Close(ids[1], host, UndeliveredEnd::Superseded(ids[2]))]
+        );
+        assert_eq!(open(ids[3], "unit_run"), [ScheduleAction::Close(ids[2], host, UndeliveredEnd::Superseded(ids[3]))]);
         schedule.presence(host, true, 0);
         assert_eq!(sent(schedule.due(0)), [ids[0], ids[3]]);
         // What has gone out stays: the host may have done it.
@@ -965,16 +979,16 @@ mod tests {
     }
 
     #[test]
-    fn a_later_set_takes_the_place_of_what_it_covers_and_of_nothing_behind_what_stays() {
+    fn later_set_supersedes_what_it_covers() {
         let set = |units: &[&str]| {
             let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
             let wish = |unit: &&str| serde_json::json!({"unit": format!("default/{unit}"), "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"});
             let units: Vec<_> = units.iter().map(wish).collect();
-            Kind::of(&serde_json::from_value(serde_json::json!({"units_apply": {"units": units}})).unwrap())
+            CommandClass::of(&serde_json::from_value(serde_json::json!({"units_apply": {"units": units}})).unwrap())
         };
         let ((mut schedule, host), ids) = (away(), ids(8));
         let mut open = |at: usize, kind| schedule.open(opened(ids[at], kind, &[host]), None, 0);
-        let void = |old: usize, new: usize| Action::Close(ids[old], host, Ended::Superseded(ids[new]));
+        let void = |old: usize, new: usize| ScheduleAction::Close(ids[old], host, UndeliveredEnd::Superseded(ids[new]));
         assert_eq!(open(0, set(&["shop", "till"])), []);
         assert_eq!(open(1, set(&["shop", "till"])), [void(0, 1)]);
         // One unit of the two is not all of it.
@@ -988,50 +1002,53 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_before_a_snapshot_and_one_that_went_out_to_another_host_stay() {
+    fn intent_before_a_snapshot_or_already_sent_is_kept() {
         let ((mut schedule, one), two, ids) = (away(), HostId::random(), ids(6));
         schedule.presence(two, true, 0);
         schedule.open(opened(ids[0], intent("unit_run"), &[one, two]), None, 0);
-        assert_eq!(schedule.due(0), [Action::Send(ids[0], two)]);
+        assert_eq!(schedule.due(0), [ScheduleAction::Send(ids[0], two)]);
         assert_eq!(schedule.open(opened(ids[1], intent("unit_stop"), &[one]), None, 0), []);
-        schedule.open(opened(ids[2], Kind::Together, &[one]), None, 0);
+        schedule.open(opened(ids[2], CommandClass::Together, &[one]), None, 0);
         assert_eq!(schedule.open(opened(ids[3], intent("unit_run"), &[one]), None, 0), []);
         // Nor is it taken back here: its bytes are out.
-        assert_eq!(schedule.open(opened(ids[4], Kind::Cancel(ids[0]), &[one, two]), None, 0), []);
+        assert_eq!(schedule.open(opened(ids[4], CommandClass::Cancel(ids[0]), &[one, two]), None, 0), []);
         // Nothing is left to take back of what is over.
-        let moot = Open { hosts: vec![(one, Reached::Moot)], ..opened(ids[5], Kind::Cancel(CommandId::new()), &[]) };
-        assert_eq!(schedule.open(moot, None, 0), [Action::Close(ids[5], one, Ended::Completed)]);
+        let moot = OpenCommand {
+            hosts: vec![(one, CommandReach::Moot)],
+            ..opened(ids[5], CommandClass::Cancel(CommandId::new()), &[])
+        };
+        assert_eq!(schedule.open(moot, None, 0), [ScheduleAction::Close(ids[5], one, UndeliveredEnd::Completed)]);
     }
 
     #[test]
-    fn a_host_that_is_away_or_silent_holds_no_other_up() {
+    fn offline_or_silent_host_delays_no_other() {
         let ((mut schedule, gone), silent, there) = (away(), HostId::random(), HostId::random());
         schedule.presence(silent, true, 0);
         schedule.presence(there, true, 0);
         for _ in 0..WINDOW {
-            schedule.open(opened(CommandId::new(), Kind::Program, &[gone, silent]), None, 0);
+            schedule.open(opened(CommandId::new(), CommandClass::Program, &[gone, silent]), None, 0);
         }
         assert_eq!(sent(schedule.due(0)).len(), WINDOW);
         let id = CommandId::new();
-        schedule.open(opened(id, Kind::Program, &[gone, silent, there]), None, 0);
-        assert_eq!(schedule.due(0), [Action::Send(id, there)]);
+        schedule.open(opened(id, CommandClass::Program, &[gone, silent, there]), None, 0);
+        assert_eq!(schedule.due(0), [ScheduleAction::Send(id, there)]);
         // What a host does not answer takes its room for a few minutes only.
         let mut times = Vec::new();
         while let Some(at) = schedule.next_ms().filter(|at| *at < 5 * MINUTE) {
-            times.extend(schedule.due(at).into_iter().filter(|action| *action == Action::Send(id, silent)));
+            times.extend(schedule.due(at).into_iter().filter(|action| *action == ScheduleAction::Send(id, silent)));
         }
         assert!(!times.is_empty());
     }
 
     #[test]
-    fn what_finds_no_room_on_the_link_keeps_its_place() {
+    fn command_without_room_keeps_its_place() {
         let ((mut schedule, host), ids) = (away(), ids(3));
         schedule.presence(host, true, 0);
-        ids[..2].iter().for_each(|id| drop(schedule.open(opened(*id, Kind::Other, &[host]), None, 0)));
+        ids[..2].iter().for_each(|id| drop(schedule.open(opened(*id, CommandClass::Other, &[host]), None, 0)));
         assert_eq!(sent(schedule.due(0)), ids[..2]);
         schedule.no_room(ids[0], host, 0);
         schedule.no_room(ids[1], host, 0);
-        schedule.open(opened(ids[2], Kind::Other, &[host]), None, 10);
+        schedule.open(opened(ids[2], CommandClass::Other, &[host]), None, 10);
         assert_eq!(sent(schedule.due(10)), []);
         assert_eq!(sent(schedule.due(NO_ROOM_MS)), ids);
     }
@@ -1039,7 +1056,7 @@ mod tests {
     proptest! {
         /// Whatever hosts answer, each gets all that it is to get, in the order in which it was issued.
         #[test]
-        fn order_of_one_host_stays(steps in proptest::collection::vec((0..5u8, 0..40_000i64), 0..80)) {
+        fn order_of_one_hosts_commands_is_kept(steps in proptest::collection::vec((0..5u8, 0..40_000i64), 0..80)) {
             let (mut schedule, host) = away();
             let (mut issued, mut firsts, mut has, mut now) = (Vec::new(), Vec::new(), Vec::new(), 0);
             for (what, pause) in steps {
@@ -1051,7 +1068,7 @@ mod tests {
                     3 => std::mem::take(&mut has).into_iter().for_each(|id| schedule.settled(id, host, now)),
                     _ => for id in ids(7) {
                         issued.push(id);
-                        let open = Open { expires_ms: Millis::MAX, ..opened(id, Kind::Other, &[host]) };
+                        let open = OpenCommand { expires_ms: Millis::MAX, ..opened(id, CommandClass::Other, &[host]) };
                         schedule.open(open, None, now);
                     },
                 }
@@ -1068,7 +1085,7 @@ mod tests {
                 came.into_iter().for_each(|id| schedule.settled(id, host, now));
             }
             prop_assert_eq!(firsts, issued);
-            prop_assert_eq!(schedule.len(), 0);
+            prop_assert_eq!(schedule.open_commands(), 0);
         }
     }
 
@@ -1076,22 +1093,22 @@ mod tests {
         /// Whatever happens in whatever order, nothing is sent to who is away, or is done, or too late,
         /// and in the end nothing is left.
         #[test]
-        fn invariants(steps in proptest::collection::vec((0..4u8, 0..3usize, 0..40_000i64), 0..60)) {
+        fn schedule_invariants_hold(steps in proptest::collection::vec((0..4u8, 0..3usize, 0..40_000i64), 0..60)) {
             let (mut one, _) = Fixture::new(3, false, &[]);
             let (mut online, mut done, mut now) = ([false; 3], [false; 3], 0);
             for (what, host, pause) in steps {
                 now += pause;
                 for action in one.schedule.due(now) {
                     match action {
-                        Action::Send(_, id) => {
+                        ScheduleAction::Send(_, id) => {
                             let index = one.hosts.iter().position(|host| *host == id).unwrap();
                             prop_assert!(online[index] && !done[index] && now <= 10 * MINUTE);
                         }
-                        Action::Miss(_, silent) => {
+                        ScheduleAction::Miss(_, silent) => {
                             prop_assert!(now > 10 * MINUTE);
                             prop_assert!(silent.iter().all(|id| !done[one.hosts.iter().position(|host| host == id).unwrap()]));
                         }
-                        Action::Broadcast(..) | Action::Close(..) => prop_assert!(false),
+                        ScheduleAction::Broadcast(..) | ScheduleAction::Close(..) => prop_assert!(false),
                     }
                 }
                 match what {
@@ -1102,7 +1119,7 @@ mod tests {
                 }
             }
             one.schedule.due(11 * MINUTE + now);
-            prop_assert_eq!((one.schedule.len(), one.schedule.next_ms()), (0, None));
+            prop_assert_eq!((one.schedule.open_commands(), one.schedule.next_ms()), (0, None));
         }
     }
 }

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use muster_bus::sealing::HostKey;
 use muster_topics::join::JoinToken;
 use rcgen::KeyPair;
 use reqwest::StatusCode;
@@ -7,26 +8,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
-    api,
-    console::store::alert::Which,
-    console::testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
-    sealing::HostKey,
+    store::alert::Which,
+    testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
 };
 
 #[test]
-fn ranges() {
-    let check = |header: &str, answer: Wanted| assert_eq!(wanted(header, 10), answer, "{header}");
-    check("bytes=0-", Wanted::Part(0..=9));
-    check("bytes=3-5", Wanted::Part(3..=5));
-    check("bytes=3-99", Wanted::Part(3..=9));
-    check("bytes=-3", Wanted::Part(7..=9));
-    check("bytes=-99", Wanted::Part(0..=9));
-    check("bytes=10-", Wanted::Nothing);
-    check("bytes=-0", Wanted::Nothing);
+fn byte_ranges_parse() {
+    let check = |header: &str, answer: RequestedRange| assert_eq!(wanted(header, 10), answer, "{header}");
+    check("bytes=0-", RequestedRange::Part(0..=9));
+    check("bytes=3-5", RequestedRange::Part(3..=5));
+    check("bytes=3-99", RequestedRange::Part(3..=9));
+    check("bytes=-3", RequestedRange::Part(7..=9));
+    check("bytes=-99", RequestedRange::Part(0..=9));
+    check("bytes=10-", RequestedRange::Nothing);
+    check("bytes=-0", RequestedRange::Nothing);
     for odd in ["", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=0-1,3-4", "lines=0-1"] {
-        check(odd, Wanted::Whole);
+        check(odd, RequestedRange::Whole);
     }
-    assert_eq!(wanted("bytes=0-", 0), Wanted::Nothing);
+    assert_eq!(wanted("bytes=0-", 0), RequestedRange::Nothing);
 }
 
 async fn join_with(fixture: &Fixture, request: &JoinRequest) -> reqwest::Response {
@@ -34,7 +33,7 @@ async fn join_with(fixture: &Fixture, request: &JoinRequest) -> reqwest::Respons
 }
 
 #[tokio::test]
-async fn a_token_is_good_for_one_host() {
+async fn token_admits_one_host() {
     let fixture = Fixture::new().await;
     let JoinToken { url, authority, secret } = fixture.token().await;
     assert_eq!(url, fixture.hosts_url(""));
@@ -61,13 +60,13 @@ async fn a_token_is_good_for_one_host() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_not_good() {
+async fn invalid_tokens_are_refused() {
     let fixture = Fixture::new().await;
     let key = KeyPair::generate().unwrap();
     let wrong = join_request(&"00".repeat(32), HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &wrong).await).await, (403, "token_wrong".to_owned()));
     let revoked =
-        fixture.console.create_token(&admin(), api::NewToken { ttl_s: Some(60), replaces: None }).await.unwrap();
+        fixture.console.create_token(&admin(), muster_api::NewToken { ttl_s: Some(60), replaces: None }).await.unwrap();
     fixture.console.revoke_token(revoked.id.as_str()).await.unwrap();
     let secret = revoked.token.parse::<JoinToken>().unwrap().secret;
     let request = join_request(&secret, HostId::random(), "h", &key);
@@ -83,7 +82,7 @@ async fn tokens_that_are_not_good() {
 }
 
 #[tokio::test]
-async fn a_bad_request_leaves_the_token_good() {
+async fn bad_request_does_not_use_up_the_token() {
     let fixture = Fixture::new().await;
     let secret = fixture.token().await.secret;
     let key = KeyPair::generate().unwrap();
@@ -118,7 +117,7 @@ async fn renew_as(
 }
 
 #[tokio::test]
-async fn renewing_takes_the_hosts_own_certificate() {
+async fn renewal_requires_the_hosts_certificate() {
     let fixture = Fixture::new().await;
     let key = KeyPair::generate().unwrap();
     let nobody = renew_as(&fixture, None, &key).await.unwrap();
@@ -170,6 +169,29 @@ async fn sealing_key_is_pinned_by_the_certificate_that_hands_it_over() {
 }
 
 #[tokio::test]
+async fn host_gets_its_revision_key_and_keeps_it() {
+    let fixture = Fixture::new().await;
+    let join = async |host: HostId, key: &KeyPair| {
+        let secret = fixture.token_for(None).await.secret;
+        let answer = join_with(&fixture, &join_request(&secret, host, "h", key)).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.json::<Membership>().await.unwrap()
+    };
+    let key = KeyPair::generate().unwrap();
+    let one = join(HostId::random(), &key).await;
+    let other = join(HostId::random(), &KeyPair::generate().unwrap()).await;
+    assert!(one.revision_key.is_some() && one.revision_key != other.revision_key);
+    assert_eq!(one.revision_key, Some(fixture.shared().authority.revision_key(one.host)));
+    let key_pem = key.serialize_pem();
+    let renewed = renew_as(&fixture, Some((&one.certificate, &key_pem)), &KeyPair::generate().unwrap()).await.unwrap();
+    assert_eq!(renewed.json::<Membership>().await.unwrap().revision_key, one.revision_key);
+    // An agent of an earlier release reads what it knows.
+    let mut json = serde_json::to_value(&one).unwrap();
+    json["unheard_of"] = 1.into();
+    assert_eq!(serde_json::from_value::<Membership>(json).unwrap(), one);
+}
+
+#[tokio::test]
 async fn expired_and_foreign_certificates_are_refused_by_tls() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
@@ -182,14 +204,14 @@ async fn expired_and_foreign_certificates_are_refused_by_tls() {
     let key_pem = key.serialize_pem();
     assert!(renew_as(&fixture, Some((&expired.pem, &key_pem)), &key).await.is_err());
     let elsewhere = tempfile::tempdir().unwrap();
-    let foreign = crate::console::authority::Authority::open_or_create(elsewhere.path()).unwrap();
+    let foreign = crate::authority::Authority::open_or_create(elsewhere.path()).unwrap();
     let (certificate, foreign_key) = foreign.issue_client(&identity, lifetime).unwrap();
     assert!(renew_as(&fixture, Some((&certificate, &foreign_key)), &key).await.is_err());
     assert_eq!(renew_as(&fixture, member.identity(), &key).await.unwrap().status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn who_joins_anew_locks_its_old_certificate_out() {
+async fn joining_again_revokes_the_old_certificate() {
     let fixture = Fixture::new().await;
     let Joined { id, certificate, key } = fixture.member("h").await;
     let new_key = KeyPair::generate().unwrap();
@@ -206,7 +228,7 @@ async fn who_joins_anew_locks_its_old_certificate_out() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_there_is_not_taken_over_with_a_token() {
+async fn token_does_not_take_over_existing_host() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
     let secret = fixture.token().await.secret;
@@ -235,7 +257,7 @@ async fn a_host_that_is_there_is_not_taken_over_with_a_token() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_is_good_for_nothing_and_its_host_comes_back_with_a_token_for_it() {
+async fn revoked_host_returns_only_with_its_token() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
     fixture.console.revoke_host(&admin(), "h").await.unwrap();
@@ -252,14 +274,14 @@ async fn a_revoked_key_is_good_for_nothing_and_its_host_comes_back_with_a_token_
 }
 
 #[tokio::test]
-async fn a_host_fetches_what_it_was_told_to_use_and_nothing_else() {
+async fn host_downloads_only_assigned_content() {
     let fixture = Fixture::new().await;
     let (member, other) = (fixture.member("h").await, fixture.member("other").await);
-    let labels = api::Labels { role: "role".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
+    let labels = muster_api::Labels { role: "role".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let body = futures_util::stream::iter([Ok::<_, std::io::Error>(&b"program"[..])]);
     let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
     let content = r#"{"pin": {"$secret": "1234"}}"#.to_owned();
-    let new = api::NewConfig { id: "a.b".parse().unwrap(), version: "1".parse().unwrap(), content };
+    let new = muster_api::NewConfig { id: "a.b".parse().unwrap(), version: "1".parse().unwrap(), content };
     let config = fixture.console.add_config(&admin(), new).await.unwrap();
     let paths = [format!("/v1/artifacts/{}", artifact.sha256), format!("/v1/configs/{}", config.sha256)];
     let get = async |who: &Joined, path: &str| {
@@ -277,8 +299,8 @@ async fn a_host_fetches_what_it_was_told_to_use_and_nothing_else() {
         spec: Box::new(muster_topics::unit::Spec::Yuno(spec)),
         run: None,
     };
-    let target = api::NewTarget::Hosts(vec!["h".to_owned()]);
-    fixture.console.submit(&admin(), api::NewCommand { target, expires_in_ms: None, verb }).await.unwrap();
+    let target = muster_api::NewTarget::Hosts(vec!["h".to_owned()]);
+    fixture.console.submit(&admin(), muster_api::NewCommand { target, expires_in_ms: None, verb }).await.unwrap();
     for path in &paths {
         assert_eq!(get(&member, path).await.status(), StatusCode::OK, "{path}");
         assert_eq!(problem(get(&other, path).await).await, (403, "not_assigned".to_owned()), "{path}");
@@ -289,12 +311,12 @@ async fn a_host_fetches_what_it_was_told_to_use_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn content_goes_to_members_whole_or_in_parts() {
+async fn members_download_content_whole_or_in_ranges() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
     let blob: Vec<u8> = (0..300_000u32).map(|index| (index % 251) as u8).collect();
     let body = futures_util::stream::iter(blob.chunks(7_000).map(Ok::<_, std::io::Error>));
-    let labels = api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
+    let labels = muster_api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
     assert_eq!(artifact.sha256, Digest::of(&blob));
     fixture.assign(member.id, &[&artifact.sha256, &Digest::of(b"other"), &Digest::of(b"{\"a\":2,\"b\":1}")]).await;
@@ -321,7 +343,7 @@ async fn content_goes_to_members_whole_or_in_parts() {
     assert_eq!(problem(unknown).await, (404, "unknown_artifact".to_owned()));
     let evil = get("/v1/artifacts/..%2Fconsole.db".to_owned(), None).await.unwrap();
     assert_eq!(problem(evil).await, (400, "bad_hash".to_owned()));
-    let new = api::NewConfig {
+    let new = muster_api::NewConfig {
         id: "a.b".parse().unwrap(),
         version: "1".parse().unwrap(),
         content: "{\"b\": 1, \"a\": 2}".to_owned(),
@@ -334,7 +356,7 @@ async fn content_goes_to_members_whole_or_in_parts() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_keeps_nobody_waiting() {
+async fn silent_connection_delays_nobody() {
     let fixture = Fixture::new().await;
     let (mut silent, mut dribbling) = (Vec::new(), Vec::new());
     for _ in 0..10 {

@@ -1,7 +1,7 @@
-//! Points as lines for stores elsewhere, in pieces of which each is at most one request. Pure.
+//! Formats points as lines for external stores, in pieces of at most one request. Pure.
 //!
-//! What the embedded store would leave out is left out here too, for some servers answer a body with one such line by refusing
-//! all of it, and others keep a point of the year 2100 for ever.
+//! Points that the embedded store would reject are left out here too, because some servers refuse a whole request for one such line, and
+//! others keep a point of the year 2100 forever.
 
 use muster_topics::{
     Millis,
@@ -26,14 +26,14 @@ const AHEAD_MAX_MS: Millis = 24 * 3_600 * 1_000;
 
 /// Lines that go out together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct LinePiece {
     /// Line protocol, with times in milliseconds.
     pub(super) text: String,
     /// How many lines there are.
     pub(super) lines: u64,
 }
 
-impl Piece {
+impl LinePiece {
     /// Whether so much more would be too much for one request.
     pub(super) fn is_full_with(&self, lines: u64, bytes: u64) -> bool {
         self.lines > 0 && (self.lines + lines > LINES_MAX || self.text.len() as u64 + bytes > BYTES_MAX)
@@ -41,8 +41,8 @@ impl Piece {
 }
 
 /// Writes points as lines; how many points were left out.
-pub(super) fn encode(points: &[Point], now: Millis) -> (Vec<Piece>, u64) {
-    let (mut pieces, mut piece, mut left_out) = (Vec::new(), Piece::default(), 0);
+pub(super) fn encode(points: &[Point], now: Millis) -> (Vec<LinePiece>, u64) {
+    let (mut pieces, mut piece, mut left_out) = (Vec::new(), LinePiece::default(), 0);
     let mut line = String::new();
     for point in points {
         line.clear();
@@ -91,11 +91,11 @@ mod tests {
         let (pieces, left_out) = encode(&[two], NOW);
         assert_eq!(left_out, 0);
         let text = "muster_host_cpu,host=a\\ b,mount=/x\\,y\\=z busy_ratio=0.5,user_ratio=1000000000 1800000000000\n";
-        assert_eq!(pieces, [Piece { text: text.to_owned(), lines: 1 }]);
+        assert_eq!(pieces, [LinePiece { text: text.to_owned(), lines: 1 }]);
     }
 
     #[test]
-    fn what_no_store_should_have_is_left_out() {
+    fn invalid_points_are_left_out() {
         let good = point(1.0);
         let long = "x".repeat(1_025);
         let with = |name: &str, value: &str| {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_would_break_a_line_does_not() {
+    fn special_characters_are_escaped() {
         let hostile = Point::new("m\n#", &[("a\r", "b\\"), ("c", "\n\n")], NOW).field("f\n", 1.0);
         let (pieces, _) = encode(&[hostile], NOW);
         assert_eq!(pieces[0].text.lines().count(), 1, "{:?}", pieces[0].text);

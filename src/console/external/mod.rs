@@ -1,22 +1,24 @@
-//! External stores: time-series databases elsewhere that are fed with everything that is measured, beside the embedded store.
+//! External stores: time-series databases elsewhere that get every measurement, beside the embedded store.
 //!
-//! Modules, in reading order: [`lines`] (points as line protocol, in pieces of one request), [`record`] (a piece as it lies on disk),
-//! [`queue`] (what waits for a store), [`quarantine`] (what it refused), [`remote`] (the servers behind one trait, and what their
+//! Modules, in reading order: [`lines`] (points as line protocol, in pieces of one request), [`record`] (a piece on disk),
+//! [`queue`] (the backlog of a store), [`quarantine`] (what it refused), [`remote`] (the servers behind one trait, and what their
 //! answers mean), [`send`] (the task that feeds one store).
 //!
-//! The recorder has points appended to the queue of every store while it commits them to the embedded one, and acknowledges them after
-//! both. One task for each store sends what waits, as much at a time as one request may have, and waits ever longer where that fails. Each
-//! store has a queue, a quarantine and a task of its own: one that is away holds up nothing but itself.
+//! The recorder appends points to the queue of every store while it commits them to the embedded one, and acknowledges them after
+//! both. Each store has a queue, a quarantine and a task that sends the backlog, one request at a time, with growing delays after
+//! failures. So a store that is down affects no other.
 //!
-//! **Invariant: what is acknowledged to a host is synced in the queue of every store**, so a console that is killed loses nothing of it.
+//! **Invariant: points are synced in the queue of every store before they are acknowledged to a host**, so killing the console loses none.
 //!
-//! **Invariant: what leaves a queue was taken by its store, is in its quarantine, or is counted as dropped.**
+//! **Invariant: a record leaves a queue only if its store took it, it is in quarantine, or it is counted as dropped.**
 
+mod error;
 mod lines;
 mod quarantine;
 mod queue;
 mod record;
 mod remote;
+mod remote_error;
 mod send;
 
 use std::{
@@ -30,52 +32,18 @@ use muster_topics::{Millis, metric::Point, name::Name};
 use tokio::sync::Notify;
 
 pub(super) use self::send::run;
+use muster_base::clock::now_ms;
+
 use self::{
     quarantine::Quarantine,
-    queue::{Queue, Waiting},
-    record::Record,
-    remote::{Failed, Remote},
+    queue::{DiskQueue, QueueSize},
+    record::QueueRecord,
+    remote_error::{Remote, SendError},
 };
 use super::config::{Config, MetricStoreConfig};
-use crate::{api, clock::now_ms};
 
 /// The least that a queue may have: sixteen of the largest requests.
 const QUEUE_MIN_BYTES: u64 = 16 * 1024 * 1024;
-
-/// Why a store elsewhere cannot be fed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExternalError {
-    /// Its configuration cannot be used.
-    #[error("metric_stores, {store}: {key}: {reason}\nhint: {hint}")]
-    Setting {
-        /// Which store.
-        store: Name,
-        /// Which of its keys.
-        key: &'static str,
-        /// What is wrong with it.
-        reason: String,
-        /// What to do about it.
-        hint: String,
-    },
-    /// The folder of its queue cannot be used.
-    #[error(
-        "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: make the folder writable for this user"
-    )]
-    Folder {
-        /// Which store.
-        store: Name,
-        /// Which folder.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
-impl ExternalError {
-    fn new(config: &MetricStoreConfig, key: &'static str, reason: String, hint: &str) -> Self {
-        Self::Setting { store: config.name.clone(), key, reason, hint: hint.to_owned() }
-    }
-}
 
 /// Points could not be appended to a queue.
 #[derive(Debug, thiserror::Error)]
@@ -87,29 +55,29 @@ pub(super) struct QueueError {
 
 /// All stores elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct External {
-    stores: Vec<Arc<Store>>,
+pub(super) struct ExternalStores {
+    stores: Vec<Arc<ExternalStore>>,
 }
 
 /// One of them.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct ExternalStore {
     name: Name,
     kind: &'static str,
     url: String,
     queue_max_bytes: u64,
     quarantine_folder: PathBuf,
     remote: Box<dyn Remote>,
-    queue: Mutex<Queue>,
+    queue: Mutex<DiskQueue>,
     quarantine: Mutex<Quarantine>,
-    told: Mutex<Told>,
+    told: Mutex<ReportedErrors>,
     /// Something was appended.
     more: Notify,
 }
 
 /// What is told of a store, since the console started.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct ReportedErrors {
     sent_lines: u64,
     retries: u64,
     refused_lines: u64,
@@ -126,7 +94,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl External {
+impl ExternalStores {
     /// Opens the queues of all stores in the configuration.
     ///
     /// # Errors
@@ -145,7 +113,7 @@ impl External {
                     "a name of its own for each; its queue is kept under it",
                 ));
             }
-            stores.push(Arc::new(Store::open(one, &folder.join(one.name.as_str()))?));
+            stores.push(Arc::new(ExternalStore::open(one, &folder.join(one.name.as_str()))?));
         }
         for left in others(&folder, &names) {
             tracing::warn!(
@@ -157,7 +125,7 @@ impl External {
     }
 
     /// The stores.
-    pub(super) fn stores(&self) -> &[Arc<Store>] {
+    pub(super) fn stores(&self) -> &[Arc<ExternalStore>] {
         &self.stores
     }
 
@@ -169,8 +137,8 @@ impl External {
         let Some(first) = self.stores.first() else { return Ok(()) };
         let own = Arc::clone(points);
         let records = tokio::task::spawn_blocking(move || records(&own, now_ms())).await;
-        let failed = |store: &Store, source| QueueError { store: store.name.clone(), source };
-        let records: Arc<[Record]> = records.map_err(|error| failed(first, io::Error::other(error)))?.into();
+        let failed = |store: &ExternalStore, source| QueueError { store: store.name.clone(), source };
+        let records: Arc<[QueueRecord]> = records.map_err(|error| failed(first, io::Error::other(error)))?.into();
         if records.is_empty() {
             return Ok(());
         }
@@ -189,7 +157,7 @@ impl External {
     }
 
     /// What is told of them.
-    pub(super) fn told(&self) -> Vec<api::MetricStore> {
+    pub(super) fn told(&self) -> Vec<muster_api::MetricStore> {
         self.stores.iter().map(|store| store.told()).collect()
     }
 }
@@ -203,15 +171,15 @@ fn others(folder: &Path, names: &BTreeSet<String>) -> Vec<PathBuf> {
         .collect()
 }
 
-fn records(points: &[Point], now: Millis) -> Vec<Record> {
+fn records(points: &[Point], now: Millis) -> Vec<QueueRecord> {
     let (pieces, left_out) = lines::encode(points, now);
     if left_out > 0 {
         tracing::warn!(left_out, "measurements are not sent to stores elsewhere, for none would take them");
     }
-    pieces.iter().filter_map(Record::of).collect()
+    pieces.iter().filter_map(QueueRecord::of).collect()
 }
 
-impl Store {
+impl ExternalStore {
     fn open(config: &MetricStoreConfig, folder: &Path) -> Result<Self, ExternalError> {
         if config.queue_max_bytes < QUEUE_MIN_BYTES {
             let reason = format!("{} bytes are too few", config.queue_max_bytes);
@@ -221,7 +189,7 @@ impl Store {
         let remote = remote::open(config)?;
         let failed = |source| ExternalError::Folder { store: config.name.clone(), path: folder.to_owned(), source };
         let quarantine_folder = folder.join("quarantine");
-        let queue = Queue::open(folder, config.queue_max_bytes).map_err(failed)?;
+        let queue = DiskQueue::open(folder, config.queue_max_bytes).map_err(failed)?;
         let quarantine = Quarantine::open(&quarantine_folder, config.quarantine_max_bytes).map_err(failed)?;
         Ok(Self {
             name: config.name.clone(),
@@ -237,7 +205,7 @@ impl Store {
         })
     }
 
-    fn append(&self, records: &[Record]) -> io::Result<()> {
+    fn append(&self, records: &[QueueRecord]) -> io::Result<()> {
         let before = self.waiting();
         let appended = locked(&self.queue).append(records);
         let after = self.waiting();
@@ -258,13 +226,13 @@ impl Store {
         appended
     }
 
-    fn waiting(&self) -> Waiting {
+    fn waiting(&self) -> QueueSize {
         locked(&self.queue).waiting()
     }
 
-    fn told(&self) -> api::MetricStore {
+    fn told(&self) -> muster_api::MetricStore {
         let (waiting, held, told) = (self.waiting(), locked(&self.quarantine).held(), locked(&self.told).clone());
-        api::MetricStore {
+        muster_api::MetricStore {
             name: self.name.clone(),
             kind: self.kind.to_owned(),
             url: self.url.clone(),
@@ -276,19 +244,19 @@ impl Store {
             retries: told.retries,
             refused_lines: told.refused_lines,
             dropped_lines: waiting.dropped,
-            quarantine: api::MetricQuarantine {
+            quarantine: muster_api::MetricQuarantine {
                 folder: self.quarantine_folder.display().to_string(),
                 files: held.files,
                 lines: held.lines,
                 bytes: held.bytes,
             },
             sent_ms: told.sent_ms,
-            last_error: told.error.map(|(at_ms, message)| api::MetricStoreError { at_ms, message }),
+            last_error: told.error.map(|(at_ms, message)| muster_api::MetricStoreError { at_ms, message }),
         }
     }
 
     /// Notes that the server did not do what it was asked for; whether that is news.
-    fn note(&self, failed: &Failed) -> bool {
+    fn note(&self, failed: &SendError) -> bool {
         let mut told = locked(&self.told);
         told.error = Some((now_ms(), failed.to_string()));
         !std::mem::replace(&mut told.failing, true)
@@ -297,3 +265,5 @@ impl Store {
 
 #[cfg(test)]
 mod tests;
+
+pub use error::ExternalError;

@@ -1,6 +1,6 @@
-//! What a store elsewhere has refused: files for people to look at, bounded in bytes, oldest gone first.
+//! Lines that an external store has refused: files for people to inspect, bounded in bytes, the oldest deleted first.
 //!
-//! Each has the lines as they were sent, behind comments that say when, why, and what to do about it. Comments are part of the
+//! Each holds the lines as they were sent, behind comments that say when, why, and what to do about it. Comments are part of the
 //! format, so a file can be sent again as it is.
 
 use std::{
@@ -9,10 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::files;
 use muster_topics::Millis;
 
-use super::{lines::Piece, remote::Failed};
-use crate::files;
+use super::{lines::LinePiece, remote_error::SendError};
 
 /// What files are called, behind the time, a number and the count of lines.
 const SUFFIX: &str = ".lines";
@@ -23,13 +23,13 @@ pub(super) struct Quarantine {
     folder: PathBuf,
     max_bytes: u64,
     /// Oldest first.
-    files: VecDeque<Kept>,
+    files: VecDeque<QuarantinedFile>,
     number: u64,
 }
 
 /// A file.
 #[derive(Debug)]
-struct Kept {
+struct QuarantinedFile {
     path: PathBuf,
     bytes: u64,
     lines: u64,
@@ -37,7 +37,7 @@ struct Kept {
 
 /// What is in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct QuarantineSize {
     /// Files.
     pub(super) files: u64,
     /// Their bytes.
@@ -55,7 +55,7 @@ impl Quarantine {
             let entry = entry?;
             let name = entry.file_name();
             if let Some(lines) = name.to_str().and_then(lines_in) {
-                found.push((name, Kept { path: entry.path(), bytes: entry.metadata()?.len(), lines }));
+                found.push((name, QuarantinedFile { path: entry.path(), bytes: entry.metadata()?.len(), lines }));
             }
         }
         found.sort_by(|one, other| one.0.cmp(&other.0));
@@ -66,16 +66,16 @@ impl Quarantine {
     }
 
     /// What is in it.
-    pub(super) fn held(&self) -> Held {
-        let sum = |of: fn(&Kept) -> u64| self.files.iter().map(of).sum();
-        Held { files: self.files.len() as u64, bytes: sum(|kept| kept.bytes), lines: sum(|kept| kept.lines) }
+    pub(super) fn held(&self) -> QuarantineSize {
+        let sum = |of: fn(&QuarantinedFile) -> u64| self.files.iter().map(of).sum();
+        QuarantineSize { files: self.files.len() as u64, bytes: sum(|kept| kept.bytes), lines: sum(|kept| kept.lines) }
     }
 
     /// Sets lines aside. When this returns they outlive a power cut.
     ///
     /// # Errors
     /// If they cannot be written.
-    pub(super) fn add(&mut self, piece: &Piece, why: &Failed, at: Millis) -> io::Result<PathBuf> {
+    pub(super) fn add(&mut self, piece: &LinePiece, why: &SendError, at: Millis) -> io::Result<PathBuf> {
         // An answer of several lines must not end the comment.
         let why = why.to_string().replace(['\n', '\r'], " ");
         let text = format!(
@@ -88,7 +88,7 @@ impl Quarantine {
         self.number += 1;
         let path = self.folder.join(format!("{at:0>13}-{:0>6}-{}{SUFFIX}", self.number, piece.lines));
         files::write_atomically(&path, text.as_bytes(), files::SECRET_MODE)?;
-        self.files.push_back(Kept { path: path.clone(), bytes, lines: piece.lines });
+        self.files.push_back(QuarantinedFile { path: path.clone(), bytes, lines: piece.lines });
         Ok(path)
     }
 
@@ -113,15 +113,15 @@ fn lines_in(name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn refused() -> Failed {
-        Failed::Answer { status: 400, text: "no\nsuch thing".to_owned() }
+    fn refused() -> SendError {
+        SendError::Answer { status: 400, text: "no\nsuch thing".to_owned() }
     }
 
     #[test]
-    fn what_is_refused_is_kept_with_the_reason_and_can_be_sent_as_it_is() {
+    fn refused_lines_are_kept_with_reason() {
         let dir = tempfile::tempdir().unwrap();
         let mut quarantine = Quarantine::open(dir.path(), 1 << 20).unwrap();
-        let piece = Piece { text: "m f=1 1800000000000\nm f=2 1800000000001\n".to_owned(), lines: 2 };
+        let piece = LinePiece { text: "m f=1 1800000000000\nm f=2 1800000000001\n".to_owned(), lines: 2 };
         let path = quarantine.add(&piece, &refused(), 1_800_000_000_002).unwrap();
         let text = fs::read_to_string(path).unwrap();
         assert!(text.contains("400") && text.contains("no such thing") && text.ends_with(&piece.text), "{text}");
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_the_oldest_goes_first() {
+    fn quarantine_is_bounded_and_drops_oldest() {
         let dir = tempfile::tempdir().unwrap();
         let mut quarantine = Quarantine::open(dir.path(), 10_000).unwrap();
-        let piece = Piece { text: "m f=1 1800000000000\n".repeat(100), lines: 100 };
+        let piece = LinePiece { text: "m f=1 1800000000000\n".repeat(100), lines: 100 };
         for at in 0..20 {
             quarantine.add(&piece, &refused(), at).unwrap();
             assert!(quarantine.held().bytes <= 10_000);
@@ -145,7 +145,7 @@ mod tests {
         let oldest = &quarantine.files.front().unwrap().path;
         assert!(oldest.file_name().unwrap().to_str().unwrap().starts_with("0000000000016-"), "{oldest:?}");
         // One that is larger than all that may be there is kept all the same, alone.
-        let piece = Piece { text: "m f=1 1800000000000\n".repeat(1_000), lines: 1_000 };
+        let piece = LinePiece { text: "m f=1 1800000000000\n".repeat(1_000), lines: 1_000 };
         quarantine.add(&piece, &refused(), 30).unwrap();
         assert_eq!(quarantine.held().files, 1);
     }

@@ -1,13 +1,13 @@
-//! What waits for a store elsewhere: records in files, oldest first, bounded in bytes.
+//! The backlog of an external store: records in files, oldest first, bounded in bytes.
 //!
-//! A folder with numbered segments, to the last of which is appended, and the file `sent`, which says how far everything was
-//! sent. Each start of the console begins a new segment, so what was cut off in the middle of a write is never written behind.
+//! A folder with numbered segments, of which the last is appended to, and the file `sent`, the position up to which everything was
+//! sent. Each start of the console begins a new segment, so nothing is appended behind a torn write.
 //!
-//! **Invariant: what [`Queue::append`] took outlives a power cut**, until it was sent or made place.
+//! **Invariant: a record that [`DiskQueue::append`] took survives a power cut**, until it was sent or dropped for room.
 //!
-//! **Invariant: the queue never has more bytes than it may.** When it is full the oldest segment goes, and is counted.
+//! **Invariant: the queue never exceeds its limit.** When it is full the oldest segment is deleted, and counted.
 //!
-//! `sent` is not synced: after a power cut some lines may be sent again, and a point that is written twice is there once.
+//! `sent` is not synced: after a power cut some lines may be sent again, which is harmless because points are idempotent.
 
 use std::{
     collections::VecDeque,
@@ -17,11 +17,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::files;
+
 use super::{
-    lines::Piece,
-    record::{HEAD_BYTES, Head, Record},
+    lines::LinePiece,
+    record::{HEAD_BYTES, QueueRecord, RecordHead},
 };
-use crate::files;
 
 /// What goes at once when the queue is full, and how much stays on disk although it was sent.
 const SEGMENT_SHARE: u64 = 16;
@@ -34,14 +35,14 @@ const SUFFIX: &str = ".queue";
 
 /// A place between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct QueuePosition {
     segment: u64,
     offset: u64,
 }
 
 /// One file.
 #[derive(Debug)]
-struct Segment {
+struct QueueSegment {
     number: u64,
     /// As far as whole records go.
     bytes: u64,
@@ -51,35 +52,35 @@ struct Segment {
 
 /// The queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct DiskQueue {
     folder: PathBuf,
     max_bytes: u64,
     /// Oldest first; never empty. Nothing in the first is before `head`.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<QueueSegment>,
     /// The last segment, open at its end.
     tail: File,
     /// Something stands behind the whole records of the last segment.
     torn: bool,
     /// What has not been sent begins here.
-    head: Place,
+    head: QueuePosition,
     /// Lines that made place for others, or that could not be read any more, since the console started.
     dropped: u64,
 }
 
 /// What is to be sent next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct QueuedPiece {
     /// The lines.
-    pub(super) piece: Piece,
+    pub(super) piece: LinePiece,
     /// Where they end.
-    to: Place,
+    to: QueuePosition,
     /// How many are of which segment.
     of: Vec<(u64, u64)>,
 }
 
 /// What waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct QueueSize {
     /// Lines that have not been sent.
     pub(super) lines: u64,
     /// What they take on disk.
@@ -88,7 +89,7 @@ pub(super) struct Waiting {
     pub(super) dropped: u64,
 }
 
-impl Queue {
+impl DiskQueue {
     /// Opens the queue in a folder, and makes it if there is none.
     pub(super) fn open(folder: &Path, max_bytes: u64) -> io::Result<Self> {
         files::make_folder(folder, files::PRIVATE_FOLDER)?;
@@ -110,11 +111,11 @@ impl Queue {
         }
         let next = numbers.last().map_or(0, |last| last + 1).max(head.segment);
         let tail = new_segment(folder, next)?;
-        segments.push_back(Segment { number: next, bytes: 0, lines: 0 });
+        segments.push_back(QueueSegment { number: next, bytes: 0, lines: 0 });
         if let Some(first) = segments.front()
             && (first.number != head.segment || head.offset > first.bytes)
         {
-            head = Place { segment: first.number, offset: 0 };
+            head = QueuePosition { segment: first.number, offset: 0 };
         }
         let mut queue = Self { folder: folder.to_owned(), max_bytes, segments, tail, torn: false, head, dropped: 0 };
         queue.pass_what_was_sent();
@@ -123,16 +124,16 @@ impl Queue {
     }
 
     /// What waits.
-    pub(super) fn waiting(&self) -> Waiting {
+    pub(super) fn waiting(&self) -> QueueSize {
         let lines = self.segments.iter().map(|segment| segment.lines).sum();
-        Waiting { lines, bytes: self.bytes().saturating_sub(self.head.offset), dropped: self.dropped }
+        QueueSize { lines, bytes: self.bytes().saturating_sub(self.head.offset), dropped: self.dropped }
     }
 
     /// Appends records. When this returns they outlive a power cut.
     ///
     /// # Errors
     /// If they cannot be written. Some of them may be there all the same, and may be sent.
-    pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    pub(super) fn append(&mut self, records: &[QueueRecord]) -> io::Result<()> {
         for record in records {
             let bytes = record.bytes.len() as u64;
             if self.torn || self.tail_bytes() > 0 && self.tail_bytes() + bytes > self.segment_max() {
@@ -156,7 +157,7 @@ impl Queue {
     ///
     /// # Errors
     /// If a file cannot be read. What is damaged is passed over instead, and counted.
-    pub(super) fn take(&mut self) -> io::Result<Option<Taken>> {
+    pub(super) fn take(&mut self) -> io::Result<Option<QueuedPiece>> {
         loop {
             let (taken, damaged) = self.read_on()?;
             if taken.piece.lines > 0 {
@@ -168,8 +169,8 @@ impl Queue {
     }
 
     /// Reads from the head on, until it is enough. Says which segment is damaged, if that is why it ended.
-    fn read_on(&self) -> io::Result<(Taken, Option<u64>)> {
-        let mut taken = Taken { to: self.head, ..Taken::default() };
+    fn read_on(&self) -> io::Result<(QueuedPiece, Option<u64>)> {
+        let mut taken = QueuedPiece { to: self.head, ..QueuedPiece::default() };
         for segment in &self.segments {
             let mut offset = if segment.number == self.head.segment { self.head.offset } else { 0 };
             if offset >= segment.bytes {
@@ -194,7 +195,7 @@ impl Queue {
                 taken.piece.lines += u64::from(head.lines);
                 lines += u64::from(head.lines);
                 offset += head.record_bytes();
-                taken.to = Place { segment: segment.number, offset };
+                taken.to = QueuePosition { segment: segment.number, offset };
             }
             taken.of.push((segment.number, lines));
         }
@@ -213,14 +214,14 @@ impl Queue {
             );
             self.dropped += segment.lines;
             segment.lines = 0;
-            self.head = Place { segment: number, offset: segment.bytes };
+            self.head = QueuePosition { segment: number, offset: segment.bytes };
         }
         self.pass_what_was_sent();
         Ok(())
     }
 
     /// What was taken has been sent, or set aside: it waits no more.
-    pub(super) fn sent(&mut self, taken: &Taken) {
+    pub(super) fn sent(&mut self, taken: &QueuedPiece) {
         // It may have made place meanwhile.
         if taken.to <= self.head {
             return;
@@ -255,7 +256,7 @@ impl Queue {
         if let Some(next) = self.segments.front()
             && self.head.segment <= first.number
         {
-            self.head = Place { segment: next.number, offset: 0 };
+            self.head = QueuePosition { segment: next.number, offset: 0 };
         }
         if let Err(error) = fs::remove_file(segment_path(&self.folder, first.number)) {
             tracing::warn!(%error, folder = %self.folder.display(), "a file of a queue cannot be removed");
@@ -289,7 +290,7 @@ impl Queue {
         }
         let number = self.segments.back().map_or(0, |tail| tail.number + 1);
         self.tail = new_segment(&self.folder, number)?;
-        self.segments.push_back(Segment { number, bytes: 0, lines: 0 });
+        self.segments.push_back(QueueSegment { number, bytes: 0, lines: 0 });
         self.torn = false;
         self.pass_what_was_sent();
         Ok(())
@@ -332,25 +333,27 @@ fn new_segment(folder: &Path, number: u64) -> io::Result<File> {
 }
 
 /// How far a queue was sent; from its beginning on, if nobody knows.
-fn sent(folder: &Path) -> Place {
+fn sent(folder: &Path) -> QueuePosition {
     let read = || {
         let text = fs::read_to_string(folder.join(SENT)).ok()?;
         let (segment, offset) = text.trim_end().split_once(' ')?;
-        Some(Place { segment: segment.parse().ok()?, offset: offset.parse().ok()? })
+        Some(QueuePosition { segment: segment.parse().ok()?, offset: offset.parse().ok()? })
     };
     read().unwrap_or_default()
 }
 
 /// Finds how far whole records go in a segment, and how many lines there are behind `from`.
-fn scan(folder: &Path, number: u64, from: u64) -> io::Result<Segment> {
+fn scan(folder: &Path, number: u64, from: u64) -> io::Result<QueueSegment> {
     let file = File::open(segment_path(folder, number))?;
     let length = file.metadata()?.len();
     let mut reader = BufReader::new(file);
-    let mut segment = Segment { number, bytes: 0, lines: 0 };
+    let mut segment = QueueSegment { number, bytes: 0, lines: 0 };
     let mut head = [0; HEAD_BYTES];
     while length - segment.bytes >= HEAD_BYTES as u64 {
         reader.read_exact(&mut head)?;
-        let Some(head) = Head::read(&head).filter(|head| head.record_bytes() <= length - segment.bytes) else { break };
+        let Some(head) = RecordHead::read(&head).filter(|head| head.record_bytes() <= length - segment.bytes) else {
+            break;
+        };
         if segment.bytes >= from {
             segment.lines += u64::from(head.lines);
         }
@@ -361,7 +364,7 @@ fn scan(folder: &Path, number: u64, from: u64) -> io::Result<Segment> {
 }
 
 /// The record at a place; nothing if there is none.
-fn record_at(file: &File, offset: u64) -> io::Result<Option<(Head, Vec<u8>)>> {
+fn record_at(file: &File, offset: u64) -> io::Result<Option<(RecordHead, Vec<u8>)>> {
     let mut head = [0; HEAD_BYTES];
     let read = |bytes: &mut [u8], offset: u64| match file.read_exact_at(bytes, offset) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
@@ -370,7 +373,7 @@ fn record_at(file: &File, offset: u64) -> io::Result<Option<(Head, Vec<u8>)>> {
     if !read(&mut head, offset)? {
         return Ok(None);
     }
-    let Some(head) = Head::read(&head).filter(|head| u64::from(head.packed_bytes) <= SEGMENT_MAX_BYTES) else {
+    let Some(head) = RecordHead::read(&head).filter(|head| u64::from(head.packed_bytes) <= SEGMENT_MAX_BYTES) else {
         return Ok(None);
     };
     let mut packed = vec![0; head.packed_bytes as usize];

@@ -1,13 +1,13 @@
-//! A record of a queue: lines packed with gzip, behind a head that says how much there is of them. Pure.
+//! A record of a queue: lines packed with gzip, behind a header with their sizes. Pure.
 //!
-//! The head has five numbers of four bytes, the lowest byte first: the length of what follows, lines, their length unpacked, a
-//! word by which a record is known, and a checksum over all of that and what follows.
+//! The header has five little-endian numbers of four bytes: the length of the body, the number of lines, their unpacked length, a
+//! magic number, and a checksum over all of that and the body.
 
 use std::io::{Read, Write};
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 
-use super::lines::Piece;
+use super::lines::LinePiece;
 
 /// The length of a head.
 pub(super) const HEAD_BYTES: usize = 20;
@@ -16,7 +16,7 @@ const MARK: u32 = u32::from_le_bytes(*b"mst1");
 
 /// A record, ready to be appended.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct QueueRecord {
     /// Head and lines.
     pub(super) bytes: Vec<u8>,
     /// How many lines.
@@ -25,7 +25,7 @@ pub(super) struct Record {
 
 /// What a head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct RecordHead {
     /// How many bytes follow.
     pub(super) packed_bytes: u32,
     /// How many lines these are.
@@ -35,7 +35,7 @@ pub(super) struct Head {
     checksum: u32,
 }
 
-impl Head {
+impl RecordHead {
     /// Reads a head; nothing if it is none.
     pub(super) fn read(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<4>();
@@ -73,22 +73,22 @@ impl Head {
     }
 }
 
-fn checksum(head: Head, packed: &[u8]) -> u32 {
+fn checksum(head: RecordHead, packed: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(head.words().as_flattened());
     hasher.update(packed);
     hasher.finalize()
 }
 
-impl Record {
+impl QueueRecord {
     /// Packs lines. Nothing if there is more than a head can count, which pieces never are.
-    pub(super) fn of(piece: &Piece) -> Option<Self> {
+    pub(super) fn of(piece: &LinePiece) -> Option<Self> {
         // Fast: this waits to be acknowledged. It comes to a tenth all the same, for lines are much alike.
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         // Writing to a Vec cannot fail.
         encoder.write_all(piece.text.as_bytes()).ok()?;
         let packed = encoder.finish().ok()?;
-        let mut head = Head {
+        let mut head = RecordHead {
             packed_bytes: u32::try_from(packed.len()).ok()?,
             lines: u32::try_from(piece.lines).ok()?,
             plain_bytes: u32::try_from(piece.text.len()).ok()?,
@@ -106,15 +106,15 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn split(record: &Record) -> (Head, &[u8]) {
+    fn split(record: &QueueRecord) -> (RecordHead, &[u8]) {
         let (head, packed) = record.bytes.split_first_chunk().unwrap();
-        (Head::read(head).unwrap(), packed)
+        (RecordHead::read(head).unwrap(), packed)
     }
 
     #[test]
-    fn what_is_packed_unpacks_and_any_damage_is_found() {
-        let piece = Piece { text: "m f=1 1800000000000\n".repeat(50), lines: 50 };
-        let record = Record::of(&piece).unwrap();
+    fn packed_record_unpacks_and_damage_is_detected() {
+        let piece = LinePiece { text: "m f=1 1800000000000\n".repeat(50), lines: 50 };
+        let record = QueueRecord::of(&piece).unwrap();
         let (head, packed) = split(&record);
         assert_eq!((head.lines, head.record_bytes()), (50, record.bytes.len() as u64));
         assert!(record.bytes.len() * 5 < piece.text.len(), "{} bytes", record.bytes.len());
@@ -123,7 +123,7 @@ mod tests {
             let mut damaged = record.clone();
             damaged.bytes[place] ^= 0x10;
             let (head, packed) = damaged.bytes.split_first_chunk().unwrap();
-            assert_eq!(Head::read(head).and_then(|head| head.unpack(packed)), None, "byte {place}");
+            assert_eq!(RecordHead::read(head).and_then(|head| head.unpack(packed)), None, "byte {place}");
         }
         assert_eq!(head.unpack(&packed[..packed.len() - 1]), None);
     }

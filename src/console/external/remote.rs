@@ -1,80 +1,19 @@
-//! The servers, behind one trait, and what their answers mean.
+//! Opens the client for an external store, and checks its configuration.
 //!
 //! - [`influxdb2`](self::influxdb2): InfluxDB 2 and 3 and VictoriaMetrics, by `POST /api/v2/write`, through the crate of that name
 //! - [`http`](self::http): the same over TLS, and InfluxDB 1's `POST /write`, through the console's own HTTP client
 //!
-//! The crate's TLS is that of reqwest 0.11, which is not kept up any more, so it is left out, and what is to go over TLS goes the other way.
+//! The crate's TLS is that of reqwest 0.11, which is no longer maintained, so it is disabled, and TLS uses the other client.
 
 mod http;
 mod influxdb2;
 
-use std::{fmt, path::Path, time::Duration};
-
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use reqwest::Url;
 
-use super::ExternalError;
-use crate::{
-    console::config::{MetricStoreConfig, MetricStoreKind},
-    files,
-    http::Proxy,
-};
+use super::error::ExternalError;
+use crate::config::{MetricStoreConfig, MetricStoreKind};
 
-/// How long a server may take to answer: a full body takes one that is busy some seconds.
-const ANSWER: Duration = Duration::from_secs(30);
-/// As much as is kept of what a server says.
-const TEXT_MAX_CHARS: usize = 500;
-
-/// A time-series store elsewhere.
-pub(super) trait Remote: fmt::Debug + Send + Sync {
-    /// Whether it is there.
-    fn probe(&self) -> BoxFuture<'_, Result<(), Failed>>;
-
-    /// Has it store lines, whose times are in milliseconds.
-    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), Failed>>;
-}
-
-/// Why a server has not stored something.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failed {
-    /// There was no answer.
-    #[error("it cannot be reached: {0}")]
-    Unreachable(String),
-    /// It said no.
-    #[error("it answers {status}: {text}")]
-    Answer {
-        /// The HTTP status.
-        status: u16,
-        /// What it said, as much as is worth keeping.
-        text: String,
-    },
-}
-
-/// What is to be done with what a server has not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// It is sent again, later.
-    Again,
-    /// It would be refused for ever, and is set aside.
-    Aside,
-}
-
-impl Failed {
-    fn answer(status: u16, text: &str) -> Self {
-        Self::Answer { status, text: text.trim().chars().take(TEXT_MAX_CHARS).collect() }
-    }
-
-    /// What is to be done. A redirect is no fault of the lines, and following one would lose them: some turn a `POST` into a `GET`.
-    pub(super) fn fate(&self) -> Fate {
-        match self {
-            Self::Unreachable(_) => Fate::Again,
-            Self::Answer { status: 408 | 429, .. } => Fate::Again,
-            Self::Answer { status: 400..=499, .. } => Fate::Aside,
-            Self::Answer { .. } => Fate::Again,
-        }
-    }
-}
+pub(super) use super::remote_error::Remote;
 
 /// Makes what speaks with a store.
 pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, ExternalError> {
@@ -100,15 +39,6 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
         }
         _ => Ok(Box::new(http::open(config, &url)?)),
     }
-}
-
-/// The proxy that its configuration names.
-fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, ExternalError> {
-    Proxy::of(config.proxy.as_deref()).map_err(|error| {
-        let text = error.to_string();
-        let (reason, hint) = text.split_once(". hint: ").unwrap_or((&text, ""));
-        ExternalError::new(config, "proxy", reason.to_owned(), hint)
-    })
 }
 
 /// What a kind must have, and what means nothing to it.
@@ -157,41 +87,31 @@ fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
     Ok(())
 }
 
-/// What a file for secrets has in it; nothing if none is named.
-fn secret(config: &MetricStoreConfig, key: &'static str, path: Option<&Path>) -> Result<Option<String>, ExternalError> {
-    let Some(path) = path else { return Ok(None) };
-    let text = files::read_text(path).map_err(|error| {
-        ExternalError::new(config, key, format!("{}: {error}", path.display()), "a file that this user may read")
-    })?;
-    let text = text.trim();
-    if text.is_empty() || text.contains(|c: char| c.is_control()) {
-        let reason = format!("{} has no secret in it", path.display());
-        return Err(ExternalError::new(config, key, reason, "one line: the token or the password, and nothing else"));
-    }
-    Ok(Some(text.to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::remote_error::{SendError, SendFate, TEXT_MAX_CHARS};
+    use bytes::Bytes;
+    use std::path::Path;
+
     use std::fs;
 
     use super::*;
 
     #[test]
-    fn answers_say_what_is_to_be_done() {
-        let fate = |status| Failed::answer(status, "").fate();
+    fn answers_map_to_fates() {
+        let fate = |status| SendError::answer(status, "").fate();
         for status in [408, 429, 500, 502, 503, 504, 599, 301, 302, 307, 100] {
-            assert_eq!(fate(status), Fate::Again, "{status}");
+            assert_eq!(fate(status), SendFate::Again, "{status}");
         }
         for status in [400, 401, 403, 404, 405, 413, 422, 499] {
-            assert_eq!(fate(status), Fate::Aside, "{status}");
+            assert_eq!(fate(status), SendFate::Aside, "{status}");
         }
-        assert_eq!(Failed::Unreachable("timeout".to_owned()).fate(), Fate::Again);
+        assert_eq!(SendError::Unreachable("timeout".to_owned()).fate(), SendFate::Again);
     }
 
     #[test]
-    fn a_long_answer_is_cut() {
-        let Failed::Answer { text, .. } = Failed::answer(400, &"é".repeat(5_000)) else { panic!() };
+    fn long_answer_is_truncated() {
+        let SendError::Answer { text, .. } = SendError::answer(400, &"é".repeat(5_000)) else { panic!() };
         assert_eq!(text.chars().count(), TEXT_MAX_CHARS);
     }
 
@@ -218,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_kind_asks_as_its_server_wants_it() {
+    async fn each_kind_uses_its_servers_api() {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         fs::write(&secret, "s3cret\n").unwrap();
@@ -244,7 +164,7 @@ mod tests {
             {
                 let (url, served) = answer(status).await;
                 let remote = open(&config(kind, &format!("url = {url:?}\n{more}"))).unwrap();
-                let wanted = wanted.map_or(Ok(()), |status| Err(Failed::answer(status, "because")));
+                let wanted = wanted.map_or(Ok(()), |status| Err(SendError::answer(status, "because")));
                 assert_eq!(remote.write(lines.clone()).await, wanted, "{kind} {status}");
                 let asked = served.await.unwrap();
                 assert!(asked.starts_with(path) && asked.contains("precision=ms"), "{asked}");
@@ -259,13 +179,13 @@ mod tests {
             assert!(asked.starts_with(if kind == "influxdb1" { "get /ping " } else { "get /ready " }), "{asked}");
             // Nobody is there any more.
             let gone = remote.probe().await.unwrap_err();
-            assert!(matches!(&gone, Failed::Unreachable(why) if !why.contains("s3cret")), "{gone}");
+            assert!(matches!(&gone, SendError::Unreachable(why) if !why.contains("s3cret")), "{gone}");
         }
     }
 
     #[tokio::test]
-    async fn over_tls_only_the_authority_that_is_named_is_trusted() {
-        let fixture = crate::console::testing::Fixture::new().await;
+    async fn tls_trusts_only_the_configured_authority() {
+        let fixture = crate::testing::Fixture::new().await;
         let authority = fixture.dir.path().join("authority.pem");
         fs::write(&authority, fixture.shared().authority.certificate_pem()).unwrap();
         let stranger = fixture.dir.path().join("stranger.pem");
@@ -282,9 +202,9 @@ mod tests {
             };
             // A server with TLS that is there: where hosts join. It knows nothing of measurements.
             let answered = open(&authority).write(Bytes::from_static(b"m f=1 1\n")).await;
-            assert!(matches!(answered, Err(Failed::Answer { status: 404, .. })), "{answered:?}");
+            assert!(matches!(answered, Err(SendError::Answer { status: 404, .. })), "{answered:?}");
             let distrusted = open(&stranger).write(Bytes::from_static(b"m f=1 1\n")).await;
-            assert!(matches!(distrusted, Err(Failed::Unreachable(_))), "{distrusted:?}");
+            assert!(matches!(distrusted, Err(SendError::Unreachable(_))), "{distrusted:?}");
         }
         fixture.running.stop().await;
     }
@@ -294,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_store_is_named_with_what_to_do() {
+    fn invalid_store_is_refused_with_hint() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = dir.path().join(name);

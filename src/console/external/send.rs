@@ -1,33 +1,40 @@
-//! The task that feeds one store.
+//! The task that sends the backlog of one external store.
 //!
-//! It takes as much as one request may have, sends it, and has the queue forget it. What fails in a way that may pass stays where it is,
-//! and the server is asked whether it is there, later and later, before all of that goes out again. What is refused goes to
+//! It reads as much as one request may have, sends it, and removes it from the queue. After a temporary failure it stays in the queue,
+//! and the server is probed with growing delays before it is sent again. Refused lines go to
 //! the quarantine.
 
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use muster_base::{chance, clock::now_ms};
+use muster_rules::backoff::ExponentialGrowth;
 use tokio_util::sync::CancellationToken;
 
-use super::{Failed, Store, lines::LINES_MAX, locked, queue::Taken, remote::Fate};
-use crate::{chance, clock::now_ms, rules::backoff::Growth};
+use super::{
+    ExternalStore,
+    lines::LINES_MAX,
+    locked,
+    queue::QueuedPiece,
+    remote_error::{SendError, SendFate},
+};
 
 /// Between attempts that fail. A minute at the most: what waits should not wait much longer than the outage.
-const RETRY: Growth = Growth { first_ms: 1_000, max_ms: 60_000 };
+const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 60_000 };
 /// How long more is gathered, so that a store gets one request a second and not one for every batch.
 const GATHER: Duration = Duration::from_secs(1);
 /// What waits after the queue itself failed.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// Feeds a store until the console stops. What is cut short by that is sent again by the next console.
-pub(in crate::console) async fn run(store: Arc<Store>, shutdown: CancellationToken) {
+pub(crate) async fn run(store: Arc<ExternalStore>, shutdown: CancellationToken) {
     tokio::select! {
         () = feed(&store) => (),
         () = shutdown.cancelled() => (),
     }
 }
 
-async fn feed(store: &Arc<Store>) {
+async fn feed(store: &Arc<ExternalStore>) {
     if let Err(failed) = store.remote.probe().await
         && is_away(&failed)
     {
@@ -62,7 +69,7 @@ async fn feed(store: &Arc<Store>) {
 
 /// Waits, ever longer, until a server that has failed says that it is there, or at least anything at all. One that says so and takes
 /// nothing is asked no more often than one that is away.
-async fn until_it_is_back(store: &Store, mut failed: Failed, attempts: &mut u32) {
+async fn until_it_is_back(store: &ExternalStore, mut failed: SendError, attempts: &mut u32) {
     loop {
         let wait_ms = RETRY.jittered_ms(*attempts, chance::random());
         if store.note(&failed) {
@@ -80,16 +87,16 @@ async fn until_it_is_back(store: &Store, mut failed: Failed, attempts: &mut u32)
 }
 
 /// Whether a server that answers a probe so would do nothing with lines. Not every kind knows the path of the probe.
-fn is_away(failed: &Failed) -> bool {
+fn is_away(failed: &SendError) -> bool {
     match failed {
-        Failed::Unreachable(_) => true,
-        Failed::Answer { status, .. } => matches!(status, 408 | 429 | 500..=599),
+        SendError::Unreachable(_) => true,
+        SendError::Answer { status, .. } => matches!(status, 408 | 429 | 500..=599),
     }
 }
 
-impl Store {
+impl ExternalStore {
     /// Sends as much as one request may have. The outer error is of the disk, the inner one of the server.
-    async fn send_some(self: &Arc<Self>) -> io::Result<Result<(), Failed>> {
+    async fn send_some(self: &Arc<Self>) -> io::Result<Result<(), SendError>> {
         let own = Arc::clone(self);
         let taken =
             tokio::task::spawn_blocking(move || locked(&own.queue).take()).await.map_err(io::Error::other)??;
@@ -105,7 +112,7 @@ impl Store {
                 }
                 Ok(Ok(()))
             }
-            Err(failed) if failed.fate() == Fate::Aside => self.set_aside(taken, failed).await.map(Ok),
+            Err(failed) if failed.fate() == SendFate::Aside => self.set_aside(taken, failed).await.map(Ok),
             Err(failed) => {
                 locked(&self.told).retries += 1;
                 Ok(Err(failed))
@@ -114,7 +121,7 @@ impl Store {
     }
 
     /// Puts what was refused into the quarantine, so that what is behind it gets its turn.
-    async fn set_aside(self: &Arc<Self>, taken: Taken, failed: Failed) -> io::Result<()> {
+    async fn set_aside(self: &Arc<Self>, taken: QueuedPiece, failed: SendError) -> io::Result<()> {
         let own = Arc::clone(self);
         let set_aside = move || {
             let path = locked(&own.quarantine).add(&taken.piece, &failed, now_ms())?;

@@ -9,7 +9,7 @@ use super::*;
 /// A server that answers what it is told to, and takes everything once there is nothing more to tell.
 #[derive(Debug, Default)]
 struct Scripted {
-    answers: Mutex<VecDeque<Result<(), Failed>>>,
+    answers: Mutex<VecDeque<Result<(), SendError>>>,
     taken: Mutex<Vec<String>>,
 }
 
@@ -23,11 +23,11 @@ impl Scripted {
 struct Handle(Arc<Scripted>);
 
 impl Remote for Handle {
-    fn probe(&self) -> BoxFuture<'_, Result<(), Failed>> {
+    fn probe(&self) -> BoxFuture<'_, Result<(), SendError>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), Failed>> {
+    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), SendError>> {
         Box::pin(async move {
             let answer = locked(&self.0.answers).pop_front().unwrap_or(Ok(()));
             if answer.is_ok() {
@@ -43,14 +43,14 @@ fn config(name: &str) -> MetricStoreConfig {
 }
 
 /// A store in a folder, and its server.
-fn store(folder: &Path, answers: &[Result<(), Failed>]) -> (Arc<Store>, Arc<Scripted>) {
+fn store(folder: &Path, answers: &[Result<(), SendError>]) -> (Arc<ExternalStore>, Arc<Scripted>) {
     let server = Arc::new(Scripted { answers: Mutex::new(answers.to_vec().into()), ..Scripted::default() });
-    let store = Store::open(&config("far"), folder).unwrap();
-    (Arc::new(Store { remote: Box::new(Handle(Arc::clone(&server))), ..store }), server)
+    let store = ExternalStore::open(&config("far"), folder).unwrap();
+    (Arc::new(ExternalStore { remote: Box::new(Handle(Arc::clone(&server))), ..store }), server)
 }
 
-fn external(stores: &[&Arc<Store>]) -> External {
-    External { stores: stores.iter().map(|store| Arc::clone(store)).collect() }
+fn external(stores: &[&Arc<ExternalStore>]) -> ExternalStores {
+    ExternalStores { stores: stores.iter().map(|store| Arc::clone(store)).collect() }
 }
 
 fn points(from: i64, count: i64) -> Arc<[Point]> {
@@ -68,14 +68,14 @@ async fn until(what: &str, so: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-fn answer(status: u16) -> Result<(), Failed> {
-    Err(Failed::Answer { status, text: "because".to_owned() })
+fn answer(status: u16) -> Result<(), SendError> {
+    Err(SendError::Answer { status, text: "because".to_owned() })
 }
 
 #[tokio::test]
-async fn what_fails_is_sent_again_and_what_is_refused_is_set_aside() {
+async fn failed_lines_are_retried_and_refused_ones_set_aside() {
     let dir = tempfile::tempdir().unwrap();
-    let away = Err(Failed::Unreachable("nobody".to_owned()));
+    let away = Err(SendError::Unreachable("nobody".to_owned()));
     let (store, server) = store(dir.path(), &[answer(503), away, answer(400), Ok(())]);
     let external = external(&[&store]);
     external.append(&points(0, 10)).await.unwrap();
@@ -95,7 +95,7 @@ async fn what_fails_is_sent_again_and_what_is_refused_is_set_aside() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_before_the_end_is_sent_after_it_and_one_that_is_away_holds_up_nobody() {
+async fn backlog_is_sent_after_restart_and_a_dead_store_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let (near, near_server) = store(&dir.path().join("near"), &[]);
     let (far, _) = store(&dir.path().join("far"), &vec![answer(500); 1_000]);
@@ -130,7 +130,7 @@ async fn what_was_not_sent_before_the_end_is_sent_after_it_and_one_that_is_away_
 }
 
 #[tokio::test]
-async fn a_queue_that_cannot_be_written_is_named() {
+async fn unwritable_queue_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = store(&dir.path().join("far"), &[]);
     let external = external(&[&store]);
@@ -147,7 +147,7 @@ async fn a_queue_that_cannot_be_written_is_named() {
 fn stores_are_opened_or_named() {
     let dir = tempfile::tempdir().unwrap();
     let open = |stores: Vec<MetricStoreConfig>| {
-        External::open(&Config { data_dir: dir.path().to_owned(), metric_stores: stores, ..Config::default() })
+        ExternalStores::open(&Config { data_dir: dir.path().to_owned(), metric_stores: stores, ..Config::default() })
     };
     assert!(open(vec![config("a"), config("b")]).is_ok());
     assert_eq!(others(&dir.path().join("external"), &["a".to_owned()].into()), [dir.path().join("external/b")]);

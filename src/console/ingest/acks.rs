@@ -1,41 +1,33 @@
-//! What hosts may forget: gathered for a moment, then said with one signed message to each.
+//! Sends acknowledgements to hosts: gathers them for a moment, and sends one signed message to each host.
 //!
-//! A signature costs as much as storing what it acknowledges, and hosts that have been answered are in no hurry: they
-//! repeat themselves after 5 s. So acknowledgements wait until nothing has been stored for [`GATHER`], but no longer than
-//! [`GATHER_MAX`]: while a burst of answers comes, they do not get into its way. Who was owed one first gets it first, so that
-//! all of many hosts wait for about as long.
+//! A signature costs as much as storing what it acknowledges, and hosts are in no hurry: they
+//! repeat a message after 5 s. So acknowledgements wait until nothing has been stored for [`GATHER`], but no longer than
+//! [`GATHER_MAX`]: during a burst of answers they do not compete with it. The host that has waited longest comes first, so that
+//! all hosts wait about equally long.
 //!
-//! **Invariant: what is in here is committed.**
+//! **Invariant: only committed messages are acknowledged.**
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use muster_base::clock::now_ms;
 use muster_topics::{
     Millis, V1,
-    ack::{Ack, Numbered, ReportAck},
-    alert::AlertAck,
+    ack::Ack,
     name::HostId,
     topic::{HostTopic, Topic},
 };
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    clock::now_ms,
-    console::{
-        Shared,
-        store::{self, StoreError},
-    },
+    state::ConsoleState,
+    store::{self, StoreError},
 };
 
+pub use super::owed_acks::{HostAcks, OwedAcks};
+
 /// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
-pub(crate) const GATHER: Duration = Duration::from_millis(250);
+pub const GATHER: Duration = Duration::from_millis(250);
 /// The longest that acknowledgements wait: two thirds of the shortest time after which a host repeats itself (5 s less a
 /// quarter), so that there is a second left to say them in.
 const GATHER_MAX: Duration = Duration::from_millis(2_500);
@@ -44,69 +36,8 @@ const REPORTS_MAX: usize = 400;
 /// The same of alerts: 150 bytes each.
 const ALERTS_MAX: usize = 300;
 
-/// What one host may forget.
-#[derive(Debug, Default)]
-pub(crate) struct HostAcks {
-    pub(crate) reports: BTreeSet<ReportAck>,
-    pub(super) heartbeat: Option<Numbered>,
-    pub(super) metrics: BTreeSet<Numbered>,
-    pub(super) alerts: BTreeSet<AlertAck>,
-}
-
-impl HostAcks {
-    /// Adds what may be forgotten since.
-    pub(super) fn extend(&mut self, later: Self) {
-        self.reports.extend(later.reports);
-        self.metrics.extend(later.metrics);
-        self.alerts.extend(later.alerts);
-        self.heartbeat = later.heartbeat.or(self.heartbeat);
-    }
-}
-
-/// The acknowledgements that hosts are owed. What of a host waits here is bounded by what it may have under way: it
-/// sends nothing new until some of that is acknowledged.
-#[derive(Debug, Default)]
-pub(crate) struct Owed {
-    waiting: Mutex<Waiting>,
-    more: Notify,
-}
-
-/// What waits, and in which order.
-#[derive(Debug, Default)]
-struct Waiting {
-    hosts: HashMap<HostId, HostAcks>,
-    order: Vec<HostId>,
-}
-
-impl Owed {
-    pub(crate) fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
-        if acks.is_empty() {
-            return;
-        }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { hosts, order } = &mut *waiting;
-        for (host, acks) in acks {
-            match hosts.entry(host) {
-                Entry::Occupied(mut before) => before.get_mut().extend(acks),
-                Entry::Vacant(place) => {
-                    place.insert(acks);
-                    order.push(host);
-                }
-            }
-        }
-        self.more.notify_one();
-    }
-
-    /// All of them, those first that have waited longest.
-    pub(crate) fn take(&self) -> Vec<(HostId, HostAcks)> {
-        let Waiting { mut hosts, order } =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        order.into_iter().filter_map(|host| hosts.remove_entry(&host)).collect()
-    }
-}
-
 /// Says what is owed until the console stops. What finds no connection is dropped: its host repeats itself, and is told again.
-pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let all = async {
         loop {
             shared.owed.more.notified().await;
@@ -124,7 +55,7 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationT
     }
 }
 
-async fn say(shared: &Shared) {
+async fn say(shared: &ConsoleState) {
     let mut owed = shared.owed.take();
     // Who was revoked since gets none. What cannot be looked up now is told when its hosts repeat themselves.
     let hosts: Vec<HostId> = owed.iter().map(|(host, _)| *host).collect();
@@ -145,13 +76,13 @@ async fn say(shared: &Shared) {
     }
 }
 
-async fn members(shared: &Shared, hosts: &[HostId]) -> Result<HashSet<HostId>, StoreError> {
+async fn members(shared: &ConsoleState, hosts: &[HostId]) -> Result<HashSet<HostId>, StoreError> {
     let mut connection = shared.store.read().acquire().await?;
     store::host::members(&mut connection, hosts).await
 }
 
 /// What a host may forget, in as many messages as it takes.
-pub(crate) fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
+pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
     let HostAcks { reports, heartbeat, metrics, alerts } = acks;
     let alerts: Vec<_> = alerts.into_iter().collect();
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
@@ -185,6 +116,11 @@ mod tests {
     use muster_topics::{alert::AlertState, envelope::Signer, name::CommandId};
 
     use super::*;
+    use muster_topics::{
+        ack::{Numbered, ReportAck},
+        alert::AlertAck,
+    };
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn many_acknowledgements_stay_below_the_limit_and_none_is_left_out() {
@@ -216,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_it_is_said_is_said_together() {
-        let owed = Owed::default();
+    fn acknowledgements_are_gathered() {
+        let owed = OwedAcks::default();
         let (first, second, command) = (HostId::random(), HostId::random(), CommandId::new());
         let of = |host: HostId, seq: u64, heartbeat: Option<u64>| {
             let heartbeat = heartbeat.map(|seq| Numbered { epoch: 1, seq });

@@ -1,8 +1,10 @@
-//! A batch of messages into one transaction.
+//! Applies a batch of messages in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use muster_guard::{Kind, log_peer};
+use muster_api::CommandState;
+use muster_fault::planted;
+use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
@@ -16,51 +18,47 @@ use muster_topics::{
 };
 
 use super::{
-    ApplyError, Faulty,
-    decide::{self, Verdict},
+    decide::{self, HeartbeatVerdict},
     effects::Effects,
+    error::{ApplyError, FaultyMessage},
     tables::Tables,
 };
 use crate::{
-    api::CommandState,
-    console::{
-        Change,
-        alert::OWN_PREFIX,
-        store::{
-            StoreError,
-            alert::Put,
-            command::{Added, Settled},
-            host::{Asked, Known, NewState},
-        },
+    alert::OWN_PREFIX,
+    page_change::PageChange,
+    store::{
+        StoreError,
+        alert::MessageEffect,
+        command::{Added, SettledOutcome},
+        host::{HostKeys, Known, NewState},
     },
-    fault::planted,
 };
 
 /// The longest texts of an alert: the longest path, and a message around it.
 const ALERT_MAX_BYTES: usize = 8 * 1024;
 
 /// A host of which something else is held than it has told.
-const DIFFERS: Kind = Kind::new("hosts that are held otherwise", 600);
+const DIFFERS: LineKind = LineKind::new("hosts that are held otherwise", 600);
 /// A host's answers that nobody expects.
-const UNEXPECTED: Kind = Kind::new("answers that were not expected", 60).burst(5);
+const UNEXPECTED: LineKind = LineKind::new("answers that were not expected", 60).burst(5);
 
-type Result<T> = std::result::Result<T, ApplyError>;
+type ApplyResult<T> = std::result::Result<T, ApplyError>;
 
 /// A batch on its way into one transaction. What many messages of a batch do alike (presences, heartbeats, outcomes) is
-/// gathered here, and stored together by [`Batch::finish`]: a statement costs ten times what a row in a larger one does.
-pub(crate) struct Batch {
+/// gathered here, and stored together by [`IngestBatch::finish`]: a statement costs ten times what a row in a larger one does.
+pub struct IngestBatch {
     known: Known,
     presences: BTreeMap<HostId, Presence>,
     states: BTreeMap<HostId, NewState>,
-    settled: Vec<Settled>,
+    settled: Vec<SettledOutcome>,
     now: Millis,
     /// What has to follow once it is committed.
-    pub(crate) effects: Effects,
+    pub effects: Effects,
 }
 
-impl Batch {
+impl IngestBatch {
     /// Reads what has to be known of the hosts that `topics` name.
-    pub(crate) async fn begin<'a>(
+    pub async fn begin<'a>(
         db: &mut impl Tables,
         topics: impl Iterator<Item = &'a Topic>,
         now: Millis,
@@ -77,26 +75,26 @@ impl Batch {
             }
         }
         let of = |hosts: BTreeSet<HostId>| hosts.into_iter().collect();
-        let known = db.known(&Asked { hosts: of(hosts), showing: of(showing), beating: of(beating) }).await?;
+        let known = db.known(&HostKeys { hosts: of(hosts), showing: of(showing), beating: of(beating) }).await?;
         let (presences, states) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
 
     /// Applies a message; `retained`: one that the broker had kept.
-    pub(crate) async fn apply(
+    pub async fn apply(
         &mut self,
         db: &mut impl Tables,
         topic: &Topic,
         payload: &[u8],
         retained: bool,
-    ) -> Result<()> {
+    ) -> ApplyResult<()> {
         if payload.len() > PAYLOAD_MAX_BYTES {
-            return Err(Faulty::TooLong(payload.len()).into());
+            return Err(FaultyMessage::TooLong(payload.len()).into());
         }
-        let Topic::Host(host, topic) = topic else { return Err(Faulty::Topic.into()) };
+        let Topic::Host(host, topic) = topic else { return Err(FaultyMessage::Topic.into()) };
         if !self.known.members.contains(host) {
             // A retained topic is cleared with an empty message, also of a host that is no longer a member.
-            return if payload.is_empty() { Ok(()) } else { Err(Faulty::NoMember.into()) };
+            return if payload.is_empty() { Ok(()) } else { Err(FaultyMessage::NoMember.into()) };
         }
         match topic {
             // Cleared, by whoever tidied up: that says nothing of the host.
@@ -119,7 +117,7 @@ impl Batch {
             // It has ended, which was told before.
             HostTopic::Alert(_) if payload.is_empty() => Ok(()),
             HostTopic::Alert(id) => self.alert(db, *host, id, &parse(payload)?).await,
-            _ => Err(Faulty::Topic.into()),
+            _ => Err(FaultyMessage::Topic.into()),
         }
     }
 
@@ -131,28 +129,28 @@ impl Batch {
         }
         self.known.presences.insert(id, presence.order());
         self.effects.presences.push((id, presence.state == PresenceState::Online));
-        self.effects.changes.push(Change::Host(id));
+        self.effects.changes.push(PageChange::Host(id));
         self.presences.insert(id, presence);
     }
 
-    async fn heartbeat(&mut self, db: &mut impl Tables, id: HostId, heartbeat: Heartbeat) -> Result<()> {
+    async fn heartbeat(&mut self, db: &mut impl Tables, id: HostId, heartbeat: Heartbeat) -> ApplyResult<()> {
         let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
         let verdict = decide::heartbeat(self.known.held.get(&id).cloned(), heartbeat).inspect_err(|_| {
             // Whatever the host thinks that we hold is not what it means: begin anew.
             self.effects.refresh.insert(id);
         })?;
         match verdict {
-            Verdict::Store { held, state } => {
+            HeartbeatVerdict::Store { held, state } => {
                 self.effects.clocks.push((id, made_ms));
                 if self.known.with_units.contains(&id) {
                     forget_units(db, id, epoch, made_ms, &state, &mut self.effects).await?;
                 }
                 self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq: held.seq });
-                self.effects.changes.push(Change::Host(id));
+                self.effects.changes.push(PageChange::Host(id));
                 if self.known.alerted.contains(&id) || !state.alerts.is_empty() {
                     let made = (epoch, made_ms);
                     if db.reconcile_alerts(id, made, &state.alerts).await? {
-                        self.effects.changes.push(Change::Alert(Some(id)));
+                        self.effects.changes.push(PageChange::Alert(Some(id)));
                     }
                 }
                 self.effects.rules.insert(id, state.alert_rules);
@@ -164,10 +162,10 @@ impl Batch {
                 self.known.held.insert(id, held.clone());
                 self.states.insert(id, NewState { host: id, held, hostname: state.hostname });
             }
-            Verdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
-            Verdict::Old => (),
-            Verdict::Gap => drop(self.effects.refresh.insert(id)),
-            Verdict::Digest { state, digest } => {
+            HeartbeatVerdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
+            HeartbeatVerdict::Old => (),
+            HeartbeatVerdict::Gap => drop(self.effects.refresh.insert(id)),
+            HeartbeatVerdict::Digest { state, digest } => {
                 self.effects.clocks.push((id, made_ms));
                 let generation = |of: &str| state.get(of).and_then(serde_json::Value::as_u64);
                 self.effects.rules.insert(id, generation("alert_rules"));
@@ -188,24 +186,26 @@ impl Batch {
         Ok(())
     }
 
-    async fn alert(&mut self, db: &mut impl Tables, host: HostId, id: &Name, alert: &Alert) -> Result<()> {
+    async fn alert(&mut self, db: &mut impl Tables, host: HostId, id: &Name, alert: &Alert) -> ApplyResult<()> {
         if alert.id != *id {
-            return Err(Faulty::Content("it is about another alert than its topic says").into());
+            return Err(FaultyMessage::Content("it is about another alert than its topic says").into());
         }
         if id.as_str().starts_with(OWN_PREFIX) {
-            return Err(Faulty::Content("its id is one of the console's own").into());
+            return Err(FaultyMessage::Content("its id is one of the console's own").into());
         }
         let texts = alert.message.len() + alert.mount.as_ref().map_or(0, String::len);
         if texts > ALERT_MAX_BYTES {
-            return Err(Faulty::Content("its texts are longer than anybody reads").into());
+            return Err(FaultyMessage::Content("its texts are longer than anybody reads").into());
         }
         match db.put_alert(host, alert, self.now).await? {
-            Put::New => {
+            MessageEffect::New => {
                 self.known.alerted.insert(host);
-                self.effects.changes.push(Change::Alert(Some(host)));
+                self.effects.changes.push(PageChange::Alert(Some(host)));
             }
-            Put::Known => {}
-            Put::TooMany => return Err(Faulty::Content("more alerts hold than a host may have").into()),
+            MessageEffect::Known => {}
+            MessageEffect::TooMany => {
+                return Err(FaultyMessage::Content("more alerts hold than a host may have").into());
+            }
         }
         self.effects.acks(host).alerts.insert(alert.key());
         Ok(())
@@ -229,7 +229,7 @@ impl Batch {
         matches!(self.known.presences.get(&id), Some((held, _, false)) if *held == epoch)
     }
 
-    async fn report(&mut self, db: &mut impl Tables, id: HostId, report: Report) -> Result<()> {
+    async fn report(&mut self, db: &mut impl Tables, id: HostId, report: Report) -> ApplyResult<()> {
         let Report { command, seq, content, .. } = report;
         let acknowledged = ReportAck { command, seq };
         let effects = &mut self.effects;
@@ -242,7 +242,7 @@ impl Batch {
                 if planted!(AckUnstored) {
                     return Ok(());
                 }
-                self.settled.push(Settled { command, host: id, outcome });
+                self.settled.push(SettledOutcome { command, host: id, outcome });
             }
             content => {
                 let state = match db.state(command, id).await? {
@@ -261,15 +261,17 @@ impl Batch {
                     Content::Running => advance(db, id, command, state, CommandState::Running, effects).await?,
                     Content::Output { stream, offset_bytes, data } => {
                         effects.acks(id).reports.insert(acknowledged);
-                        let data = data.to_bytes().map_err(|_| Faulty::Content("its output is not base64"))?;
+                        let data = data.to_bytes().map_err(|_| FaultyMessage::Content("its output is not base64"))?;
                         match db.add_output(command, id, stream, offset_bytes, &data).await? {
                             Added::New => {
-                                effects.changes.push(Change::Command(command));
+                                effects.changes.push(PageChange::Command(command));
                                 effects.printed.insert(id);
                             }
                             Added::Known => (),
                             Added::TooMuch => {
-                                return Err(Faulty::Content("its output is more than the command asked for").into());
+                                return Err(
+                                    FaultyMessage::Content("its output is more than the command asked for").into()
+                                );
                             }
                         }
                     }
@@ -283,7 +285,7 @@ impl Batch {
     }
 
     /// Stores what was gathered; gives what has to follow once the transaction is committed.
-    pub(crate) async fn finish(mut self, db: &mut impl Tables) -> std::result::Result<Effects, StoreError> {
+    pub async fn finish(mut self, db: &mut impl Tables) -> std::result::Result<Effects, StoreError> {
         let presences: Vec<_> = self.presences.into_iter().collect();
         db.set_presences(&presences, self.now).await?;
         let states: Vec<_> = self.states.into_values().collect();
@@ -294,7 +296,7 @@ impl Batch {
         let strangers = db.settle(&self.settled, self.now).await?;
         let mut told = BTreeSet::new();
         for one in self.settled {
-            let Settled { command, host, .. } = one;
+            let SettledOutcome { command, host, .. } = one;
             if strangers.contains(&(command, host)) {
                 if !unexpected(db, host, command).await? {
                     unknown(host, command);
@@ -306,7 +308,7 @@ impl Batch {
             told.insert(command);
             self.effects.settled.push((command, host));
         }
-        self.effects.changes.extend(told.into_iter().map(Change::Command));
+        self.effects.changes.extend(told.into_iter().map(PageChange::Command));
         Ok(self.effects)
     }
 }
@@ -327,8 +329,8 @@ fn unknown(host: HostId, command: CommandId) {
     log_peer!(WARN, host, UNEXPECTED, host.id = %host, command.id = %command, "an answer to a command that is not in the ledger");
 }
 
-fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T> {
-    serde_json::from_slice(payload).map_err(|error| Faulty::Payload(error).into())
+fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> ApplyResult<T> {
+    serde_json::from_slice(payload).map_err(|error| FaultyMessage::Payload(error).into())
 }
 
 /// Forgets units that a heartbeat does not list. The message that says that a unit is gone is not
@@ -340,7 +342,7 @@ async fn forget_units(
     made_ms: Millis,
     state: &HostState,
     effects: &mut Effects,
-) -> Result<()> {
+) -> ApplyResult<()> {
     for unit in db.units_before(id, epoch, made_ms).await? {
         if !state.units.contains_key(&unit) && !planted!(KeepUnits) {
             unit_gone(db, id, &unit, effects).await?;
@@ -349,9 +351,9 @@ async fn forget_units(
     Ok(())
 }
 
-async fn unit_gone(db: &mut impl Tables, id: HostId, unit: &UnitName, effects: &mut Effects) -> Result<()> {
+async fn unit_gone(db: &mut impl Tables, id: HostId, unit: &UnitName, effects: &mut Effects) -> ApplyResult<()> {
     if db.remove_unit(id, unit).await? {
-        effects.changes.push(Change::Unit(id, unit.clone()));
+        effects.changes.push(PageChange::Unit(id, unit.clone()));
     }
     Ok(())
 }
@@ -363,12 +365,12 @@ async fn unit_report(
     report: &UnitReport,
     now: Millis,
     effects: &mut Effects,
-) -> Result<()> {
+) -> ApplyResult<()> {
     if report.unit != *unit {
-        return Err(Faulty::Content("it is about another unit than its topic says").into());
+        return Err(FaultyMessage::Content("it is about another unit than its topic says").into());
     }
     if db.set_unit(id, report, now).await? {
-        effects.changes.push(Change::Unit(id, unit.clone()));
+        effects.changes.push(PageChange::Unit(id, unit.clone()));
     }
     Ok(())
 }
@@ -380,11 +382,11 @@ async fn advance(
     from: CommandState,
     to: CommandState,
     effects: &mut Effects,
-) -> Result<()> {
+) -> ApplyResult<()> {
     if decide::advances(from, to) {
         db.advance(command, id, to).await?;
         effects.answered.push((command, id));
-        effects.changes.push(Change::Command(command));
+        effects.changes.push(PageChange::Command(command));
     }
     Ok(())
 }

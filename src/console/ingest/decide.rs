@@ -1,5 +1,8 @@
-//! What a message changes, as plain functions of what is held and what came.
+//! Decides what a message changes: plain functions of the stored state and the message.
 
+use muster_api::CommandState;
+use muster_fault::planted;
+use muster_rules::hostname;
 use muster_topics::{
     V1,
     heartbeat::{Content, Heartbeat, HostState},
@@ -9,8 +12,8 @@ use muster_topics::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Faulty;
-use crate::{api::CommandState, console::store::host::Held, fault::planted, rules::hostname};
+use super::error::FaultyMessage;
+use crate::store::host::StoredState;
 
 /// Whether a presence comes after the one that is held. An old last will comes late, and a retained
 /// presence comes again with each subscription.
@@ -41,11 +44,11 @@ pub(super) fn presence_of(epoch: u64, state: &HostState) -> Presence {
 
 /// What to do with a heartbeat.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum HeartbeatVerdict {
     /// This is the state from now on.
     Store {
         /// What is to be held.
-        held: Held,
+        held: StoredState,
         /// The same, read.
         state: Box<HostState>,
     },
@@ -68,14 +71,14 @@ pub(super) enum Verdict {
 }
 
 /// Applies a heartbeat to what is held of its host.
-pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verdict, Faulty> {
+pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Result<HeartbeatVerdict, FaultyMessage> {
     let Heartbeat { epoch, seq, content, .. } = heartbeat;
     let (state, base) = match (content, passed(held.as_ref(), epoch, seq)) {
         (Content::Digest { digest }, _) => return Ok(compared(held, epoch, seq, digest)),
         (_, Some(passed)) => return Ok(passed),
         (Content::Full { state }, None) => (serde_json::to_value(state)?, None),
         (Content::Delta { base_seq, patch }, None) => {
-            let Some(base) = base_of(held, epoch, base_seq) else { return Ok(Verdict::Gap) };
+            let Some(base) = base_of(held, epoch, base_seq) else { return Ok(HeartbeatVerdict::Gap) };
             let mut state = base.clone();
             merge(&mut state, patch);
             (state, Some((base_seq, base)))
@@ -85,29 +88,29 @@ pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verd
     let mut parsed: HostState = serde_json::from_value(state.clone())?;
     // A host is no less there for a name that cannot be shown. What is held stays as it was said, for the next patch is about that.
     parsed.hostname = hostname::cleaned(&parsed.hostname);
-    Ok(Verdict::Store { held: Held { epoch, seq, state, base }, state: Box::new(parsed) })
+    Ok(HeartbeatVerdict::Store { held: StoredState { epoch, seq, state, base }, state: Box::new(parsed) })
 }
 
 /// The verdict on a state that is no news.
-fn passed(held: Option<&Held>, epoch: u64, seq: u64) -> Option<Verdict> {
+fn passed(held: Option<&StoredState>, epoch: u64, seq: u64) -> Option<HeartbeatVerdict> {
     match held? {
-        held if held.epoch > epoch => Some(Verdict::Old),
-        held if held.epoch == epoch && held.seq >= seq => Some(Verdict::Known { seq: held.seq }),
+        held if held.epoch > epoch => Some(HeartbeatVerdict::Old),
+        held if held.epoch == epoch && held.seq >= seq => Some(HeartbeatVerdict::Known { seq: held.seq }),
         _ => None,
     }
 }
 
 /// The verdict on a digest of the heartbeat `seq`.
-fn compared(held: Option<Held>, epoch: u64, seq: u64, digest: Digest) -> Verdict {
+fn compared(held: Option<StoredState>, epoch: u64, seq: u64, digest: Digest) -> HeartbeatVerdict {
     match held {
-        Some(held) if (held.epoch, held.seq) > (epoch, seq) => Verdict::Old,
-        Some(held) if (held.epoch, held.seq) == (epoch, seq) => Verdict::Digest { state: held.state, digest },
-        _ => Verdict::Gap,
+        Some(held) if (held.epoch, held.seq) > (epoch, seq) => HeartbeatVerdict::Old,
+        Some(held) if (held.epoch, held.seq) == (epoch, seq) => HeartbeatVerdict::Digest { state: held.state, digest },
+        _ => HeartbeatVerdict::Gap,
     }
 }
 
 /// The state as of `base_seq`, if it is still held.
-fn base_of(held: Option<Held>, epoch: u64, base_seq: u64) -> Option<Value> {
+fn base_of(held: Option<StoredState>, epoch: u64, base_seq: u64) -> Option<Value> {
     let held = held.filter(|held| held.epoch == epoch)?;
     if held.seq == base_seq || planted!(ApplyAnyway) {
         return Some(held.state);
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presences_in_their_order() {
+    fn presence_follows_epoch_order() {
         let presence = |epoch, session, state| Presence {
             v: V1,
             state,
@@ -204,52 +207,54 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_with_a_bad_hostname_is_taken_and_shown_cleaned() {
+    fn bad_hostname_is_cleaned() {
         for (name, shown) in
             [("", "unnamed"), (&"h".repeat(254), &"h".repeat(253)), ("a\u{1b}[31m\n", "a?[31m?"), ("till", "till")]
         {
             let said = serde_json::from_value(
                 json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 0, "kind": "full", "state": state(name, json!({}))}),
             );
-            let Ok(Verdict::Store { held, state }) = heartbeat(None, said.unwrap()) else { panic!("{name:?}") };
+            let Ok(HeartbeatVerdict::Store { held, state }) = heartbeat(None, said.unwrap()) else {
+                panic!("{name:?}")
+            };
             assert_eq!((state.hostname.as_str(), held.state["hostname"].as_str()), (shown, Some(name)));
         }
     }
 
     #[test]
-    fn a_digest_is_compared_with_the_heartbeat_that_it_is_about() {
+    fn digest_is_compared_with_its_heartbeat() {
         let digest = Digest::of(b"");
         let content = || Content::Digest { digest: digest.clone() };
         let about = |epoch, seq| Heartbeat { content: content(), ..delta(epoch, seq, 0, json!({})) };
-        let held = || Some(Held { epoch: 2, seq: 7, state: json!({"a": 1}), base: None });
+        let held = || Some(StoredState { epoch: 2, seq: 7, state: json!({"a": 1}), base: None });
         assert!(
-            matches!(heartbeat(held(), about(2, 7)), Ok(Verdict::Digest { state, digest: of }) if state == json!({"a": 1}) && of == digest)
+            matches!(heartbeat(held(), about(2, 7)), Ok(HeartbeatVerdict::Digest { state, digest: of }) if state == json!({"a": 1}) && of == digest)
         );
         for (held, epoch, seq) in [(None, 1, 1), (held(), 2, 8), (held(), 3, 1)] {
-            assert!(matches!(heartbeat(held, about(epoch, seq)), Ok(Verdict::Gap)), "{epoch} {seq}");
+            assert!(matches!(heartbeat(held, about(epoch, seq)), Ok(HeartbeatVerdict::Gap)), "{epoch} {seq}");
         }
         for (epoch, seq) in [(2, 6), (1, 9)] {
-            assert!(matches!(heartbeat(held(), about(epoch, seq)), Ok(Verdict::Old)), "{epoch} {seq}");
+            assert!(matches!(heartbeat(held(), about(epoch, seq)), Ok(HeartbeatVerdict::Old)), "{epoch} {seq}");
         }
     }
 
     /// Applies heartbeats one after the other, and tells each verdict in a word.
-    fn run(heartbeats: Vec<Heartbeat>) -> (Vec<&'static str>, Option<Held>) {
+    fn run(heartbeats: Vec<Heartbeat>) -> (Vec<&'static str>, Option<StoredState>) {
         let mut held = None;
         let mut words = Vec::new();
         for one in heartbeats {
             words.push(match heartbeat(held.clone(), one) {
-                Ok(Verdict::Store { held: new, .. }) => {
+                Ok(HeartbeatVerdict::Store { held: new, .. }) => {
                     held = Some(new);
                     "store"
                 }
-                Ok(Verdict::Known { seq }) => {
+                Ok(HeartbeatVerdict::Known { seq }) => {
                     assert_eq!(seq, held.as_ref().unwrap().seq);
                     "known"
                 }
-                Ok(Verdict::Old) => "old",
-                Ok(Verdict::Gap) => "gap",
-                Ok(Verdict::Digest { .. }) => "digest",
+                Ok(HeartbeatVerdict::Old) => "old",
+                Ok(HeartbeatVerdict::Gap) => "gap",
+                Ok(HeartbeatVerdict::Digest { .. }) => "digest",
                 Err(_) => "faulty",
             });
         }
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_is_applied_to_its_base_alone() {
+    fn delta_applies_only_to_its_base() {
         let a = || state("h", json!({"a": "1"}));
         check(
             vec![full(1, 1, a()), delta(1, 2, 1, json!({"labels": {"b": "2"}}))],
@@ -308,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_faulty() {
+    fn invalid_state_is_faulty() {
         let a = || state("h", json!({}));
         check(vec![full(1, 1, a()), delta(1, 2, 1, json!({"facts": null}))], &["store", "faulty"], json!({}));
         check(vec![full(1, 1, a()), delta(1, 2, 1, json!(7))], &["store", "faulty"], json!({}));
     }
 
     #[test]
-    fn merge_patches_of_the_standard() {
+    fn rfc_7396_examples_apply() {
         // RFC 7396, appendix A.
         for (target, patch, wanted) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
@@ -341,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn states_of_a_command_go_forward() {
+    fn command_state_never_goes_back() {
         use CommandState::{Accepted, Done, Missing, Running, Waiting};
         let order = [Waiting, Missing, Accepted, Running, Done];
         for from in order {
@@ -359,12 +364,12 @@ mod tests {
     proptest! {
         /// Whatever is lost and repeated on the way, the state that is held is one that the host had.
         #[test]
-        fn loss_and_repetition_never_make_a_state_that_was_not(
+        fn loss_and_repetition_yield_only_real_states(
             lost in proptest::collection::vec(any::<bool>(), 12),
             acks_lost in proptest::collection::vec(any::<bool>(), 12),
         ) {
             let label = |seq: u64| state("h", json!({format!("l{}", seq % 3): seq.to_string()}));
-            let mut held: Option<Held> = None;
+            let mut held: Option<StoredState> = None;
             let mut acknowledged = 0;
             for (index, (lost, ack_lost)) in lost.into_iter().zip(acks_lost).enumerate() {
                 let seq = index as u64 + 1;
@@ -378,12 +383,12 @@ mod tests {
                 };
                 if lost { continue }
                 match heartbeat(held.clone(), beat).unwrap() {
-                    Verdict::Store { held: new, .. } => {
+                    HeartbeatVerdict::Store { held: new, .. } => {
                         prop_assert_eq!(&new.state, &label(seq));
                         held = Some(new);
                         if !ack_lost { acknowledged = seq }
                     }
-                    Verdict::Gap => acknowledged = 0,
+                    HeartbeatVerdict::Gap => acknowledged = 0,
                     other => prop_assert!(false, "{:?}", other),
                 }
             }

@@ -1,8 +1,8 @@
-//! What is to be done once a batch is committed.
+//! Effects of a batch, performed after its commit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use muster_guard::{Kind, log_peer};
+use muster_guard::{LineKind, log_peer};
 use muster_topics::{
     Millis, V1,
     command::Refresh,
@@ -10,8 +10,8 @@ use muster_topics::{
     topic::{HostTopic, Topic},
 };
 
-use super::acks::HostAcks;
-use crate::console::{Change, Shared, dispatch};
+use super::owed_acks::HostAcks;
+use crate::{dispatch, page_change::PageChange, state::ConsoleState};
 
 /// A host that keeps sending what cannot be applied is asked for everything no more often than this.
 const REFRESH_EVERY_MS: Millis = 10_000;
@@ -19,45 +19,46 @@ const REFRESH_EVERY_MS: Millis = 10_000;
 const REFRESHES_MAX: usize = 100_000;
 
 /// A host that is asked for its whole state.
-const REFRESHED: Kind = Kind::new("hosts that are asked for their state", 60).burst(3);
+const REFRESHED: LineKind = LineKind::new("hosts that are asked for their state", 60).burst(3);
 
 /// What is to be done once a batch is committed.
 #[derive(Debug, Default)]
-pub(crate) struct Effects {
-    pub(crate) acks: BTreeMap<HostId, HostAcks>,
+pub struct Effects {
+    /// What hosts may forget.
+    pub acks: BTreeMap<HostId, HostAcks>,
     /// Hosts whose whole state is needed.
-    pub(crate) refresh: BTreeSet<HostId>,
+    pub refresh: BTreeSet<HostId>,
     /// Hosts that came (true) or went, in the order in which they did.
-    pub(crate) presences: Vec<(HostId, bool)>,
+    pub presences: Vec<(HostId, bool)>,
     /// Hosts that have shown that they are there: by their presence, unless the broker had kept it, or by a heartbeat of the
     /// life that counts.
-    pub(crate) shown: BTreeSet<HostId>,
+    pub shown: BTreeSet<HostId>,
     /// Hosts that say that they have a command.
-    pub(crate) answered: Vec<(CommandId, HostId)>,
+    pub answered: Vec<(CommandId, HostId)>,
     /// Hosts that are done with a command.
-    pub(crate) settled: Vec<(CommandId, HostId)>,
+    pub settled: Vec<(CommandId, HostId)>,
     /// Hosts that are too busy for a command.
-    pub(crate) busy: Vec<(CommandId, HostId)>,
+    pub busy: Vec<(CommandId, HostId)>,
     /// Which rules for alerts hosts say that they have.
-    pub(super) rules: BTreeMap<HostId, Option<u64>>,
+    pub rules: BTreeMap<HostId, Option<u64>>,
     /// Which labels of the console hosts say that they have.
-    pub(super) labels: BTreeMap<HostId, Option<u64>>,
+    pub labels: BTreeMap<HostId, Option<u64>>,
     /// Hosts of which output was stored.
-    pub(super) printed: BTreeSet<HostId>,
+    pub printed: BTreeSet<HostId>,
     /// What hosts' clocks showed when they made a heartbeat that is new.
-    pub(super) clocks: Vec<(HostId, Millis)>,
+    pub clocks: Vec<(HostId, Millis)>,
     /// News for pages.
-    pub(crate) changes: Vec<Change>,
+    pub changes: Vec<PageChange>,
 }
 
 impl Effects {
     /// What `host` may forget, to be added to.
-    pub(super) fn acks(&mut self, host: HostId) -> &mut HostAcks {
+    pub fn acks(&mut self, host: HostId) -> &mut HostAcks {
         self.acks.entry(host).or_default()
     }
 
     /// Adds those of a later message.
-    pub(super) fn extend(&mut self, more: Self) {
+    pub fn extend(&mut self, more: Self) {
         for (host, acks) in more.acks {
             self.acks(host).extend(acks);
         }
@@ -75,21 +76,21 @@ impl Effects {
     }
 
     /// What dispatch has to know, in this order: a host that came and is done in one batch gets nothing sent again.
-    pub(crate) fn take_events(&mut self) -> impl Iterator<Item = dispatch::Event> + use<> {
+    pub fn take_events(&mut self) -> impl Iterator<Item = dispatch::DispatchEvent> + use<> {
         let (settled, answered) = (std::mem::take(&mut self.settled), std::mem::take(&mut self.answered));
-        let settled = settled.into_iter().map(|(command, host)| dispatch::Event::Settled(command, host));
-        let answered = answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
+        let settled = settled.into_iter().map(|(command, host)| dispatch::DispatchEvent::Settled(command, host));
+        let answered = answered.into_iter().map(|(command, host)| dispatch::DispatchEvent::Answered(command, host));
         let busy = std::mem::take(&mut self.busy).into_iter();
-        let busy = busy.map(|(command, host)| dispatch::Event::Busy(command, host));
+        let busy = busy.map(|(command, host)| dispatch::DispatchEvent::Busy(command, host));
         let presences = std::mem::take(&mut self.presences).into_iter();
-        let presences = presences.map(|(host, online)| dispatch::Event::Presence(host, online));
+        let presences = presences.map(|(host, online)| dispatch::DispatchEvent::Presence(host, online));
         let shown = std::mem::take(&mut self.shown);
-        let shown = (!shown.is_empty()).then_some(dispatch::Event::Shown(shown));
+        let shown = (!shown.is_empty()).then_some(dispatch::DispatchEvent::Shown(shown));
         settled.chain(answered).chain(busy).chain(presences).chain(shown)
     }
 
     /// Tells everybody.
-    pub(super) async fn perform(mut self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
+    pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.tellings.came(*host);
             shared.labels.tellings.came(*host);
@@ -129,11 +130,11 @@ impl Effects {
 
 /// When each host was last asked for its whole state.
 #[derive(Debug, Default)]
-pub(crate) struct Refreshes(HashMap<HostId, Millis>);
+pub struct RefreshRequests(HashMap<HostId, Millis>);
 
-impl Refreshes {
+impl RefreshRequests {
     /// Whether a host may be asked again; if so, it counts as asked.
-    pub(crate) fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
+    pub fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
         if self.0.len() >= REFRESHES_MAX {
             self.0.clear();
         }
@@ -152,8 +153,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_not_asked_again_and_again() {
-        let mut refreshes = Refreshes::default();
+    fn refresh_requests_are_limited() {
+        let mut refreshes = RefreshRequests::default();
         let (a, b) = (HostId::random(), HostId::random());
         let asked = [(a, 0), (a, 5_000), (b, 5_000), (a, 10_000), (a, 10_001), (a, 3_000)];
         assert_eq!(asked.map(|(host, now)| refreshes.may_ask(host, now)), [true, false, true, true, false, true]);

@@ -1,82 +1,63 @@
-//! What hosts say, from the link into the store, and then acknowledged.
+//! Ingest: stores what hosts report, and then acknowledges it.
 //!
-//! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (one
-//! message into one transaction; [`tables`]: what it needs of a database), [`effects`] (what is to be done once the transaction is committed:
-//! requests for a refresh, news for pages and dispatch), [`acks`] (what hosts are told that they may forget), [`output`] (pieces of
-//! output put together), [`recorder`] (measurements, by a queue and a task of their own, so that
+//! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (a batch in one
+//! transaction; [`tables`]: what it needs of a database), [`effects`] (performed after the commit:
+//! requests for a refresh, changes for pages and dispatch), [`acks`] (acknowledgements to hosts), [`output`] (assembles
+//! output), [`recorder`] (measurements, with a queue and a task of their own, so that
 //! neither waits for the other's store).
 //!
-//! Ingest takes whatever waits, up to [`BATCH_MAX`], stores it in one transaction, and only then
+//! Ingest takes all queued messages, up to [`BATCH_MAX`], stores them in one transaction, and only then
 //! acknowledges: to the broker message by message, to the hosts a little later, with one signed message for all that
 //! was stored of each meanwhile.
 //!
-//! **Invariant: effects happen after the commit.** If it fails, nothing has been told to anybody.
+//! **Invariant: effects happen after the commit.** If it fails, nobody has been told anything.
 //!
-//! **Invariant: a faulty message is counted, logged and acknowledged.** Otherwise it would come for
-//! ever, and those behind it never.
+//! **Invariant: a faulty message is counted, logged and acknowledged.** Otherwise it would be delivered
+//! forever, and block those behind it.
 
-pub(crate) mod acks;
-pub(crate) mod apply;
+pub mod acks;
+pub mod apply;
 mod decide;
-pub(crate) mod effects;
-pub(super) mod output;
+pub mod effects;
+mod error;
+pub mod output;
+pub mod owed_acks;
 mod recorder;
-pub(crate) mod tables;
+pub mod tables;
 
 use std::{sync::Arc, time::Duration};
 
-use muster_guard::{Kind, Lines, log_peer};
-use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
+use muster_base::clock::now_ms;
+use muster_guard::{LineKind, LineLimiter, log_peer};
+use muster_topics::topic::Topic;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::effects::Refreshes;
-pub(super) use self::{
-    acks::{Owed, run as acknowledge},
+pub use self::owed_acks::OwedAcks;
+pub(crate) use self::{
+    acks::run as acknowledge,
     recorder::{commit, run as record},
 };
-use self::{apply::Batch, effects::Effects};
+use self::{
+    apply::IngestBatch,
+    effects::{Effects, RefreshRequests},
+};
 use super::{
-    Shared,
-    link::Inbound,
+    inbound::Inbound,
+    state::ConsoleState,
     store::{StoreError, command},
 };
-use crate::clock::now_ms;
 
 /// The most messages of one transaction. One costs about 10 µs and a sync of the disk some
 /// milliseconds, so a batch of these is past the point where larger ones pay.
-pub(super) const BATCH_MAX: usize = 2_048;
+pub const BATCH_MAX: usize = 2_048;
 /// What waits after the store failed in a way that may pass (a full disk).
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// A message that cannot be used, and why. It is no fault of the store's.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Faulty {
-    #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
-    TooLong(usize),
-    #[error("its host has not joined, or was revoked")]
-    NoMember,
-    #[error("nobody publishes on this topic to a console")]
-    Topic,
-    #[error("{0}")]
-    Payload(#[from] serde_json::Error),
-    #[error("{0}")]
-    Content(&'static str),
-}
-
-/// What stops a message from being applied.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ApplyError {
-    #[error(transparent)]
-    Faulty(#[from] Faulty),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 /// Takes messages from the link until its queue is closed or the console stops.
-pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
+pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
-    let mut refreshes = Refreshes::default();
+    let mut refreshes = RefreshRequests::default();
     loop {
         tokio::select! {
             // Cancel-safe: nothing is taken unless this branch completes.
@@ -112,7 +93,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Inbound>,
 /// # Errors
 /// If the store fails in a way that may pass. Nothing of the batch has taken effect then, or what
 /// has does so again without a change.
-async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
+async fn store(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, StoreError> {
     match store_together(shared, batch).await {
         Err(error) if !error.is_passing() => (),
         result => return result,
@@ -128,10 +109,10 @@ async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError
     Ok(effects)
 }
 
-async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
+async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, StoreError> {
     let mut transaction = shared.store.begin().await?;
     let topics = batch.iter().map(|message| &message.topic);
-    let mut together = Batch::begin(&mut *transaction, topics, now_ms()).await?;
+    let mut together = IngestBatch::begin(&mut *transaction, topics, now_ms()).await?;
     for message in batch {
         match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {
             Ok(()) => (),
@@ -152,11 +133,11 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
 }
 
 /// A host's messages that cannot be used.
-const DROPPED: Kind = Kind::new("messages that are dropped", 60).burst(3);
+const DROPPED: LineKind = LineKind::new("messages that are dropped", 60).burst(3);
 
 fn dropped(topic: &Topic, why: &dyn std::error::Error) {
     let reason = why.to_string();
-    let reason = Lines::shorten(&reason);
+    let reason = LineLimiter::shorten(&reason);
     match topic.host() {
         Some(host) => log_peer!(WARN, host, DROPPED, host.id = %host, %topic, reason, "a message is dropped"),
         None => log_peer!(WARN, "no host", DROPPED, %topic, reason, "a message is dropped"),
@@ -165,3 +146,5 @@ fn dropped(topic: &Topic, why: &dyn std::error::Error) {
 
 #[cfg(test)]
 mod tests;
+
+pub use error::{ApplyError, FaultyMessage};

@@ -1,13 +1,13 @@
-//! A command's output, put together from pieces that may come twice and in any order.
+//! Assembles a command's output from pieces that may come twice and in any order.
 
 use std::collections::BTreeMap;
 
 use muster_topics::outcome::{Outcome, Output, Stream};
 
-use crate::console::store::command::Chunk;
+use crate::store::command::Chunk;
 
 /// All output that there is without a gap: stdout and stderr.
-pub(in crate::console) fn whole(chunks: &[Chunk], outcome: Option<&Outcome>) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn whole(chunks: &[Chunk], outcome: Option<&Outcome>) -> (Vec<u8>, Vec<u8>) {
     let stream = |stream: Stream, output: Option<&Output>| {
         let mut bytes = contiguous(chunks.iter().filter(|chunk| chunk.stream == stream));
         let sent_bytes = output.map_or(0, |output| output.sent_bytes);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_make_a_whole() {
+    fn pieces_are_assembled() {
         check(&[], None, "");
         check(&[(0, "ab"), (2, "cd")], None, "abcd");
         check(&[(2, "cd"), (0, "ab")], None, "abcd");

@@ -1,12 +1,12 @@
-//! Measurements: batches of hosts are unpacked and parsed where that keeps nobody waiting, committed
-//! to the time-series store and to the queues of the stores elsewhere, and then acknowledged.
+//! Records measurements: unpacks and parses batches of hosts on a blocking thread, commits them
+//! to the time-series store and to the queues of the external stores, and then acknowledges them.
 //!
-//! What comes within [`GATHER`] is committed together: a commit costs a sync of the disk, two threads that wake each other a few times, and
-//! a look at the list of members, whether it is of one batch or of ten. No host is in a hurry: acknowledgements are gathered for longer.
+//! Batches that arrive within [`GATHER`] are committed together: a commit costs a sync of the disk, a few wake-ups between two threads, and
+//! a read of the list of members, whether it is of one batch or of ten. Hosts are in no hurry: acknowledgements are gathered for longer.
 //!
 //! **Invariant: a batch is acknowledged to its host after it is committed to all of these**, and not if one of them failed.
 //!
-//! The tag `host` of a point is what its topic says, whatever the batch says.
+//! The tag `host` of a point is taken from its topic, whatever the batch says.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use muster_guard::{Kind, Lines, log_peer};
+use muster_base::clock::now_ms;
+use muster_guard::{LineKind, LineLimiter, log_peer};
+use muster_rules::time;
 use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
@@ -26,47 +28,40 @@ use muster_topics::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::effects::{Effects, Refreshes};
+use super::effects::{Effects, RefreshRequests};
 use crate::{
-    clock::now_ms,
-    console::{
-        Change, Shared,
-        external::QueueError,
-        link::Inbound,
-        store::{self, StoreError},
-    },
-    rules::time,
+    external::QueueError,
+    inbound::Inbound,
+    page_change::PageChange,
+    state::ConsoleState,
+    store::{self, StoreError},
 };
 
 /// What waits after the store failed, so that a full disk does not fill the log too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A host's batches that cannot be read.
-const FAULTY: Kind = Kind::new("faulty batches of measurements", 600);
+const FAULTY: LineKind = LineKind::new("faulty batches of measurements", 600);
 
 /// A batch as it came: who sent it, and the bytes.
-type Raw = (HostId, Vec<u8>);
+type RawBatch = (HostId, Vec<u8>);
 
 /// A batch that could not be read: who sent it, its number if that could be, and why not.
-type Unread = (HostId, Option<Numbered>, BatchError);
+type UnreadableBatch = (HostId, Option<Numbered>, BatchError);
 
 /// Who sent a batch, its number, and which of the points that are committed together came in it.
-type Sender = (HostId, Numbered, Range<usize>);
+type BatchSender = (HostId, Numbered, Range<usize>);
 
 /// A batch that could be read.
 #[derive(Debug)]
-struct Batch {
+struct ReadableBatch {
     host: HostId,
     id: Numbered,
     points: Vec<Point>,
 }
 
 /// Takes batches from the link until its queue is closed or the console stops.
-pub(in crate::console) async fn run(
-    shared: Arc<Shared>,
-    mut queue: mpsc::Receiver<Inbound>,
-    shutdown: CancellationToken,
-) {
+pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
     let mut messages = Vec::with_capacity(GATHERED_MAX);
     loop {
         tokio::select! {
@@ -79,7 +74,7 @@ pub(in crate::console) async fn run(
             () = shutdown.cancelled() => (),
         }
         let mut receipts = Vec::with_capacity(messages.len());
-        let mut raw: Vec<Raw> = Vec::with_capacity(messages.len());
+        let mut raw: Vec<RawBatch> = Vec::with_capacity(messages.len());
         for message in messages.drain(..) {
             receipts.push(message.receipt);
             raw.extend(message.topic.host().map(|host| (host, message.payload)));
@@ -114,9 +109,9 @@ pub(in crate::console) async fn run(
         for (host, id, of_it) in senders {
             effects.acks(host).metrics.insert(id);
             shared.fleet.note(host, points.get(of_it).unwrap_or_default());
-            effects.changes.push(Change::Metrics(host));
+            effects.changes.push(PageChange::Metrics(host));
         }
-        effects.perform(&shared, &mut Refreshes::default(), now_ms()).await;
+        effects.perform(&shared, &mut RefreshRequests::default(), now_ms()).await;
     }
 }
 
@@ -134,7 +129,7 @@ async fn gather(queue: &mut mpsc::Receiver<Inbound>, messages: &mut Vec<Inbound>
 
 /// Points were not committed everywhere.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::console) enum RecordError {
+pub(crate) enum RecordError {
     #[error(transparent)]
     Series(#[from] SeriesError),
     #[error(transparent)]
@@ -145,7 +140,7 @@ pub(in crate::console) enum RecordError {
 
 /// Commits points to the embedded store and to the queue of each store elsewhere. Where one of them fails others may have the points,
 /// which changes nothing when they come again.
-pub(in crate::console) async fn commit(shared: &Shared, points: impl Into<Arc<[Point]>>) -> Result<(), RecordError> {
+pub(crate) async fn commit(shared: &ConsoleState, points: impl Into<Arc<[Point]>>) -> Result<(), RecordError> {
     let points: Arc<[Point]> = points.into();
     if shared.store.is_short_of_room() {
         return Err(RecordError::Full);
@@ -157,11 +152,11 @@ pub(in crate::console) async fn commit(shared: &Shared, points: impl Into<Arc<[P
 
 /// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is
 /// acknowledged too, or it would come for ever.
-fn read((host, bytes): Raw) -> Result<Batch, Unread> {
+fn read((host, bytes): RawBatch) -> Result<ReadableBatch, UnreadableBatch> {
     let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
     let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
     match read {
-        Ok((id, points)) => Ok(Batch { host, id, points: dated(attributed(host, points), now_ms()) }),
+        Ok((id, points)) => Ok(ReadableBatch { host, id, points: dated(attributed(host, points), now_ms()) }),
         Err(error) => Err((host, metric::batch_id(&bytes), error)),
     }
 }
@@ -193,14 +188,14 @@ fn dated(mut points: Vec<Point>, now: Millis) -> Vec<Point> {
 
 /// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
 /// they have a number that can be acknowledged.
-async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch> {
+async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, UnreadableBatch>>) -> Vec<ReadableBatch> {
     let mut batches = Vec::with_capacity(read.len());
     for one in read {
         match one {
             Ok(batch) => batches.push(batch),
             Err((host, id, error)) => {
-                log_peer!(WARN, host, FAULTY, host.id = %host, error = Lines::shorten(&error.to_string()), "a faulty batch of measurements is dropped");
-                batches.extend(id.map(|id| Batch { host, id, points: Vec::new() }));
+                log_peer!(WARN, host, FAULTY, host.id = %host, error = LineLimiter::shorten(&error.to_string()), "a faulty batch of measurements is dropped");
+                batches.extend(id.map(|id| ReadableBatch { host, id, points: Vec::new() }));
             }
         }
     }
@@ -216,14 +211,14 @@ async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch
 }
 
 /// Those of some hosts that have joined.
-async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
+async fn known(shared: &ConsoleState, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
     let mut connection = shared.store.read().acquire().await?;
     let hosts: Vec<HostId> = hosts.into_iter().collect();
     store::host::members(&mut connection, &hosts).await
 }
 
 /// The points of all batches in one piece, and which of them came in each.
-fn together(batches: Vec<Batch>) -> (Vec<Sender>, Arc<[Point]>) {
+fn together(batches: Vec<ReadableBatch>) -> (Vec<BatchSender>, Arc<[Point]>) {
     let (mut senders, mut points) = (Vec::with_capacity(batches.len()), Vec::new());
     for batch in batches {
         let first = points.len();
@@ -239,10 +234,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::console::link::Receipt;
+    use crate::link::MessageReceipt;
 
     #[test]
-    fn the_host_is_the_topics() {
+    fn host_tag_comes_from_the_topic() {
         let host = HostId::random();
         let text = "# v=1 epoch=1 seq=7\ncpu,host=somebody-else,unit=u busy=1 5\ncpu busy=2 6\n";
         for bytes in [text.as_bytes().to_vec(), metric::pack(text)] {
@@ -273,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn each_sender_keeps_its_points() {
+    fn points_of_senders_are_separate() {
         let (one, other, none) = (HostId::random(), HostId::random(), HostId::random());
         let id = |seq| Numbered { epoch: 1, seq };
         let points = |values: &[f64]| values.iter().map(|value| Point::new("m", &[], 0).field("f", *value)).collect();
         let batches = vec![
-            Batch { host: one, id: id(1), points: points(&[1.0, 2.0]) },
-            Batch { host: none, id: id(2), points: points(&[]) },
-            Batch { host: other, id: id(3), points: points(&[3.0]) },
+            ReadableBatch { host: one, id: id(1), points: points(&[1.0, 2.0]) },
+            ReadableBatch { host: none, id: id(2), points: points(&[]) },
+            ReadableBatch { host: other, id: id(3), points: points(&[3.0]) },
         ];
         let (senders, all) = together(batches);
         assert_eq!(senders, [(one, id(1), 0..2), (none, id(2), 2..2), (other, id(3), 2..3)]);
@@ -288,13 +283,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_soon_is_taken_together() {
+    async fn batches_are_committed_together() {
         let (sender, mut queue) = mpsc::channel(2 * GATHERED_MAX);
         let one = || Inbound {
             topic: Topic::Host(HostId::random(), HostTopic::Metric),
             payload: Vec::new(),
             retained: false,
-            receipt: Receipt::none(),
+            receipt: MessageReceipt::none(),
             _room: None,
         };
         for (waiting, soon, wanted) in [(0, 0, 1), (3, 2, 6), (2 * GATHERED_MAX - 2, 1, GATHERED_MAX)] {
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faulty_batch_keeps_its_number() {
+    fn faulty_batch_is_acknowledged() {
         let host = HostId::random();
         let numbered = |text: &str| read((host, text.as_bytes().to_vec())).unwrap_err().1;
         assert_eq!(numbered("# v=1 epoch=1 seq=7\nnonsense\n"), Some(Numbered { epoch: 1, seq: 7 }));

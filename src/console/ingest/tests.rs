@@ -1,4 +1,6 @@
+use muster_api::{CommandState, HostConnection, NewCommand, NewTarget};
 use muster_topics::{
+    PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
     name::{CommandId, HostId},
     topic::HostTopic,
@@ -7,20 +9,17 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    api::{CommandState, HostConnection, NewCommand, NewTarget},
-    console::{
-        Change,
-        link::Receipt,
-        store::{self, host::presences},
-        testing::{Fixture, admin, exec, facts},
-    },
+    PageChange,
+    link::MessageReceipt,
+    store::{self, host::presences},
+    testing::{Fixture, admin, exec, facts},
 };
 
 mod alerts;
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
-    Inbound { topic: Topic::Host(host, topic), payload, retained: false, receipt: Receipt::none(), _room: None }
+    Inbound { topic: Topic::Host(host, topic), payload, retained: false, receipt: MessageReceipt::none(), _room: None }
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
@@ -70,7 +69,7 @@ async fn presence_follows_the_order_of_sessions() {
         .into();
     let effects = stored(&fixture, &batch).await;
     assert_eq!(effects.presences, [(host, true), (host, true), (host, false)]);
-    let held = crate::console::store::host::list(fixture.shared().store.read(), Some(host)).await.unwrap().remove(0);
+    let held = crate::store::host::list(fixture.shared().store.read(), Some(host)).await.unwrap().remove(0);
     let held = held.presence.unwrap();
     assert_eq!((held.state, held.epoch), (HostConnection::Offline, 1));
     // Nobody hears of it: there is no broker.
@@ -81,7 +80,7 @@ async fn presence_follows_the_order_of_sessions() {
 }
 
 #[tokio::test]
-async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
+async fn revoked_host_is_not_commanded_and_ignored() {
     use muster_topics::outcome::{RefusalCode, Status};
     let fixture = Fixture::new().await;
     let (bad, good) = (fixture.member("bad").await.id, fixture.member("good").await.id);
@@ -130,8 +129,7 @@ async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
     assert!(fixture.shared().revocations_are_in_force().await.unwrap());
     // Back with a new key, it tells what became of the command after all.
     let token = fixture.token_for(Some(bad)).await;
-    let request =
-        crate::console::testing::join_request(&token.secret, bad, "bad", &rcgen::KeyPair::generate().unwrap());
+    let request = crate::testing::join_request(&token.secret, bad, "bad", &rcgen::KeyPair::generate().unwrap());
     let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
     assert!(joined.status().is_success());
     stored(&fixture, &[message(bad, HostTopic::Outcome, &outcome(done))]).await;
@@ -140,7 +138,7 @@ async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_busy_has_not_answered() {
+async fn busy_is_no_outcome() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let id = fixture.command(&[host]).await.id;
@@ -151,7 +149,7 @@ async fn a_host_that_is_busy_has_not_answered() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
+async fn host_missing_in_roll_call_is_offline() {
     let fixture = Fixture::new().await;
     let (here, away) = (fixture.member("here").await.id, fixture.member("away").await.id);
     let online = |host| message(host, HostTopic::Presence, &presence(1, 1, "online"));
@@ -177,7 +175,7 @@ async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_shows_a_host_whose_presence_was_lost() {
+async fn heartbeat_shows_host_without_presence_online() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let beat = |epoch, seq| message(host, HostTopic::Heartbeat, &heartbeat(epoch, seq, &json!({})));
@@ -198,7 +196,7 @@ async fn a_heartbeat_shows_a_host_whose_presence_was_lost() {
 }
 
 #[tokio::test]
-async fn many_hosts_in_one_batch_are_each_their_own() {
+async fn hosts_of_one_batch_are_separate() {
     let fixture = Fixture::new().await;
     let mut hosts = Vec::new();
     for n in 0..70 {
@@ -246,7 +244,7 @@ async fn a_heartbeat_is_stored_acknowledged_and_names_the_host() {
 }
 
 #[tokio::test]
-async fn units_come_in_order_and_go() {
+async fn units_are_updated_in_order_and_removed() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let unit = |epoch, seq, at_ms, phase| message(host, unit_topic(), &unit_report(epoch, seq, at_ms, phase));
@@ -326,7 +324,7 @@ async fn forged_output_is_held_to_the_commands_limit() {
     let batch: Vec<_> = (0..100).map(|n| output(n + 1, n)).collect();
     let mut effects = stored(&fixture, &batch).await;
     assert_eq!(effects.acks(host).reports.len(), 100, "the host may forget it");
-    let kept = crate::console::store::command::output_bytes(fixture.shared().store.read(), id).await.unwrap();
+    let kept = crate::store::command::output_bytes(fixture.shared().store.read(), id).await.unwrap();
     let kept: u64 = kept.into_values().sum();
     assert!((1_000_000..=1_048_576).contains(&kept), "{kept}");
     let rest = json!({"kind": "done", "outcome": {"status": "completed", "finished_ms": 9,
@@ -343,7 +341,7 @@ async fn a_late_outcome_replaces_missing() {
     let host = fixture.member("h").await.id;
     let id = fixture.command(&[host]).await.id;
     let mut transaction = fixture.shared().store.begin().await.unwrap();
-    crate::console::store::command::miss(&mut transaction, id, &[host]).await.unwrap();
+    crate::store::command::miss(&mut transaction, id, &[host]).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Missing);
     stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
@@ -351,7 +349,7 @@ async fn a_late_outcome_replaces_missing() {
 }
 
 #[tokio::test]
-async fn who_answers_a_broadcast_and_was_not_expected_is_added() {
+async fn unexpected_answer_to_broadcast_is_added() {
     let fixture = Fixture::new().await;
     let [one, slow, quick, talker] = [
         fixture.member("one").await.id,
@@ -375,7 +373,7 @@ async fn who_answers_a_broadcast_and_was_not_expected_is_added() {
         message(HostId::random(), HostTopic::Outcome, &report(id, 1, done(0))),
     ];
     let effects = stored(&fixture, &batch).await;
-    assert!(effects.settled.contains(&(id, quick)) && effects.changes.contains(&Change::Command(id)));
+    assert!(effects.settled.contains(&(id, quick)) && effects.changes.contains(&PageChange::Command(id)));
     let states = async || {
         let hosts = fixture.console.command(id).await.unwrap().hosts;
         let states: std::collections::BTreeMap<_, _> = hosts.iter().map(|line| (line.host, line.state)).collect();
@@ -389,7 +387,7 @@ async fn who_answers_a_broadcast_and_was_not_expected_is_added() {
 }
 
 #[tokio::test]
-async fn nobody_speaks_for_another() {
+async fn report_for_another_host_is_refused() {
     let fixture = Fixture::new().await;
     let (host, other) = (fixture.member("h").await.id, fixture.member("other").await.id);
     let id = fixture.command(&[host]).await.id;
@@ -404,7 +402,7 @@ async fn nobody_speaks_for_another() {
 }
 
 #[tokio::test]
-async fn a_faulty_message_does_not_keep_the_others() {
+async fn faulty_message_does_not_block_others() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let stranger = HostId::random();
@@ -412,7 +410,7 @@ async fn a_faulty_message_does_not_keep_the_others() {
         topic,
         payload: payload.to_vec(),
         retained: false,
-        receipt: Receipt::none(),
+        receipt: MessageReceipt::none(),
         _room: None,
     };
     let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
@@ -446,12 +444,12 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
             topic: Topic::Host(host, HostTopic::Metric),
             payload: payload.into_bytes(),
             retained: false,
-            receipt: Receipt::none(),
+            receipt: MessageReceipt::none(),
             _room: None,
         }
     };
     batches.send(batch(1)).await.unwrap();
-    while changes.recv().await.unwrap() != Change::Metrics(host) {}
+    while changes.recv().await.unwrap() != PageChange::Metrics(host) {}
     let answer = fixture.console.series("muster_test_value", None, 1).await.unwrap();
     assert_eq!(answer.series.len(), 1);
 

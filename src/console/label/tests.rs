@@ -1,8 +1,7 @@
+use muster_api::{LabelHosts, NewTarget};
+
 use super::*;
-use crate::{
-    api::{LabelHosts, NewTarget},
-    console::testing::{Fixture, admin},
-};
+use crate::testing::{Fixture, admin};
 
 fn names(names: &[&str]) -> NewTarget {
     NewTarget::Hosts(names.iter().map(|name| (*name).to_owned()).collect())
@@ -27,7 +26,7 @@ async fn say(
     own: Option<serde_json::Value>,
     has: Option<u64>,
 ) {
-    let sample = crate::console::web::sample_host().state.unwrap().value;
+    let sample = crate::web::sample_host().state.unwrap().value;
     let mut state = serde_json::to_value(sample).unwrap();
     state["labels"] = labels;
     if let Some(own) = own {
@@ -57,7 +56,7 @@ fn line(host: &LabelledHost) -> String {
 }
 
 #[tokio::test]
-async fn label_of_the_console_stands_before_the_hosts_own_until_it_is_removed() {
+async fn console_label_overrides_own_until_removed() {
     let fixture = Fixture::new().await;
     let host = fixture.member("one").await.id;
     let console = &fixture.console;
@@ -100,7 +99,7 @@ async fn label_of_the_console_stands_before_the_hosts_own_until_it_is_removed() 
 }
 
 #[tokio::test]
-async fn of_many_hosts_all_are_labelled_or_none() {
+async fn labels_of_many_hosts_are_all_or_nothing() {
     let fixture = Fixture::new().await;
     let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
     let console = &fixture.console;

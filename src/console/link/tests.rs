@@ -1,16 +1,16 @@
 use super::*;
 
 #[test]
-fn a_wrong_broker_url_is_told_in_short() {
+fn invalid_broker_url_error_is_short() {
     assert_eq!(parse_broker_url("mqtts://127.0.0.1:8883").unwrap().port, 8883);
     let error = parse_broker_url(&"x".repeat(10_000)).unwrap_err().to_string();
     assert!(error.len() < 400 && error.contains("mqtts://HOST:PORT"), "{error}");
 }
 
 #[test]
-fn a_receipt_goes_to_its_own_connection_alone() {
+fn receipt_belongs_to_its_connection() {
     let (acks, mut received) = mpsc::channel(1);
-    let receipt = || Receipt(Some((acks.clone(), Publish::new("t", QoS::AtLeastOnce, []))));
+    let receipt = || MessageReceipt(Some((acks.clone(), Publish::new("t", QoS::AtLeastOnce, []))));
     drop(receipt());
     assert!(received.try_recv().is_err(), "dropping is not acknowledging");
     receipt().acknowledge();
@@ -21,9 +21,11 @@ fn a_receipt_goes_to_its_own_connection_alone() {
 }
 
 /// The way of a command through a real broker, with an agent that is played here.
-#[cfg(feature = "broker")]
 mod with_a_broker {
+    use muster_api::CommandState;
+    use muster_base::clock::now_ms;
     use muster_broker::{Broker, Tls};
+    use muster_net::pki;
     use muster_topics::{
         ack::{Ack, Numbered, ReportAck},
         command::{Command, Refresh, Target},
@@ -34,19 +36,14 @@ mod with_a_broker {
 
     use super::*;
     use crate::{
-        api::CommandState,
-        clock::now_ms,
-        console::{
-            Prepared, RunningConsole, prepare,
-            testing::{Fixture, Member, config, facts},
-        },
-        pki,
+        PreparedConsole, RunningConsole, prepare,
+        testing::{Fixture, Member, config, facts},
     };
 
     /// Ample: the machine may be busy.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    async fn broker(prepared: &Prepared, listen: &str) -> Broker {
+    async fn broker(prepared: &PreparedConsole, listen: &str) -> Broker {
         let (certificate, key) = prepared.authority().issue_server(&["127.0.0.1".to_owned()]).unwrap();
         let authority = prepared.authority().certificate_pem().to_owned();
         let tls = Tls { authority, certificate, key };
@@ -139,7 +136,7 @@ mod with_a_broker {
     }
 
     #[tokio::test]
-    async fn a_command_goes_out_and_its_outcome_is_acknowledged() {
+    async fn command_is_sent_and_its_outcome_acknowledged() {
         let (fixture, broker, _) = console_with_broker().await;
         until_connected(&fixture).await;
         let member = fixture.member("h").await;
@@ -156,7 +153,7 @@ mod with_a_broker {
         agent.say_json(HostTopic::Outcome, outcome.clone()).await;
         let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
         assert_eq!((ack.host, ack.reports), (host, vec![ReportAck { command: id, seq: 1 }]));
-        assert_eq!(changes.recv().await.unwrap(), crate::console::Change::Command(id));
+        assert_eq!(changes.recv().await.unwrap(), crate::PageChange::Command(id));
         assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
         // Said again, it is acknowledged again.
         agent.say_json(HostTopic::Outcome, outcome).await;
@@ -180,7 +177,7 @@ mod with_a_broker {
     }
 
     #[tokio::test]
-    async fn a_broker_that_comes_back_is_found_and_hosts_are_asked_for_everything() {
+    async fn reconnect_asks_hosts_for_full_state() {
         let (fixture, first, tls) = console_with_broker().await;
         until_connected(&fixture).await;
         let listen = first.local_addr();
@@ -202,7 +199,7 @@ mod with_a_broker {
     }
 
     #[tokio::test]
-    async fn the_console_tells_that_it_is_there_and_that_it_stops() {
+    async fn console_publishes_presence_and_goodbye() {
         let (fixture, broker, _) = console_with_broker().await;
         let member = fixture.member("h").await;
         let mut agent = Agent::connect(&fixture, &broker, member).await;
@@ -222,7 +219,7 @@ mod with_a_broker {
     }
 
     #[tokio::test]
-    async fn who_listens_when_the_console_connects_is_asked_for_everything() {
+    async fn connect_asks_hosts_for_full_state() {
         let dir = tempfile::tempdir().unwrap();
         let prepared = prepare(config(dir.path())).await.unwrap();
         let broker = broker(&prepared, "127.0.0.1:0").await;

@@ -1,17 +1,17 @@
-//! What goes out: JSON as Prometheus writes it.
+//! JSON answers in Prometheus's format.
 
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use muster_promql::{Error, Instant, Labels, Millis, Sample, number};
+use muster_promql::{Error, Instant, Labels, Millis, TimedValue, number};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Why there is no answer, in Prometheus's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ErrorKind {
     BadData,
     Execution,
     Timeout,
@@ -22,47 +22,47 @@ pub(super) enum Kind {
 
 /// A request that has no answer.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    kind: Kind,
+pub(super) struct QueryRefusal {
+    kind: ErrorKind,
     message: String,
 }
 
-impl Refusal {
-    pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
+impl QueryRefusal {
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
     /// Of a parameter that is no good.
     pub(super) fn parameter(name: &str, problem: impl std::fmt::Display) -> Self {
-        Self::new(Kind::BadData, format!("invalid parameter {name:?}: {problem}"))
+        Self::new(ErrorKind::BadData, format!("invalid parameter {name:?}: {problem}"))
     }
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for QueryRefusal {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Query(_) => Kind::BadData,
-            Error::Execution(_) | Error::Limit(_) => Kind::Execution,
-            Error::Enough => Kind::Timeout,
+            Error::Query(_) => ErrorKind::BadData,
+            Error::Execution(_) | Error::Limit(_) => ErrorKind::Execution,
+            Error::Enough => ErrorKind::Timeout,
             // The cause goes to the log and not to whoever asked.
             Error::Source(cause) => {
                 tracing::error!(error = %cause, "reading series for a query failed");
-                return Self::new(Kind::Internal, "the series cannot be read. hint: the console's log says more");
+                return Self::new(ErrorKind::Internal, "the series cannot be read. hint: the console's log says more");
             }
         };
         Self::new(kind, error.to_string())
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for QueryRefusal {
     fn into_response(self) -> Response {
         let (status, word) = match self.kind {
-            Kind::BadData => (StatusCode::BAD_REQUEST, "bad_data"),
-            Kind::Execution => (StatusCode::UNPROCESSABLE_ENTITY, "execution"),
-            Kind::Timeout => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
-            Kind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
-            Kind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-            Kind::Unauthorised => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            ErrorKind::BadData => (StatusCode::BAD_REQUEST, "bad_data"),
+            ErrorKind::Execution => (StatusCode::UNPROCESSABLE_ENTITY, "execution"),
+            ErrorKind::Timeout => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            ErrorKind::Unauthorised => (StatusCode::UNAUTHORIZED, "unauthorized"),
         };
         let body = json!({ "status": "error", "errorType": word, "error": self.message });
         let mut response = (status, Json(body)).into_response();
@@ -75,16 +75,16 @@ impl IntoResponse for Refusal {
 }
 
 /// An answer, or why there is none.
-pub(super) type Answer = Result<Response, Refusal>;
+pub(super) type QueryResponse = Result<Response, QueryRefusal>;
 
 /// An answer that went well.
 pub(super) fn success(data: impl Serialize) -> Response {
     #[derive(Serialize)]
-    struct Envelope<T> {
+    struct SuccessBody<T> {
         status: &'static str,
         data: T,
     }
-    Json(Envelope { status: "success", data }).into_response()
+    Json(SuccessBody { status: "success", data }).into_response()
 }
 
 /// Labels as an object.
@@ -97,7 +97,7 @@ fn pair(at_ms: Millis, value: &str) -> String {
     format!("[{},{}]", number::seconds(at_ms), Value::from(value))
 }
 
-fn points(samples: &[Sample]) -> String {
+fn points(samples: &[TimedValue]) -> String {
     let points: Vec<String> = samples.iter().map(|(at_ms, value)| pair(*at_ms, &number::value(*value))).collect();
     format!("[{}]", points.join(","))
 }
@@ -109,7 +109,7 @@ fn data(kind: &str, result: &str, warnings: &[String]) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-pub(super) fn matrix(series: &[(Labels, Vec<Sample>)], warnings: &[String]) -> Response {
+pub(super) fn matrix(series: &[(Labels, Vec<TimedValue>)], warnings: &[String]) -> Response {
     let each: Vec<String> = series
         .iter()
         .map(|(labels, samples)| format!(r#"{{"metric":{},"values":{}}}"#, metric(labels), points(samples)))

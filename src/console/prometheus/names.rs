@@ -1,4 +1,4 @@
-//! What there is to ask for: series, labels and their values, and what metrics mean.
+//! Answers about what exists: series, labels and their values, and the meaning of metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,40 +7,41 @@ use axum::{
     response::Response,
 };
 use muster_promql::{Matchers, NAME};
-use muster_series::{Chosen, SeriesError, SeriesId};
+use muster_series::{ChosenSeries, SeriesError, SeriesId};
 use serde_json::{Value, json};
 
 use super::{
-    Prometheus,
-    answer::{Answer, Kind, Refusal, success},
-    params::Params,
+    answer::{ErrorKind, QueryRefusal, QueryResponse, success},
+    params::FormParams,
     source::selector,
+    state::PrometheusState,
 };
 
 /// The most series, labels or values in an answer: more than anybody chooses from.
 const NAMES_MAX: usize = 50_000;
 
-impl From<SeriesError> for Refusal {
+impl From<SeriesError> for QueryRefusal {
     fn from(error: SeriesError) -> Self {
         if let SeriesError::TooMany { .. } = error {
-            return Self::new(Kind::Execution, error.to_string());
+            return Self::new(ErrorKind::Execution, error.to_string());
         }
         tracing::error!(%error, "reading the names of series failed");
-        Self::new(Kind::Internal, "the series cannot be read. hint: the console's log says more")
+        Self::new(ErrorKind::Internal, "the series cannot be read. hint: the console's log says more")
     }
 }
 
-impl Prometheus {
+impl PrometheusState {
     /// The series that any of some selectors chooses.
-    async fn chosen(&self, selectors: &[Matchers]) -> Result<Vec<Chosen>, Refusal> {
-        let mut chosen: BTreeMap<SeriesId, Chosen> = BTreeMap::new();
+    async fn chosen(&self, selectors: &[Matchers]) -> Result<Vec<ChosenSeries>, QueryRefusal> {
+        let mut chosen: BTreeMap<SeriesId, ChosenSeries> = BTreeMap::new();
         for matchers in selectors {
-            let selector = selector(matchers).map_err(|error| Refusal::new(Kind::BadData, error.to_string()))?;
+            let selector =
+                selector(matchers).map_err(|error| QueryRefusal::new(ErrorKind::BadData, error.to_string()))?;
             let found = self.console.shared.series.select(selector, NAMES_MAX).await?;
             chosen.extend(found.into_iter().map(|one| (one.id, one)));
             if chosen.len() > NAMES_MAX {
                 let message = format!("more than {NAMES_MAX} series are chosen. hint: name a host or a unit");
-                return Err(Refusal::new(Kind::Execution, message));
+                return Err(QueryRefusal::new(ErrorKind::Execution, message));
             }
         }
         Ok(chosen.into_values().collect())
@@ -48,11 +49,11 @@ impl Prometheus {
 }
 
 /// `series`: the labels of the series that selectors choose.
-pub(super) async fn series(State(state): State<Prometheus>, params: Params) -> Answer {
+pub(super) async fn series(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     check_times(&params)?;
     let selectors = params.selectors()?;
     if selectors.is_empty() {
-        return Err(Refusal::new(Kind::BadData, "no match[] parameter provided"));
+        return Err(QueryRefusal::new(ErrorKind::BadData, "no match[] parameter provided"));
     }
     let mut series: Vec<BTreeMap<String, String>> = state
         .chosen(&selectors)
@@ -65,7 +66,7 @@ pub(super) async fn series(State(state): State<Prometheus>, params: Params) -> A
 }
 
 /// `labels`: the names of labels.
-pub(super) async fn labels(State(state): State<Prometheus>, params: Params) -> Answer {
+pub(super) async fn labels(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     check_times(&params)?;
     let selectors = params.selectors()?;
     let names: BTreeSet<String> = if selectors.is_empty() {
@@ -78,30 +79,34 @@ pub(super) async fn labels(State(state): State<Prometheus>, params: Params) -> A
 }
 
 /// `label/NAME/values`: the values that a label has.
-pub(super) async fn values(State(state): State<Prometheus>, Path(label): Path<String>, params: Params) -> Answer {
+pub(super) async fn values(
+    State(state): State<PrometheusState>,
+    Path(label): Path<String>,
+    params: FormParams,
+) -> QueryResponse {
     check_times(&params)?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if label.is_empty() || label.starts_with(|c: char| c.is_ascii_digit()) || !label.chars().all(word) {
-        return Err(Refusal::new(Kind::BadData, format!("invalid label name: {label:?}")));
+        return Err(QueryRefusal::new(ErrorKind::BadData, format!("invalid label name: {label:?}")));
     }
     let selectors = params.selectors()?;
     let values: BTreeSet<String> = if selectors.is_empty() {
         state.console.shared.series.label_values(&label).await?.into_iter().take(NAMES_MAX).collect()
     } else {
         let chosen = state.chosen(&selectors).await?;
-        let value = |mut one: Chosen| if label == NAME { Some(one.name) } else { one.labels.remove(&label) };
+        let value = |mut one: ChosenSeries| if label == NAME { Some(one.name) } else { one.labels.remove(&label) };
         chosen.into_iter().filter_map(value).collect()
     };
     Ok(success(values))
 }
 
 /// `metadata`: what kind of metric each name is, as its ending says.
-pub(super) async fn metadata(State(state): State<Prometheus>, params: Params) -> Answer {
+pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     let wanted = params.get("metric").map(str::to_owned);
     let limit = match params.get("limit").map(str::parse::<usize>) {
         None => NAMES_MAX,
         Some(Ok(limit)) => limit,
-        Some(Err(_)) => return Err(Refusal::new(Kind::BadData, "limit must be a number")),
+        Some(Err(_)) => return Err(QueryRefusal::new(ErrorKind::BadData, "limit must be a number")),
     };
     let names = state.console.shared.series.label_values(NAME).await?;
     let names = names.into_iter().filter(|name| wanted.as_ref().is_none_or(|wanted| wanted == name)).take(limit);
@@ -138,10 +143,10 @@ pub(super) async fn build() -> Response {
 }
 
 /// Series are listed whenever they were measured; a range that is none is a mistake all the same.
-fn check_times(params: &Params) -> Result<(), Refusal> {
+fn check_times(params: &FormParams) -> Result<(), QueryRefusal> {
     match (params.time("start")?, params.time("end")?) {
         (Some(start), Some(end)) if end < start => {
-            Err(Refusal::new(Kind::BadData, "end timestamp must not be before start timestamp"))
+            Err(QueryRefusal::new(ErrorKind::BadData, "end timestamp must not be before start timestamp"))
         }
         _ => Ok(()),
     }
@@ -152,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_kind_and_unit() {
+    fn metadata_has_kind_and_unit() {
         assert_eq!(kind_and_unit("muster_host_disk_used_bytes"), ("gauge", "bytes"));
         assert_eq!(kind_and_unit("muster_host_pressure_some_seconds_total"), ("counter", "seconds"));
         assert_eq!(kind_and_unit("muster_host_load_5m"), ("gauge", ""));

@@ -1,4 +1,4 @@
-//! What comes in: parameters behind the question mark, and in the form of a POST. Where both have one of a name, the form's
+//! Reads parameters from the query string and from the form of a POST. If both have one of a name, the form's
 //! comes first, as in Prometheus.
 
 use axum::{
@@ -11,8 +11,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::timeout;
 
 use super::{
-    DEADLINE,
-    answer::{Kind, Refusal},
+    answer::{ErrorKind, QueryRefusal},
+    state::DEADLINE,
 };
 
 /// The latest time that has a date, in the year 9999.
@@ -21,32 +21,32 @@ const TIME_MAX_S: f64 = 253_402_300_799.0;
 const SELECTORS_MAX: usize = 20;
 
 /// A request's parameters, in their order.
-pub(super) struct Params(Pairs);
+pub(super) struct FormParams(ParamPairs);
 
-impl<S: Send + Sync> FromRequest<S> for Params {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequest<S> for FormParams {
+    type Rejection = QueryRefusal;
 
-    async fn from_request(mut request: Request, _: &S) -> Result<Self, Refusal> {
-        let wrong = |text: String| Refusal::new(Kind::BadData, format!("the parameters: {text}"));
-        let Query(of_url): Query<Pairs> = request
+    async fn from_request(mut request: Request, _: &S) -> Result<Self, QueryRefusal> {
+        let wrong = |text: String| QueryRefusal::new(ErrorKind::BadData, format!("the parameters: {text}"));
+        let Query(of_url): Query<ParamPairs> = request
             .extract_parts()
             .await
             .map_err(|error: axum::extract::rejection::QueryRejection| wrong(error.body_text()))?;
         let mut pairs = if has_form(&request) {
-            match timeout(DEADLINE, request.extract::<Form<Pairs>, _>()).await {
+            match timeout(DEADLINE, request.extract::<Form<ParamPairs>, _>()).await {
                 Ok(Ok(Form(pairs))) => pairs,
                 Ok(Err::<_, FormRejection>(error)) => return Err(wrong(error.body_text())),
-                Err(_) => return Err(Refusal::new(Kind::Timeout, "the request did not come whole in time")),
+                Err(_) => return Err(QueryRefusal::new(ErrorKind::Timeout, "the request did not come whole in time")),
             }
         } else {
-            Pairs::new()
+            ParamPairs::new()
         };
         pairs.extend(of_url);
         Ok(Self(pairs))
     }
 }
 
-type Pairs = Vec<(String, String)>;
+type ParamPairs = Vec<(String, String)>;
 
 /// Whether a request brings a form: a POST that says so. What else it may bring is not looked at.
 fn has_form(request: &Request) -> bool {
@@ -55,7 +55,7 @@ fn has_form(request: &Request) -> bool {
     request.method() == Method::POST && kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
-impl Params {
+impl FormParams {
     fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_str())
     }
@@ -65,18 +65,18 @@ impl Params {
         self.all(name).next().filter(|value| !value.is_empty())
     }
 
-    pub(super) fn query(&self) -> Result<&str, Refusal> {
-        self.get("query").ok_or_else(|| Refusal::parameter("query", "it is missing or empty"))
+    pub(super) fn query(&self) -> Result<&str, QueryRefusal> {
+        self.get("query").ok_or_else(|| QueryRefusal::parameter("query", "it is missing or empty"))
     }
 
     /// A time: seconds since 1970, or a date (RFC 3339).
-    pub(super) fn time(&self, name: &str) -> Result<Option<Millis>, Refusal> {
+    pub(super) fn time(&self, name: &str) -> Result<Option<Millis>, QueryRefusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         if let Some(seconds) = text.parse::<f64>().ok().filter(|seconds| seconds.abs() <= TIME_MAX_S) {
             return Ok(Some(millis(seconds)));
         }
         let date = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
-            Refusal::parameter(
+            QueryRefusal::parameter(
                 name,
                 format!(
                     "cannot parse {text:?} to a valid timestamp. hint: seconds, or a date such as 2026-01-31T12:00:00Z"
@@ -87,26 +87,27 @@ impl Params {
     }
 
     /// A time that must be there.
-    pub(super) fn needed_time(&self, name: &str) -> Result<Millis, Refusal> {
-        self.time(name)?.ok_or_else(|| Refusal::parameter(name, "it is missing"))
+    pub(super) fn needed_time(&self, name: &str) -> Result<Millis, QueryRefusal> {
+        self.time(name)?.ok_or_else(|| QueryRefusal::parameter(name, "it is missing"))
     }
 
     /// A duration: seconds, or such as `5m`.
-    pub(super) fn duration(&self, name: &str) -> Result<Option<Millis>, Refusal> {
+    pub(super) fn duration(&self, name: &str) -> Result<Option<Millis>, QueryRefusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let seconds = text.parse::<f64>().ok().filter(|seconds| seconds.abs() <= TIME_MAX_S).map(millis);
         let duration = seconds.or_else(|| number::duration(text));
         let problem = || format!("cannot parse {text:?} to a valid duration. hint: seconds, or such as 5m");
-        duration.map(Some).ok_or_else(|| Refusal::parameter(name, problem()))
+        duration.map(Some).ok_or_else(|| QueryRefusal::parameter(name, problem()))
     }
 
     /// The selectors `match[]`.
-    pub(super) fn selectors(&self) -> Result<Vec<Matchers>, Refusal> {
+    pub(super) fn selectors(&self) -> Result<Vec<Matchers>, QueryRefusal> {
         let texts: Vec<&str> = self.all("match[]").collect();
         if texts.len() > SELECTORS_MAX {
-            return Err(Refusal::parameter("match[]", format!("at most {SELECTORS_MAX} are possible")));
+            return Err(QueryRefusal::parameter("match[]", format!("at most {SELECTORS_MAX} are possible")));
         }
-        let read = |text: &&str| muster_promql::selector(text).map_err(|error| Refusal::parameter("match[]", error));
+        let read =
+            |text: &&str| muster_promql::selector(text).map_err(|error| QueryRefusal::parameter("match[]", error));
         texts.iter().map(read).collect()
     }
 }
@@ -123,13 +124,13 @@ mod tests {
 
     async fn read(method: Method, url: &str, kind: &str, body: &'static str) -> Vec<String> {
         let request = Request::builder().method(method).uri(url).header(header::CONTENT_TYPE, kind);
-        let params = Params::from_request(request.body(Body::from(body)).unwrap(), &()).await;
-        let Ok(Params(pairs)) = params else { panic!("{url}: refused") };
+        let params = FormParams::from_request(request.body(Body::from(body)).unwrap(), &()).await;
+        let Ok(FormParams(pairs)) = params else { panic!("{url}: refused") };
         pairs.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
     #[tokio::test]
-    async fn url_and_form_are_both_read_and_the_form_comes_first() {
+    async fn form_parameters_precede_query_parameters() {
         const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
         assert_eq!(read(Method::POST, "/q?time=5&query=1", FORM, "query=2").await, ["query=2", "time=5", "query=1"]);
         assert_eq!(read(Method::POST, "/q?query=1", FORM, "").await, ["query=1"]);

@@ -1,4 +1,4 @@
-//! `query` and `query_range`: values of an expression, at one time or over a range.
+//! `query` and `query_range`: evaluates an expression at one time or over a range.
 
 use std::{
     sync::{
@@ -9,16 +9,16 @@ use std::{
 };
 
 use axum::extract::State;
-use muster_promql::{Error, Limits, Query, Range};
+use muster_base::clock::now_ms;
+use muster_promql::{Error, ParsedQuery, QueryLimits, QueryRange};
 use tokio::time::timeout_at;
 
 use super::{
-    DEADLINE, Prometheus,
-    answer::{self, Answer, Kind, Refusal},
-    params::Params,
-    source::Stored,
+    answer::{self, ErrorKind, QueryRefusal, QueryResponse},
+    params::FormParams,
+    source::StoreSource,
+    state::{DEADLINE, PrometheusState},
 };
-use crate::clock::now_ms;
 
 /// The most samples that a query may read: an hour of a thousand series at 10 s, thirteen times. They are read one series
 /// after another.
@@ -26,26 +26,27 @@ const SAMPLES_MAX: usize = 5_000_000;
 /// The most values of a part of a query, 40 MB of them.
 const VALUES_MAX: usize = 5_000_000;
 
-pub(super) async fn instant(State(state): State<Prometheus>, params: Params) -> Answer {
+pub(super) async fn instant(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     let at_ms = params.time("time")?.unwrap_or_else(now_ms);
-    let ask = move |query: &Query, source: &Stored, limits: &Limits| query.instant(source, at_ms, limits);
+    let ask =
+        move |query: &ParsedQuery, source: &StoreSource, limits: &QueryLimits| query.instant(source, at_ms, limits);
     let (answer, warnings) = run(&state, &params, ask).await?;
     Ok(answer::instant(&answer, at_ms, &warnings))
 }
 
-pub(super) async fn range(State(state): State<Prometheus>, params: Params) -> Answer {
+pub(super) async fn range(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     let (start_ms, end_ms) = (params.needed_time("start")?, params.needed_time("end")?);
-    let step_ms = params.duration("step")?.ok_or_else(|| Refusal::parameter("step", "it is missing"))?;
-    let range = Range { start_ms, end_ms, step_ms };
-    let ask = move |query: &Query, source: &Stored, limits: &Limits| query.range(source, range, limits);
+    let step_ms = params.duration("step")?.ok_or_else(|| QueryRefusal::parameter("step", "it is missing"))?;
+    let range = QueryRange { start_ms, end_ms, step_ms };
+    let ask = move |query: &ParsedQuery, source: &StoreSource, limits: &QueryLimits| query.range(source, range, limits);
     let (answer, warnings) = run(&state, &params, ask).await?;
     Ok(answer::matrix(&answer, &warnings))
 }
 
 /// Says that nobody waits any more once it is dropped.
-struct Waiting(Arc<AtomicBool>);
+struct WaitGuard(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -54,29 +55,33 @@ impl Drop for Waiting {
 /// Runs a query on a thread that may wait, until it is done, its time is over, or who asked is gone. Gives what it leaves
 /// out, too.
 async fn run<T: Send + 'static>(
-    state: &Prometheus,
-    params: &Params,
-    ask: impl FnOnce(&Query, &Stored, &Limits) -> Result<T, Error> + Send + 'static,
-) -> Result<(T, Vec<String>), Refusal> {
+    state: &PrometheusState,
+    params: &FormParams,
+    ask: impl FnOnce(&ParsedQuery, &StoreSource, &QueryLimits) -> Result<T, Error> + Send + 'static,
+) -> Result<(T, Vec<String>), QueryRefusal> {
     let text = params.query()?.to_owned();
     let asked = params.duration("timeout")?.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
     let deadline = Instant::now() + asked.unwrap_or(DEADLINE).min(DEADLINE);
-    let too_long = |_| Refusal::from(Error::Enough);
+    let too_long = |_| QueryRefusal::from(Error::Enough);
     let place = timeout_at(deadline.into(), Arc::clone(&state.places).acquire_owned()).await.map_err(too_long)?;
     let gone = Arc::new(AtomicBool::new(false));
-    let waiting = Waiting(Arc::clone(&gone));
+    let waiting = WaitGuard(Arc::clone(&gone));
     let enough = move || gone.load(Ordering::Relaxed) || Instant::now() >= deadline;
-    let limits =
-        Limits { samples_max: SAMPLES_MAX, values_max: VALUES_MAX, enough: Arc::new(enough), ..Limits::default() };
-    let source = Stored::new(state.console.shared.series.clone(), deadline);
+    let limits = QueryLimits {
+        samples_max: SAMPLES_MAX,
+        values_max: VALUES_MAX,
+        enough: Arc::new(enough),
+        ..QueryLimits::default()
+    };
+    let source = StoreSource::new(state.console.shared.series.clone(), deadline);
     let work = tokio::task::spawn_blocking(move || {
-        let answer = Query::parse(&text).and_then(|query| ask(&query, &source, &limits));
+        let answer = ParsedQuery::parse(&text).and_then(|query| ask(&query, &source, &limits));
         drop(place);
         answer.map(|answer| (answer, source.warnings()))
     });
     let answer = work.await.map_err(|error| {
         tracing::error!(%error, "a query ended without an answer");
-        Refusal::new(Kind::Internal, "the query ended without an answer. hint: the console's log says more")
+        QueryRefusal::new(ErrorKind::Internal, "the query ended without an answer. hint: the console's log says more")
     })?;
     drop(waiting);
     Ok(answer?)

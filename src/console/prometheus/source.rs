@@ -1,8 +1,8 @@
-//! The store as the query language sees it. A query runs on a thread that may wait for the store.
+//! The store as a source of the query language. A query runs on a blocking thread.
 //!
-//! The store has points for some weeks, and summaries of five minutes and of an hour for longer. Which of them answers is
-//! chosen here ([`resolution`]): points where steps and windows are short and there are points, else summaries, coarse
-//! enough that a year costs no more than a day. By how much these may be wrong `muster_promql`'s module `stretch` says.
+//! The store has points for some weeks, and summaries of five minutes and of an hour for longer.
+//! [`resolution`] chooses which of them answers: points where steps and windows are short and there are points, else summaries, coarse
+//! enough that a year costs no more than a day. `muster_promql`'s module `stretch` states the error bounds.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -11,8 +11,8 @@ use std::{
     time::Instant,
 };
 
-use muster_promql::{Error, Hints, Labels, Matchers, Millis, NAME, Sample, Source, SourceError, Stretch};
-use muster_series::{Bucket, Resolution, Selector, SelectorError, SeriesError, SeriesId, SeriesStore};
+use muster_promql::{Error, Hints, Labels, Matchers, Millis, NAME, SampleStretch, Source, SourceError, TimedValue};
+use muster_series::{Resolution, SelectorError, SeriesError, SeriesId, SeriesSelector, SeriesStore, ViewBucket};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
 
@@ -35,7 +35,7 @@ fn resolution(hints: &Hints) -> Resolution {
 }
 
 /// The store, for a query that must be done by a time.
-pub(super) struct Stored {
+pub(super) struct StoreSource {
     store: SeriesStore,
     runtime: Handle,
     deadline: Instant,
@@ -46,7 +46,7 @@ pub(super) struct Stored {
     warnings: RefCell<BTreeSet<String>>,
 }
 
-impl Stored {
+impl StoreSource {
     pub(super) fn new(store: SeriesStore, deadline: Instant) -> Self {
         Self {
             store,
@@ -88,11 +88,11 @@ impl Stored {
 ///
 /// # Errors
 /// If there are more, or longer ones, than the store takes.
-pub(super) fn selector(matchers: &Matchers) -> Result<Selector, SelectorError> {
-    Selector::of(matchers.iter())
+pub(super) fn selector(matchers: &Matchers) -> Result<SeriesSelector, SelectorError> {
+    SeriesSelector::of(matchers.iter())
 }
 
-impl Source for Stored {
+impl Source for StoreSource {
     fn select(
         &self,
         matchers: &Matchers,
@@ -115,7 +115,7 @@ impl Source for Stored {
         series: u64,
         times: RangeInclusive<Millis>,
         samples_max: usize,
-        into: &mut Vec<Sample>,
+        into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError> {
         let Some(series) = self.id(series) else { return Ok(()) };
         let points = self.wait(self.store.points(&[series], (*times.start(), *times.end())))?;
@@ -149,7 +149,7 @@ impl Source for Stored {
         times: RangeInclusive<Millis>,
         hints: &Hints,
         stretches_max: usize,
-        into: &mut Vec<Stretch>,
+        into: &mut Vec<SampleStretch>,
     ) -> Result<(), SourceError> {
         let Some(series) = self.id(series) else { return Ok(()) };
         let series = [series];
@@ -166,16 +166,16 @@ fn date(at_ms: Millis) -> String {
     date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{at_ms} ms"))
 }
 
-fn stretch(Bucket { start_ms, width_ms, summary }: Bucket) -> Stretch {
-    Stretch { start_ms, width_ms, summary }
+fn stretch(ViewBucket { start_ms, width_ms, summary }: ViewBucket) -> SampleStretch {
+    SampleStretch { start_ms, width_ms, summary }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use muster_promql::{Limits, Query, Range};
-    use muster_series::Column;
+    use muster_promql::{ParsedQuery, QueryLimits, QueryRange};
+    use muster_series::SeriesColumn;
 
     use super::*;
 
@@ -219,7 +219,7 @@ mod tests {
     async fn year() -> (tempfile::TempDir, SeriesStore) {
         let folder = tempfile::tempdir().unwrap();
         let store = SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
-        let column = |name: &str, value: &dyn Fn(Millis) -> f64| Column {
+        let column = |name: &str, value: &dyn Fn(Millis) -> f64| SeriesColumn {
             name: name.to_owned(),
             labels: vec![("host".to_owned(), "a".to_owned())],
             samples: (BASE_MS..END_MS).step_by(300_000).map(|at_ms| (at_ms, value(at_ms - BASE_MS))).collect(),
@@ -233,14 +233,14 @@ mod tests {
         (folder, store)
     }
 
-    type Answered = Result<(Vec<(Labels, Vec<Sample>)>, Vec<String>), Error>;
+    type FetchedSeries = Result<(Vec<(Labels, Vec<TimedValue>)>, Vec<String>), Error>;
 
-    async fn ask(store: &SeriesStore, query: &str, range: Range, samples_max: usize) -> Answered {
-        let source = Stored::new(store.clone(), Instant::now() + Duration::from_secs(60));
+    async fn ask(store: &SeriesStore, query: &str, range: QueryRange, samples_max: usize) -> FetchedSeries {
+        let source = StoreSource::new(store.clone(), Instant::now() + Duration::from_secs(60));
         let query = query.to_owned();
         tokio::task::spawn_blocking(move || {
-            let limits = Limits { samples_max, ..Limits::default() };
-            let answer = Query::parse(&query)?.range(&source, range, &limits)?;
+            let limits = QueryLimits { samples_max, ..QueryLimits::default() };
+            let answer = ParsedQuery::parse(&query)?.range(&source, range, &limits)?;
             Ok((answer, source.warnings()))
         })
         .await
@@ -250,7 +250,7 @@ mod tests {
     #[tokio::test]
     async fn a_year_is_answered_from_few_summaries() {
         let (_folder, store) = year().await;
-        let range = Range { start_ms: END_MS - 365 * DAY_MS, end_ms: END_MS, step_ms: 8 * HOUR_MS };
+        let range = QueryRange { start_ms: END_MS - 365 * DAY_MS, end_ms: END_MS, step_ms: 8 * HOUR_MS };
         // An hour each, for a year, with what the first window reaches back; of points there were 105,120.
         let most = 367 * 24;
         for (query, wanted) in [
@@ -277,9 +277,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_older_than_points_is_answered_where_it_can_be_and_named_where_not() {
+    async fn old_ranges_use_summaries_or_are_refused() {
         let (_folder, store) = year().await;
-        let range = |days: i64, length_ms: Millis, step_ms: Millis| Range {
+        let range = |days: i64, length_ms: Millis, step_ms: Millis| QueryRange {
             start_ms: END_MS - days * DAY_MS,
             end_ms: END_MS - days * DAY_MS + length_ms,
             step_ms,

@@ -2,7 +2,7 @@ use muster_topics::{command::Command, envelope};
 use serde_json::json;
 
 use super::*;
-use crate::console::testing::{Fixture, admin};
+use crate::testing::{Fixture, admin};
 
 fn name(name: &str) -> Name {
     name.parse().unwrap()
@@ -12,14 +12,14 @@ fn fields(fields: serde_json::Value) -> RealmFields {
     serde_json::from_value(fields).unwrap()
 }
 
-async fn create(fixture: &Fixture, realm: &str, what: serde_json::Value) -> Result<api::RealmChanged, Error> {
+async fn create(fixture: &Fixture, realm: &str, what: serde_json::Value) -> Result<muster_api::RealmChanged, Error> {
     let mut what = what;
     what["name"] = realm.into();
     fixture.console.create_realm(&admin(), serde_json::from_value(what).unwrap()).await
 }
 
 #[tokio::test]
-async fn realms_are_made_changed_and_forgotten() {
+async fn realms_are_created_changed_and_removed() {
     let fixture = Fixture::new().await;
     let console = &fixture.console;
     assert_eq!(
@@ -54,7 +54,7 @@ async fn realms_are_made_changed_and_forgotten() {
 }
 
 #[tokio::test]
-async fn hosts_are_told_of_realms_and_of_those_that_a_unit_needs() {
+async fn hosts_get_realms_and_those_of_their_units() {
     let fixture = Fixture::new().await;
     let member = fixture.member("shop-7").await;
     create(&fixture, "land", json!({ "disabled": true })).await.unwrap();

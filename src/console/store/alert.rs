@@ -1,7 +1,8 @@
-//! Alerts that hosts tell, the rules that they are told, and silences.
+//! Alerts that hosts report, the rules for hosts, and silences.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use muster_api::AlertSilence;
 use muster_topics::{
     Millis,
     alert::{ALERTS_MAX, Alert, AlertState, AlertSummary, Rule},
@@ -9,8 +10,10 @@ use muster_topics::{
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, from_word, json, parsed, signed, to_json, unsigned};
-use crate::api::{self, AlertSilence};
+use super::{
+    columns::{from_word, json, parsed, signed, to_json, unsigned},
+    error::StoreResult,
+};
 
 /// The most alerts of one host that are remembered once they are over; beyond it the oldest go. One that flaps all day, every
 /// ten minutes, has its last week.
@@ -24,7 +27,7 @@ const ALL: &str = "";
 
 /// What has become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum MessageEffect {
     /// It says something new.
     New,
     /// It says nothing new.
@@ -34,7 +37,7 @@ pub enum Put {
 }
 
 /// Stores what a host says of an alert.
-pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Millis) -> Result<Put> {
+pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect> {
     let id = host.to_string();
     let held: Option<(String, i64, i64)> =
         sqlx::query_as("SELECT state, epoch, seq FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
@@ -48,7 +51,7 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
         let newer = (signed(alert.epoch), signed(alert.seq)) > (*epoch, *seq);
         // What is cleared stays so, whatever comes late.
         if state == "cleared" || (!is_over && !newer) {
-            return Ok(Put::Known);
+            return Ok(MessageEffect::Known);
         }
     }
     if !is_over && held.is_none() {
@@ -69,7 +72,7 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
             .fetch_one(&mut *db)
             .await?;
         if unsigned("count", raised)? >= ALERTS_MAX as u64 {
-            return Ok(Put::TooMany);
+            return Ok(MessageEffect::TooMany);
         }
     }
     sqlx::query(
@@ -95,7 +98,7 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
     if held.is_none() {
         trim(db, &id).await?;
     }
-    Ok(Put::New)
+    Ok(MessageEffect::New)
 }
 
 /// Whom alerts of the console itself are about: no host has this id.
@@ -103,7 +106,12 @@ pub const CONSOLE: HostId = HostId(uuid::Uuid::nil());
 
 /// Raises an alert that the console has found out itself, about a host or itself: what its heartbeats list does not end it. While one of the same
 /// rule holds, that says when it was last so.
-pub async fn put_own(db: &mut SqliteConnection, host: HostId, mut alert: Alert, now: Millis) -> Result<Put> {
+pub async fn put_own(
+    db: &mut SqliteConnection,
+    host: HostId,
+    mut alert: Alert,
+    now: Millis,
+) -> StoreResult<MessageEffect> {
     let since: Option<(i64,)> =
         sqlx::query_as("SELECT since_ms FROM alert WHERE host = $1 AND id = $2 AND state = 'raised' AND epoch = $3")
             .bind(host.to_string())
@@ -117,7 +125,7 @@ pub async fn put_own(db: &mut SqliteConnection, host: HostId, mut alert: Alert, 
 }
 
 /// Ends the console's own alerts that were last so before then.
-pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> Result<u64> {
+pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResult<u64> {
     let ended = sqlx::query(
         "UPDATE alert SET state = 'cleared', ended_ms = $2 WHERE state = 'raised' AND epoch = $3 AND at_ms < $1",
     )
@@ -130,7 +138,7 @@ pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> Result<u64
 }
 
 /// Forgets the oldest of what is over, of a host that has too much of it.
-async fn trim(db: &mut SqliteConnection, host: &str) -> Result<()> {
+async fn trim(db: &mut SqliteConnection, host: &str) -> StoreResult<()> {
     sqlx::query(
         "DELETE FROM alert WHERE host = $1 AND state <> 'raised' AND since_ms < (
              SELECT since_ms FROM alert WHERE host = $1 AND state <> 'raised' ORDER BY since_ms DESC LIMIT 1 OFFSET $2
@@ -144,7 +152,7 @@ async fn trim(db: &mut SqliteConnection, host: &str) -> Result<()> {
 }
 
 /// Hosts of which alerts hold.
-pub async fn alerted(db: &mut SqliteConnection) -> Result<BTreeSet<HostId>> {
+pub async fn alerted(db: &mut SqliteConnection) -> StoreResult<BTreeSet<HostId>> {
     let rows: Vec<(String,)> =
         sqlx::query_as("SELECT DISTINCT host FROM alert WHERE state = 'raised'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
@@ -157,7 +165,7 @@ pub async fn reconcile(
     host: HostId,
     (epoch, made_ms): (u64, Millis),
     holding: &BTreeMap<Name, AlertSummary>,
-) -> Result<bool> {
+) -> StoreResult<bool> {
     let id = host.to_string();
     let raised: Vec<(String, Millis)> = sqlx::query_as(
         "SELECT id, since_ms FROM alert
@@ -199,7 +207,7 @@ pub async fn reconcile(
 }
 
 /// Ends what a host is said to hold: it begins a new life, and tells it again if it is so.
-pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<()> {
+pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<()> {
     sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $2 WHERE host = $1 AND state = 'raised'")
         .bind(host.to_string())
         .bind(now)
@@ -220,7 +228,7 @@ pub struct Which<'a> {
     /// Of this rule.
     pub rule: Option<&'a Name>,
     /// In which order.
-    pub sort: api::AlertSort,
+    pub sort: muster_api::AlertSort,
     /// How many at most.
     pub limit: u32,
 }
@@ -236,7 +244,7 @@ struct AlertRow {
 }
 
 /// Alerts in the order that is asked for.
-pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<api::Alert>> {
+pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> StoreResult<Vec<muster_api::Alert>> {
     // A condition that may or may not count is one that no index serves: what is remembered is a thousand times what holds.
     let (which_of_them, state) = match which.history {
         true => ("", "TRUE"),
@@ -246,11 +254,11 @@ pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<
     let rule = which.rule.map_or("$2 IS NULL", |_| "alert.rule = $2");
     let hosts = which.hosts.map_or("$4 IS NULL", |_| "alert.host IN (SELECT value FROM json_each($4))");
     let order = match which.sort {
-        api::AlertSort::Since => "",
-        api::AlertSort::Severity => {
+        muster_api::AlertSort::Since => "",
+        muster_api::AlertSort::Severity => {
             "CASE json_extract(alert.body, '$.severity') WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,"
         }
-        api::AlertSort::Host => "hostname,",
+        muster_api::AlertSort::Host => "hostname,",
     };
     let sql = format!(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
@@ -268,16 +276,16 @@ pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<
     read(db, rows, now).await
 }
 
-async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> Result<Vec<api::Alert>> {
+async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> StoreResult<Vec<muster_api::Alert>> {
     let silences = silences(db, now).await?;
     let read = |row: AlertRow| {
         let (host, alert): (HostId, Alert) = (parsed("host id", &row.host)?, json("alert", &row.body)?);
-        let standing: api::AlertStanding = from_word("alert's state", &row.state)?;
+        let standing: muster_api::AlertStanding = from_word("alert's state", &row.state)?;
         let silence = silences.iter().find(|silence| silence.covers(host, &alert.rule)).cloned();
-        Ok(api::Alert {
+        Ok(muster_api::Alert {
             host,
             hostname: row.hostname,
-            silence: silence.filter(|_| standing == api::AlertStanding::Raised),
+            silence: silence.filter(|_| standing == muster_api::AlertStanding::Raised),
             standing,
             ended_ms: row.ended_ms,
             received_ms: row.received_ms,
@@ -288,11 +296,11 @@ async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> Result<Vec<a
 }
 
 /// Which occurrence of an alert: host, id, and since when.
-pub type Key = (HostId, Name, Millis);
+pub type OccurrenceKey = (HostId, Name, Millis);
 
 /// An alert, and how long it held.
 #[derive(Clone, Debug)]
-pub struct Stood {
+pub struct PastAlert {
     /// Its host's name.
     pub hostname: String,
     /// When it ended, if it has.
@@ -304,7 +312,7 @@ pub struct Stood {
 }
 
 #[derive(FromRow)]
-struct StoodRow {
+struct PastAlertRow {
     host: String,
     hostname: String,
     ended_ms: Option<i64>,
@@ -312,17 +320,17 @@ struct StoodRow {
     body: String,
 }
 
-impl StoodRow {
-    fn stood(self) -> Result<(Key, Stood)> {
+impl PastAlertRow {
+    fn stood(self) -> StoreResult<(OccurrenceKey, PastAlert)> {
         let (host, alert): (HostId, Alert) = (parsed("host id", &self.host)?, json("alert", &self.body)?);
         let Self { hostname, ended_ms, received_ms, .. } = self;
-        Ok(((host, alert.id.clone(), alert.since_ms), Stood { hostname, ended_ms, received_ms, alert }))
+        Ok(((host, alert.id.clone(), alert.since_ms), PastAlert { hostname, ended_ms, received_ms, alert }))
     }
 }
 
 /// Alerts that hold, at most so many, those that began last.
-pub async fn standing(db: &SqlitePool, limit: u32) -> Result<BTreeMap<Key, Stood>> {
-    let rows: Vec<StoodRow> = sqlx::query_as(
+pub async fn standing(db: &SqlitePool, limit: u32) -> StoreResult<BTreeMap<OccurrenceKey, PastAlert>> {
+    let rows: Vec<PastAlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
          FROM alert LEFT JOIN host ON host.id = alert.host
          WHERE alert.state = 'raised' ORDER BY alert.since_ms DESC LIMIT $1",
@@ -330,12 +338,16 @@ pub async fn standing(db: &SqlitePool, limit: u32) -> Result<BTreeMap<Key, Stood
     .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(StoodRow::stood).collect()
+    rows.into_iter().map(PastAlertRow::stood).collect()
 }
 
 /// Alerts of a host that were first heard of since then, whether they hold or not.
-pub async fn heard_of(db: &SqlitePool, host: HostId, since_ms: Millis) -> Result<BTreeMap<Key, Stood>> {
-    let rows: Vec<StoodRow> = sqlx::query_as(
+pub async fn heard_of(
+    db: &SqlitePool,
+    host: HostId,
+    since_ms: Millis,
+) -> StoreResult<BTreeMap<OccurrenceKey, PastAlert>> {
+    let rows: Vec<PastAlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
          FROM alert LEFT JOIN host ON host.id = alert.host
          WHERE alert.host = $1 AND alert.received_ms >= $2",
@@ -344,11 +356,11 @@ pub async fn heard_of(db: &SqlitePool, host: HostId, since_ms: Millis) -> Result
     .bind(since_ms)
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(StoodRow::stood).collect()
+    rows.into_iter().map(PastAlertRow::stood).collect()
 }
 
 /// When an alert ended; nothing if it has not, or is forgotten.
-pub async fn ended(db: &SqlitePool, (host, id, since_ms): &Key) -> Result<Option<Millis>> {
+pub async fn ended(db: &SqlitePool, (host, id, since_ms): &OccurrenceKey) -> StoreResult<Option<Millis>> {
     let found: Option<(Option<i64>,)> =
         sqlx::query_as("SELECT ended_ms FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
             .bind(host.to_string())
@@ -360,7 +372,7 @@ pub async fn ended(db: &SqlitePool, (host, id, since_ms): &Key) -> Result<Option
 }
 
 /// Alerts that hold, that no silence covers, and that an outlet was not told of; the oldest first.
-pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> Result<Vec<api::Alert>> {
+pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> StoreResult<Vec<muster_api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
          FROM alert LEFT JOIN host ON host.id = alert.host
@@ -389,7 +401,7 @@ pub async fn told_and_over(
     with_silenced: bool,
     now: Millis,
     limit: u32,
-) -> Result<Vec<api::Alert>> {
+) -> StoreResult<Vec<muster_api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
          FROM alert_told AS told
@@ -411,7 +423,7 @@ pub async fn told_and_over(
 }
 
 /// An outlet was told that an alert holds, or that it does no more.
-pub async fn note_told(db: &SqlitePool, outlet: &str, one: &api::Alert, holds: bool) -> Result<()> {
+pub async fn note_told(db: &SqlitePool, outlet: &str, one: &muster_api::Alert, holds: bool) -> StoreResult<()> {
     let sql = if holds {
         "INSERT INTO alert_told (outlet, host, id, since_ms)
          SELECT $1, host, id, since_ms FROM alert WHERE host = $2 AND id = $3 AND since_ms = $4
@@ -430,7 +442,7 @@ pub async fn note_told(db: &SqlitePool, outlet: &str, one: &api::Alert, holds: b
 }
 
 /// How many alerts hold that no silence covers, of one host or of all.
-pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> Result<u64> {
+pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreResult<u64> {
     let (count,): (i64,) = sqlx::query_as(
         "SELECT count(*) FROM alert
          WHERE state = 'raised' AND ($1 IS NULL OR host = $1) AND NOT EXISTS (
@@ -446,7 +458,7 @@ pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> Result
 }
 
 /// Forgets what has been over since `before`.
-pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let alerts = sqlx::query("DELETE FROM alert WHERE ended_ms < $1").bind(before).execute(db).await?;
     let silences = sqlx::query("DELETE FROM alert_silence WHERE until_ms < $1").bind(before).execute(db).await?;
     Ok(alerts.rows_affected() + silences.rows_affected())
@@ -457,18 +469,18 @@ fn scope(host: Option<HostId>) -> String {
 }
 
 /// All rules of the console, those for all hosts first.
-pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> Result<Vec<api::AlertRule>> {
+pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Vec<muster_api::AlertRule>> {
     let rows: Vec<(String, String, String)> =
         sqlx::query_as("SELECT host, name, rule FROM alert_rule ORDER BY host, name").fetch_all(db).await?;
     let read = |(host, name, rule): (String, String, String)| {
         let host = if host == ALL { None } else { Some(parsed("host id", &host)?) };
-        Ok(api::AlertRule { name: parsed("name", &name)?, host, rule: json("rule", &rule)? })
+        Ok(muster_api::AlertRule { name: parsed("name", &name)?, host, rule: json("rule", &rule)? })
     };
     rows.into_iter().map(read).collect()
 }
 
 /// The rules for one host: those for all, and before these its own.
-pub async fn rules_for(db: &SqlitePool, host: HostId) -> Result<BTreeMap<Name, Rule>> {
+pub async fn rules_for(db: &SqlitePool, host: HostId) -> StoreResult<BTreeMap<Name, Rule>> {
     let rows: Vec<(String, String)> =
         sqlx::query_as("SELECT name, rule FROM alert_rule WHERE host IN ('', $1) ORDER BY host, name")
             .bind(host.to_string())
@@ -478,7 +490,7 @@ pub async fn rules_for(db: &SqlitePool, host: HostId) -> Result<BTreeMap<Name, R
 }
 
 /// Sets a rule, for one host or for all.
-pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name, rule: &Rule) -> Result<()> {
+pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name, rule: &Rule) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO alert_rule (host, name, rule) VALUES ($1, $2, $3)
          ON CONFLICT (host, name) DO UPDATE SET rule = excluded.rule",
@@ -492,7 +504,7 @@ pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Na
 }
 
 /// Removes a rule. Says whether there was one.
-pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name) -> Result<bool> {
+pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM alert_rule WHERE host = $1 AND name = $2")
         .bind(scope(host))
         .bind(name.as_str())
@@ -520,7 +532,7 @@ impl Generations {
 }
 
 /// All generations.
-pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> Result<Generations> {
+pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Generations> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT host, generation FROM alert_generation").fetch_all(db).await?;
     let mut generations = Generations::default();
@@ -537,7 +549,12 @@ pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> Result<Generation
 
 /// What is said to a host, or to all, is something else from now on: gives its part of the generation, with which that of a host
 /// becomes `least` or more. It becomes the time at least, so that rules of a store that was made anew are newer than all of before.
-pub async fn next_generation(db: &mut SqliteConnection, host: Option<HostId>, least: u64, now: Millis) -> Result<u64> {
+pub async fn next_generation(
+    db: &mut SqliteConnection,
+    host: Option<HostId>,
+    least: u64,
+    now: Millis,
+) -> StoreResult<u64> {
     let before = generations(&mut *db).await?;
     let now = u64::try_from(now).unwrap_or_default();
     let part = match host {
@@ -560,7 +577,7 @@ pub async fn next_generation(db: &mut SqliteConnection, host: Option<HostId>, le
 }
 
 /// Adds a silence.
-pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> Result<()> {
+pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO alert_silence (id, host, rule, reason, operator, created_ms, until_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -578,7 +595,7 @@ pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> Result<()> 
 }
 
 /// Ends a silence. Says whether there was one.
-pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query("UPDATE alert_silence SET until_ms = $2 WHERE id = $1 AND until_ms > $2")
         .bind(id.as_str())
         .bind(now)
@@ -588,7 +605,7 @@ pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool
 }
 
 /// Silences that are not over, those that end first first.
-pub async fn silences(db: impl sqlx::SqliteExecutor<'_>, now: Millis) -> Result<Vec<AlertSilence>> {
+pub async fn silences(db: impl sqlx::SqliteExecutor<'_>, now: Millis) -> StoreResult<Vec<AlertSilence>> {
     type Row = (String, Option<String>, Option<String>, String, String, i64, i64);
     let rows: Vec<Row> = sqlx::query_as(
         "SELECT id, host, rule, reason, operator, created_ms, until_ms FROM alert_silence

@@ -1,10 +1,14 @@
-//! The ledger of commands: what was ordered, how far each host has come, and what it put out.
+//! The ledger of commands: each command, its progress on each host, and its output.
 //!
-//! **Invariant: a command has at most one outcome from each host.** The first stays, whatever comes
-//! later; only what the console says in a host's place gives way: `missing`, and that the host was revoked.
+//! **Invariant: a command has at most one outcome from each host.** The first one stays;
+//! only the console's own verdicts about a host can be replaced: `missing`, and revoked.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use muster_api::CommandState;
+use muster_base::clock::now_ms;
+use muster_rules::{intent::CommandClass, presence, time::SLACK_MS};
+use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     command::{Command, OUTPUT_MAX_BYTES, Verb},
@@ -13,16 +17,18 @@ use muster_topics::{
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
-use crate::{
-    api::{self, CommandState},
-    clock::now_ms,
-    rows::{parameters, pieces},
-    rules::{intent::Kind, presence, time::SLACK_MS},
+use super::{
+    columns::{from_word, json, parsed, signed, to_json, unsigned, word},
+    error::StoreResult,
 };
 
 /// Enters a signed command for `hosts`.
-pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u8], hosts: &[HostId]) -> Result<()> {
+pub async fn add(
+    db: &mut SqliteConnection,
+    command: &Command,
+    signed_bytes: &[u8],
+    hosts: &[HostId],
+) -> StoreResult<()> {
     let id = command.id.to_string();
     let is_broadcast = command.target.broadcast().is_some();
     sqlx::query(
@@ -68,7 +74,7 @@ pub async fn set_sealed_keys(
     db: &mut SqliteConnection,
     command: CommandId,
     keys: &HashMap<HostId, String>,
-) -> Result<()> {
+) -> StoreResult<()> {
     let id = command.to_string();
     sqlx::query("UPDATE command SET sealed = 1 WHERE id = $1").bind(&id).execute(&mut *db).await?;
     for (host, key) in keys {
@@ -83,7 +89,7 @@ pub async fn set_sealed_keys(
 }
 
 /// The key to what is sealed in a command, for one of its hosts.
-pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> Result<Option<String>> {
+pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> StoreResult<Option<String>> {
     let row: Option<(Option<String>,)> =
         sqlx::query_as("SELECT sealed_key FROM command_host WHERE command = $1 AND host = $2")
             .bind(command.to_string())
@@ -94,7 +100,7 @@ pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> Re
 }
 
 /// Forgets the signed bytes of commands from before there was sealing, whose secrets stand in them in clear, once they are over.
-pub async fn forget_clear_secrets(db: &SqlitePool) -> Result<u64> {
+pub async fn forget_clear_secrets(db: &SqlitePool) -> StoreResult<u64> {
     let forgotten = sqlx::query(
         "UPDATE command SET signed = x'' WHERE sealed = 0 AND length(signed) > 0 AND verb LIKE '%\"***\"%' AND NOT EXISTS (
              SELECT 1 FROM command_host
@@ -106,7 +112,7 @@ pub async fn forget_clear_secrets(db: &SqlitePool) -> Result<u64> {
 }
 
 /// The bytes to publish, and whether something is sealed in them, for which each host has a key of its own.
-pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> Result<Option<(Vec<u8>, bool)>> {
+pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<Option<(Vec<u8>, bool)>> {
     let row: Option<(Vec<u8>, i64)> = sqlx::query_as("SELECT signed, sealed FROM command WHERE id = $1")
         .bind(command.to_string())
         .fetch_optional(db)
@@ -116,7 +122,7 @@ pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> Result<Option<
 
 /// A command that some host still owes an outcome for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenCommand {
     /// The command.
     pub id: CommandId,
     /// When it ends.
@@ -124,14 +130,14 @@ pub struct Open {
     /// How long its signed bytes are.
     pub bytes: usize,
     /// What it is to whoever sends it out.
-    pub kind: Kind,
+    pub kind: CommandClass,
     /// Those hosts, and how far it came with each.
-    pub hosts: Vec<(HostId, Reached)>,
+    pub hosts: Vec<(HostId, CommandReach)>,
 }
 
 /// How far an open command came with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum CommandReach {
     /// It never went out.
     No,
     /// It may have gone out.
@@ -144,7 +150,7 @@ pub enum Reached {
 
 /// Those of some hosts that have nothing to do with a command any more: it is over there, or was never given to them. One
 /// that was given to many may be at work on any.
-pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) -> Result<HashSet<HostId>> {
+pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
     let id = command.to_string();
     let row: Option<(bool,)> =
         sqlx::query_as("SELECT broadcast FROM command WHERE id = $1").bind(&id).fetch_optional(db).await?;
@@ -161,13 +167,13 @@ pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) ->
 }
 
 /// Notes that a command has not gone out to anybody.
-pub async fn hold_back(db: &mut SqliteConnection, command: CommandId) -> Result<()> {
+pub async fn hold_back(db: &mut SqliteConnection, command: CommandId) -> StoreResult<()> {
     sqlx::query("UPDATE command SET went_out = 0 WHERE id = $1").bind(command.to_string()).execute(db).await?;
     Ok(())
 }
 
 /// Notes that commands are about to go out.
-pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> Result<()> {
+pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> StoreResult<()> {
     for piece in pieces(commands) {
         let sql = format!("UPDATE command SET went_out = 1 WHERE id IN {}", parameters(1, piece.len()));
         let query = sqlx::query(AssertSqlSafe(sql));
@@ -177,14 +183,14 @@ pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> Result<()> {
 }
 
 /// Notes that any command may have gone out: the store is older than it was.
-pub async fn forget_what_went_out(db: &mut SqliteConnection) -> Result<()> {
+pub async fn forget_what_went_out(db: &mut SqliteConnection) -> StoreResult<()> {
     sqlx::query("UPDATE command SET went_out = 1 WHERE went_out = 0").execute(db).await?;
     Ok(())
 }
 
 /// Gives open commands that were issued at a time that has not come yet, by a clock that was ahead, as long as they had from now on: the last
 /// of them was issued now at the latest. Gives how many there are.
-pub async fn date_back(db: &SqlitePool, now: Millis) -> Result<u64> {
+pub async fn date_back(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
     const AHEAD: &str = "issued_ms > $1 + $2 AND EXISTS (
         SELECT 1 FROM command_host WHERE command_host.command = command.id
         AND command_host.state IN ('waiting', 'accepted', 'running'))";
@@ -197,7 +203,7 @@ pub async fn date_back(db: &SqlitePool, now: Millis) -> Result<u64> {
 }
 
 /// All open commands, in the order in which they were issued: what dispatch begins with.
-pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
+pub async fn open(db: &SqlitePool) -> StoreResult<Vec<OpenCommand>> {
     let commands: Vec<(String, i64, i64, String)> = sqlx::query_as(
         "SELECT id, expires_ms, length(signed), verb FROM command WHERE EXISTS (
              SELECT 1 FROM command_host WHERE command_host.command = command.id
@@ -213,26 +219,26 @@ pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
         let verb: Verb = json("verb", &verb)?;
         let Some(hosts) = hosts.remove(&id) else { continue };
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        open.push(Open { id, expires_ms, bytes, kind: Kind::of(&verb), hosts });
+        open.push(OpenCommand { id, expires_ms, bytes, kind: CommandClass::of(&verb), hosts });
     }
     Ok(open)
 }
 
 /// Which hosts owe an outcome for which commands, and how far these came. To whom one went out before the last stop is
 /// not known, only whether it did to anybody: no time tells, for clocks are set back.
-async fn open_hosts(db: &SqlitePool) -> Result<HashMap<CommandId, Vec<(HostId, Reached)>>> {
+async fn open_hosts(db: &SqlitePool) -> StoreResult<HashMap<CommandId, Vec<(HostId, CommandReach)>>> {
     let rows: Vec<(String, String, String, bool)> = sqlx::query_as(
         "SELECT command, host, state, went_out FROM command_host JOIN command ON command.id = command_host.command
          WHERE state IN ('waiting', 'accepted', 'running')",
     )
     .fetch_all(db)
     .await?;
-    let mut hosts: HashMap<CommandId, Vec<(HostId, Reached)>> = HashMap::new();
+    let mut hosts: HashMap<CommandId, Vec<(HostId, CommandReach)>> = HashMap::new();
     for (command, host, state, went_out) in rows {
         let reached = match (state.as_str(), went_out) {
-            ("waiting", false) => Reached::No,
-            ("waiting", true) => Reached::Maybe,
-            _ => Reached::Answered,
+            ("waiting", false) => CommandReach::No,
+            ("waiting", true) => CommandReach::Maybe,
+            _ => CommandReach::Answered,
         };
         hosts.entry(parsed("command id", &command)?).or_default().push((parsed("host id", &host)?, reached));
     }
@@ -240,7 +246,7 @@ async fn open_hosts(db: &SqlitePool) -> Result<HashMap<CommandId, Vec<(HostId, R
 }
 
 /// Those of some hosts that owe outcomes for at least `count` commands that were given to them by name.
-pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> Result<Vec<HostId>> {
+pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> StoreResult<Vec<HostId>> {
     let mut crowded = Vec::new();
     for piece in pieces(hosts) {
         let sql = format!(
@@ -262,7 +268,7 @@ pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> Result<Ve
 }
 
 /// What open commands order, with environments masked.
-pub async fn open_verbs(db: &SqlitePool) -> Result<Vec<(CommandId, Verb)>> {
+pub async fn open_verbs(db: &SqlitePool) -> StoreResult<Vec<(CommandId, Verb)>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "SELECT id, verb FROM command WHERE EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id
          AND command_host.state IN ('waiting', 'accepted', 'running'))",
@@ -273,7 +279,7 @@ pub async fn open_verbs(db: &SqlitePool) -> Result<Vec<(CommandId, Verb)>> {
 }
 
 /// Whether a host was meant by a command, and how far it has come.
-pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) -> Result<Option<CommandState>> {
+pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) -> StoreResult<Option<CommandState>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT state FROM command_host WHERE command = $1 AND host = $2")
         .bind(command.to_string())
         .bind(host.to_string())
@@ -289,7 +295,7 @@ pub async fn add_host(
     command: CommandId,
     host: HostId,
     state: CommandState,
-) -> Result<bool> {
+) -> StoreResult<bool> {
     let added = sqlx::query(
         "INSERT INTO command_host (command, host, state, listed)
          SELECT id, $2, $3, 0 FROM command WHERE id = $1 AND broadcast = 1
@@ -304,7 +310,7 @@ pub async fn add_host(
 }
 
 /// Notes that a host has come further. (Whether it has is the caller's to say.)
-pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId, to: CommandState) -> Result<()> {
+pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId, to: CommandState) -> StoreResult<()> {
     sqlx::query("UPDATE command_host SET state = $3 WHERE command = $1 AND host = $2 AND state <> 'done'")
         .bind(command.to_string())
         .bind(host.to_string())
@@ -316,7 +322,7 @@ pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId
 
 /// An outcome as it came.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct SettledOutcome {
     /// Of this command.
     pub command: CommandId,
     /// From this host.
@@ -329,11 +335,11 @@ pub struct Settled {
 /// from one host the caller gives the first.
 pub async fn settle(
     db: &mut SqliteConnection,
-    outcomes: &[Settled],
+    outcomes: &[SettledOutcome],
     now: Millis,
-) -> Result<HashSet<(CommandId, HostId)>> {
+) -> StoreResult<HashSet<(CommandId, HostId)>> {
     let mut strangers = HashSet::new();
-    let mut sorted: Vec<&Settled> = outcomes.iter().collect();
+    let mut sorted: Vec<&SettledOutcome> = outcomes.iter().collect();
     // In the order of the table: each page is changed once, however many of its rows are.
     sorted.sort_unstable_by_key(|one| (one.command, one.host));
     for piece in pieces(&sorted) {
@@ -347,7 +353,7 @@ pub async fn settle(
             piece.len() * 3 + 1
         );
         let mut query = sqlx::query(AssertSqlSafe(sql));
-        for Settled { command, host, outcome } in piece {
+        for SettledOutcome { command, host, outcome } in piece {
             query = query.bind(command.to_string()).bind(host.to_string()).bind(to_json("outcome", outcome)?);
         }
         let stored = query.bind(now).execute(&mut *db).await?.rows_affected();
@@ -360,7 +366,10 @@ pub async fn settle(
 }
 
 /// Those outcomes whose host was not asked.
-async fn without_a_row(db: &mut SqliteConnection, outcomes: &[&Settled]) -> Result<Vec<(CommandId, HostId)>> {
+async fn without_a_row(
+    db: &mut SqliteConnection,
+    outcomes: &[&SettledOutcome],
+) -> StoreResult<Vec<(CommandId, HostId)>> {
     let sql = format!(
         "WITH came (command, host) AS (VALUES {})
          SELECT came.command, came.host FROM came
@@ -369,7 +378,7 @@ async fn without_a_row(db: &mut SqliteConnection, outcomes: &[&Settled]) -> Resu
         parameters(outcomes.len(), 2)
     );
     let mut query = sqlx::query_as(AssertSqlSafe(sql));
-    for Settled { command, host, .. } in outcomes {
+    for SettledOutcome { command, host, .. } in outcomes {
         query = query.bind(command.to_string()).bind(host.to_string());
     }
     let rows: Vec<(String, String)> = query.fetch_all(db).await?;
@@ -377,7 +386,7 @@ async fn without_a_row(db: &mut SqliteConnection, outcomes: &[&Settled]) -> Resu
 }
 
 /// Ends what a host owes an outcome for, because it was revoked. Gives those commands.
-pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Vec<CommandId>> {
+pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Vec<CommandId>> {
     let outcome = |message: &str| {
         let status = Status::Refused { code: RefusalCode::Revoked, message: message.to_owned() };
         let (stdout, stderr) = (Output::default(), Output::default());
@@ -397,7 +406,7 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Res
 }
 
 /// Notes that a command has expired without a word from these hosts.
-pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId]) -> Result<()> {
+pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId]) -> StoreResult<()> {
     for host in hosts {
         sqlx::query("UPDATE command_host SET state = 'missing' WHERE command = $1 AND host = $2 AND state = 'waiting'")
             .bind(command.to_string())
@@ -445,7 +454,11 @@ pub struct OutputLimits {
 
 /// Makes place where there is more output than may be stored: that of the oldest command goes first, all of one host's at a time. Gives
 /// how many bytes went.
-pub async fn trim_output(db: &mut SqliteConnection, hosts: &BTreeSet<HostId>, limits: OutputLimits) -> Result<u64> {
+pub async fn trim_output(
+    db: &mut SqliteConnection,
+    hosts: &BTreeSet<HostId>,
+    limits: OutputLimits,
+) -> StoreResult<u64> {
     let mut gone = 0;
     for host in hosts {
         gone += trim(db, &host.to_string(), limits.of_host_bytes).await?;
@@ -454,7 +467,7 @@ pub async fn trim_output(db: &mut SqliteConnection, hosts: &BTreeSet<HostId>, li
     Ok(gone + trim(db, "", limits.of_all_bytes).await?)
 }
 
-async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> Result<u64> {
+async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> StoreResult<u64> {
     let begun = output_size(db, of).await?;
     if begun <= max_bytes {
         return Ok(0);
@@ -481,7 +494,7 @@ async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> Result<u64
     Ok(begun.saturating_sub(left))
 }
 
-async fn output_size(db: &mut SqliteConnection, of: &str) -> Result<u64> {
+async fn output_size(db: &mut SqliteConnection, of: &str) -> StoreResult<u64> {
     let row: Option<(i64,)> =
         sqlx::query_as("SELECT bytes FROM output_size WHERE host = $1").bind(of).fetch_optional(db).await?;
     unsigned("size", row.map_or(0, |(bytes,)| bytes))
@@ -495,7 +508,7 @@ pub async fn add_output(
     stream: Stream,
     offset_bytes: u64,
     data: &[u8],
-) -> Result<Added> {
+) -> StoreResult<Added> {
     let most = match stream {
         Stream::Stdout => "SELECT stdout_max_bytes FROM command WHERE id = $1",
         Stream::Stderr => "SELECT stderr_max_bytes FROM command WHERE id = $1",
@@ -544,7 +557,7 @@ pub async fn output_after(
     host: Option<HostId>,
     after: i64,
     limit: u32,
-) -> Result<Vec<Chunk>> {
+) -> StoreResult<Vec<Chunk>> {
     let rows: Vec<(i64, String, String, i64, Vec<u8>)> = sqlx::query_as(
         "SELECT n, host, stream, offset_bytes, data FROM output
          WHERE command = $1 AND ($2 IS NULL OR host = $2) AND n > $3 ORDER BY n LIMIT $4",
@@ -568,7 +581,7 @@ pub async fn output_after(
 }
 
 /// How many bytes of output are stored of a command on a host, per stream.
-pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> Result<HashMap<(HostId, Stream), u64>> {
+pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<HashMap<(HostId, Stream), u64>> {
     let rows: Vec<(String, String, i64)> =
         sqlx::query_as("SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream")
             .bind(command.to_string())
@@ -606,7 +619,7 @@ pub enum Which {
 }
 
 /// Commands, newest first, with what became of each, host by host.
-pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
+pub async fn list(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::Command>> {
     let only = match which {
         Which::One(_) => None,
         Which::Newest { host, .. } => host,
@@ -625,7 +638,7 @@ const OF_HOST: &str = "id IN (
         AND EXISTS (SELECT 1 FROM command_host WHERE command_host.command = sent.id AND command_host.host = $2))";
 
 /// The same without hosts.
-pub async fn alone(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
+pub async fn alone(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::Command>> {
     let (id, host, limit) = match which {
         Which::One(id) => (Some(id), None, 1),
         Which::Newest { host, limit } => (None, host, limit),
@@ -643,7 +656,7 @@ pub async fn alone(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
         .fetch_all(db)
         .await?;
     let command = |row: CommandRow| {
-        Ok(api::Command {
+        Ok(muster_api::Command {
             id: parsed("command id", &row.id)?,
             operator: parsed("operator", &row.operator)?,
             issued_ms: row.issued_ms,
@@ -670,7 +683,7 @@ struct CommandHostRow {
 }
 
 impl CommandHostRow {
-    fn line(self, now: Millis) -> Result<api::CommandHost> {
+    fn line(self, now: Millis) -> StoreResult<muster_api::CommandHost> {
         let state: CommandState = from_word("state", &self.state)?;
         let presence = match (self.presence, self.since_ms) {
             (Some(word), Some(since_ms)) => Some((from_word("presence", &word)?, since_ms)),
@@ -678,10 +691,10 @@ impl CommandHostRow {
         };
         let joined_ms = self.joined_ms.filter(|_| state == CommandState::Waiting);
         let outcome = match (self.outcome, self.outcome_ms) {
-            (Some(outcome), Some(at_ms)) => Some(api::Received { at_ms, value: json("outcome", &outcome)? }),
+            (Some(outcome), Some(at_ms)) => Some(muster_api::Received { at_ms, value: json("outcome", &outcome)? }),
             _ => None,
         };
-        Ok(api::CommandHost {
+        Ok(muster_api::CommandHost {
             host: parsed("host id", &self.host)?,
             hostname: self.hostname,
             state,
@@ -711,7 +724,7 @@ macro_rules! lines {
     };
 }
 
-async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<Vec<api::CommandHost>> {
+async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> StoreResult<Vec<muster_api::CommandHost>> {
     let sql =
         format!("{} AND {} ORDER BY 2, 1", lines!("$1"), only.map_or("$2 IS NULL", |_| "command_host.host = $2"),);
     let rows: Vec<CommandHostRow> =
@@ -721,7 +734,7 @@ async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<V
 }
 
 /// What became of a command on some of its hosts, in their order.
-pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Result<Vec<api::CommandHost>> {
+pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> StoreResult<Vec<muster_api::CommandHost>> {
     let (now, mut found) = (now_ms(), Vec::with_capacity(of.len()));
     for piece in pieces(of) {
         let sql = format!("{} AND command_host.host IN {}", lines!("?"), parameters(1, piece.len()));
@@ -739,12 +752,16 @@ pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Res
 }
 
 /// What became of a command on one host; nothing if it was not for that host.
-pub async fn of_host(db: &SqlitePool, command: CommandId, host: HostId) -> Result<Option<api::CommandHost>> {
+pub async fn of_host(
+    db: &SqlitePool,
+    command: CommandId,
+    host: HostId,
+) -> StoreResult<Option<muster_api::CommandHost>> {
     Ok(hosts(db, &command.to_string(), Some(host)).await?.pop())
 }
 
 /// Forgets commands that expired before `before` and that no host still works on.
-pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query(
         "DELETE FROM command WHERE expires_ms < $1 AND NOT EXISTS (
              SELECT 1 FROM command_host
@@ -757,7 +774,7 @@ pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
 }
 
 /// How many commands some host still owes an outcome for.
-pub async fn open_count(db: &SqlitePool) -> Result<u64> {
+pub async fn open_count(db: &SqlitePool) -> StoreResult<u64> {
     let (count,): (i64,) = sqlx::query_as(
         "SELECT count(DISTINCT command) FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
     )
@@ -775,7 +792,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::console::store::tests::temporary;
+    use crate::store::tests::temporary;
 
     fn command(expires_ms: Millis) -> Command {
         Command {
@@ -793,7 +810,7 @@ mod tests {
 
     /// Whether somebody waits for it.
     async fn settle_one(db: &mut SqliteConnection, command: CommandId, host: HostId) -> bool {
-        let one = Settled { command, host, outcome: outcome() };
+        let one = SettledOutcome { command, host, outcome: outcome() };
         !settle(db, &[one], 5).await.unwrap().contains(&(command, host))
     }
 
@@ -803,7 +820,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_open_is_found_again_after_a_restart() {
+    async fn open_commands_are_loaded_after_restart() {
         let (dir, store) = temporary().await;
         let hosts = [HostId::random(), HostId::random(), HostId::random()];
         let one = command(10);
@@ -817,15 +834,18 @@ mod tests {
         let store = super::super::Store::open(&dir.path().join("console.db")).await.unwrap();
         let mut found = open(store.read()).await.unwrap();
         found[0].hosts.sort_by_key(|(host, _)| *host);
-        let mut wanted = vec![(hosts[0], Reached::Answered), (hosts[2], Reached::Maybe)];
+        let mut wanted = vec![(hosts[0], CommandReach::Answered), (hosts[2], CommandReach::Maybe)];
         wanted.sort_by_key(|(host, _)| *host);
-        assert_eq!(found, [Open { id: one.id, expires_ms: 10, bytes: 6, kind: Kind::of(&one.verb), hosts: wanted }]);
+        assert_eq!(
+            found,
+            [OpenCommand { id: one.id, expires_ms: 10, bytes: 6, kind: CommandClass::of(&one.verb), hosts: wanted }]
+        );
         assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), (b"signed".to_vec(), false));
         assert_eq!(open_count(store.read()).await.unwrap(), 1);
     }
 
     #[tokio::test]
-    async fn the_first_outcome_stays_and_strangers_are_named() {
+    async fn first_outcome_is_kept_and_strangers_reported() {
         let (_dir, store) = temporary().await;
         let (hosts, strangers): (Vec<_>, Vec<_>) = (0..600).map(|_| (HostId::random(), HostId::random())).unzip();
         let one = command(10);
@@ -835,7 +855,7 @@ mod tests {
             let outcome = Outcome { status: status.clone(), ..outcome() };
             hosts
                 .iter()
-                .map(|host| Settled { command: one.id, host: *host, outcome: outcome.clone() })
+                .map(|host| SettledOutcome { command: one.id, host: *host, outcome: outcome.clone() })
                 .collect::<Vec<_>>()
         };
         let (first, late) = (muster_topics::outcome::Status::Completed, muster_topics::outcome::Status::TimedOut);
@@ -855,7 +875,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_answers_a_broadcast_unexpectedly_is_added() {
+    async fn unexpected_answer_to_broadcast_is_added() {
         let (_dir, store) = temporary().await;
         let (one, other) = (HostId::random(), HostId::random());
         let target = || Target::Select("label.site=north".parse().unwrap());
@@ -883,7 +903,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_has_the_commands_that_list_it_and_the_broadcasts_that_mean_it() {
+    async fn commands_of_a_host_include_its_broadcasts() {
         let (_dir, store) = temporary().await;
         let (one, other) = (HostId::random(), HostId::random());
         let (all, others) = (command(10), Command { target: Target::Select("host=x".parse().unwrap()), ..command(10) });
@@ -922,7 +942,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_that_a_host_forges_is_held_to_the_limit_of_its_command() {
+    async fn forged_output_is_limited() {
         let (_dir, store) = temporary().await;
         let (host, one) = (HostId::random(), limited(10));
         let mut db = store.begin().await.unwrap();
@@ -945,7 +965,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn oldest_output_makes_place_for_newer() {
+    async fn oldest_output_is_dropped_first() {
         let (_dir, store) = temporary().await;
         let (loud, quiet) = (HostId::random(), HostId::random());
         let mut db = store.begin().await.unwrap();
@@ -976,7 +996,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_is_over_is_swept_away_with_its_output() {
+    async fn only_finished_commands_are_swept() {
         let (_dir, store) = temporary().await;
         let host = HostId::random();
         let (over, running, fresh) = (command(10), command(10), command(1_000));

@@ -1,16 +1,16 @@
 //! Labels of artifacts, manifests, and configs.
 
 use futures_util::TryStreamExt;
+use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     name::{ConfigId, Digest, HostId, Name, Version},
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, StoreError, json, parsed, signed, unsigned};
-use crate::{
-    api,
-    rows::{parameters, pieces},
+use super::{
+    columns::{json, parsed, signed, unsigned},
+    error::{StoreError, StoreResult},
 };
 
 #[derive(FromRow)]
@@ -24,8 +24,8 @@ struct ArtifactRow {
 }
 
 impl ArtifactRow {
-    fn artifact(self) -> Result<api::Artifact> {
-        Ok(api::Artifact {
+    fn artifact(self) -> StoreResult<muster_api::Artifact> {
+        Ok(muster_api::Artifact {
             sha256: parsed("digest", &self.sha256)?,
             size_bytes: unsigned("size", self.size_bytes)?,
             role: parsed("role", &self.role)?,
@@ -48,7 +48,7 @@ pub struct ArtifactFilter {
 }
 
 /// Artifacts, by role, newest first.
-pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> Result<Vec<api::Artifact>> {
+pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> StoreResult<Vec<muster_api::Artifact>> {
     let rows: Vec<ArtifactRow> = sqlx::query_as(
         "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact
          WHERE ($1 IS NULL OR sha256 = $1) AND ($2 IS NULL OR role = $2) AND ($3 IS NULL OR version = $3)
@@ -63,7 +63,11 @@ pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> Result<Vec<a
 }
 
 /// Enters an artifact unless its role and version are taken; gives what stands there now.
-pub async fn add_artifact(db: &SqlitePool, artifact: &api::Artifact, operator: &Name) -> Result<api::Artifact> {
+pub async fn add_artifact(
+    db: &SqlitePool,
+    artifact: &muster_api::Artifact,
+    operator: &Name,
+) -> StoreResult<muster_api::Artifact> {
     sqlx::query(
         "INSERT INTO artifact (role, version, sha256, size_bytes, manifest, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (role, version) DO NOTHING",
@@ -97,8 +101,8 @@ struct ConfigRow {
 }
 
 impl ConfigRow {
-    fn config(self, with_content: bool) -> Result<api::Config> {
-        Ok(api::Config {
+    fn config(self, with_content: bool) -> StoreResult<muster_api::Config> {
+        Ok(muster_api::Config {
             id: parsed("config id", &self.id)?,
             version: parsed("version", &self.version)?,
             sha256: parsed("digest", &self.sha256)?,
@@ -109,7 +113,7 @@ impl ConfigRow {
 }
 
 /// All configs, by id, newest first, without their content.
-pub async fn configs(db: &SqlitePool) -> Result<Vec<api::Config>> {
+pub async fn configs(db: &SqlitePool) -> StoreResult<Vec<muster_api::Config>> {
     let rows: Vec<ConfigRow> = sqlx::query_as(
         "SELECT id, version, sha256, '' AS content, added_ms FROM config ORDER BY id, added_ms DESC, version",
     )
@@ -119,7 +123,7 @@ pub async fn configs(db: &SqlitePool) -> Result<Vec<api::Config>> {
 }
 
 /// One config, with its content.
-pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> Result<Option<api::Config>> {
+pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> StoreResult<Option<muster_api::Config>> {
     let row: Option<ConfigRow> =
         sqlx::query_as("SELECT id, version, sha256, content, added_ms FROM config WHERE id = $1 AND version = $2")
             .bind(id.as_str())
@@ -148,7 +152,7 @@ impl LabelKind {
 }
 
 /// Versions that are or were taken, for suggesting the next.
-pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> Result<Vec<String>> {
+pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> StoreResult<Vec<String>> {
     let rows: Vec<(String,)> = sqlx::query_as(
         "SELECT version FROM config WHERE $1 = 'config' AND id = $2
          UNION SELECT version FROM artifact WHERE $1 = 'artifact' AND role = $2
@@ -162,7 +166,12 @@ pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> Result<Ve
 }
 
 /// What once stood under these labels and was removed.
-pub async fn removed_label(db: &SqlitePool, kind: LabelKind, name: &str, version: &Version) -> Result<Option<Digest>> {
+pub async fn removed_label(
+    db: &SqlitePool,
+    kind: LabelKind,
+    name: &str,
+    version: &Version,
+) -> StoreResult<Option<Digest>> {
     let row: Option<(String,)> =
         sqlx::query_as("SELECT sha256 FROM removed_label WHERE kind = $1 AND name = $2 AND version = $3")
             .bind(kind.word())
@@ -189,7 +198,7 @@ pub struct RemovedLabel<'a> {
 }
 
 /// Removes what stands under labels, and remembers that.
-pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, now: Millis) -> Result<()> {
+pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, now: Millis) -> StoreResult<()> {
     let delete = match label.kind {
         LabelKind::Artifact => "DELETE FROM artifact WHERE role = $1 AND version = $2",
         LabelKind::Config => "DELETE FROM config WHERE id = $1 AND version = $2",
@@ -211,7 +220,13 @@ pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, n
 }
 
 /// Enters a manifest unless it is there.
-pub async fn add_manifest(db: &SqlitePool, sha256: &Digest, content: &str, operator: &Name, now: Millis) -> Result<()> {
+pub async fn add_manifest(
+    db: &SqlitePool,
+    sha256: &Digest,
+    content: &str,
+    operator: &Name,
+    now: Millis,
+) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO manifest (sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4)
          ON CONFLICT (sha256) DO NOTHING",
@@ -226,7 +241,7 @@ pub async fn add_manifest(db: &SqlitePool, sha256: &Digest, content: &str, opera
 }
 
 /// The canonical JSON of a manifest.
-pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>> {
+pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT content FROM manifest WHERE sha256 = $1")
         .bind(sha256.as_str())
         .fetch_optional(db)
@@ -235,7 +250,7 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>
 }
 
 /// Remembers that hosts were told to use content with these hashes.
-pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> Result<()> {
+pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> StoreResult<()> {
     for sha256 in content {
         for piece in pieces(hosts) {
             let sql = format!(
@@ -255,7 +270,7 @@ pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Dig
 }
 
 /// Whether a host was told to use content with this hash.
-pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> Result<bool> {
+pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> StoreResult<bool> {
     let found: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2")
         .bind(host.to_string())
         .bind(sha256.as_str())
@@ -265,7 +280,7 @@ pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> Resu
 }
 
 /// Forgets to whom content was assigned that is here no more.
-pub async fn sweep_assigned(db: &SqlitePool) -> Result<u64> {
+pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
     let gone = sqlx::query(
         "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact) AND sha256 NOT IN (SELECT sha256 FROM config)
          AND sha256 NOT IN (SELECT sha256 FROM manifest)",
@@ -276,7 +291,7 @@ pub async fn sweep_assigned(db: &SqlitePool) -> Result<u64> {
 }
 
 /// Forgets manifests that no artifact has.
-pub async fn forget_manifests(db: &SqlitePool) -> Result<()> {
+pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
     sqlx::query("DELETE FROM manifest WHERE sha256 NOT IN (SELECT manifest FROM artifact WHERE manifest IS NOT NULL)")
         .execute(db)
         .await?;
@@ -284,7 +299,7 @@ pub async fn forget_manifests(db: &SqlitePool) -> Result<()> {
 }
 
 /// The canonical JSON with this hash.
-pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>> {
+pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT content FROM config WHERE sha256 = $1 LIMIT 1")
         .bind(sha256.as_str())
         .fetch_optional(db)
@@ -293,7 +308,7 @@ pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> Result<Option<S
 }
 
 /// Looks whether each config and each manifest has the hash that it is known by.
-pub(super) async fn check_hashes(db: &SqlitePool) -> Result<()> {
+pub(super) async fn check_hashes(db: &SqlitePool) -> StoreResult<()> {
     let mut rows = sqlx::query_as::<_, (String, String, String)>(
         "SELECT 'config ' || id || '@' || version, sha256, content FROM config
          UNION ALL SELECT 'manifest ' || sha256, sha256, content FROM manifest",
@@ -321,7 +336,7 @@ pub struct NewConfig {
 }
 
 /// Enters a config unless its id and version are taken.
-pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> Result<()> {
+pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO config (id, version, sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (id, version) DO NOTHING",

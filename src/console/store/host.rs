@@ -1,7 +1,10 @@
-//! Hosts: who joined, with which certificates, and what they say of themselves.
+//! Hosts: members, their certificates, and what they report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use muster_base::clock::now_ms;
+use muster_rules::{id, presence};
+use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     heartbeat::{Facts, HostState},
@@ -13,18 +16,15 @@ use muster_topics::{
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool, sqlite::SqliteRow};
 
-use super::{Result, StoreError, from_word, json, parsed, signed, to_json, unsigned, word};
-use crate::{
-    api,
-    clock::now_ms,
-    console::authority::Certificate,
-    rows::{parameters, pieces},
-    rules::{id, presence},
+use super::{
+    columns::{from_word, json, parsed, signed, to_json, unsigned, word},
+    error::{StoreError, StoreResult},
 };
+use crate::authority::IssuedPem;
 
 /// A host that joins.
 #[derive(Clone, Debug)]
-pub struct Joining {
+pub struct JoiningHost {
     /// Its id.
     pub host: HostId,
     /// The name that it gives itself.
@@ -38,7 +38,12 @@ pub struct Joining {
 /// Enters a host, or one that joins anew. With a new key it may be a new life (a new disk, a
 /// restored image), so its older certificates are revoked, and what it said before is forgotten:
 /// its epochs may begin at 1 again.
-pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certificate, now: Millis) -> Result<()> {
+pub async fn join(
+    db: &mut SqliteConnection,
+    host: &JoiningHost,
+    certificate: &IssuedPem,
+    now: Millis,
+) -> StoreResult<()> {
     let id = host.host.to_string();
     sqlx::query(
         "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms)
@@ -77,7 +82,12 @@ pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certi
 }
 
 /// Remembers a host's key for what only it may read. Says whether it had another one before.
-pub async fn set_sealing_key(db: &mut SqliteConnection, host: HostId, key: &SealingKey, now: Millis) -> Result<bool> {
+pub async fn set_sealing_key(
+    db: &mut SqliteConnection,
+    host: HostId,
+    key: &SealingKey,
+    now: Millis,
+) -> StoreResult<bool> {
     let id = host.to_string();
     let had: Option<(Option<String>,)> =
         sqlx::query_as("SELECT sealing_key FROM host WHERE id = $1").bind(&id).fetch_optional(&mut *db).await?;
@@ -94,7 +104,7 @@ pub async fn set_sealing_key(db: &mut SqliteConnection, host: HostId, key: &Seal
 }
 
 /// The keys of hosts for what only they may read; of older agents there is none.
-pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<HostId, SealingKey>> {
+pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, SealingKey>> {
     let mut keys = HashMap::new();
     for piece in pieces(hosts) {
         let sql = format!(
@@ -116,9 +126,9 @@ pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<H
 pub async fn add_certificate(
     db: &mut SqliteConnection,
     host: HostId,
-    certificate: &Certificate,
+    certificate: &IssuedPem,
     now: Millis,
-) -> Result<()> {
+) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
     )
@@ -143,7 +153,7 @@ pub(super) use is_member;
 
 /// Revokes every certificate of a host, in one transaction with what follows from that: it is away, nothing is the matter with it
 /// any more, and what it was ordered is over. Gives those commands; nothing if it had no certificate that was good.
-pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Option<Vec<CommandId>>> {
+pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Option<Vec<CommandId>>> {
     let id = host.to_string();
     let revoked = sqlx::query("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL")
         .bind(&id)
@@ -163,7 +173,7 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Res
 }
 
 /// Hosts that have joined and are members no more.
-pub async fn revoked(db: &SqlitePool) -> Result<HashSet<HostId>> {
+pub async fn revoked(db: &SqlitePool) -> StoreResult<HashSet<HostId>> {
     let sql = concat!("SELECT id FROM host WHERE NOT ", is_member!());
     let rows: Vec<(String,)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
@@ -171,7 +181,7 @@ pub async fn revoked(db: &SqlitePool) -> Result<HashSet<HostId>> {
 
 /// Whether there is somebody with a certificate of a host that was revoked or removed, to whom a broker that does not know of it
 /// would still bring what all hosts read.
-pub async fn may_listen(db: &SqlitePool) -> Result<bool> {
+pub async fn may_listen(db: &SqlitePool) -> StoreResult<bool> {
     let sql =
         concat!("SELECT EXISTS (SELECT 1 FROM removed) OR EXISTS (SELECT 1 FROM host WHERE NOT ", is_member!(), ")");
     let (any,): (bool,) = sqlx::query_as(sql).fetch_one(db).await?;
@@ -179,7 +189,7 @@ pub async fn may_listen(db: &SqlitePool) -> Result<bool> {
 }
 
 /// Whether a host is a member, with this certificate.
-pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> Result<bool> {
+pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> StoreResult<bool> {
     let found: Option<(i64,)> =
         sqlx::query_as("SELECT 1 FROM certificate WHERE serial = $1 AND host = $2 AND revoked_ms IS NULL")
             .bind(serial)
@@ -203,7 +213,7 @@ pub enum KeyStanding {
 }
 
 /// What a key is to a host.
-pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> Result<KeyStanding> {
+pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> StoreResult<KeyStanding> {
     let (is_there, is_known, is_good): (bool, bool, bool) = sqlx::query_as(
         "SELECT EXISTS (SELECT 1 FROM host WHERE id = $1),
                 EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2),
@@ -222,14 +232,14 @@ pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &
 }
 
 /// Ids and names of all members, in no order: to sort ten thousand takes twice as long as to read them.
-pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
+pub async fn names(db: &SqlitePool) -> StoreResult<Vec<(HostId, String)>> {
     let sql = concat!("SELECT id, hostname FROM host WHERE ", is_member!());
     let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
 /// Ids and names of the hosts that `text` may mean: those of this name, and those whose id is this or begins so.
-pub async fn named(db: &SqlitePool, text: &str) -> Result<Vec<(HostId, String)>> {
+pub async fn named(db: &SqlitePool, text: &str) -> StoreResult<Vec<(HostId, String)>> {
     // Whatever an id goes on with stands before `~`.
     let beginning = id::may_begin(text).then(|| text.to_ascii_lowercase());
     let rows: Vec<(String, String)> = sqlx::query_as(
@@ -247,7 +257,7 @@ pub async fn named(db: &SqlitePool, text: &str) -> Result<Vec<(HostId, String)>>
 const NAMED_MAX: u32 = 100;
 
 /// How many hosts there are, and how many are online.
-pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
+pub async fn count(db: &SqlitePool) -> StoreResult<(u64, u64)> {
     let (all, online): (i64, i64) =
         sqlx::query_as("SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')")
             .fetch_one(db)
@@ -283,7 +293,7 @@ impl Presences {
 }
 
 /// How many hosts there are in each state of presence.
-pub async fn presences(db: &SqlitePool) -> Result<Presences> {
+pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
     // Who has a presence is a member, so nobody has to be looked up.
     let (all, online, offline, stopped): (i64, i64, i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM host), count(CASE WHEN state = 'online' THEN 1 END),
@@ -304,18 +314,18 @@ pub async fn presences(db: &SqlitePool) -> Result<Presences> {
 }
 
 /// Hosts that are online.
-pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
+pub async fn online(db: &SqlitePool) -> StoreResult<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
 /// Whether any of these hosts is online.
-pub async fn is_any_online(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
+pub async fn is_any_online(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool> {
     has_presence(db, hosts, "state = 'online'").await
 }
 
 /// Whether the presence of any of these hosts meets a condition.
-async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str) -> Result<bool> {
+async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str) -> StoreResult<bool> {
     for piece in pieces(hosts) {
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM presence WHERE {condition} AND host IN {})",
@@ -332,7 +342,7 @@ async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str
 }
 
 /// Since when hosts have been away, and not for a moment only: those of `only`, or all. One that never connected has been since it joined.
-pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, Millis>> {
+pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, Millis>> {
     const AWAY: &str = "SELECT host.id, host.joined_ms, presence.state, presence.since_ms
         FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
     let mut rows: Vec<(String, i64, Option<String>, Option<i64>)> = Vec::new();
@@ -361,7 +371,7 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<Ho
 }
 
 /// Names of these hosts.
-pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<HostId, String>> {
+pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, String>> {
     let mut names = HashMap::new();
     for piece in pieces(hosts) {
         let sql = format!("SELECT id, hostname FROM host WHERE id IN {}", parameters(1, piece.len()));
@@ -379,7 +389,7 @@ pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<HostI
 pub async fn own_labels(
     db: &SqlitePool,
     hosts: &[HostId],
-) -> Result<HashMap<HostId, (String, BTreeMap<Name, String>)>> {
+) -> StoreResult<HashMap<HostId, (String, BTreeMap<Name, String>)>> {
     let mut labels = HashMap::new();
     for piece in pieces(hosts) {
         let sql = format!(
@@ -399,7 +409,7 @@ pub async fn own_labels(
 }
 
 /// Names of all hosts, and whether each is online.
-pub async fn standing(db: &SqlitePool) -> Result<BTreeMap<HostId, (String, bool)>> {
+pub async fn standing(db: &SqlitePool) -> StoreResult<BTreeMap<HostId, (String, bool)>> {
     let rows: Vec<(String, String, bool)> = sqlx::query_as(
         "SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE)
          FROM host LEFT JOIN presence ON presence.host = host.id",
@@ -424,9 +434,9 @@ struct HostRow {
 }
 
 impl HostRow {
-    fn host(self) -> Result<api::Host> {
+    fn host(self) -> StoreResult<muster_api::Host> {
         let presence = match (self.presence, self.epoch, self.since_ms, self.agent_version) {
-            (Some(state), Some(epoch), Some(since_ms), Some(agent_version)) => Some(api::HostPresence {
+            (Some(state), Some(epoch), Some(since_ms), Some(agent_version)) => Some(muster_api::HostPresence {
                 state: from_word::<PresenceState>("presence", &state)?.into(),
                 epoch: unsigned("epoch", epoch)?,
                 since_ms,
@@ -435,10 +445,12 @@ impl HostRow {
             _ => None,
         };
         let state = match (self.state, self.state_ms) {
-            (Some(state), Some(at_ms)) => Some(api::Received { at_ms, value: json::<HostState>("state", &state)? }),
+            (Some(state), Some(at_ms)) => {
+                Some(muster_api::Received { at_ms, value: json::<HostState>("state", &state)? })
+            }
             _ => None,
         };
-        Ok(api::Host {
+        Ok(muster_api::Host {
             id: parsed("host id", &self.id)?,
             hostname: self.hostname,
             presence,
@@ -468,7 +480,7 @@ macro_rules! select_hosts {
 }
 
 /// Looks whether what hosts have said of their machines can be read.
-pub(super) async fn check_facts(db: &SqlitePool) -> Result<()> {
+pub(super) async fn check_facts(db: &SqlitePool) -> StoreResult<()> {
     let wrong: Option<(String,)> =
         sqlx::query_as("SELECT id FROM host WHERE NOT json_valid(facts) LIMIT 1").fetch_optional(db).await?;
     match wrong {
@@ -478,7 +490,7 @@ pub(super) async fn check_facts(db: &SqlitePool) -> Result<()> {
 }
 
 /// All hosts, or one, sorted by hostname.
-pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host>> {
+pub async fn list(db: &SqlitePool, only: Option<HostId>) -> StoreResult<Vec<muster_api::Host>> {
     let sql = match only {
         Some(_) => select_hosts!("WHERE host.id = $1"),
         None => select_hosts!("WHERE $1 IS NULL ORDER BY host.hostname, host.id"),
@@ -491,15 +503,17 @@ pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host
 pub async fn first(
     db: &SqlitePool,
     only: Option<&[HostId]>,
-    sort: api::HostSort,
+    sort: muster_api::HostSort,
     limit: Option<u32>,
-) -> Result<Vec<api::Host>> {
+) -> StoreResult<Vec<muster_api::Host>> {
     let order = match sort {
-        api::HostSort::Hostname => "",
-        api::HostSort::Presence => "COALESCE(presence.state, '') = 'online', COALESCE(presence.since_ms, 0) DESC,",
-        api::HostSort::Heard => "COALESCE(heartbeat.at_ms, 0) DESC,",
-        api::HostSort::Units => "(SELECT count(*) FROM unit WHERE unit.host = host.id) DESC,",
-        api::HostSort::Joined => "host.joined_ms DESC,",
+        muster_api::HostSort::Hostname => "",
+        muster_api::HostSort::Presence => {
+            "COALESCE(presence.state, '') = 'online', COALESCE(presence.since_ms, 0) DESC,"
+        }
+        muster_api::HostSort::Heard => "COALESCE(heartbeat.at_ms, 0) DESC,",
+        muster_api::HostSort::Units => "(SELECT count(*) FROM unit WHERE unit.host = host.id) DESC,",
+        muster_api::HostSort::Joined => "host.joined_ms DESC,",
     };
     let sql = format!(
         select_hosts!(
@@ -554,7 +568,12 @@ impl Search {
 }
 
 /// Some of the hosts that are looked for, sorted by hostname, and how many there are.
-pub async fn page(db: &SqlitePool, search: &Search, offset: u64, limit: u32) -> Result<(Vec<api::Host>, u64)> {
+pub async fn page(
+    db: &SqlitePool,
+    search: &Search,
+    offset: u64,
+    limit: u32,
+) -> StoreResult<(Vec<muster_api::Host>, u64)> {
     let ((hostname, id), from) = (search.patterns(), search.from());
     let (count,): (i64,) = sqlx::query_as(AssertSqlSafe(format!("SELECT count(*) FROM {from}")))
         .bind(&hostname)
@@ -576,11 +595,11 @@ pub async fn page(db: &SqlitePool, search: &Search, offset: u64, limit: u32) -> 
         .bind(signed(offset))
         .fetch_all(db)
         .await?;
-    Ok((rows.into_iter().map(HostRow::host).collect::<Result<_>>()?, unsigned("count", count)?))
+    Ok((rows.into_iter().map(HostRow::host).collect::<StoreResult<_>>()?, unsigned("count", count)?))
 }
 
 /// The place of the stored presence in the order of [`Presence::order`].
-pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<Option<(u64, u64, bool)>> {
+pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> StoreResult<Option<(u64, u64, bool)>> {
     let row: Option<(i64, i64, String)> = sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
         .bind(host.to_string())
         .fetch_optional(db)
@@ -590,7 +609,11 @@ pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<O
 }
 
 /// Stores presences in place of those before: each host's latest.
-pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
+pub async fn set_presences(
+    db: &mut SqliteConnection,
+    presences: &[(HostId, Presence)],
+    now: Millis,
+) -> StoreResult<()> {
     for piece in pieces(presences) {
         let sql = format!(
             "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms, fresh_time) VALUES {}
@@ -617,7 +640,7 @@ pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Pres
 }
 
 /// How many members have agents that never go back to an earlier time, and may have seen a later one.
-pub async fn bound_count(db: &SqlitePool) -> Result<u64> {
+pub async fn bound_count(db: &SqlitePool) -> StoreResult<u64> {
     let sql = concat!(
         "SELECT count(*) FROM presence JOIN host ON host.id = presence.host WHERE fresh_time = 0 AND ",
         is_member!()
@@ -627,7 +650,7 @@ pub async fn bound_count(db: &SqlitePool) -> Result<u64> {
 }
 
 /// Whether any of these hosts is such a one.
-pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> Result<bool> {
+pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool> {
     has_presence(db, hosts, "fresh_time = 0").await
 }
 
@@ -638,7 +661,7 @@ pub const JUST_COME_MS: Millis = 5_000;
 /// Each is put before the session that it was in: if it speaks up in that session after all, or the last
 /// will of that comes, this counts as later. What is dated later than `now` was noted by a clock that was set back since,
 /// and shows nothing.
-pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> Result<Vec<HostId>> {
+pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> StoreResult<Vec<HostId>> {
     let mut taken = Vec::new();
     for piece in pieces(hosts) {
         let sql = format!(
@@ -660,7 +683,7 @@ pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> Res
 
 /// A host's state as of one heartbeat.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct StoredState {
     /// The life of the agent.
     pub epoch: u64,
     /// The newest heartbeat.
@@ -673,12 +696,17 @@ pub struct Held {
 
 type HeldRow = (i64, i64, String, Option<i64>, Option<String>);
 
-fn read_held((epoch, seq, state, base_seq, base_state): HeldRow) -> Result<Held> {
+fn read_held((epoch, seq, state, base_seq, base_state): HeldRow) -> StoreResult<StoredState> {
     let base = match (base_seq, base_state) {
         (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
         _ => None,
     };
-    Ok(Held { epoch: unsigned("epoch", epoch)?, seq: unsigned("seq", seq)?, state: json("state", &state)?, base })
+    Ok(StoredState {
+        epoch: unsigned("epoch", epoch)?,
+        seq: unsigned("seq", seq)?,
+        state: json("state", &state)?,
+        base,
+    })
 }
 
 /// A state that is to be stored, and the name that the host gives itself in it.
@@ -687,13 +715,13 @@ pub struct NewState {
     /// Whose.
     pub host: HostId,
     /// The state.
-    pub held: Held,
+    pub held: StoredState,
     /// The name.
     pub hostname: String,
 }
 
 /// Stores hosts' states in place of those before: each host's latest.
-pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Millis) -> Result<()> {
+pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Millis) -> StoreResult<()> {
     for piece in pieces(states) {
         let sql = format!(
             "INSERT INTO heartbeat (host, epoch, seq, state, base_seq, base_state, at_ms) VALUES {}
@@ -739,7 +767,7 @@ pub struct Known {
     /// The lives that their heartbeats come from, of those that have a presence.
     pub lives: HashMap<HostId, u64>,
     /// Their states, of those that this was asked for.
-    pub held: HashMap<HostId, Held>,
+    pub held: HashMap<HostId, StoredState>,
     /// Those of them that have units.
     pub with_units: HashSet<HostId>,
     /// Hosts of which alerts hold, if any state was asked for.
@@ -748,7 +776,7 @@ pub struct Known {
 
 /// The hosts that a batch of messages is about, by what has to be known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct HostKeys {
     /// All of them: whether they are members.
     pub hosts: Vec<HostId>,
     /// Those that say something of their presence, by a heartbeat too: which they are known by.
@@ -758,7 +786,7 @@ pub struct Asked {
 }
 
 /// Reads what is known of hosts. A burst of answers asks for one thing of each; what is said of presence costs as much again.
-pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
+pub async fn known(db: &mut SqliteConnection, asked: &HostKeys) -> StoreResult<Known> {
     type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
     type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
     let mut known = Known { members: members(db, &asked.hosts).await?, ..Known::default() };
@@ -798,7 +826,7 @@ pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
 }
 
 /// Those of some hosts that are members.
-pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> Result<HashSet<HostId>> {
+pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
     let mut members = HashSet::with_capacity(hosts.len());
     for piece in pieces(hosts) {
         // Nearly always all of them; to have each said would take twice as long.
@@ -818,7 +846,7 @@ pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> Result<Hash
 }
 
 /// All rows of a statement that ends with `IN`, for these hosts.
-async fn of_hosts<R>(select: &'static str, hosts: &[HostId], db: &mut SqliteConnection) -> Result<Vec<R>>
+async fn of_hosts<R>(select: &'static str, hosts: &[HostId], db: &mut SqliteConnection) -> StoreResult<Vec<R>>
 where
     R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
 {
@@ -830,17 +858,17 @@ where
 }
 
 #[derive(FromRow)]
-struct UnitRow {
+struct HostUnitRow {
     host: String,
     hostname: String,
     report: String,
     at_ms: i64,
 }
 
-impl UnitRow {
-    fn unit(self) -> Result<api::Unit> {
+impl HostUnitRow {
+    fn unit(self) -> StoreResult<muster_api::Unit> {
         let report: UnitReport = json("unit", &self.report)?;
-        Ok(api::Unit {
+        Ok(muster_api::Unit {
             host: parsed("host id", &self.host)?,
             hostname: self.hostname,
             unit: report.unit,
@@ -855,7 +883,11 @@ impl UnitRow {
 }
 
 /// Units of one host or of all, or one unit; sorted by hostname and name.
-pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName>) -> Result<Vec<api::Unit>> {
+pub async fn units(
+    db: &SqlitePool,
+    host: Option<HostId>,
+    unit: Option<&UnitName>,
+) -> StoreResult<Vec<muster_api::Unit>> {
     // A condition that may or may not count is one that no index serves.
     let sql = format!(
         "SELECT unit.host, host.hostname, unit.report, unit.at_ms
@@ -864,19 +896,19 @@ pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName
         host.map_or("$1 IS NULL", |_| "unit.host = $1"),
         unit.map_or("$2 IS NULL", |_| "unit.unit = $2"),
     );
-    let rows: Vec<UnitRow> = sqlx::query_as(AssertSqlSafe(sql))
+    let rows: Vec<HostUnitRow> = sqlx::query_as(AssertSqlSafe(sql))
         .bind(host.map(|id| id.to_string()))
         .bind(unit.map(UnitName::as_str))
         .fetch_all(db)
         .await?;
-    rows.into_iter().map(UnitRow::unit).collect()
+    rows.into_iter().map(HostUnitRow::unit).collect()
 }
 
 /// Units that somebody has to look after ([`UnitSummary::is_troubled`](muster_topics::heartbeat::UnitSummary::is_troubled)): the
 /// first ones, and how many there are.
-pub async fn troubled_units(db: &SqlitePool, limit: u32) -> Result<(Vec<api::Unit>, u64)> {
+pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<muster_api::Unit>, u64)> {
     let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
-    let rows: Vec<UnitRow> = sqlx::query_as(
+    let rows: Vec<HostUnitRow> = sqlx::query_as(
         "SELECT unit.host, host.hostname, unit.report, unit.at_ms
          FROM unit JOIN host ON host.id = unit.host
          WHERE unit.troubled ORDER BY host.hostname, unit.host, unit.unit LIMIT $1",
@@ -884,11 +916,11 @@ pub async fn troubled_units(db: &SqlitePool, limit: u32) -> Result<(Vec<api::Uni
     .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
-    Ok((rows.into_iter().map(UnitRow::unit).collect::<Result<_>>()?, unsigned("count", count)?))
+    Ok((rows.into_iter().map(HostUnitRow::unit).collect::<StoreResult<_>>()?, unsigned("count", count)?))
 }
 
 /// Stores a unit's report, unless a later one is there. Says whether it did.
-pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitReport, now: Millis) -> Result<bool> {
+pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {
     let stored = sqlx::query(
         "INSERT INTO unit (host, unit, epoch, seq, made_ms, report, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (host, unit) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq,
@@ -908,7 +940,7 @@ pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitRepo
 }
 
 /// Forgets a unit. Says whether it was there.
-pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitName) -> Result<bool> {
+pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitName) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM unit WHERE host = $1 AND unit = $2")
         .bind(host.to_string())
         .bind(unit.as_str())
@@ -922,7 +954,7 @@ pub async fn last_reports(
     db: &mut SqliteConnection,
     host: HostId,
     epoch: u64,
-) -> Result<Option<BTreeMap<UnitName, u64>>> {
+) -> StoreResult<Option<BTreeMap<UnitName, u64>>> {
     let rows: Vec<(String, i64, i64)> = sqlx::query_as("SELECT unit, epoch, seq FROM unit WHERE host = $1")
         .bind(host.to_string())
         .fetch_all(db)
@@ -931,7 +963,7 @@ pub async fn last_reports(
         return Ok(None);
     }
     let seq = |(unit, _, seq): &(String, i64, i64)| Ok((parsed("unit", unit)?, unsigned("seq", *seq)?));
-    rows.iter().map(seq).collect::<Result<_>>().map(Some)
+    rows.iter().map(seq).collect::<StoreResult<_>>().map(Some)
 }
 
 /// Units that were reported before a heartbeat of `epoch` was made, at `made_ms` by the host's
@@ -941,7 +973,7 @@ pub async fn units_before(
     host: HostId,
     epoch: u64,
     made_ms: Millis,
-) -> Result<Vec<UnitName>> {
+) -> StoreResult<Vec<UnitName>> {
     let rows: Vec<(String,)> =
         sqlx::query_as("SELECT unit FROM unit WHERE host = $1 AND (epoch < $2 OR (epoch = $2 AND made_ms < $3))")
             .bind(host.to_string())

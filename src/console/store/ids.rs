@@ -1,16 +1,16 @@
-//! Ids by their beginnings.
+//! Finds ids by their beginning.
 
+use muster_rules::id;
 use sqlx::{AssertSqlSafe, SqlitePool};
 
-use super::Result;
-use crate::rules::id;
+use super::error::StoreResult;
 
 /// The most ids that are told where a beginning could mean several.
 const TOLD_MAX: u32 = 10;
 
 /// Things with ids that people type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ids {
+pub enum IdKind {
     /// Commands.
     Commands,
     /// One-time passwords of hosts.
@@ -23,7 +23,7 @@ pub enum Ids {
     Artifacts,
 }
 
-impl Ids {
+impl IdKind {
     /// The code of the problem that there is none, what one is called, and where they are listed.
     #[must_use]
     pub fn words(self) -> (&'static str, &'static str, &'static str) {
@@ -49,7 +49,7 @@ impl Ids {
 }
 
 /// The ids that begin so, some of them if there are many; one that is exactly this is the only one.
-pub async fn beginning(db: &SqlitePool, of: Ids, text: &str) -> Result<Vec<String>> {
+pub async fn beginning(db: &SqlitePool, of: IdKind, text: &str) -> StoreResult<Vec<String>> {
     let text = text.to_ascii_lowercase();
     // Whatever an id goes on with stands before `~`.
     let beginning = id::may_begin(&text).then(|| text.clone());

@@ -1,11 +1,14 @@
-//! Certificates that were made by hand, and all those, hosts' included, that are good no more.
+//! Certificates issued by hand, and all revoked certificates, hosts' included.
 
 use std::fmt;
 
 use muster_topics::{Millis, name::Name};
 use sqlx::{FromRow, SqlitePool};
 
-use super::{Result, StoreError, parsed};
+use super::{
+    columns::parsed,
+    error::{StoreError, StoreResult},
+};
 
 /// What a certificate that is made by hand is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ impl IssuedRole {
 
 /// A certificate that was made by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// Its serial number, in hexadecimal digits.
     pub serial: String,
     /// What it is for.
@@ -52,26 +55,26 @@ pub struct Issued {
     pub revoked_ms: Option<Millis>,
 }
 
-impl Issued {
+impl IssuedCertificate {
     /// Role and name, such as `operator-anna`: the common name, except of a broker.
     #[must_use]
-    pub fn owner(&self) -> Owner<'_> {
-        Owner(self.role, &self.name)
+    pub fn owner(&self) -> CertificateOwner<'_> {
+        CertificateOwner(self.role, &self.name)
     }
 }
 
-/// See [`Issued::owner`].
+/// See [`IssuedCertificate::owner`].
 #[derive(Clone, Copy, Debug)]
-pub struct Owner<'a>(IssuedRole, &'a Name);
+pub struct CertificateOwner<'a>(IssuedRole, &'a Name);
 
-impl fmt::Display for Owner<'_> {
+impl fmt::Display for CertificateOwner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}-{}", self.0.as_str(), self.1))
     }
 }
 
 #[derive(FromRow)]
-struct Row {
+struct IssuedRow {
     serial: String,
     role: String,
     name: String,
@@ -80,11 +83,11 @@ struct Row {
     revoked_ms: Option<i64>,
 }
 
-impl Row {
-    fn issued(self) -> Result<Issued> {
+impl IssuedRow {
+    fn issued(self) -> StoreResult<IssuedCertificate> {
         let unknown = || StoreError::Row { what: "role", problem: format!("{:?} is none", self.role) };
         let role = IssuedRole::ALL.into_iter().find(|role| role.as_str() == self.role).ok_or_else(unknown)?;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             serial: self.serial,
             role,
             name: parsed("name", &self.name)?,
@@ -96,7 +99,7 @@ impl Row {
 }
 
 /// Remembers a certificate.
-pub async fn add(db: &SqlitePool, issued: &Issued) -> Result<()> {
+pub async fn add(db: &SqlitePool, issued: &IssuedCertificate) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
     )
@@ -112,21 +115,21 @@ pub async fn add(db: &SqlitePool, issued: &Issued) -> Result<()> {
 }
 
 /// All certificates that were made by hand and have not expired, newest first.
-pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<Issued>> {
-    let rows: Vec<Row> = sqlx::query_as(
+pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
+    let rows: Vec<IssuedRow> = sqlx::query_as(
         "SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued
          WHERE expires_ms > $1 ORDER BY issued_ms DESC, serial",
     )
     .bind(now)
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(Row::issued).collect()
+    rows.into_iter().map(IssuedRow::issued).collect()
 }
 
 /// Revokes what was made by hand and has this serial number, or this owner (`operator-anna`). Gives what is
 /// revoked by that; it is empty if there was nothing, or nothing left.
-pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> Result<Vec<Issued>> {
-    let rows: Vec<Row> = sqlx::query_as(
+pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
+    let rows: Vec<IssuedRow> = sqlx::query_as(
         "UPDATE issued SET revoked_ms = $2
          WHERE (serial = lower($1) OR role || '-' || name = $1) AND revoked_ms IS NULL AND expires_ms > $2
          RETURNING serial, role, name, issued_ms, expires_ms, revoked_ms",
@@ -135,12 +138,12 @@ pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> Result<Vec<Iss
     .bind(now)
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(Row::issued).collect()
+    rows.into_iter().map(IssuedRow::issued).collect()
 }
 
 /// A certificate that is good no more, though its time is not over.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct Revoked {
+pub struct RevokedCertificate {
     /// Its serial number, in hexadecimal digits.
     pub serial: String,
     /// Since when.
@@ -148,7 +151,7 @@ pub struct Revoked {
 }
 
 /// Everything that is revoked and has not expired, certificates of hosts, also of those that were removed, and others, in one order.
-pub async fn revoked(db: &SqlitePool, now: Millis) -> Result<Vec<Revoked>> {
+pub async fn revoked(db: &SqlitePool, now: Millis) -> StoreResult<Vec<RevokedCertificate>> {
     let rows = sqlx::query_as(
         "SELECT serial, revoked_ms FROM certificate WHERE revoked_ms IS NOT NULL AND expires_ms > $1
          UNION ALL
@@ -164,7 +167,7 @@ pub async fn revoked(db: &SqlitePool, now: Millis) -> Result<Vec<Revoked>> {
 }
 
 /// Forgets certificates that ended before `before`.
-pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM issued WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())
 }
@@ -172,10 +175,10 @@ pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::store::tests::temporary;
+    use crate::store::tests::temporary;
 
-    fn issued(serial: &str, role: IssuedRole, name: &str, expires_ms: Millis) -> Issued {
-        Issued {
+    fn issued(serial: &str, role: IssuedRole, name: &str, expires_ms: Millis) -> IssuedCertificate {
+        IssuedCertificate {
             serial: serial.to_owned(),
             role,
             name: name.parse().unwrap(),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_revoked_is_listed_until_it_expires() {
+    async fn revoked_certificate_is_listed_until_expiry() {
         let (_dir, store) = temporary().await;
         let anna = issued("a1", IssuedRole::Operator, "anna", 1_000);
         let again = issued("a2", IssuedRole::Operator, "anna", 2_000);
@@ -194,7 +197,7 @@ mod tests {
         for one in [&anna, &again, &broker] {
             add(store.write(), one).await.unwrap();
         }
-        let serials = |of: Vec<Issued>| of.into_iter().map(|issued| issued.serial).collect::<Vec<_>>();
+        let serials = |of: Vec<IssuedCertificate>| of.into_iter().map(|issued| issued.serial).collect::<Vec<_>>();
         assert_eq!(serials(list(store.read(), 500).await.unwrap()), ["a1", "a2", "b1"]);
         assert_eq!(serials(list(store.read(), 1_500).await.unwrap()), ["a2", "b1"]);
         for nothing in ["", "anna", "observer-anna", "operator-ann", "%", "a"] {
@@ -205,7 +208,8 @@ mod tests {
         by_owner.sort();
         assert_eq!(by_owner, ["a1", "a2"]);
         assert_eq!(revoke(store.write(), "operator-anna", 30).await.unwrap(), [], "once is enough");
-        let of = |of: Vec<Revoked>| of.into_iter().map(|one| (one.serial, one.revoked_ms)).collect::<Vec<_>>();
+        let of =
+            |of: Vec<RevokedCertificate>| of.into_iter().map(|one| (one.serial, one.revoked_ms)).collect::<Vec<_>>();
         let entry = |serial: &str, at: Millis| (serial.to_owned(), at);
         assert_eq!(of(revoked(store.read(), 500).await.unwrap()), [entry("b1", 10), entry("a1", 20), entry("a2", 20)]);
         assert_eq!(of(revoked(store.read(), 1_500).await.unwrap()), [entry("b1", 10), entry("a2", 20)]);

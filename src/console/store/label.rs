@@ -2,18 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     name::{HostId, LabelValue, Name},
 };
 use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
-use super::{Result, alert::Generations, parsed, signed, unsigned};
-use crate::rows::{parameters, pieces};
+use super::{
+    alert::Generations,
+    columns::{parsed, signed, unsigned},
+    error::StoreResult,
+};
 
 /// A label that an operator has given a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct HostLabelRow {
     /// Its value.
     pub value: LabelValue,
     /// Who gave it.
@@ -23,16 +27,16 @@ pub struct Given {
 }
 
 /// The labels of one host that operators have given it.
-pub type GivenLabels = BTreeMap<Name, Given>;
+pub type OperatorLabels = BTreeMap<Name, HostLabelRow>;
 
 /// The values alone, as hosts are told them.
 #[must_use]
-pub fn values(given: &GivenLabels) -> BTreeMap<Name, LabelValue> {
+pub fn values(given: &OperatorLabels) -> BTreeMap<Name, LabelValue> {
     given.iter().map(|(name, given)| (name.clone(), given.value.clone())).collect()
 }
 
 /// The labels of hosts that have any: of `only`, or of all.
-pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, GivenLabels>> {
+pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, OperatorLabels>> {
     const ALL: &str = "SELECT host, name, value, operator, set_ms FROM host_label";
     type Row = (String, String, String, String, i64);
     let mut rows: Vec<Row> = Vec::new();
@@ -47,16 +51,17 @@ pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<H
             }
         }
     }
-    let mut given: HashMap<HostId, GivenLabels> = HashMap::new();
+    let mut given: HashMap<HostId, OperatorLabels> = HashMap::new();
     for (host, name, value, operator, set_ms) in rows {
-        let label = Given { value: parsed("label's value", &value)?, operator: parsed("operator", &operator)?, set_ms };
+        let label =
+            HostLabelRow { value: parsed("label's value", &value)?, operator: parsed("operator", &operator)?, set_ms };
         given.entry(parsed("host id", &host)?).or_default().insert(parsed("label", &name)?, label);
     }
     Ok(given)
 }
 
 /// Gives a host a label, in place of the one of this name.
-pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &Given) -> Result<()> {
+pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &HostLabelRow) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO host_label (host, name, value, operator, set_ms) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (host, name) DO UPDATE SET value = excluded.value, operator = excluded.operator,
@@ -73,7 +78,7 @@ pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &G
 }
 
 /// Takes a label back.
-pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> Result<()> {
+pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> StoreResult<()> {
     sqlx::query("DELETE FROM host_label WHERE host = $1 AND name = $2")
         .bind(host.to_string())
         .bind(name.as_str())
@@ -83,15 +88,15 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> Res
 }
 
 /// Which generation each host should have, of those that were ever told any.
-pub async fn generations(db: &SqlitePool) -> Result<Generations> {
+pub async fn generations(db: &SqlitePool) -> StoreResult<Generations> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT host, generation FROM host_label_generation").fetch_all(db).await?;
     let part = |(host, generation): (String, i64)| Ok((parsed("host id", &host)?, unsigned("generation", generation)?));
-    Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<Result<_>>()? })
+    Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<StoreResult<_>>()? })
 }
 
 /// Which generation each of these hosts has, as it said last.
-pub async fn heard(db: &SqlitePool) -> Result<HashMap<HostId, u64>> {
+pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
     let rows: Vec<(String, Option<i64>)> = sqlx::query_as(
         "SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation')
          FROM host_label_generation JOIN heartbeat ON heartbeat.host = host_label_generation.host",
@@ -106,7 +111,7 @@ pub async fn heard(db: &SqlitePool) -> Result<HashMap<HostId, u64>> {
 
 /// What a host is told is something else from now on: gives its generation, `least` or more. It becomes the time at least, so that
 /// labels of a store that was made anew are newer than all of before.
-pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> Result<u64> {
+pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> StoreResult<u64> {
     let least = least.max(u64::try_from(now).unwrap_or_default());
     let (generation,): (i64,) = sqlx::query_as(
         "INSERT INTO host_label_generation (host, generation) VALUES ($1, $2)

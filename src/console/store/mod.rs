@@ -1,20 +1,24 @@
-//! What the console remembers: SQLite, with statements that PostgreSQL would take too.
+//! The console's store: SQLite, with statements that PostgreSQL would take too.
 //!
-//! Modules, one for each subject: [`host`] (who joined, what they say), [`pick`] (which of them are meant), [`issued`]
-//! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`course`] (how far commands have come), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`removed`] (hosts that are gone for good), [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
+//! Modules, one for each subject: [`host`] (members and their reports), [`pick`] (selects hosts), [`issued`]
+//! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
+//! commands), [`content`] (labels of artifacts, configs), [`operator`]
+//! (people and their secrets), [`realm`], [`alert`], [`removed`] (removed hosts), [`register`] (what no one else could restore). Each
+//! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
 //! connection, rather than for its lock, is what keeps a busy store from failing.
 //!
-//! **Invariant: what is committed survives a power cut** (`synchronous = FULL`): hosts forget what
+//! **Invariant: committed data survives a power cut** (`synchronous = FULL`): hosts delete what
 //! the console acknowledges.
 
 pub mod alert;
+mod columns;
 pub mod command;
+pub mod command_status;
 pub mod content;
-pub mod course;
+mod error;
 pub mod host;
 pub mod ids;
 pub mod issued;
@@ -26,24 +30,22 @@ pub mod register;
 pub mod removed;
 pub mod token;
 
-use std::{
-    fmt::Display,
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
-};
+use columns::unsigned;
 
+pub use error::{StoreError, StoreResult};
+
+use std::{path::Path, time::Duration};
+
+use muster_sqlite::{
+    one_writer,
+    room::{self, Reserve, ReserveSize},
+    rows::ROWS_AHEAD,
+};
 use muster_topics::Millis;
 use sqlx::{
     AssertSqlSafe, Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
-};
-
-use crate::{
-    one_writer,
-    room::{self, Reserve, Size},
-    rows::ROWS_AHEAD,
 };
 
 /// Connections that read at the same time: pages and API calls, none of which takes long.
@@ -72,101 +74,7 @@ const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// Commands and alerts, the newest, that are looked at when a store is opened: what pages and lists begin with, and more.
 const ROWS_CHECKED: u32 = 200;
 
-static MIGRATOR: Migrator = sqlx::migrate!("src/console/store/migrations/sqlite");
-
-/// A statement or a migration failed, or a row is not what this version writes.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// A statement failed.
-    #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
-    Sql(#[from] sqlx::Error),
-    /// The tables could not be brought up to date.
-    #[error("the console's store cannot be brought up to date: {0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The store cannot be opened, and why is known.
-    #[error("the console's store {path} {meaning}: {source}\nhint: {hint}")]
-    Unusable {
-        /// Its file.
-        path: PathBuf,
-        /// What that means.
-        meaning: &'static str,
-        /// What can be done about it.
-        hint: &'static str,
-        /// What was found.
-        source: Box<StoreError>,
-    },
-    /// SQLite found the file itself to be wrong.
-    #[error("the console's store is damaged: {0}")]
-    Damaged(String),
-    /// A stored value cannot be read.
-    #[error("the console's store has a {what} that cannot be read: {problem}")]
-    Row {
-        /// What was being read.
-        what: &'static str,
-        /// Why it cannot be.
-        problem: String,
-    },
-}
-
-impl StoreError {
-    /// Whether there is no room for more.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        match self {
-            Self::Sql(error) => room::is_missing(error),
-            Self::Migrate(error) => room::is_missing_to_migrate(error),
-            Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
-        }
-    }
-
-    /// Whether the file itself is at fault, so that no retry can help.
-    #[must_use]
-    pub fn is_damage(&self) -> bool {
-        let error = match self {
-            Self::Damaged(_) => return true,
-            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => error,
-            Self::Migrate(_) | Self::Unusable { .. } | Self::Row { .. } => return false,
-        };
-        let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
-        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
-        code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
-    }
-
-    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
-    fn of_store(self, path: &Path) -> Self {
-        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
-        let (meaning, hint) = match &self {
-            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
-            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
-                "was written by a newer version of muster",
-                "start that version again, or bring back a copy of the whole folder that is of before",
-            ),
-            error if error.is_damage() => (
-                "is damaged",
-                "bring it back from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
-                 certificates come back from the authority's register, how hosts are from themselves; commands, tokens, configs and labels of \
-                 artifacts are lost. `sqlite3 console.db .recover` may read more of it. Check this machine's disk",
-            ),
-            _ => return self,
-        };
-        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
-    }
-
-    /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
-    /// one that the tables' own rules refuse.
-    #[must_use]
-    pub fn is_passing(&self) -> bool {
-        use sqlx::{Error, error::ErrorKind};
-        match self {
-            Self::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
-            Self::Sql(Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed) => true,
-            Self::Sql(_) | Self::Migrate(_) | Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
-        }
-    }
-}
-
-/// Shorthand of this module.
-pub type Result<T> = std::result::Result<T, StoreError>;
+static MIGRATOR: Migrator = sqlx::migrate!("store/migrations/sqlite");
 
 /// The store; a handle that can be cloned.
 #[derive(Clone, Debug)]
@@ -178,7 +86,7 @@ pub struct Store {
 
 /// What is kept in reserve for a full disk: the write-ahead log at its largest, 16 MiB, and as much again for the database, the register
 /// and the revocation list. A command to a host takes some ten KiB.
-const RESERVE: Size = Size { total_bytes: 32 << 20, piece_bytes: 1 << 20 };
+const RESERVE: ReserveSize = ReserveSize { total_bytes: 32 << 20, piece_bytes: 1 << 20 };
 /// What opening may write: logs' indexes, the register, the revocation list, what a migration changes.
 const START_BYTES: u64 = 2 << 20;
 
@@ -196,7 +104,7 @@ impl Store {
     ///
     /// # Errors
     /// If the file cannot be used, or comes from a newer version.
-    pub async fn open(path: &Path) -> Result<Self> {
+    pub async fn open(path: &Path) -> StoreResult<Self> {
         match Self::open_with(path, Index::Shared).await {
             // What is there can be read without any room at all.
             Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
@@ -209,7 +117,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub async fn open_in(folder: &Path) -> Result<Self> {
+    pub async fn open_in(folder: &Path) -> StoreResult<Self> {
         let reserve = Reserve::open(folder, RESERVE);
         if !reserve.ensure_bytes(START_BYTES) {
             tracing::error!(
@@ -221,8 +129,8 @@ impl Store {
         Ok(Self { reserve: Some(reserve), ..Self::open(&folder.join("console.db")).await? })
     }
 
-    async fn open_with(path: &Path, index: Index) -> Result<Self> {
-        crate::files::make_private(path).map_err(sqlx::Error::Io)?;
+    async fn open_with(path: &Path, index: Index) -> StoreResult<Self> {
+        muster_base::files::make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new().filename(path);
         let options = match index {
             Index::Shared => options,
@@ -293,7 +201,7 @@ impl Store {
     ///
     /// # Errors
     /// If no transaction can be begun.
-    pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+    pub async fn begin(&self) -> StoreResult<Transaction<'static, Sqlite>> {
         self.make_room();
         // Locked from the start: one that reads first would fail, not wait, if `muster console revoke`
         // wrote in between.
@@ -304,9 +212,9 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub async fn give_back(&self) -> Result<u64> {
+    pub async fn give_back(&self) -> StoreResult<u64> {
         let (page_bytes,): (i64,) = sqlx::query_as("PRAGMA page_size").fetch_one(&self.writer).await?;
-        let free = async || -> Result<i64> {
+        let free = async || -> StoreResult<i64> {
             let (free,): (i64,) = sqlx::query_as("PRAGMA freelist_count").fetch_one(&self.writer).await?;
             Ok(free)
         };
@@ -354,7 +262,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub async fn next_epoch(&self) -> Result<u64> {
+    pub async fn next_epoch(&self) -> StoreResult<u64> {
         self.make_room();
         let counted = sqlx::query_as::<_, (i64,)>(
             "INSERT INTO meta (key, value) VALUES ('epoch', 1)
@@ -378,7 +286,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn signed_ms(&self) -> Result<Millis> {
+    pub async fn signed_ms(&self) -> StoreResult<Millis> {
         let (latest_ms,): (i64,) = sqlx::query_as("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'signed_ms'")
             .fetch_one(&self.reader)
             .await?;
@@ -389,7 +297,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub async fn set_signed_ms(&self, latest_ms: Millis) -> Result<()> {
+    pub async fn set_signed_ms(&self, latest_ms: Millis) -> StoreResult<()> {
         sqlx::query(
             "INSERT INTO meta (key, value) VALUES ('signed_ms', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )
@@ -403,7 +311,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store cannot be written.
-    pub async fn note_signed_ms(db: &mut sqlx::SqliteConnection, signed_ms: Millis) -> Result<()> {
+    pub async fn note_signed_ms(db: &mut sqlx::SqliteConnection, signed_ms: Millis) -> StoreResult<()> {
         sqlx::query(
             "INSERT INTO meta (key, value) VALUES ('signed_ms', $1)
              ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
@@ -423,7 +331,7 @@ impl Store {
 
 /// Lets the file of an older version shrink from now on. It is written anew for that, once, which takes as much space again; without that
 /// it stays as it is, and its free pages are used again.
-async fn make_shrinkable(writer: &SqlitePool) -> Result<()> {
+async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
     let (mode,): (i64,) = sqlx::query_as("PRAGMA auto_vacuum").fetch_one(writer).await?;
     if mode != 0 {
         return Ok(());
@@ -439,7 +347,7 @@ async fn make_shrinkable(writer: &SqlitePool) -> Result<()> {
 
 /// Reads what each table holds as whoever asks for it will: SQLite does not see a bit that flips in a text, and one row that cannot
 /// be read would be in the way of every list that it is in. What is known by its hash has to have that.
-async fn check_rows(db: &SqlitePool) -> Result<()> {
+async fn check_rows(db: &SqlitePool) -> StoreResult<()> {
     let read = async {
         host::list(db, None).await?;
         host::units(db, None, None).await?;
@@ -467,44 +375,6 @@ async fn check_rows(db: &SqlitePool) -> Result<()> {
     }
 }
 
-/// Reads a stored text as what it is the text of.
-fn parsed<T: FromStr<Err: Display>>(what: &'static str, text: &str) -> Result<T> {
-    text.parse().map_err(|error: T::Err| StoreError::Row { what, problem: error.to_string() })
-}
-
-/// Reads a stored JSON document.
-fn json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| StoreError::Row { what, problem: error.to_string() })
-}
-
-/// Writes a JSON document.
-fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
-}
-
-/// The text of an enum that is written as a JSON string.
-fn word<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String> {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(text)) => Ok(text),
-        other => Err(StoreError::Row { what, problem: format!("{other:?} is not a word") }),
-    }
-}
-
-/// Reads an enum that is written as a JSON string.
-fn from_word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
-    serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|error| StoreError::Row { what, problem: error.to_string() })
-}
-
-fn unsigned(what: &'static str, value: i64) -> Result<u64> {
-    u64::try_from(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
-}
-
-/// A number of another party as the store keeps it. What is too large for it stands last.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -525,7 +395,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_was_full_leaves_nothing_behind() {
+    async fn full_disk_leaves_no_open_transaction() {
         let (_dir, store) = temporary().await;
         // No more room than is taken.
         sqlx::query("PRAGMA max_page_count = 1").execute(store.write()).await.unwrap();
@@ -555,7 +425,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn space_of_what_is_forgotten_is_given_back() {
+    async fn deleted_space_is_returned() {
         let (dir, store) = temporary().await;
         fill(&store).await;
         let before = size(&dir, &store).await;
@@ -566,7 +436,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn store_of_an_older_version_shrinks_from_its_next_start_on() {
+    async fn older_store_becomes_shrinkable() {
         let (dir, store) = temporary().await;
         sqlx::query("PRAGMA auto_vacuum = NONE").execute(store.write()).await.unwrap();
         sqlx::query("VACUUM").execute(store.write()).await.unwrap();
@@ -580,8 +450,8 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_worked_on_from_the_reserve() {
-        let disk = crate::room::small::Disk::new(48);
+    async fn full_disk_uses_the_reserve() {
+        let disk = muster_test_support::disk::Disk::new(48);
         let store = Store::open_in(disk.path()).await.unwrap();
         assert_eq!(store.next_epoch().await.unwrap(), 1);
         store.close().await;
@@ -605,7 +475,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_used_says_where_why_and_what_to_do() {
+    async fn unusable_store_error_has_path_reason_and_hint() {
         for (broken, meaning) in
             [("folder", "is a folder"), ("newer", "newer version"), ("page", "is damaged"), ("header", "is damaged")]
         {
@@ -636,13 +506,13 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn row_that_cannot_be_read_is_damage() {
+    async fn unreadable_row_is_damage() {
         for (statement, words) in [
             ("UPDATE host SET facts = replace(facts, '{', '[')", "facts"),
             ("UPDATE host SET hostname = CAST(x'ff' AS TEXT)", "hostname"),
             ("UPDATE manifest SET content = replace(content, '1', '3')", "manifest"),
         ] {
-            let fixture = crate::console::testing::Fixture::new().await;
+            let fixture = crate::testing::Fixture::new().await;
             fixture.member("h").await;
             let from = &fixture.shared().store;
             let name: muster_topics::name::Name = "admin".parse().unwrap();
@@ -674,7 +544,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_rule_refuses_is_not_passing() {
+    async fn constraint_violation_is_permanent() {
         let (_dir, store) = temporary().await;
         let refused = sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1, 0)")
             .bind("nobody")

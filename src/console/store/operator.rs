@@ -1,5 +1,5 @@
-//! Operators and their secrets. A secret is looked up by its SHA-256, so nothing in here can be
-//! used to sign in, and how long a look-up takes says nothing about a secret.
+//! Operators and their secrets. A secret is looked up by its SHA-256, so the store contains nothing that
+//! could be used to sign in, and the time of a look-up reveals nothing about a secret.
 
 use muster_topics::{
     Millis,
@@ -7,12 +7,11 @@ use muster_topics::{
 };
 use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, parsed};
-use crate::api;
+use super::{columns::parsed, error::StoreResult};
 
 /// What a secret is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SecretPurpose {
     /// To be exchanged, once, for one of the others.
     SignIn,
     /// A browser's session.
@@ -21,7 +20,7 @@ pub enum Kind {
     Api,
 }
 
-impl Kind {
+impl SecretPurpose {
     fn as_str(self) -> &'static str {
         match self {
             Self::SignIn => "sign_in",
@@ -32,7 +31,7 @@ impl Kind {
 }
 
 /// Makes an operator, if there is none of this name.
-pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> Result<()> {
+pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> StoreResult<()> {
     // Read first: on a disk without room nothing can be written, and mostly nothing has to.
     if exists(db, name).await? {
         return Ok(());
@@ -46,7 +45,7 @@ pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> Result<()> {
 }
 
 /// Whether there is such an operator.
-pub async fn exists(db: &SqlitePool, name: &Name) -> Result<bool> {
+pub async fn exists(db: &SqlitePool, name: &Name) -> StoreResult<bool> {
     let found: Option<(i64,)> =
         sqlx::query_as("SELECT 1 FROM operator WHERE name = $1").bind(name.as_str()).fetch_optional(db).await?;
     Ok(found.is_some())
@@ -55,12 +54,12 @@ pub async fn exists(db: &SqlitePool, name: &Name) -> Result<bool> {
 /// Enters a secret of an operator.
 pub async fn add_secret(
     db: &mut SqliteConnection,
-    kind: Kind,
+    kind: SecretPurpose,
     secret: &Digest,
     operator: &Name,
     now: Millis,
     expires_ms: Millis,
-) -> Result<()> {
+) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms, id) VALUES ($1, $2, $3, $4, $5, $6)",
     )
@@ -78,7 +77,12 @@ pub async fn add_secret(
 
 /// Whose secret this is, if it is one of the kind, and its time is not over.
 /// Says too whether its use was noted within the last hour.
-pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<(Name, bool)>> {
+pub async fn find(
+    db: &SqlitePool,
+    kind: SecretPurpose,
+    secret: &Digest,
+    now: Millis,
+) -> StoreResult<Option<(Name, bool)>> {
     let row: Option<(String, bool)> = sqlx::query_as(
         "SELECT operator, coalesce(used_ms, 0) >= $3 - 3600000 FROM credential
          WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $3)",
@@ -93,7 +97,12 @@ pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> 
 
 /// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
 /// that come with the same code cannot both have it.
-pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
+pub async fn take(
+    db: &mut SqliteConnection,
+    kind: SecretPurpose,
+    secret: &Digest,
+    now: Millis,
+) -> StoreResult<Option<Name>> {
     let row: Option<(String, Option<i64>)> = sqlx::query_as(
         "DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL RETURNING operator, expires_ms",
     )
@@ -108,7 +117,7 @@ pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: M
 }
 
 /// Notes that a secret was used, if that was not noted within the last hour: one write an hour for each who is signed in.
-pub async fn note_use(db: &SqlitePool, secret: &Digest, now: Millis) -> Result<()> {
+pub async fn note_use(db: &SqlitePool, secret: &Digest, now: Millis) -> StoreResult<()> {
     sqlx::query("UPDATE credential SET used_ms = $2 WHERE secret_sha256 = $1 AND coalesce(used_ms, 0) < $2 - 3600000")
         .bind(secret.as_str())
         .bind(now)
@@ -128,7 +137,7 @@ struct CredentialRow {
 }
 
 /// Sessions and programs' tokens that are good, newest first.
-pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<api::SignIn>> {
+pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<muster_api::SignIn>> {
     let rows: Vec<CredentialRow> = sqlx::query_as(
         "SELECT id, kind, operator, created_ms, expires_ms, used_ms FROM credential
          WHERE kind IN ('session', 'api') AND revoked_ms IS NULL AND id IS NOT NULL AND expires_ms > $1
@@ -138,9 +147,9 @@ pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<api::SignIn>> {
     .fetch_all(db)
     .await?;
     let sign_in = |row: CredentialRow| {
-        Ok(api::SignIn {
+        Ok(muster_api::SignIn {
             id: parsed("id", &row.id)?,
-            kind: if row.kind == "session" { api::SignInKind::Browser } else { api::SignInKind::Program },
+            kind: if row.kind == "session" { muster_api::SignInKind::Browser } else { muster_api::SignInKind::Program },
             operator: parsed("operator", &row.operator)?,
             created_ms: row.created_ms,
             expires_ms: row.expires_ms,
@@ -151,7 +160,7 @@ pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<api::SignIn>> {
 }
 
 /// Ends one of those that [`list`] shows. Says whether there is one.
-pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query(
         "UPDATE credential SET revoked_ms = $2
          WHERE id = $1 AND kind IN ('session', 'api') AND revoked_ms IS NULL AND expires_ms > $2",
@@ -164,7 +173,7 @@ pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> 
 }
 
 /// Ends a secret before its time. It is remembered until then, so that a copy of the store that is put back does not make it good again.
-pub async fn end(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<bool> {
+pub async fn end(db: &SqlitePool, kind: SecretPurpose, secret: &Digest, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query(
         "UPDATE credential SET revoked_ms = $3 WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL",
     )
@@ -177,7 +186,7 @@ pub async fn end(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> R
 }
 
 /// Forgets secrets whose time is over.
-pub async fn sweep(db: &SqlitePool, now: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM credential WHERE expires_ms <= $1").bind(now).execute(db).await?;
     Ok(gone.rows_affected())
 }

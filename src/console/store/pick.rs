@@ -1,4 +1,4 @@
-//! Whom select expressions pick, by what the store holds of hosts and their units.
+//! Finds the hosts that a select expression matches, by what the store holds of hosts and their units.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,11 +6,16 @@ use futures_util::TryStreamExt;
 use muster_topics::{heartbeat::HostState, label::merge, name::HostId, select, unit::UnitReport};
 use sqlx::SqlitePool;
 
-use super::{Result, host::is_member, json, label, parsed};
+use super::{
+    columns::{json, parsed},
+    error::StoreResult,
+    host::is_member,
+    label,
+};
 
 /// Which hosts are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Among {
+pub enum HostPick {
     /// Those that are members, and so given commands.
     Members,
     /// Also those that were revoked.
@@ -21,10 +26,10 @@ pub enum Among {
 /// name and its facts are known, from when it joined, and what operators call it. Units are looked up only if they are asked for.
 pub async fn hosts(
     db: &SqlitePool,
-    among: Among,
+    among: HostPick,
     with_units: bool,
     picks: &(dyn Fn(&select::Host<'_>) -> bool + Sync),
-) -> Result<Vec<(HostId, String)>> {
+) -> StoreResult<Vec<(HostId, String)>> {
     type Row = (String, String, String, Option<String>);
     let units = if with_units { reports(db).await? } else { HashMap::new() };
     let sql = concat!(
@@ -33,7 +38,7 @@ pub async fn hosts(
         is_member!(),
         " ORDER BY host.id"
     );
-    let mut rows = sqlx::query_as::<_, Row>(sql).bind(among == Among::All).fetch(db);
+    let mut rows = sqlx::query_as::<_, Row>(sql).bind(among == HostPick::All).fetch(db);
     let given = label::given(db, None).await?;
     let no_labels = BTreeMap::new();
     let mut found = Vec::new();
@@ -81,7 +86,7 @@ fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> sel
 }
 
 /// The report of every unit, by host.
-async fn reports(db: &SqlitePool) -> Result<HashMap<HostId, Vec<UnitReport>>> {
+async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitReport>>> {
     let mut rows = sqlx::query_as::<_, (String, String)>("SELECT host, report FROM unit ORDER BY host").fetch(db);
     let mut reports: HashMap<HostId, Vec<UnitReport>> = HashMap::new();
     while let Some((host, report)) = rows.try_next().await? {

@@ -1,7 +1,8 @@
-//! Realms, as the fleet's hosts are told of them.
+//! Realms, as they are sent to hosts.
 
 use std::collections::BTreeMap;
 
+use muster_rules::realm::Realms;
 use muster_topics::{
     Millis,
     name::{Name, UnitName},
@@ -9,18 +10,20 @@ use muster_topics::{
 };
 use sqlx::{SqliteConnection, SqlitePool};
 
-use super::{Result, json, parsed, signed, to_json, unsigned};
-use crate::rules::realm::Realms;
+use super::{
+    columns::{json, parsed, signed, to_json, unsigned},
+    error::StoreResult,
+};
 
 /// All realms of which something was said.
-pub async fn all(db: impl sqlx::SqliteExecutor<'_>) -> Result<Realms> {
+pub async fn all(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Realms> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT definition FROM realm ORDER BY name").fetch_all(db).await?;
     rows.iter().map(|(definition,)| json("realm", definition)).collect()
 }
 
 /// Writes down what a realm is from now on. Its generation is the time, so that one that was made anew, be it in a
 /// store that was lost, is newer than all of before; two of one millisecond have different ones all the same.
-pub async fn set(db: &mut SqliteConnection, realm: &mut Realm, now: Millis) -> Result<()> {
+pub async fn set(db: &mut SqliteConnection, realm: &mut Realm, now: Millis) -> StoreResult<()> {
     realm.generation = realm.generation.saturating_add(1).max(u64::try_from(now).unwrap_or_default());
     sqlx::query(
         "INSERT INTO realm (name, generation, definition) VALUES ($1, $2, $3)
@@ -35,13 +38,13 @@ pub async fn set(db: &mut SqliteConnection, realm: &mut Realm, now: Millis) -> R
 }
 
 /// Forgets a realm. Says whether there was one.
-pub async fn remove(db: &mut SqliteConnection, name: &Name) -> Result<bool> {
+pub async fn remove(db: &mut SqliteConnection, name: &Name) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM realm WHERE name = $1").bind(name.as_str()).execute(db).await?;
     Ok(gone.rows_affected() > 0)
 }
 
 /// How many units each realm has, as far as hosts have told.
-pub async fn unit_counts(db: &SqlitePool) -> Result<BTreeMap<Name, u64>> {
+pub async fn unit_counts(db: &SqlitePool) -> StoreResult<BTreeMap<Name, u64>> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT unit, count(*) FROM unit GROUP BY unit").fetch_all(db).await?;
     let mut counts = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What of the store nobody else could tell again: who is a member, with which certificates.
+//! The part of the store that no one else could restore: members and their certificates.
 
 use std::time::Duration;
 
@@ -6,7 +6,10 @@ use muster_topics::Millis;
 use serde::{Deserialize, Serialize};
 use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, parsed, signed, unsigned};
+use super::{
+    columns::{parsed, signed, unsigned},
+    error::StoreResult,
+};
 
 /// Everybody who was ever given a certificate that has not been forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,14 +19,14 @@ pub struct Register {
     #[serde(default)]
     pub seq: u64,
     /// Hosts that have joined.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<RegisteredHost>,
     /// Certificates of hosts.
-    pub certificates: Vec<Certificate>,
+    pub certificates: Vec<RegisteredCertificate>,
     /// Certificates that were made by hand.
-    pub issued: Vec<Issued>,
+    pub issued: Vec<RegisteredIssue>,
     /// Certificates of hosts that were removed.
     #[serde(default)]
-    pub removed: Vec<Removed>,
+    pub removed: Vec<RemovedHost>,
     /// SHA-256 of secrets that are good no more before their time: tokens for joining that were used or revoked, and sign-ins that were ended.
     #[serde(default)]
     pub ended: Vec<String>,
@@ -41,7 +44,7 @@ impl Register {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
-pub struct Host {
+pub struct RegisteredHost {
     pub id: String,
     pub hostname: String,
     pub facts: String,
@@ -56,7 +59,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
-pub struct Certificate {
+pub struct RegisteredCertificate {
     pub serial: String,
     pub host: String,
     pub key_sha256: String,
@@ -69,7 +72,7 @@ pub struct Certificate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
-pub struct Issued {
+pub struct RegisteredIssue {
     pub serial: String,
     pub role: String,
     pub name: String,
@@ -82,7 +85,7 @@ pub struct Issued {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
-pub struct Removed {
+pub struct RemovedHost {
     pub serial: String,
     pub expires_ms: i64,
     pub revoked_ms: i64,
@@ -132,7 +135,7 @@ impl Marks {
 }
 
 /// Reads the marks.
-pub async fn marks(db: &SqlitePool) -> Result<Marks> {
+pub async fn marks(db: &SqlitePool) -> StoreResult<Marks> {
     let marks = sqlx::query_as(
         "SELECT
            (SELECT count(*) FROM host) AS hosts,
@@ -159,7 +162,7 @@ pub async fn marks(db: &SqlitePool) -> Result<Marks> {
 }
 
 /// Reads it all.
-pub async fn read(db: &SqlitePool) -> Result<Register> {
+pub async fn read(db: &SqlitePool) -> StoreResult<Register> {
     let hosts =
         sqlx::query_as("SELECT id, hostname, facts, joined_ms, sealing_key, sealing_key_ms FROM host ORDER BY id")
             .fetch_all(db)
@@ -188,7 +191,7 @@ pub async fn read(db: &SqlitePool) -> Result<Register> {
 }
 
 /// Counts one more writing of the register, and gives its number.
-pub async fn next_seq(db: &SqlitePool) -> Result<u64> {
+pub async fn next_seq(db: &SqlitePool) -> StoreResult<u64> {
     let (seq,): (i64,) = sqlx::query_as(
         "INSERT INTO meta (key, value) VALUES ('register', 1)
          ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
@@ -201,7 +204,7 @@ pub async fn next_seq(db: &SqlitePool) -> Result<u64> {
 /// What a store has of these numbers, which never go back: lives of the console, writings of the register, and the latest date that was signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mark {
+pub struct StoreMark {
     /// Lives of the console.
     pub epoch: u64,
     /// Writings of the register.
@@ -210,7 +213,7 @@ pub struct Mark {
     pub signed_ms: i64,
 }
 
-impl Mark {
+impl StoreMark {
     /// Whether a store with this mark is older than one with the other.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
@@ -219,13 +222,13 @@ impl Mark {
 }
 
 /// Reads a store's mark.
-pub async fn mark(db: &SqlitePool) -> Result<Mark> {
+pub async fn mark(db: &SqlitePool) -> StoreResult<StoreMark> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT key, value FROM meta WHERE key IN ('epoch', 'register', 'signed_ms')")
             .fetch_all(db)
             .await?;
     let of = |key: &str| rows.iter().find(|(name, _)| name == key).map_or(0, |(_, value)| *value);
-    Ok(Mark {
+    Ok(StoreMark {
         epoch: unsigned("epoch", of("epoch"))?,
         seq: unsigned("register", of("register"))?,
         signed_ms: of("signed_ms"),
@@ -233,7 +236,7 @@ pub async fn mark(db: &SqlitePool) -> Result<Mark> {
 }
 
 /// Has a store go on from a mark, where it is behind it.
-pub async fn set_mark(db: &mut SqliteConnection, mark: Mark) -> Result<()> {
+pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult<()> {
     for (key, value) in [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)] {
         sqlx::query(
             "INSERT INTO meta (key, value) VALUES ($1, $2)
@@ -249,7 +252,7 @@ pub async fn set_mark(db: &mut SqliteConnection, mark: Mark) -> Result<()> {
 
 /// What a register has brought into a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergeResult {
     /// Certificates that are revoked by it.
     pub revoked: u64,
     /// Hosts that have joined since the copy of the store was made.
@@ -262,8 +265,13 @@ pub struct Merged {
 
 /// Has a store revoke whatever the register says is revoked; of a store that is older than it, it also brings what was given since, and takes
 /// away who was removed since. Nothing is given back that the store has revoked.
-pub async fn merge(db: &mut SqliteConnection, register: &Register, is_older: bool, now: Millis) -> Result<Merged> {
-    let mut merged = Merged::default();
+pub async fn merge(
+    db: &mut SqliteConnection,
+    register: &Register,
+    is_older: bool,
+    now: Millis,
+) -> StoreResult<MergeResult> {
+    let mut merged = MergeResult::default();
     if is_older {
         merged.joined = add_missing(db, register, now).await?;
     }
@@ -273,7 +281,7 @@ pub async fn merge(db: &mut SqliteConnection, register: &Register, is_older: boo
     for issued in &register.issued {
         merged.revoked += revoke(db, "issued", &issued.serial, issued.revoked_ms).await?;
     }
-    for Removed { serial, expires_ms, revoked_ms } in register.removed.iter().filter(|one| one.expires_ms > now) {
+    for RemovedHost { serial, expires_ms, revoked_ms } in register.removed.iter().filter(|one| one.expires_ms > now) {
         let host: Option<(String,)> = sqlx::query_as("SELECT host FROM certificate WHERE serial = $1")
             .bind(serial)
             .fetch_optional(&mut *db)
@@ -303,7 +311,7 @@ pub async fn merge(db: &mut SqliteConnection, register: &Register, is_older: boo
 }
 
 /// Revokes a certificate, if the register says since when.
-async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms: Option<i64>) -> Result<u64> {
+async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms: Option<i64>) -> StoreResult<u64> {
     let Some(revoked_ms) = revoked_ms else { return Ok(0) };
     let sql = match table {
         "issued" => "UPDATE issued SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
@@ -313,7 +321,7 @@ async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms
 }
 
 /// Brings hosts and certificates that a store does not know. Says how many hosts.
-async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis) -> Result<u64> {
+async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis) -> StoreResult<u64> {
     let mut joined = 0;
     let mut missing = Register::default();
     for host in &register.hosts {
@@ -338,7 +346,7 @@ async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis
     Ok(joined)
 }
 
-async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> Result<bool> {
+async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> StoreResult<bool> {
     let sql = match table {
         "issued" => "SELECT 1 FROM issued WHERE serial = $1",
         _ => "SELECT 1 FROM certificate WHERE serial = $1",
@@ -348,8 +356,8 @@ async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> Resul
 }
 
 /// Writes it all into a store that has nothing of it.
-pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> {
-    for Host { id, hostname, facts, joined_ms, sealing_key, sealing_key_ms } in &register.hosts {
+pub async fn fill(db: &mut SqliteConnection, register: &Register) -> StoreResult<()> {
+    for RegisteredHost { id, hostname, facts, joined_ms, sealing_key, sealing_key_ms } in &register.hosts {
         sqlx::query(
             "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms) VALUES ($1, $2, $3, $4, $5, $6)",
         )
@@ -362,7 +370,8 @@ pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> 
             .execute(&mut *db)
             .await?;
     }
-    for Certificate { serial, host, key_sha256, issued_ms, expires_ms, revoked_ms } in &register.certificates {
+    for RegisteredCertificate { serial, host, key_sha256, issued_ms, expires_ms, revoked_ms } in &register.certificates
+    {
         sqlx::query(
             "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, revoked_ms)
              VALUES ($1, $2, $3, $4, $5, $6)",
@@ -376,7 +385,7 @@ pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> 
         .execute(&mut *db)
         .await?;
     }
-    for Issued { serial, role, name, issued_ms, expires_ms, revoked_ms } in &register.issued {
+    for RegisteredIssue { serial, role, name, issued_ms, expires_ms, revoked_ms } in &register.issued {
         sqlx::query(
             "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
         )
@@ -389,7 +398,7 @@ pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> 
         .execute(&mut *db)
         .await?;
     }
-    for Removed { serial, expires_ms, revoked_ms } in &register.removed {
+    for RemovedHost { serial, expires_ms, revoked_ms } in &register.removed {
         sqlx::query("INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3)")
             .bind(serial)
             .bind(expires_ms)

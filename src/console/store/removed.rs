@@ -1,4 +1,4 @@
-//! Hosts that are gone for good. What is left of one are commands that it was given, and that its certificates open nothing.
+//! Removed hosts. Their commands and their revoked certificates are kept.
 
 use muster_topics::{
     Millis,
@@ -6,11 +6,11 @@ use muster_topics::{
 };
 use sqlx::{SqliteConnection, SqlitePool};
 
-use super::{Result, parsed};
+use super::{columns::parsed, error::StoreResult};
 
 /// Removes a host with all that it has said, and what was said to it alone. Gives the commands that it owed an outcome
 /// for: nothing comes of them any more.
-pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Vec<CommandId>> {
+pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Vec<CommandId>> {
     let id = host.to_string();
     sqlx::query(
         "INSERT INTO removed (serial, expires_ms, revoked_ms)
@@ -41,7 +41,7 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Res
 }
 
 /// Forgets certificates that ended before `before`.
-pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM removed WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())
 }

@@ -1,4 +1,4 @@
-//! One-time passwords by which hosts join.
+//! One-time passwords for joining.
 
 use muster_topics::{
     Millis,
@@ -6,8 +6,7 @@ use muster_topics::{
 };
 use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
-use super::{Result, parsed};
-use crate::api;
+use super::{columns::parsed, error::StoreResult};
 
 /// Enters a new token; the store keeps the hash of its secret alone.
 pub async fn add(
@@ -17,7 +16,7 @@ pub async fn add(
     operator: &Name,
     (now, expires_ms): (Millis, Millis),
     replaces: Option<HostId>,
-) -> Result<()> {
+) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms, replaces) VALUES ($1, $2, $3, $4, $5, $6)",
     )
@@ -33,7 +32,7 @@ pub async fn add(
 }
 
 /// The host that a token lets join with another key, if there is one.
-pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> Result<Option<HostId>> {
+pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> StoreResult<Option<HostId>> {
     let row: Option<(Option<String>,)> = sqlx::query_as("SELECT replaces FROM token WHERE secret_sha256 = $1")
         .bind(secret.as_str())
         .fetch_optional(db)
@@ -43,7 +42,7 @@ pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> Result<Opti
 
 /// Uses a token up. Nothing else than this statement makes one used, so two hosts that come with the
 /// same one at the same time cannot both have it.
-pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> Result<bool> {
+pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> StoreResult<bool> {
     let consumed = sqlx::query(
         "UPDATE token SET used_ms = $2, used_by = $3
          WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL AND expires_ms > $2
@@ -59,7 +58,7 @@ pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, n
 
 /// A token that could not be used up, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unusable {
+pub enum TokenRefusal {
     /// There is none with this secret.
     Unknown,
     /// A host has used it.
@@ -73,7 +72,7 @@ pub enum Unusable {
 }
 
 /// Why [`consume`] did not take a token.
-pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) -> Result<Unusable> {
+pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) -> StoreResult<TokenRefusal> {
     type Row = (Option<String>, Option<i64>, i64, Option<String>);
     let row: Option<Row> =
         sqlx::query_as("SELECT used_by, revoked_ms, expires_ms, replaces FROM token WHERE secret_sha256 = $1")
@@ -81,16 +80,16 @@ pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) ->
             .fetch_optional(db)
             .await?;
     Ok(match row {
-        None => Unusable::Unknown,
-        Some((Some(host), ..)) => Unusable::UsedBy(parsed("host id", &host)?),
-        Some((None, Some(_), ..)) => Unusable::Revoked,
-        Some((None, None, expires_ms, Some(host))) if expires_ms > now => Unusable::For(parsed("host id", &host)?),
-        Some((None, None, ..)) => Unusable::Expired,
+        None => TokenRefusal::Unknown,
+        Some((Some(host), ..)) => TokenRefusal::UsedBy(parsed("host id", &host)?),
+        Some((None, Some(_), ..)) => TokenRefusal::Revoked,
+        Some((None, None, expires_ms, Some(host))) if expires_ms > now => TokenRefusal::For(parsed("host id", &host)?),
+        Some((None, None, ..)) => TokenRefusal::Expired,
     })
 }
 
 /// Revokes a token that was not used. Says whether there is one of this id at all.
-pub async fn revoke(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+pub async fn revoke(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let found = sqlx::query("UPDATE token SET revoked_ms = COALESCE(revoked_ms, $2) WHERE id = $1")
         .bind(id.as_str())
         .bind(now)
@@ -111,7 +110,7 @@ struct TokenRow {
 }
 
 /// Tokens that were not revoked, newest first.
-pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
+pub async fn list(db: &SqlitePool) -> StoreResult<Vec<muster_api::Token>> {
     let rows: Vec<TokenRow> = sqlx::query_as(
         "SELECT id, operator, created_ms, expires_ms, used_ms, used_by, replaces FROM token
          WHERE revoked_ms IS NULL ORDER BY created_ms DESC, id",
@@ -120,7 +119,7 @@ pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
     .await?;
     let token = |row: TokenRow| {
         let used_by = row.used_by.map(|host| parsed("host id", &host)).transpose()?;
-        Ok(api::Token {
+        Ok(muster_api::Token {
             id: parsed("token id", &row.id)?,
             operator: parsed("operator", &row.operator)?,
             created_ms: row.created_ms,
@@ -133,7 +132,7 @@ pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
 }
 
 /// Forgets tokens that ended before `before`.
-pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM token WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())
 }

@@ -1,28 +1,19 @@
-//! What pages load: styles and scripts, embedded, and named by what they contain, so that a browser
-//! keeps each for ever and never has an old one.
+//! Styles and scripts of the pages: embedded, and named by their hash, so that a browser
+//! caches each forever and never uses an old one.
 
 use std::sync::LazyLock;
 
-use axum::{
-    extract::Path,
-    http::{HeaderValue, header},
-    response::{IntoResponse, Response},
-};
 use muster_topics::name::Digest;
 
-use super::answer;
-use crate::{
-    clock::now_ms,
-    console::{Error, web::view::Frame},
-};
+pub(super) use super::asset_server::serve;
 
 /// One file.
 #[derive(Debug)]
 pub(super) struct Asset {
-    name: &'static str,
-    kind: &'static str,
-    content: &'static [u8],
-    hash: LazyLock<String>,
+    pub(super) name: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) content: &'static [u8],
+    pub(super) hash: LazyLock<String>,
 }
 
 macro_rules! asset {
@@ -50,7 +41,7 @@ asset!(HTMX_SSE, "htmx-ext-sse.min.js", "text/javascript; charset=utf-8", htmx_s
 asset!(UPLOT, "uplot.min.js", "text/javascript; charset=utf-8", uplot_hash);
 asset!(UPLOT_STYLE, "uplot.min.css", "text/css; charset=utf-8", uplot_style_hash);
 
-static ALL: [&Asset; 8] = [&STYLE, &APP, &CHARTS, &ICON, &HTMX, &HTMX_SSE, &UPLOT, &UPLOT_STYLE];
+pub(super) static ALL: [&Asset; 8] = [&STYLE, &APP, &CHARTS, &ICON, &HTMX, &HTMX_SSE, &UPLOT, &UPLOT_STYLE];
 
 impl Asset {
     /// Where a page finds it.
@@ -59,26 +50,13 @@ impl Asset {
     }
 }
 
-/// Gives one away, to anybody.
-pub(super) async fn serve(Path((hash, name)): Path<(String, String)>) -> Response {
-    let Some(asset) = ALL.iter().find(|asset| asset.name == name && *asset.hash == hash) else {
-        let error = Error::not_found("unknown_asset", "there is no such file").hint("load the page again");
-        return answer::problem(&Frame::stranger(now_ms()), &error);
-    };
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(asset.kind)),
-        (header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable")),
-    ];
-    (headers, asset.content).into_response()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// What the table of the folder's README says must be what the files are.
     #[test]
-    fn the_readme_names_what_is_there() {
+    fn readme_lists_every_asset() {
         let readme = include_str!("assets/README.md");
         let text = |asset: &Asset| std::str::from_utf8(asset.content).unwrap();
         assert!(text(&HTMX).contains("version:\"2.0.11\"") && readme.contains("| 2.0.11 | 0BSD"));

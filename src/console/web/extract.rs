@@ -1,24 +1,25 @@
-//! What addresses say, read so that each fault is a page with its reason.
+//! Extracts parameters of addresses; each fault becomes a page with its reason.
 
 use axum::{
     extract::{FromRequestParts, Path, Query},
     http::request::Parts,
     response::Response,
 };
+use muster_base::clock::now_ms;
 use serde::de::DeserializeOwned;
 
-use super::{answer, guard::Session, view::Frame};
-use crate::{clock::now_ms, console::Error};
+use super::{answer, session::WebSession, view::PageFrame};
+use crate::error::Error;
 
 fn refused(parts: &Parts, error: &Error) -> Response {
-    let frame = parts.extensions.get().map_or_else(|| Frame::stranger(now_ms()), Session::frame);
+    let frame = parts.extensions.get().map_or_else(|| PageFrame::stranger(now_ms()), WebSession::frame);
     answer::problem(&frame, error)
 }
 
 /// What stands behind the question mark.
-pub(super) struct Params<T>(pub(super) T);
+pub(super) struct PageParams<T>(pub(super) T);
 
-impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for PageParams<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
@@ -30,9 +31,9 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 }
 
 /// What stands in the path. What cannot be an id or a name is not there.
-pub(super) struct Segments<T>(pub(super) T);
+pub(super) struct PageSegments<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PageSegments<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {

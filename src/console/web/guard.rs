@@ -1,29 +1,28 @@
-//! What stands between a browser and the pages: headers of every answer, sessions, and the checks of
+//! Protects the pages: headers of every answer, sessions, and the checks of
 //! a form's request.
 //!
 //! A request that changes something has to come from a page of this very origin (the browser says
 //! so, in `Sec-Fetch-Site` or `Origin`), from a browser that holds the session's cookie
 //! (`SameSite=Strict`), and has to carry a token that only a page of that session contains. Each of
-//! the three would do; browsers that are old, or misled, fail one at a time.
+//! the three would suffice; old or misled browsers fail one at a time.
 
 use std::time::Duration;
 
 use axum::{
     body::to_bytes,
     extract::{FromRequestParts, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use muster_topics::name::{Name, hex};
-use ring::hmac;
+use muster_base::clock::now_ms;
 use tokio::time::timeout;
 
-use super::{Web, answer, view::Frame};
-use crate::{
-    clock::now_ms,
-    console::{Error, server::Caller},
-};
+use super::{answer, state::Web, view::PageFrame};
+use crate::{error::Error, server::CallerConnection};
+
+use super::session::TOKEN_HEADER;
+pub(super) use super::session::WebSession;
 
 /// Everything a page loads comes from here, nothing is inline, and nobody frames it. (Pages may set
 /// single properties of an element's style by script, which this does not concern; uPlot does.)
@@ -36,9 +35,6 @@ const FORM_MAX_BYTES: usize = 256 * 1024;
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// The field, and the header, that carry the token.
 const TOKEN_FIELD: &str = "csrf";
-const TOKEN_HEADER: &str = "x-csrf-token";
-/// How long a browser keeps the cookie: as long as a session lasts.
-const COOKIE_S: u64 = 7 * 24 * 3600;
 
 /// Where a proxy tells that it has cut off the beginning of a path.
 const PREFIX_HEADER: &str = "x-forwarded-prefix";
@@ -77,103 +73,6 @@ pub(super) async fn headers(request: Request, next: Next) -> Response {
     response
 }
 
-/// The session's cookie: its name and attributes. Browsers tell cookies of different ports of one host
-/// apart by nothing but the name, so the port is part of it.
-#[derive(Debug)]
-pub(super) struct Cookie {
-    name: String,
-    secure: bool,
-}
-
-impl Cookie {
-    /// The cookie of the pages at `web_url`.
-    pub(super) fn of(web_url: &str) -> Self {
-        let uri: Option<Uri> = web_url.parse().ok();
-        let secure = uri.as_ref().is_none_or(|uri| uri.scheme_str() != Some("http"));
-        let port = uri.as_ref().and_then(Uri::port_u16).unwrap_or(if secure { 443 } else { 80 });
-        // A browser takes a `__Host-` cookie only over HTTPS, from this host, for all paths.
-        let prefix = if secure { "__Host-" } else { "" };
-        Self { name: format!("{prefix}muster-session-{port}"), secure }
-    }
-
-    /// `Set-Cookie` that begins a session.
-    pub(super) fn begin(&self, secret: &str) -> String {
-        self.header(secret, COOKIE_S)
-    }
-
-    /// `Set-Cookie` that ends it.
-    pub(super) fn end(&self) -> String {
-        self.header("", 0)
-    }
-
-    fn header(&self, value: &str, age_s: u64) -> String {
-        let secure = if self.secure { "; Secure" } else { "" };
-        format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}", self.name)
-    }
-
-    /// The secret that a request carries.
-    fn secret<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
-        let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
-        cookies
-            .flat_map(|line| line.split(';'))
-            .filter_map(|cookie| cookie.trim().split_once('='))
-            .find(|(name, _)| *name == self.name)
-            .map(|(_, value)| value)
-    }
-}
-
-/// Who asks: left for handlers by [`signed_in`].
-#[derive(Clone)]
-pub(super) struct Session {
-    /// The operator.
-    pub(super) operator: Name,
-    /// The cookie's content.
-    secret: String,
-    /// How many alerts held when it asked.
-    alerts: u64,
-    /// What was wrong with the console then.
-    notices: Vec<String>,
-}
-
-impl Session {
-    /// What has to be known to look the session up again, or to end it.
-    pub(super) fn secret(&self) -> &str {
-        &self.secret
-    }
-
-    /// What a form of this session has to carry. It follows from the cookie, and not the other way round.
-    pub(super) fn token(&self) -> String {
-        hex(hmac::sign(&self.key(), FORM_MESSAGE).as_ref())
-    }
-
-    /// Whether `token` is that, found out in a time that tells nothing.
-    fn accepts(&self, token: &str) -> bool {
-        let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        let tag: Option<Vec<u8>> = token.as_bytes().chunks(2).map(byte).collect();
-        tag.is_some_and(|tag| hmac::verify(&self.key(), FORM_MESSAGE, &tag).is_ok())
-    }
-
-    fn key(&self) -> hmac::Key {
-        hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes())
-    }
-
-    /// What every page of this session has around it.
-    pub(super) fn frame(&self) -> Frame {
-        let (token, alerts, notices) = (self.token(), self.alerts, self.notices.clone());
-        Frame { operator: Some(self.operator.clone()), token, alerts, notices, now_ms: now_ms() }
-    }
-}
-
-const FORM_MESSAGE: &[u8] = b"muster: forms of this session";
-
-impl<S: Sync> FromRequestParts<S> for Session {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        parts.extensions.get().cloned().ok_or_else(answer::sign_in_first)
-    }
-}
-
 /// Lets only those through who have a session.
 pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let Some(secret) = web.cookie.secret(request.headers()).map(str::to_owned) else {
@@ -181,22 +80,22 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
     };
     match web.console.session(&secret).await {
         Ok(Some(operator)) => {
-            Caller::has_logged_in(request.extensions());
+            CallerConnection::has_logged_in(request.extensions());
             // A page is worth more than its count.
             let alerts = web.console.alert_count(None).await.unwrap_or_default();
-            request.extensions_mut().insert(Session { operator, secret, alerts, notices: web.console.notices() });
+            request.extensions_mut().insert(WebSession { operator, secret, alerts, notices: web.console.notices() });
             next.run(request).await
         }
         Ok(None) => answer::sign_in_first(),
-        Err(error) => answer::problem(&Frame::stranger(now_ms()), &error),
+        Err(error) => answer::problem(&PageFrame::stranger(now_ms()), &error),
     }
 }
 
 /// The fields of a form, in the order in which they came.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields(Vec<(String, String)>);
+pub(super) struct FormFields(Vec<(String, String)>);
 
-impl Fields {
+impl FormFields {
     /// A field's value, without blanks around it; empty if there is none.
     pub(super) fn one(&self, name: &str) -> &str {
         self.raw(name).trim()
@@ -213,7 +112,7 @@ impl Fields {
     }
 }
 
-impl<S: Sync> FromRequestParts<S> for Fields {
+impl<S: Sync> FromRequestParts<S> for FormFields {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
@@ -228,7 +127,7 @@ pub(super) async fn checked_form(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();
-    let Some(session) = parts.extensions.get::<Session>().cloned() else {
+    let Some(session) = parts.extensions.get::<WebSession>().cloned() else {
         return answer::sign_in_first();
     };
     let checked = async {
@@ -271,7 +170,7 @@ pub(super) fn same_origin(headers: &HeaderMap) -> Result<(), Error> {
 }
 
 /// Reads the fields of a form.
-pub(super) async fn fields(headers: &HeaderMap, body: axum::body::Body) -> Result<Fields, Error> {
+pub(super) async fn fields(headers: &HeaderMap, body: axum::body::Body) -> Result<FormFields, Error> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/x-www-form-urlencoded") {
         let message = "a form (application/x-www-form-urlencoded) is wanted";
@@ -290,5 +189,5 @@ pub(super) async fn fields(headers: &HeaderMap, body: axum::body::Body) -> Resul
     let request =
         request.body(axum::body::Body::from(bytes)).map_err(|error| Error::internal("reading a form", &error))?;
     let form = <axum::Form<Vec<(String, String)>> as axum::extract::FromRequest<()>>::from_request(request, &()).await;
-    form.map(|axum::Form(fields)| Fields(fields)).map_err(|error| Error::invalid("bad_form", error.body_text()))
+    form.map(|axum::Form(fields)| FormFields(fields)).map_err(|error| Error::invalid("bad_form", error.body_text()))
 }

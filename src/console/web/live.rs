@@ -1,11 +1,11 @@
-//! Server-sent events: what changed, so that a page fetches the regions that show it.
+//! Server-sent events that name what changed, so that a page fetches the regions that show it.
 //!
-//! An event has a name (`host`, `unit`, `command`, `metrics`, `alert`) and says nothing more; what is to be
-//! seen comes from the page itself. Each connection begins with `sync`, on which every region is
-//! fetched: what changed between the page and the connection, or while it was interrupted, is then
-//! there too. (It costs one fetch; a command that seems to run for ever would cost more.)
+//! An event has a name (`host`, `unit`, `command`, `metrics`, `alert`) and no data; the
+//! content comes from the page itself. Each connection begins with `sync`, on which every region is
+//! fetched, so that changes between the page and the connection, or during an interruption, are
+//! shown too. (It costs one fetch; a command that seems to run forever would cost more.)
 //!
-//! **Invariant: a change is told within [`Pacer`]'s period**, and never more often than that: many
+//! **Invariant: a change is sent within [`Pacer`]'s period**, and never more often than that: many
 //! changes become one event, and the last of them is never left out.
 
 use std::{collections::BTreeSet, convert::Infallible, time::Duration};
@@ -29,8 +29,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Web, extract::Params, guard::Session, view::Watch};
-use crate::console::{Change, Console, Error};
+use super::{extract::PageParams, session::WebSession, state::Web, view::PageWatch};
+use crate::{error::Error, page_change::PageChange, state::Console};
 
 /// The most connections that follow changes at a time: each is a page that somebody looks at. A quarter
 /// of what the listener takes, so that these never keep requests out.
@@ -46,7 +46,7 @@ const SESSION_CHECK: Duration = Duration::from_secs(30);
 
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum LiveEventKind {
     Sync,
     Host,
     Unit,
@@ -55,7 +55,7 @@ enum Kind {
     Alert,
 }
 
-impl Kind {
+impl LiveEventKind {
     fn name(self) -> &'static str {
         match self {
             Self::Sync => "sync",
@@ -68,18 +68,18 @@ impl Kind {
     }
 
     /// What a page that watches hears of a change.
-    fn of(change: &Change, watch: Watch) -> Option<Self> {
+    fn of(change: &PageChange, watch: PageWatch) -> Option<Self> {
         let this_host = |host: &HostId| watch.host.is_none_or(|watched| watched == *host) && watch.command.is_none();
         match change {
-            Change::Host(host) => this_host(host).then_some(Self::Host),
-            Change::Unit(host, _) => this_host(host).then_some(Self::Unit),
+            PageChange::Host(host) => this_host(host).then_some(Self::Host),
+            PageChange::Unit(host, _) => this_host(host).then_some(Self::Unit),
             // Nobody shows the measurements of a whole fleet.
-            Change::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
-            Change::Alert(host) => {
+            PageChange::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
+            PageChange::Alert(host) => {
                 let concerns = watch.host.is_none_or(|watched| host.is_none_or(|host| host == watched));
                 (concerns && watch.command.is_none()).then_some(Self::Alert)
             }
-            Change::Command(id) => watch.command.is_none_or(|watched| watched == *id).then_some(Self::Command),
+            PageChange::Command(id) => watch.command.is_none_or(|watched| watched == *id).then_some(Self::Command),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Kind {
 #[derive(Debug)]
 struct Pacer {
     period: Duration,
-    waiting: BTreeSet<Kind>,
+    waiting: BTreeSet<LiveEventKind>,
     told: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl Pacer {
         Self { period, waiting: BTreeSet::new(), told: None }
     }
 
-    fn note(&mut self, kind: Kind) {
+    fn note(&mut self, kind: LiveEventKind) {
         self.waiting.insert(kind);
     }
 
@@ -108,7 +108,7 @@ impl Pacer {
     }
 
     /// The next event, if one may go out now. Those that wait together go out together.
-    fn take(&mut self, now: Instant) -> Option<Kind> {
+    fn take(&mut self, now: Instant) -> Option<LiveEventKind> {
         if self.due(now)? > now {
             return None;
         }
@@ -122,20 +122,24 @@ impl Pacer {
 
 /// What a connection follows.
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct LiveQuery {
     host: Option<HostId>,
     command: Option<CommandId>,
 }
 
 /// Tells what changes, until the session ends or the console stops.
-pub(super) async fn follow(State(web): State<Web>, session: Session, Params(asked): Params<Asked>) -> Response {
+pub(super) async fn follow(
+    State(web): State<Web>,
+    session: WebSession,
+    PageParams(asked): PageParams<LiveQuery>,
+) -> Response {
     let Ok(place) = web.followers.try_acquire_owned() else {
         let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many", "too many pages follow changes already")
             .hint("close some; this page works without, and shows what was so when it was loaded");
         return error.into_response();
     };
-    let watch = Watch { host: asked.host, command: asked.command };
-    let follower = Follower::new(web.console, session, watch, place);
+    let watch = PageWatch { host: asked.host, command: asked.command };
+    let follower = LiveFollower::new(web.console, session, watch, place);
     let events = stream::unfold(follower, |mut follower| async move {
         let kind = follower.next().await?;
         // Without data a browser would not tell of the event at all.
@@ -144,27 +148,27 @@ pub(super) async fn follow(State(web): State<Web>, session: Session, Params(aske
     Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
 }
 
-struct Follower {
+struct LiveFollower {
     console: Console,
-    session: Session,
-    watch: Watch,
-    changes: Receiver<Change>,
+    session: WebSession,
+    watch: PageWatch,
+    changes: Receiver<PageChange>,
     pacer: Pacer,
     check: Instant,
     _place: OwnedSemaphorePermit,
 }
 
-impl Follower {
-    fn new(console: Console, session: Session, watch: Watch, place: OwnedSemaphorePermit) -> Self {
+impl LiveFollower {
+    fn new(console: Console, session: WebSession, watch: PageWatch, place: OwnedSemaphorePermit) -> Self {
         // Listening begins before the first event, which makes the page look: nothing falls between.
         let changes = console.changes();
-        let mut pacer = Pacer::new(if watch == Watch::default() { FLEET_PERIOD } else { PERIOD });
-        pacer.note(Kind::Sync);
+        let mut pacer = Pacer::new(if watch == PageWatch::default() { FLEET_PERIOD } else { PERIOD });
+        pacer.note(LiveEventKind::Sync);
         Self { console, session, watch, changes, pacer, check: Instant::now() + SESSION_CHECK, _place: place }
     }
 
     /// The next event. All that it waits for may be waited for again: nothing is lost if this is dropped.
-    async fn next(&mut self) -> Option<Kind> {
+    async fn next(&mut self) -> Option<LiveEventKind> {
         loop {
             let now = Instant::now();
             if let Some(kind) = self.pacer.take(now) {
@@ -174,9 +178,9 @@ impl Follower {
             tokio::select! {
                 () = self.console.stopping() => return None,
                 change = self.changes.recv() => match change {
-                    Ok(change) => Kind::of(&change, self.watch).into_iter().for_each(|kind| self.pacer.note(kind)),
+                    Ok(change) => LiveEventKind::of(&change, self.watch).into_iter().for_each(|kind| self.pacer.note(kind)),
                     // So much changed that some of it was not heard of.
-                    Err(RecvError::Lagged(_)) => self.pacer.note(Kind::Sync),
+                    Err(RecvError::Lagged(_)) => self.pacer.note(LiveEventKind::Sync),
                     Err(RecvError::Closed) => return None,
                 },
                 () = sleep_until(due.unwrap_or(self.check)), if due.is_some() => (),
@@ -197,47 +201,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_changes_become_few_events_and_the_last_is_told() {
+    fn changes_are_merged_into_few_events() {
         let period = Duration::from_secs(1);
         let (mut pacer, start) = (Pacer::new(period), Instant::now());
         assert_eq!((pacer.take(start), pacer.due(start)), (None, None), "nothing waits");
-        pacer.note(Kind::Host);
-        assert_eq!(pacer.take(start), Some(Kind::Host), "the first goes out at once");
+        pacer.note(LiveEventKind::Host);
+        assert_eq!(pacer.take(start), Some(LiveEventKind::Host), "the first goes out at once");
         let soon = start + period / 10;
-        for kind in [Kind::Command, Kind::Host, Kind::Command] {
+        for kind in [LiveEventKind::Command, LiveEventKind::Host, LiveEventKind::Command] {
             pacer.note(kind);
             assert_eq!(pacer.take(soon), None);
         }
         assert_eq!(pacer.due(soon), Some(start + period));
         let later = start + period;
         let told = [pacer.take(later), pacer.take(later), pacer.take(later)];
-        assert_eq!(told, [Some(Kind::Host), Some(Kind::Command), None], "each once, and together");
-        pacer.note(Kind::Unit);
+        assert_eq!(told, [Some(LiveEventKind::Host), Some(LiveEventKind::Command), None], "each once, and together");
+        pacer.note(LiveEventKind::Unit);
         assert_eq!(pacer.due(later), Some(later + period));
     }
 
     #[test]
-    fn a_page_hears_of_what_it_shows() {
+    fn page_gets_only_its_events() {
         let (host, other) = (HostId::random(), HostId::random());
         let (command, another) = (CommandId::new(), CommandId::new());
-        let fleet = Watch::default();
-        let of_host = Watch { host: Some(host), command: None };
-        let of_command = Watch { host: None, command: Some(command) };
+        let fleet = PageWatch::default();
+        let of_host = PageWatch { host: Some(host), command: None };
+        let of_command = PageWatch { host: None, command: Some(command) };
         let unit = "default/hello".parse().unwrap();
         let cases = [
-            (Change::Host(host), [Some(Kind::Host), Some(Kind::Host), None]),
-            (Change::Host(other), [Some(Kind::Host), None, None]),
-            (Change::Unit(host, unit), [Some(Kind::Unit), Some(Kind::Unit), None]),
-            (Change::Metrics(host), [None, Some(Kind::Metrics), None]),
-            (Change::Metrics(other), [None, None, None]),
-            (Change::Alert(Some(host)), [Some(Kind::Alert), Some(Kind::Alert), None]),
-            (Change::Alert(Some(other)), [Some(Kind::Alert), None, None]),
-            (Change::Alert(None), [Some(Kind::Alert), Some(Kind::Alert), None]),
-            (Change::Command(command), [Some(Kind::Command), Some(Kind::Command), Some(Kind::Command)]),
-            (Change::Command(another), [Some(Kind::Command), Some(Kind::Command), None]),
+            (PageChange::Host(host), [Some(LiveEventKind::Host), Some(LiveEventKind::Host), None]),
+            (PageChange::Host(other), [Some(LiveEventKind::Host), None, None]),
+            (PageChange::Unit(host, unit), [Some(LiveEventKind::Unit), Some(LiveEventKind::Unit), None]),
+            (PageChange::Metrics(host), [None, Some(LiveEventKind::Metrics), None]),
+            (PageChange::Metrics(other), [None, None, None]),
+            (PageChange::Alert(Some(host)), [Some(LiveEventKind::Alert), Some(LiveEventKind::Alert), None]),
+            (PageChange::Alert(Some(other)), [Some(LiveEventKind::Alert), None, None]),
+            (PageChange::Alert(None), [Some(LiveEventKind::Alert), Some(LiveEventKind::Alert), None]),
+            (
+                PageChange::Command(command),
+                [Some(LiveEventKind::Command), Some(LiveEventKind::Command), Some(LiveEventKind::Command)],
+            ),
+            (PageChange::Command(another), [Some(LiveEventKind::Command), Some(LiveEventKind::Command), None]),
         ];
         for (change, wanted) in cases {
-            assert_eq!([fleet, of_host, of_command].map(|watch| Kind::of(&change, watch)), wanted, "{change:?}");
+            assert_eq!(
+                [fleet, of_host, of_command].map(|watch| LiveEventKind::of(&change, watch)),
+                wanted,
+                "{change:?}"
+            );
         }
     }
 }

@@ -1,37 +1,44 @@
-//! The web pages: what a browser is shown and may ask for, drawn on the server.
+//! The web pages, rendered on the server.
 //!
 //! A page is a function from a view struct to markup ([`view`]); a handler ([`page`]) reads through
-//! [`Console`], fills the view and draws it. Every page works without scripts. With them, regions of
-//! a page are fetched again (htmx, the page's own address with `part=`) when [`live`] says that
-//! something changed, and charts are drawn from [`chart`].
+//! [`Console`], fills the view and renders it. Every page works without scripts. With them, regions of
+//! a page are fetched again (htmx, the page's own address with `part=`) when [`live`] reports a
+//! change, and charts are drawn from [`chart`].
 //!
 //! Modules, in reading order:
 //!
-//! - [`guard`]: headers of every answer, sessions, and what makes a form's request believable
-//! - [`answer`]: pages, parts of pages and problems as HTTP answers; [`extract`]: what addresses say
+//! - [`guard`]: headers of every answer, and checks of a form's request; [`session`]: the session of a browser
+//! - [`answer`]: pages, parts of pages and problems as HTTP answers; [`extract`]: parameters of addresses
 //! - [`view`]: view structs and their markup; [`page`]: one module of handlers for each
-//! - [`chart`]: measurements as charts and as a table; [`ledger`]: commands in short; [`live`]: server-sent events; [`assets`]
+//! - [`chart`]: measurements as charts and as a table; [`ledger`]: summaries of commands; [`live`]: server-sent events; [`assets`]
 //!
-//! **Invariant: nothing but the sign-in page and the assets is shown without a session**: every other
+//! **Invariant: without a session only the sign-in page and the assets are served**: every other
 //! route, known or not, lies behind [`guard::signed_in`].
 //!
-//! **Invariant: a handler of a form runs only after origin and token were checked**; it gets at the
-//! fields only through what [`guard::checked_form`] left for it.
+//! **Invariant: a handler of a form runs only after origin and token were checked**; it gets
+//! the fields only from [`guard::checked_form`].
 //!
-//! **Invariant: `view` does no IO and reads no clock**, and nowhere is text taken for markup: maud's
+//! **Invariant: `view` does no IO and reads no clock**, and text is always escaped: maud's
 //! `PreEscaped` is not used.
 
 mod answer;
+mod asset_server;
 mod assets;
 mod chart;
+mod command_progress;
 mod extract;
 mod guard;
 mod ledger;
 mod live;
 mod page;
+mod session;
+mod state;
+pub(super) mod tallies;
 #[cfg(test)]
 mod tests;
 mod view;
+
+use state::Web;
 
 use std::sync::Arc;
 
@@ -43,32 +50,23 @@ use axum::{
 };
 use tokio::sync::Semaphore;
 
-pub(super) use self::ledger::Tallies;
+pub(super) use self::tallies::Tallies;
 use self::{
-    guard::Cookie,
     page::{alerts, command, commands, content, host, hosts, join, rule, run, sign_in, unit},
+    session::Cookie,
 };
-use super::Console;
+use super::state::Console;
 
 /// A unit that tests may change.
 #[cfg(test)]
-pub(super) fn sample_unit() -> crate::api::Unit {
+pub(super) fn sample_unit() -> muster_api::Unit {
     view::samples::unit("h", 0)
 }
 
 /// A host that tests may change.
 #[cfg(test)]
-pub(super) fn sample_host() -> crate::api::Host {
+pub(super) fn sample_host() -> muster_api::Host {
     view::samples::host("h", 0)
-}
-
-/// What handlers share.
-#[derive(Clone, Debug)]
-struct Web {
-    console: Console,
-    cookie: Arc<Cookie>,
-    /// Places for connections that follow changes.
-    followers: Arc<Semaphore>,
 }
 
 impl FromRef<Web> for Console {

@@ -1,4 +1,4 @@
-//! What pages promise: markup that holds together, and a console that lets nobody in by mistake.
+//! Tests of all pages: well-formed markup, and no access without a session.
 
 mod charts;
 mod fleet;

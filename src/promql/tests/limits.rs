@@ -1,4 +1,4 @@
-//! What a query may cost, and what is refused by name.
+//! Tests of the limits of a query, and of refusals.
 
 use std::{
     ops::RangeInclusive,
@@ -9,7 +9,8 @@ use std::{
 };
 
 use muster_promql::{
-    Error, Labels, Limits, Matchers, Millis, NAME, Query, Range, Sample, Source, SourceError, selector,
+    Error, Labels, Matchers, Millis, NAME, ParsedQuery, QueryLimits, QueryRange, Source, SourceError, TimedValue,
+    selector,
 };
 use proptest::prelude::*;
 
@@ -41,7 +42,7 @@ impl Source for Hundred {
         series: u64,
         times: RangeInclusive<Millis>,
         samples_max: usize,
-        into: &mut Vec<Sample>,
+        into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError> {
         if series == 99 {
             return Err("the disk is on fire".into());
@@ -53,53 +54,61 @@ impl Source for Hundred {
     }
 }
 
-fn ask(query: &str, limits: &Limits) -> Result<usize, Error> {
-    let range = Range { start_ms: 0, end_ms: 100_000, step_ms: 1_000 };
-    Ok(Query::parse(query)?.range(&Hundred::new(), range, limits)?.len())
+fn ask(query: &str, limits: &QueryLimits) -> Result<usize, Error> {
+    let range = QueryRange { start_ms: 0, end_ms: 100_000, step_ms: 1_000 };
+    Ok(ParsedQuery::parse(query)?.range(&Hundred::new(), range, limits)?.len())
 }
 
 #[test]
 fn each_limit_is_kept_and_named() {
     let some = "m{n!=\"99\"}";
-    assert_eq!(ask(some, &Limits::default()).unwrap(), 99);
+    assert_eq!(ask(some, &QueryLimits::default()).unwrap(), 99);
     for (limits, query, words) in [
-        (Limits { series_max: 98, ..Limits::default() }, some, "more than 98 series"),
-        (Limits { samples_max: 9_000, ..Limits::default() }, some, "more than 9000 samples"),
-        (Limits { values_max: 9_000, ..Limits::default() }, some, "more than 9000 values"),
-        (Limits { values_max: 5_000, ..Limits::default() }, "count by (n) (m{n!=\"99\"})", "more than 5000 values"),
-        (Limits { values_max: 5_000, ..Limits::default() }, "max_over_time(vector(1)[1d:1s])", "more than 5000 values"),
+        (QueryLimits { series_max: 98, ..QueryLimits::default() }, some, "more than 98 series"),
+        (QueryLimits { samples_max: 9_000, ..QueryLimits::default() }, some, "more than 9000 samples"),
+        (QueryLimits { values_max: 9_000, ..QueryLimits::default() }, some, "more than 9000 values"),
+        (
+            QueryLimits { values_max: 5_000, ..QueryLimits::default() },
+            "count by (n) (m{n!=\"99\"})",
+            "more than 5000 values",
+        ),
+        (
+            QueryLimits { values_max: 5_000, ..QueryLimits::default() },
+            "max_over_time(vector(1)[1d:1s])",
+            "more than 5000 values",
+        ),
     ] {
         let error = ask(query, &limits).unwrap_err();
         assert!(matches!(error, Error::Limit(_)) && error.to_string().contains(words), "{query}: {error}");
         assert!(error.to_string().contains("hint: "), "{error}");
     }
-    let error = ask("m", &Limits { steps_max: 99, ..Limits::default() }).unwrap_err();
+    let error = ask("m", &QueryLimits { steps_max: 99, ..QueryLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("maximum resolution of 99 points"), "{error}");
-    let error = ask("m", &Limits { enough: Arc::new(|| true), ..Limits::default() }).unwrap_err();
+    let error = ask("m", &QueryLimits { enough: Arc::new(|| true), ..QueryLimits::default() }).unwrap_err();
     assert!(matches!(error, Error::Enough), "{error}");
-    let error = ask("m", &Limits::default()).unwrap_err();
+    let error = ask("m", &QueryLimits::default()).unwrap_err();
     assert!(matches!(error, Error::Source(_)) && error.to_string().contains("on fire"), "{error}");
 }
 
 #[test]
-fn what_is_aggregated_is_not_kept() {
+fn aggregation_keeps_no_samples() {
     // 99 series at 101 steps would be too many values; one group is not.
-    let limits = Limits { values_max: 500, ..Limits::default() };
+    let limits = QueryLimits { values_max: 500, ..QueryLimits::default() };
     assert_eq!(ask("sum(rate(m{n!=\"99\"}[10s]))", &limits).unwrap(), 1);
 }
 
 #[test]
-fn what_lies_between_windows_is_not_read() {
+fn samples_between_windows_are_not_read() {
     let source = Hundred::new();
-    let range = Range { start_ms: 50_000, end_ms: 50_000_000, step_ms: 5_000_000 };
-    let query = Query::parse("count_over_time(m{n=\"1\"}[10s])").unwrap();
-    let answer = query.range(&source, range, &Limits::default()).unwrap();
+    let range = QueryRange { start_ms: 50_000, end_ms: 50_000_000, step_ms: 5_000_000 };
+    let query = ParsedQuery::parse("count_over_time(m{n=\"1\"}[10s])").unwrap();
+    let answer = query.range(&source, range, &QueryLimits::default()).unwrap();
     assert_eq!(answer[0].1, [(50_000, 11.0)]);
     assert_eq!(source.read.load(Ordering::Relaxed), 11);
 }
 
 #[test]
-fn what_is_missing_is_refused_by_name() {
+fn unsupported_functions_are_refused_by_name() {
     for (query, name) in [
         ("holt_winters(m[5m], 0.5, 0.5)", "holt_winters"),
         ("histogram_count(m)", "histogram_count"),
@@ -107,13 +116,13 @@ fn what_is_missing_is_refused_by_name() {
         ("limitk(1, m)", "limitk"),
         ("m{n=\"1\" or n=\"2\"}", "or"),
     ] {
-        let error = Query::parse(query).unwrap_err().to_string();
+        let error = ParsedQuery::parse(query).unwrap_err().to_string();
         assert!(error.contains(name), "{query}: {error}");
     }
 }
 
 #[test]
-fn what_is_too_deep_or_too_long_is_refused() {
+fn deep_or_long_query_is_refused() {
     for query in [
         format!("{}m{}", "(".repeat(8_000), ")".repeat(8_000)),
         "-".repeat(10_000) + "m",
@@ -126,11 +135,11 @@ fn what_is_too_deep_or_too_long_is_refused() {
         format!("m{{{}}}", "n=\"1\",".repeat(40)),
         "m".repeat(20_000),
     ] {
-        assert!(Query::parse(&query).is_err(), "{}", &query[..40]);
+        assert!(ParsedQuery::parse(&query).is_err(), "{}", &query[..40]);
     }
     // What people write is far from that.
     let long: Vec<String> = (0..60).map(|n| format!("m{{n=\"{n}\"}}")).collect();
-    assert!(Query::parse(&long.join(" or ")).is_ok());
+    assert!(ParsedQuery::parse(&long.join(" or ")).is_ok());
 }
 
 #[test]
@@ -156,17 +165,17 @@ proptest! {
             format!("sum by ({likely}) (m{{n!=\"99\"}})"),
             likely,
         ] {
-            if let Ok(query) = Query::parse(&text) {
-                let _ = query.instant(&Hundred::new(), 50_000, &Limits::default());
+            if let Ok(query) = ParsedQuery::parse(&text) {
+                let _ = query.instant(&Hundred::new(), 50_000, &QueryLimits::default());
             }
         }
     }
 
     #[test]
     fn no_time_is_too_far(start_ms in any::<i64>(), length in any::<i64>(), step_ms in any::<i64>()) {
-        let query = Query::parse("sum(rate(m[5m] offset -1h)) + max_over_time(avg(m @ 1e12)[10m:1m])").unwrap();
-        let limits = Limits::default();
-        let _ = query.range(&Hundred::new(), Range { start_ms, end_ms: start_ms.saturating_add(length), step_ms }, &limits);
+        let query = ParsedQuery::parse("sum(rate(m[5m] offset -1h)) + max_over_time(avg(m @ 1e12)[10m:1m])").unwrap();
+        let limits = QueryLimits::default();
+        let _ = query.range(&Hundred::new(), QueryRange { start_ms, end_ms: start_ms.saturating_add(length), step_ms }, &limits);
         let _ = query.instant(&Hundred::new(), start_ms, &limits);
     }
 }

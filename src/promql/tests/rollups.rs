@@ -1,12 +1,13 @@
-//! Summaries against samples: each function over the same series, once from samples and once from stretches, differs by no
-//! more than the module `stretch` says.
+//! Compares summaries with samples: each function over the same series, once from samples and once from stretches, within
+//! the error bounds of the module `stretch`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{cell::Cell, collections::BTreeMap, ops::RangeInclusive};
 
 use muster_promql::{
-    Error, Hints, Labels, Limits, Matchers, Millis, NAME, Query, Range, Sample, Source, SourceError, Stretch, Summary,
+    Error, Hints, Labels, Matchers, Millis, NAME, ParsedQuery, QueryLimits, QueryRange, SampleStretch, Source,
+    SourceError, StretchSummary, TimedValue,
 };
 use proptest::prelude::*;
 
@@ -18,14 +19,14 @@ const BASE_MS: Millis = 1_704_067_200_000;
 
 /// One series, of which there are samples from a time on, and stretches before it.
 struct One {
-    samples: Vec<Sample>,
+    samples: Vec<TimedValue>,
     samples_from: Millis,
     width_ms: Millis,
     read: Cell<usize>,
 }
 
 impl One {
-    fn new(samples: &[Sample], samples_from: Millis, width_ms: Millis) -> Self {
+    fn new(samples: &[TimedValue], samples_from: Millis, width_ms: Millis) -> Self {
         Self { samples: samples.to_vec(), samples_from, width_ms, read: Cell::new(0) }
     }
 
@@ -39,7 +40,13 @@ impl Source for One {
         Ok(vec![([(NAME, "m")].into_iter().collect(), 0)])
     }
 
-    fn read(&self, _: u64, times: RangeInclusive<Millis>, _: usize, into: &mut Vec<Sample>) -> Result<(), SourceError> {
+    fn read(
+        &self,
+        _: u64,
+        times: RangeInclusive<Millis>,
+        _: usize,
+        into: &mut Vec<TimedValue>,
+    ) -> Result<(), SourceError> {
         assert!(*times.start() >= self.samples_from, "samples that are not there any more");
         into.extend(self.samples.iter().filter(|(at_ms, _)| times.contains(at_ms)));
         self.note(into.len());
@@ -59,7 +66,7 @@ impl Source for One {
         times: RangeInclusive<Millis>,
         _: &Hints,
         _: usize,
-        into: &mut Vec<Stretch>,
+        into: &mut Vec<SampleStretch>,
     ) -> Result<(), SourceError> {
         let of = |at_ms: Millis| at_ms.div_euclid(self.width_ms) * self.width_ms;
         let mut parts: BTreeMap<Millis, Vec<f64>> = BTreeMap::new();
@@ -67,10 +74,10 @@ impl Source for One {
             parts.entry(of(*at_ms)).or_default().push(*value);
         }
         let meets = |start_ms: Millis| start_ms <= *times.end() && start_ms + self.width_ms > *times.start();
-        into.extend(parts.iter().filter(|(start_ms, _)| meets(**start_ms)).map(|(start_ms, values)| Stretch {
+        into.extend(parts.iter().filter(|(start_ms, _)| meets(**start_ms)).map(|(start_ms, values)| SampleStretch {
             start_ms: *start_ms,
             width_ms: self.width_ms,
-            summary: Summary::over(values.iter().copied()).unwrap(),
+            summary: StretchSummary::over(values.iter().copied()).unwrap(),
         }));
         self.note(into.len());
         Ok(())
@@ -81,13 +88,13 @@ fn increase(values: &[f64]) -> f64 {
     values.windows(2).map(|pair| if pair[1] < pair[0] { pair[1] } else { pair[1] - pair[0] }).sum()
 }
 
-fn ask(source: &One, query: &str, range: Range) -> Result<BTreeMap<Millis, f64>, Error> {
-    let series = Query::parse(query)?.range(source, range, &Limits::default())?;
+fn ask(source: &One, query: &str, range: QueryRange) -> Result<BTreeMap<Millis, f64>, Error> {
+    let series = ParsedQuery::parse(query)?.range(source, range, &QueryLimits::default())?;
     Ok(series.into_iter().flat_map(|(_, samples)| samples).collect())
 }
 
 /// Samples about every ten seconds, some of which are missing.
-fn samples(values: &[f64], jitter: &[i16], missing: &[bool]) -> Vec<Sample> {
+fn samples(values: &[f64], jitter: &[i16], missing: &[bool]) -> Vec<TimedValue> {
     let each = values.iter().zip(jitter).zip(missing).zip(0..);
     each.filter(|((_, missing), _)| !**missing)
         .map(|(((value, jitter), _), index)| (BASE_MS + index * 10_000 + Millis::from(*jitter), *value))
@@ -95,7 +102,7 @@ fn samples(values: &[f64], jitter: &[i16], missing: &[bool]) -> Vec<Sample> {
 }
 
 /// What is between two times, the second not included.
-fn part(samples: &[Sample], from_ms: Millis, before_ms: Millis) -> Vec<f64> {
+fn part(samples: &[TimedValue], from_ms: Millis, before_ms: Millis) -> Vec<f64> {
     samples.iter().filter(|(at_ms, _)| (from_ms..before_ms).contains(at_ms)).map(|(_, value)| *value).collect()
 }
 
@@ -125,7 +132,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(samples: &[Sample], (start_ms, end_ms): (Millis, Millis), width_ms: Millis) -> Self {
+    fn new(samples: &[TimedValue], (start_ms, end_ms): (Millis, Millis), width_ms: Millis) -> Self {
         let floor = |at_ms: Millis| at_ms.div_euclid(width_ms) * width_ms;
         let before = |at_ms: Millis| samples.iter().rfind(|(time, _)| *time < at_ms).map(|(_, value)| *value);
         let after = |at_ms: Millis| samples.iter().find(|(time, _)| *time >= at_ms).map(|(_, value)| *value);
@@ -170,10 +177,15 @@ impl Case {
 }
 
 /// Asks both ways at many steps, and compares.
-fn compare(samples: &[Sample], width_ms: Millis, window_ms: Millis, step_ms: Millis) -> Result<usize, TestCaseError> {
+fn compare(
+    samples: &[TimedValue],
+    width_ms: Millis,
+    window_ms: Millis,
+    step_ms: Millis,
+) -> Result<usize, TestCaseError> {
     let last_ms = samples.last().map_or(BASE_MS, |last| last.0);
     // Behind the first whole stretch, and before the end: what has just begun, or ended, is extrapolated otherwise.
-    let range = Range { start_ms: BASE_MS + window_ms + width_ms, end_ms: last_ms, step_ms };
+    let range = QueryRange { start_ms: BASE_MS + window_ms + width_ms, end_ms: last_ms, step_ms };
     let (exact, rolled) = (One::new(samples, Millis::MIN, width_ms), One::new(samples, Millis::MAX, width_ms));
     let mut compared = 0;
     for function in
@@ -223,7 +235,7 @@ fn compare(samples: &[Sample], width_ms: Millis, window_ms: Millis, step_ms: Mil
     Ok(compared)
 }
 
-fn series() -> impl Strategy<Value = Vec<Sample>> {
+fn series() -> impl Strategy<Value = Vec<TimedValue>> {
     let length = 6 * 360;
     let gauge = proptest::collection::vec(0.0..100.0_f64, length);
     // A counter, which begins anew now and then.
@@ -260,9 +272,9 @@ proptest! {
 
 #[test]
 fn a_steady_series_is_answered_as_if_it_had_samples() {
-    let steady: Vec<Sample> = (0..6 * 360).map(|n| (BASE_MS + n * 10_000, n as f64 * 70.0)).collect();
+    let steady: Vec<TimedValue> = (0..6 * 360).map(|n| (BASE_MS + n * 10_000, n as f64 * 70.0)).collect();
     let source = One::new(&steady, Millis::MAX, HOUR_MS);
-    let range = Range { start_ms: BASE_MS + 4 * HOUR_MS, end_ms: BASE_MS + 4 * HOUR_MS, step_ms: 1 };
+    let range = QueryRange { start_ms: BASE_MS + 4 * HOUR_MS, end_ms: BASE_MS + 4 * HOUR_MS, step_ms: 1 };
     let value = |query: &str| ask(&source, query, range).unwrap().into_values().next().unwrap();
     for (query, wanted) in [
         ("rate(m[2h])", 7.0),
@@ -288,11 +300,11 @@ fn a_steady_series_is_answered_as_if_it_had_samples() {
 
 #[test]
 fn windows_have_samples_beside_stretches() {
-    let steady: Vec<Sample> = (0..6 * 360).map(|n| (BASE_MS + n * 10_000, n as f64 * 70.0)).collect();
+    let steady: Vec<TimedValue> = (0..6 * 360).map(|n| (BASE_MS + n * 10_000, n as f64 * 70.0)).collect();
     let from_ms = BASE_MS + 3 * HOUR_MS;
     let (mixed, exact) = (One::new(&steady, from_ms, HOUR_MS), One::new(&steady, Millis::MIN, HOUR_MS));
     for step_ms in [10 * MINUTE_MS, HOUR_MS + 10 * MINUTE_MS] {
-        let range = Range { start_ms: BASE_MS + 2 * HOUR_MS, end_ms: BASE_MS + 5 * HOUR_MS, step_ms };
+        let range = QueryRange { start_ms: BASE_MS + 2 * HOUR_MS, end_ms: BASE_MS + 5 * HOUR_MS, step_ms };
         for function in ["rate", "max_over_time", "count_over_time"] {
             let query = format!("{function}(m[30m])");
             let (wanted, found) = (ask(&exact, &query, range).unwrap(), ask(&mixed, &query, range).unwrap());
@@ -308,9 +320,9 @@ fn windows_have_samples_beside_stretches() {
 }
 
 #[test]
-fn what_summaries_do_not_know_is_refused_by_name() {
+fn functions_that_need_samples_are_refused_by_name() {
     let source = One::new(&[(BASE_MS, 1.0)], Millis::MAX, HOUR_MS);
-    let range = Range { start_ms: BASE_MS, end_ms: BASE_MS + HOUR_MS, step_ms: MINUTE_MS };
+    let range = QueryRange { start_ms: BASE_MS, end_ms: BASE_MS + HOUR_MS, step_ms: MINUTE_MS };
     for (query, name) in [
         ("quantile_over_time(0.5, m[1h])", "quantile_over_time"),
         ("stddev_over_time(m[1h])", "stddev_over_time"),
@@ -326,16 +338,20 @@ fn what_summaries_do_not_know_is_refused_by_name() {
         let error = ask(&source, query, range).unwrap_err().to_string();
         assert_eq!(error, format!("{name} needs samples"), "{query}");
     }
-    let error = Query::parse("m[1h]").unwrap().instant(&source, BASE_MS, &Limits::default()).unwrap_err().to_string();
+    let error = ParsedQuery::parse("m[1h]")
+        .unwrap()
+        .instant(&source, BASE_MS, &QueryLimits::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("a range of samples"), "{error}");
 }
 
 #[test]
-fn a_series_that_begins_late_has_not_grown_before() {
+fn late_series_has_no_earlier_increase() {
     // From half past on.
-    let late: Vec<Sample> = (180..720).map(|n| (BASE_MS + n * 10_000, n as f64)).collect();
+    let late: Vec<TimedValue> = (180..720).map(|n| (BASE_MS + n * 10_000, n as f64)).collect();
     let source = One::new(&late, Millis::MAX, HOUR_MS);
-    let at = |ms| Range { start_ms: BASE_MS + ms, end_ms: BASE_MS + ms, step_ms: 1 };
+    let at = |ms| QueryRange { start_ms: BASE_MS + ms, end_ms: BASE_MS + ms, step_ms: 1 };
     assert!(ask(&source, "m", at(30 * MINUTE_MS)).unwrap().is_empty(), "its first stretch is not over");
     assert!(ask(&source, "m", at(3 * HOUR_MS)).unwrap().is_empty(), "it ended an hour ago");
     let grown = ask(&source, "increase(m[4h])", at(2 * HOUR_MS)).unwrap().into_values().next().unwrap();

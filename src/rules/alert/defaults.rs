@@ -1,7 +1,7 @@
-//! The rules that an agent brings along.
+//! The agent's default alert rules.
 //!
-//! They are for what needs somebody on any host. What is right for one may be wrong for another (a host that computes is
-//! busy all day), so each waits for long, and is changed or switched off by a rule of the same name.
+//! They cover conditions that need attention on any host. What is right for one may be wrong for another (a compute host is
+//! busy all day), so each waits long, and is changed or disabled by a rule of the same name.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_default_can_work() {
+    fn every_default_rule_is_valid() {
         let rules = rules();
         assert_eq!(rules.len(), DEFAULTS.len());
         for (name, rule) in rules {

@@ -15,35 +15,35 @@ fn rules(named: &[(&str, Rule)]) -> BTreeMap<Name, Rule> {
 }
 
 /// Seconds from the start, by both clocks.
-fn at(seconds: i64) -> Now {
-    Now { steady_ms: seconds * 1000, wall_ms: START_MS + seconds * 1000 }
+fn at(seconds: i64) -> AlertTime {
+    AlertTime { steady_ms: seconds * 1000, wall_ms: START_MS + seconds * 1000 }
 }
 
-fn alerts(named: &[(&str, Rule)]) -> Alerts {
-    Alerts::new(rules(named), SAMPLE_MS, vec![], at(0))
+fn alerts(named: &[(&str, Rule)]) -> HostAlerts {
+    HostAlerts::new(rules(named), SAMPLE_MS, vec![], at(0))
 }
 
 fn cpu(value: f64) -> Vec<Reading> {
-    vec![Reading { subject: Subject::host(Metric::CpuBusy), value }]
+    vec![Reading { subject: ReadingSubject::host(Metric::CpuBusy), value }]
 }
 
 fn disk(mount: &str, value: f64) -> Reading {
-    Reading { subject: Subject::mount(Metric::DiskUsed, mount), value }
+    Reading { subject: ReadingSubject::mount(Metric::DiskUsed, mount), value }
 }
 
 /// A change in few words.
-fn told(changes: &[Change]) -> Vec<String> {
-    let word = |change: &Change| match change {
-        Change::Raised(alert) => format!("raised {}", alert.rule),
-        Change::Repeated(alert) => format!("repeated {}", alert.rule),
-        Change::Cleared(alert) => format!("cleared {}", alert.rule),
+fn told(changes: &[AlertChange]) -> Vec<String> {
+    let word = |change: &AlertChange| match change {
+        AlertChange::Raised(alert) => format!("raised {}", alert.rule),
+        AlertChange::Repeated(alert) => format!("repeated {}", alert.rule),
+        AlertChange::Cleared(alert) => format!("cleared {}", alert.rule),
     };
     changes.iter().map(word).collect()
 }
 
 /// Readings of the processors at these seconds, and what each leads to.
 #[track_caller]
-fn check(rule: Rule, readings: &[(i64, f64, &[&str])]) -> Alerts {
+fn check(rule: Rule, readings: &[(i64, f64, &[&str])]) -> HostAlerts {
     let mut alerts = alerts(&[("cpu", rule)]);
     for (seconds, value, wanted) in readings {
         assert_eq!(told(&alerts.observe(&cpu(*value), at(*seconds))), *wanted, "{value} at {seconds} s");
@@ -52,7 +52,7 @@ fn check(rule: Rule, readings: &[(i64, f64, &[&str])]) -> Alerts {
 }
 
 #[test]
-fn it_is_raised_after_its_time_and_cleared_at_its_level() {
+fn value_beyond_threshold_raises_after_duration_and_clears_at_clear_level() {
     let rule = rule(Metric::CpuBusy, 0.9, 0.8, 30_000);
     check(
         rule.clone(),
@@ -83,19 +83,19 @@ fn it_is_raised_after_its_time_and_cleared_at_its_level() {
 }
 
 #[test]
-fn what_holds_is_repeated_now_and_then() {
+fn active_alert_is_repeated() {
     let mut alerts = check(rule(Metric::CpuBusy, 0.9, 0.8, 0), &[(0, 0.95, &["raised cpu"])]);
     let mut repeated = vec![];
     for seconds in (10..=1_000).step_by(10) {
         let changes = alerts.observe(&cpu(0.95), at(seconds));
         repeated.extend((!changes.is_empty()).then_some(seconds));
-        assert!(changes.iter().all(|change| matches!(change, Change::Repeated(_))));
+        assert!(changes.iter().all(|change| matches!(change, AlertChange::Repeated(_))));
     }
     assert_eq!(repeated, [300, 600, 900]);
 }
 
 #[test]
-fn missing_samples_count_for_nothing_unless_many_are() {
+fn few_missing_samples_change_nothing() {
     let rule = rule(Metric::CpuBusy, 0.9, 0.8, 240_000);
     let mut alerts = check(rule.clone(), &[(0, 0.95, &[]), (60, 0.95, &[])]);
     for seconds in (70..240).step_by(10) {
@@ -108,7 +108,7 @@ fn missing_samples_count_for_nothing_unless_many_are() {
 }
 
 #[test]
-fn a_metric_that_vanishes_ends_its_alert_in_the_end() {
+fn vanished_metric_ends_its_alert() {
     let mut alerts = check(rule(Metric::CpuBusy, 0.9, 0.8, 0), &[(0, 0.95, &["raised cpu"])]);
     assert_eq!(alerts.observe(&[], at(600)), []);
     for (value, seconds) in [(f64::NAN, 601), (f64::INFINITY, 602)] {
@@ -120,7 +120,7 @@ fn a_metric_that_vanishes_ends_its_alert_in_the_end() {
 }
 
 #[test]
-fn what_is_not_a_number_raises_and_clears_nothing() {
+fn nan_raises_and_clears_nothing() {
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let mut alerts = check(rule(Metric::CpuBusy, 0.9, 0.8, 0), &[(0, value, &[]), (1, 0.95, &["raised cpu"])]);
         assert_eq!(alerts.observe(&cpu(value), at(10)), []);
@@ -129,9 +129,9 @@ fn what_is_not_a_number_raises_and_clears_nothing() {
 }
 
 #[test]
-fn the_walls_clock_may_jump() {
+fn wall_clock_jump_raises_and_clears_nothing() {
     let mut alerts = alerts(&[("cpu", rule(Metric::CpuBusy, 0.9, 0.8, 30_000))]);
-    let now = |seconds: i64, jump_s: i64| Now { wall_ms: at(seconds).wall_ms + jump_s * 1000, ..at(seconds) };
+    let now = |seconds: i64, jump_s: i64| AlertTime { wall_ms: at(seconds).wall_ms + jump_s * 1000, ..at(seconds) };
     assert_eq!(alerts.observe(&cpu(0.95), now(0, 0)), []);
     // A day ahead and a year back: neither raises nor delays.
     assert_eq!(alerts.observe(&cpu(0.95), now(10, 86_400)), []);
@@ -143,14 +143,14 @@ fn the_walls_clock_may_jump() {
 }
 
 #[test]
-fn a_restart_keeps_what_holds_with_its_times() {
+fn restart_keeps_active_alerts_with_their_times() {
     let rule = rule(Metric::CpuBusy, 0.9, 0.8, 30_000);
     let before = check(rule.clone(), &[(0, 0.95, &[]), (30, 0.95, &["raised cpu"])]);
     let held: Vec<Alert> = before.active().cloned().collect();
     // The steady clock begins anew with the machine.
-    let start = Now { steady_ms: 0, wall_ms: at(5_000).wall_ms };
-    let now = |seconds: i64| Now { steady_ms: seconds * 1000, wall_ms: start.wall_ms + seconds * 1000 };
-    let mut after = Alerts::new(rules(&[("cpu", rule)]), SAMPLE_MS, held.clone(), start);
+    let start = AlertTime { steady_ms: 0, wall_ms: at(5_000).wall_ms };
+    let now = |seconds: i64| AlertTime { steady_ms: seconds * 1000, wall_ms: start.wall_ms + seconds * 1000 };
+    let mut after = HostAlerts::new(rules(&[("cpu", rule)]), SAMPLE_MS, held.clone(), start);
     assert_eq!(after.observe(&[], now(0)), []);
     assert_eq!(after.observe(&cpu(0.85), now(10)), []);
     assert_eq!(after.active().next().unwrap().since_ms, held[0].since_ms);
@@ -160,14 +160,14 @@ fn a_restart_keeps_what_holds_with_its_times() {
 }
 
 #[test]
-fn each_file_system_and_unit_is_one_of_its_own() {
+fn each_subject_has_an_alert_of_its_own() {
     let disks = rule(Metric::DiskUsed, 0.9, 0.85, 0);
     let data =
         Rule { of: Some("/data".to_owned()), severity: Severity::Critical, ..rule(Metric::DiskUsed, 0.5, 0.4, 0) };
     let broken = rule(Metric::UnitBroken, 0.0, 0.0, 0);
     let mut alerts = alerts(&[("disk", disks), ("data", data), ("broken", broken)]);
     let unit: UnitName = "default/till".parse().unwrap();
-    let flag = |value| Reading { subject: Subject::unit(Metric::UnitBroken, &unit), value };
+    let flag = |value| Reading { subject: ReadingSubject::unit(Metric::UnitBroken, &unit), value };
     let changes = alerts.observe(&[disk("/", 0.95), disk("/data", 0.6), disk("/boot", 0.3), flag(1.0)], at(0));
     assert_eq!(told(&changes), ["raised broken", "raised data", "raised disk"]);
     let ids: Vec<&Name> = changes.iter().map(|change| &change.alert().id).collect();
@@ -182,7 +182,7 @@ fn each_file_system_and_unit_is_one_of_its_own() {
 }
 
 #[test]
-fn rules_that_change_or_go_take_effect() {
+fn changed_and_removed_rules_take_effect() {
     let high = rule(Metric::CpuBusy, 0.9, 0.8, 0);
     let mut alerts = check(high.clone(), &[(0, 0.95, &["raised cpu"])]);
     alerts.set_rules(rules(&[("cpu", Rule { severity: Severity::Critical, ..high.clone() })]));
@@ -199,7 +199,7 @@ fn rules_that_change_or_go_take_effect() {
 }
 
 #[test]
-fn there_are_only_so_many_at_a_time() {
+fn active_alerts_are_limited() {
     let mut alerts = alerts(&[("disk", rule(Metric::DiskUsed, 0.9, 0.85, 0))]);
     let all: Vec<Reading> = (0..ALERTS_MAX + 3).map(|index| disk(&format!("/{index:0>3}"), 0.95)).collect();
     assert_eq!(alerts.observe(&all, at(0)).len(), ALERTS_MAX);
@@ -210,15 +210,15 @@ fn there_are_only_so_many_at_a_time() {
 }
 
 #[test]
-fn ids_are_names_and_tell_subjects_apart() {
+fn alert_ids_are_valid_names_and_unique_by_subject() {
     let rule: Name = "r".repeat(63).parse().unwrap();
-    let unit = |name: &str| Subject::unit(Metric::UnitBroken, &name.parse().unwrap());
+    let unit = |name: &str| ReadingSubject::unit(Metric::UnitBroken, &name.parse().unwrap());
     let ids = [
         unit("default/a"),
         unit("default/b"),
-        Subject::mount(Metric::DiskUsed, "/"),
-        Subject::mount(Metric::DiskUsed, "/é\n"),
-        Subject::host(Metric::CpuBusy),
+        ReadingSubject::mount(Metric::DiskUsed, "/"),
+        ReadingSubject::mount(Metric::DiskUsed, "/é\n"),
+        ReadingSubject::host(Metric::CpuBusy),
     ]
     .map(|subject| id(&rule, &subject));
     for id in &ids {
@@ -226,7 +226,7 @@ fn ids_are_names_and_tell_subjects_apart() {
     }
     assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len());
     let other: Name = "other".parse().unwrap();
-    assert_eq!(id(&other, &Subject::host(Metric::CpuBusy)), other);
+    assert_eq!(id(&other, &ReadingSubject::host(Metric::CpuBusy)), other);
 }
 
 /// One step of a life: how long after the one before, how far the wall's clock jumps, what is read, and whether the
@@ -249,16 +249,16 @@ proptest! {
     fn every_life_is_orderly(steps in steps(), for_s in 0..200u64) {
         let (threshold, clear) = (0.9, 0.8);
         let named = rules(&[("cpu", rule(Metric::CpuBusy, threshold, clear, for_s * 1000))]);
-        let mut alerts = Alerts::new(named.clone(), SAMPLE_MS, vec![], at(0));
+        let mut alerts = HostAlerts::new(named.clone(), SAMPLE_MS, vec![], at(0));
         let mut held: Option<Alert> = None;
         // When it last was not beyond the threshold, and when there last was a reading.
         let (mut seconds, mut jumped_s, mut good_s, mut read_s) = (0, 0, 0, 0);
         for (wait_s, jump_s, value, restart) in steps {
             seconds += wait_s;
             jumped_s += jump_s;
-            let now = Now { steady_ms: seconds * 1000, wall_ms: START_MS + (seconds + jumped_s) * 1000 };
+            let now = AlertTime { steady_ms: seconds * 1000, wall_ms: START_MS + (seconds + jumped_s) * 1000 };
             if restart {
-                alerts = Alerts::new(named.clone(), SAMPLE_MS, alerts.active().cloned().collect(), now);
+                alerts = HostAlerts::new(named.clone(), SAMPLE_MS, alerts.active().cloned().collect(), now);
                 (good_s, read_s) = (seconds, seconds);
             }
             let readings = value.map(cpu).unwrap_or_default();
@@ -266,17 +266,17 @@ proptest! {
             prop_assert!(changes.len() <= 1);
             let finite = value.filter(|value| value.is_finite());
             match changes.first() {
-                Some(Change::Raised(alert)) => {
+                Some(AlertChange::Raised(alert)) => {
                     prop_assert!(held.is_none());
                     prop_assert!(finite.is_some_and(|value| value > threshold));
                     prop_assert!(seconds - good_s >= for_s as i64, "for {} s, raised after {}", for_s, seconds - good_s);
                     prop_assert!(alert.at_ms >= alert.since_ms);
                     held = Some(alert.clone());
                 }
-                Some(Change::Repeated(alert)) => {
+                Some(AlertChange::Repeated(alert)) => {
                     prop_assert_eq!(held.as_ref().map(|held| held.since_ms), Some(alert.since_ms));
                 }
-                Some(Change::Cleared(alert)) => {
+                Some(AlertChange::Cleared(alert)) => {
                     let vanished = seconds - read_s > GONE_MS / 1000;
                     prop_assert!(finite.is_some_and(|value| value <= clear) || vanished);
                     prop_assert_eq!(held.take().map(|held| held.since_ms), Some(alert.since_ms));

@@ -1,9 +1,9 @@
-//! Alerts in words for people.
+//! Alerts as text for people.
 
 use muster_topics::alert::{Alert, Measure, Metric, Rule};
+use muster_topics::size;
 
-use super::{Reading, Subject};
-use crate::size;
+use super::{Reading, ReadingSubject};
 
 /// Why an alert is raised.
 #[must_use]
@@ -63,7 +63,7 @@ pub fn rule(rule: &Rule) -> String {
 /// Why it is over.
 #[must_use]
 pub fn ended(alert: &Alert, value: Option<f64>) -> String {
-    let subject = Subject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
+    let subject = ReadingSubject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
     match (value, alert.metric.measure()) {
         (Some(_), Measure::Flag) => format!("over: {}", alert.message),
         (Some(value), measure) => format!("{} {} again", about(&subject), said(measure, value)),
@@ -72,7 +72,7 @@ pub fn ended(alert: &Alert, value: Option<f64>) -> String {
 }
 
 /// What a subject is, up to its value.
-fn about(subject: &Subject) -> String {
+fn about(subject: &ReadingSubject) -> String {
     let unit = subject.unit.as_ref().map(ToString::to_string).unwrap_or_default();
     match subject.metric {
         Metric::CpuBusy => "processors busy:".to_owned(),
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_written_as_they_are_read() {
+    fn written_levels_parse_to_the_same() {
         for (measure, value, text) in [
             (Measure::Ratio, 0.9, "90%"),
             (Measure::Ratio, 0.125, "12.5%"),

@@ -1,4 +1,4 @@
-//! Which variables a command may not set on this host.
+//! Environment variables that a command may not set on this host.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,8 +6,8 @@ use muster_topics::outcome::RefusalCode;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::Policy;
-use crate::rules::Refusal;
+use super::LocalPolicy;
+use crate::CommandRefusal;
 
 /// Variables that commands may not set unless the host's owner allows it, each with the reason: they make a program
 /// that was asked for run code that was not. What merely names folders to look in (`PYTHONPATH`, `CLASSPATH`) is set
@@ -96,15 +96,15 @@ impl JsonSchema for Variables {
     }
 }
 
-impl Policy {
+impl LocalPolicy {
     /// The refusal of a command's environment, if one of its variables may not be set here.
     #[must_use]
-    pub fn forbids_environment(&self, env: &BTreeMap<String, String>) -> Option<Refusal> {
+    pub fn forbids_environment(&self, env: &BTreeMap<String, String>) -> Option<CommandRefusal> {
         env.keys().find_map(|name| self.forbids_variable(name))
     }
 
-    fn forbids_variable(&self, name: &str) -> Option<Refusal> {
-        let refuse = |message| Some(Refusal::new(RefusalCode::Denied, message));
+    fn forbids_variable(&self, name: &str) -> Option<CommandRefusal> {
+        let refuse = |message| Some(CommandRefusal::new(RefusalCode::Denied, message));
         if self.deny_env.iter().any(|denied| denied.include(name)) {
             return refuse(format!("this host's own policy forbids commands to set {name:?}"));
         }
@@ -125,7 +125,7 @@ mod tests {
 
     #[track_caller]
     fn check(policy: &str, allowed: &[&str], refused: &[&str]) {
-        let policy: Policy = toml::from_str(policy).unwrap();
+        let policy: LocalPolicy = toml::from_str(policy).unwrap();
         let env = |name: &&str| [("HARMLESS".to_owned(), String::new()), ((*name).to_owned(), String::new())].into();
         for name in allowed {
             assert_eq!(policy.forbids_environment(&env(name)), None, "{name}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_puts_foreign_code_into_programs_is_refused() {
+    fn variables_that_load_code_are_refused() {
         check(
             "",
             &["PATH", "LANG", "PYTHONPATH", "LDFLAGS", "ld_preload", "ENVIRONMENT", "BASH"],
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_adds_and_takes_away() {
+    fn policy_adds_and_removes_variables() {
         check("deny_env = ['PYTHONPATH', 'AWS_*']", &["AWS"], &["PYTHONPATH", "AWS_KEY", "LD_PRELOAD"]);
         check("allow_env = ['LD_LIBRARY_PATH']", &["LD_LIBRARY_PATH"], &["LD_PRELOAD"]);
         check("allow_env = ['*']", &["LD_PRELOAD", "ENV"], &[]);
@@ -165,19 +165,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_anywhere_is_denied() {
-        let policy = |text: &str| toml::from_str::<Policy>(text).unwrap();
+    fn denial_wins_over_permission() {
+        let policy = |text: &str| toml::from_str::<LocalPolicy>(text).unwrap();
         let both = policy("allow_env = ['LD_*', 'ENV']").and(policy("deny_env = ['LD_PRELOAD']"));
         assert!(both.forbids_variable("LD_PRELOAD").is_some());
         assert!(both.forbids_variable("ENV").is_none() && both.forbids_variable("PS4").is_some());
     }
 
     #[test]
-    fn what_is_no_name_is_no_policy() {
+    fn invalid_variable_name_is_refused() {
         for wrong in ["", "A=B", "A*B", "**", "A\0"] {
             assert!(wrong.parse::<Variables>().is_err(), "{wrong:?}");
         }
-        assert!(toml::from_str::<Policy>("deny_env = ['A=B']").is_err());
+        assert!(toml::from_str::<LocalPolicy>("deny_env = ['A=B']").is_err());
         assert_eq!("LD_*".parse::<Variables>().unwrap().to_string(), "LD_*");
         assert!(DANGEROUS.iter().all(|(pattern, _)| pattern.parse::<Variables>().is_ok()));
     }

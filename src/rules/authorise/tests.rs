@@ -5,7 +5,7 @@ use muster_topics::{
 };
 
 use super::*;
-use crate::rules::time::{AHEAD_MAX_MS, BUILD_MS};
+use crate::time::{AHEAD_MAX_MS, BUILD_MS};
 
 const CREATED: Millis = BUILD_MS + 1_000;
 /// Up to then the store of that host has lost commands.
@@ -64,48 +64,58 @@ fn apply_as(user: &str) -> Command {
 }
 
 /// What becomes of a command: nothing if it is granted.
-fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis) -> Option<RefusalCode> {
-    let policy: Policy = serde_json::from_str(
+fn judged(command: Command, channel: CommandSource, time: KnownTime, clock_ms: Millis) -> Option<RefusalCode> {
+    judged_after(Some(LOST), command, channel, time, clock_ms)
+}
+
+fn judged_after(
+    lost_ms: Option<Millis>,
+    command: Command,
+    channel: CommandSource,
+    time: KnownTime,
+    clock_ms: Millis,
+) -> Option<RefusalCode> {
+    let policy: LocalPolicy = serde_json::from_str(
         r#"{"deny_verbs": ["unit_rm"], "deny_realms": ["secret"], "deny_users": ["root", "nobody"]}"#,
     )
     .unwrap();
     let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
     let verdict = seen(|host| {
-        let judge = Judge {
+        let judge = JudgeContext {
             host,
             realms: &realms,
             policy: &policy,
             user: "muster",
             created_ms: CREATED,
-            lost_ms: Some(LOST),
+            lost_ms,
             time,
             clock_ms,
         };
         check(command, channel, &judge)
     });
     match verdict {
-        Verdict::Granted(_) => None,
-        Verdict::Refused(_, refusal) => Some(refusal.code),
-        Verdict::NotMine | Verdict::Later(_) => panic!("silence"),
+        CommandVerdict::Granted(_) => None,
+        CommandVerdict::Refused(_, refusal) => Some(refusal.code),
+        CommandVerdict::NotMine | CommandVerdict::Later(_) => panic!("silence"),
     }
 }
 
 #[track_caller]
 fn check_own(command: Command, expected: Option<RefusalCode>) {
-    assert_eq!(judged(command, Channel::Own, KnownTime::new(0), NOW), expected);
+    assert_eq!(judged(command, CommandSource::Own, KnownTime::new(0), NOW), expected);
 }
 
 #[test]
-fn good_commands_are_granted() {
+fn valid_commands_are_authorised() {
     check_own(exec(), None);
     check_own(Command { target: Target::All, ..exec() }, None);
     check_own(run("default/a"), None);
     check_own(apply_as("shop"), None);
-    assert_eq!(judged(exec(), Channel::Broadcast, KnownTime::new(0), NOW), None);
+    assert_eq!(judged(exec(), CommandSource::Broadcast, KnownTime::new(0), NOW), None);
 }
 
 #[test]
-fn a_realm_that_is_denied_is_so_inside_its_containers() {
+fn denied_realm_is_denied_inside_its_containers() {
     let inside = |container: &str, daemon: bool| {
         let container = Some(container.parse().unwrap());
         let exec = Exec { container, daemon, ..Exec::new(vec!["true".to_owned()], 1_000) };
@@ -122,12 +132,15 @@ fn a_realm_that_is_denied_is_so_inside_its_containers() {
 }
 
 #[test]
-fn time() {
+fn expired_and_future_commands_are_refused() {
     use RefusalCode::{Expired, Invalid, Replayed, SetBack};
     let dated = |issued_ms, expires_ms| Command { issued_ms, expires_ms, ..exec() };
     check_own(dated(NOW - MINUTE, NOW - 1), Some(Expired));
     check_own(dated(NOW - MINUTE, NOW), None);
-    check_own(dated(CREATED - 1, NOW + MINUTE), Some(Replayed));
+    let without_loss =
+        |issued_ms| judged_after(None, dated(issued_ms, NOW + MINUTE), CommandSource::Own, KnownTime::new(0), NOW);
+    assert_eq!([CREATED - 1, CREATED].map(without_loss), [Some(Replayed), None]);
+    check_own(dated(CREATED - 1, NOW + MINUTE), Some(SetBack));
     check_own(dated(CREATED, NOW + MINUTE), Some(SetBack));
     check_own(dated(LOST, NOW + MINUTE), Some(SetBack));
     check_own(dated(LOST + 1, NOW + MINUTE), None);
@@ -141,21 +154,21 @@ fn time() {
 }
 
 #[test]
-fn a_clock_that_was_never_set_expires_by_signed_time() {
+fn command_expires_by_signed_time_without_a_clock() {
     let unset = 7_000;
-    let judged = |signed_ms| judged(exec(), Channel::Own, KnownTime::new(signed_ms), unset);
+    let judged = |signed_ms| judged(exec(), CommandSource::Own, KnownTime::new(signed_ms), unset);
     assert_eq!(judged(0), None);
     assert_eq!(judged(NOW + MINUTE), None);
     assert_eq!(judged(NOW + MINUTE + 1), Some(RefusalCode::Expired));
 }
 
 /// What becomes of a command that differs in its target alone: granted, a refusal, or silence.
-fn addressed(target: Target, channel: Channel) -> Result<(), Option<RefusalCode>> {
+fn addressed(target: Target, channel: CommandSource) -> Result<(), Option<RefusalCode>> {
     let command = Command { target, ..exec() };
     let (realms, policy) = Default::default();
     let verdict = seen(|host| {
         let time = KnownTime::new(0);
-        let judge = Judge {
+        let judge = JudgeContext {
             host,
             realms: &realms,
             policy: &policy,
@@ -168,14 +181,14 @@ fn addressed(target: Target, channel: Channel) -> Result<(), Option<RefusalCode>
         check(command, channel, &judge)
     });
     match verdict {
-        Verdict::Granted(_) => Ok(()),
-        Verdict::Refused(_, refusal) => Err(Some(refusal.code)),
-        Verdict::NotMine | Verdict::Later(_) => Err(None),
+        CommandVerdict::Granted(_) => Ok(()),
+        CommandVerdict::Refused(_, refusal) => Err(Some(refusal.code)),
+        CommandVerdict::NotMine | CommandVerdict::Later(_) => Err(None),
     }
 }
 
 #[test]
-fn targets() {
+fn command_for_other_host_is_ignored() {
     let others = || Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]);
     let group = |label: &str| Target::Group(label.parse().unwrap());
     let select = |text: &str| Target::Select(text.parse().unwrap());
@@ -193,14 +206,14 @@ fn targets() {
         // Nothing is known of its machine here.
         (select("fact.cpus>0"), Err(RefusalCode::NotSelected)),
     ] {
-        assert_eq!(addressed(target.clone(), Channel::Own), on_own.map_err(Some), "{target:?}");
+        assert_eq!(addressed(target.clone(), CommandSource::Own), on_own.map_err(Some), "{target:?}");
         // Of a broadcast that is for others nothing is said.
-        assert_eq!(addressed(target.clone(), Channel::Broadcast), on_own.map_err(|_| None), "{target:?}");
+        assert_eq!(addressed(target.clone(), CommandSource::Broadcast), on_own.map_err(|_| None), "{target:?}");
     }
 }
 
 #[test]
-fn about_a_foreign_command_nothing_is_said_whatever_is_wrong_with_it() {
+fn faulty_command_for_other_host_is_not_answered() {
     let foreign = |channel| {
         let target = Target::Select("label.site=south".parse().unwrap());
         let expired = Command { target, expires_ms: 0, ..run("secret/a") };
@@ -211,35 +224,44 @@ fn about_a_foreign_command_nothing_is_said_whatever_is_wrong_with_it() {
             check(
                 expired,
                 channel,
-                &Judge { host, realms: &realms, policy: &policy, user, created_ms, lost_ms: None, time, clock_ms: NOW },
+                &JudgeContext {
+                    host,
+                    realms: &realms,
+                    policy: &policy,
+                    user,
+                    created_ms,
+                    lost_ms: None,
+                    time,
+                    clock_ms: NOW,
+                },
             )
         })
     };
-    assert!(matches!(foreign(Channel::Broadcast), Verdict::NotMine));
+    assert!(matches!(foreign(CommandSource::Broadcast), CommandVerdict::NotMine));
     // Its sender thinks that it is not, and is told that.
-    let Verdict::Refused(_, refusal) = foreign(Channel::Own) else { panic!("a refusal") };
+    let CommandVerdict::Refused(_, refusal) = foreign(CommandSource::Own) else { panic!("a refusal") };
     assert_eq!(refusal.code, RefusalCode::NotSelected);
     assert!(refusal.message.contains("label.site=south"), "{}", refusal.message);
 }
 
 #[test]
-fn of_a_command_that_is_not_understood_those_hear_whom_it_is_for() {
+fn unknown_verb_is_refused_only_by_its_targets() {
     let Command { id, issued_ms, expires_ms, .. } = exec();
     let told = |target: Target, channel| {
-        let head = Head { id, target, issued_ms, expires_ms };
+        let head = CommandHead { id, target, issued_ms, expires_ms };
         seen(|host| not_understood(&head, channel, host, &"\u{e4}".repeat(4_000))).map(|refusal| {
             assert!(refusal.message.len() < 2 * MESSAGE_MAX_BYTES, "it is bounded");
             refusal.code
         })
     };
     let group = |label: &str| Target::Group(label.parse().unwrap());
-    assert_eq!(told(group("site"), Channel::Broadcast), Some(RefusalCode::Invalid));
-    assert_eq!(told(group("other"), Channel::Broadcast), None);
-    assert_eq!(told(group("other"), Channel::Own), Some(RefusalCode::NotSelected));
+    assert_eq!(told(group("site"), CommandSource::Broadcast), Some(RefusalCode::Invalid));
+    assert_eq!(told(group("other"), CommandSource::Broadcast), None);
+    assert_eq!(told(group("other"), CommandSource::Own), Some(RefusalCode::NotSelected));
 }
 
 #[test]
-fn a_broadcast_carries_no_standard_input() {
+fn broadcast_with_standard_input_is_refused() {
     let with_stdin = |target| {
         let mut command = Command { target, ..exec() };
         let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
@@ -252,11 +274,11 @@ fn a_broadcast_carries_no_standard_input() {
     check_own(with_stdin(Target::Group("site".parse().unwrap())), Some(RefusalCode::Invalid));
     check_own(with_stdin(Target::Select("host=*".parse().unwrap())), Some(RefusalCode::Invalid));
     let judged = |channel| judged(with_stdin(mine()), channel, KnownTime::new(0), NOW);
-    assert_eq!((judged(Channel::Own), judged(Channel::Broadcast)), (None, Some(RefusalCode::Invalid)));
+    assert_eq!((judged(CommandSource::Own), judged(CommandSource::Broadcast)), (None, Some(RefusalCode::Invalid)));
 }
 
 #[test]
-fn a_batch_may_what_each_of_its_steps_may() {
+fn batch_needs_permission_for_each_step() {
     use muster_topics::command::Batch;
     let batch = |change: fn(&mut Exec)| {
         let plain = Exec::new(vec!["true".to_owned()], 1_000);
@@ -274,7 +296,7 @@ fn a_batch_may_what_each_of_its_steps_may() {
 }
 
 #[test]
-fn an_environment_that_is_dangerous_is_refused() {
+fn dangerous_environment_is_refused() {
     let with = |name: &str| {
         let mut command = exec();
         let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
@@ -286,7 +308,7 @@ fn an_environment_that_is_dangerous_is_refused() {
 }
 
 #[test]
-fn a_broadcast_carries_no_environment() {
+fn broadcast_with_environment_is_refused() {
     let with_env = |target| {
         let mut command = Command { target, ..exec() };
         let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
@@ -302,12 +324,12 @@ fn a_broadcast_carries_no_environment() {
     let muster_topics::unit::Spec::Yuno(spec) = &mut **spec else { panic!("a yuno") };
     spec.env.insert("PASSWORD".to_owned(), "x".to_owned());
     check_own(unit, Some(RefusalCode::Invalid));
-    let judged = judged(with_env(mine()), Channel::Broadcast, KnownTime::new(0), NOW);
+    let judged = judged(with_env(mine()), CommandSource::Broadcast, KnownTime::new(0), NOW);
     assert_eq!(judged, Some(RefusalCode::Invalid));
 }
 
 #[test]
-fn policy() {
+fn local_policy_refuses_denied_verbs() {
     use RefusalCode::Denied;
     check_own(of(Verb::UnitRm { unit: "default/a".parse().unwrap() }), Some(Denied));
     check_own(run("secret/a"), Some(Denied));
@@ -327,20 +349,21 @@ fn policy() {
 }
 
 #[test]
-fn a_command_that_only_unconfirmed_signed_time_speaks_against_is_left_unanswered() {
+fn command_expired_by_unconfirmed_time_is_not_answered() {
     const DAY: i64 = 24 * 60 * MINUTE;
     let (realms, policy) = Default::default();
     let verdict = |command: Command, time: KnownTime, created_ms: i64| {
         let verdict = seen(|host| {
             let (user, lost_ms, clock_ms) = ("muster", None, NOW);
-            let judge = Judge { host, realms: &realms, policy: &policy, user, created_ms, lost_ms, time, clock_ms };
-            check(command, Channel::Own, &judge)
+            let judge =
+                JudgeContext { host, realms: &realms, policy: &policy, user, created_ms, lost_ms, time, clock_ms };
+            check(command, CommandSource::Own, &judge)
         });
         match verdict {
-            Verdict::Granted(_) => "granted",
-            Verdict::Later(_) => "later",
-            Verdict::Refused(_, refusal) if refusal.code == RefusalCode::Expired => "expired",
-            Verdict::Refused(_, refusal) if refusal.code == RefusalCode::Replayed => "replayed",
+            CommandVerdict::Granted(_) => "granted",
+            CommandVerdict::Later(_) => "later",
+            CommandVerdict::Refused(_, refusal) if refusal.code == RefusalCode::Expired => "expired",
+            CommandVerdict::Refused(_, refusal) if refusal.code == RefusalCode::Replayed => "replayed",
             other => panic!("{other:?}"),
         }
     };
@@ -360,12 +383,12 @@ fn a_command_that_only_unconfirmed_signed_time_speaks_against_is_left_unanswered
 }
 
 #[test]
-fn the_agents_own_user_counts_where_none_is_named() {
-    let policy = Policy { deny_users: ["root".to_owned()].into(), ..Policy::default() };
+fn missing_user_means_the_agents_own() {
+    let policy = LocalPolicy { deny_users: ["root".to_owned()].into(), ..LocalPolicy::default() };
     let realms = Default::default();
     let (user, time) = ("root", KnownTime::new(0));
     let verdict = seen(|host| {
-        let judge = Judge {
+        let judge = JudgeContext {
             host,
             realms: &realms,
             policy: &policy,
@@ -375,20 +398,20 @@ fn the_agents_own_user_counts_where_none_is_named() {
             time,
             clock_ms: NOW,
         };
-        check(exec(), Channel::Own, &judge)
+        check(exec(), CommandSource::Own, &judge)
     });
-    assert!(matches!(verdict, Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })));
+    assert!(matches!(verdict, CommandVerdict::Refused(_, CommandRefusal { code: RefusalCode::Denied, .. })));
 }
 
 #[test]
-fn a_misspelt_policy_is_an_error() {
+fn misspelt_policy_is_refused() {
     for text in [r#"{"deny_verbs": ["excec"]}"#, r#"{"deny_verb": []}"#, r#"{"deny_realms": ["Å"]}"#] {
-        assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
+        assert!(serde_json::from_str::<LocalPolicy>(text).is_err(), "{text}");
     }
 }
 
 #[test]
-fn a_verb_is_named_as_on_the_wire() {
+fn verb_names_equal_wire_names() {
     for command in [exec(), run("default/a"), apply_as("shop")] {
         let name = serde_json::to_value(VerbName::from(&command.verb)).unwrap();
         assert_eq!(name, command.verb.name());

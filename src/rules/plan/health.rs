@@ -1,7 +1,7 @@
-//! What a unit's probes have found: whether it has come up, can do its work, and has to be ended.
+//! Results of a unit's probes: whether it has come up, is ready, or has to be ended.
 //!
-//! **Invariant: what has been up once stays up**, until it is another process: a probe that is added or changed, or an
-//! agent that was started again, does not throw it back.
+//! **Invariant: an instance that has been up stays up**, until it is another process: a probe that is added or changed, or a
+//! restart of the agent, does not reset it.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use muster_topics::{
     unit::Desired,
 };
 
-use super::{Process, Slot, Wiring};
-use crate::rules::probe::Verdict;
+use super::{EndpointWiring, ProcessId, Slot};
+use crate::probe::ProbeVerdict;
 
 /// Which probes a unit has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Has {
+pub(super) struct ProbeSet {
     start: bool,
     ready: bool,
     live: bool,
 }
 
-impl Has {
+impl ProbeSet {
     pub(super) fn of(probes: &Probes) -> Self {
         Self { start: probes.start.is_some(), ready: probes.ready.is_some(), live: probes.live.is_some() }
     }
@@ -35,7 +35,7 @@ impl Has {
 
 /// What to find out now of an instance, and about which process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Probing {
+pub struct ProbeRequest {
     /// Which of its probes.
     pub which: Which,
     /// The probe.
@@ -43,16 +43,16 @@ pub struct Probing {
     /// Where its instance has what is its own.
     pub slot: Slot,
     /// The process.
-    pub process: Process,
+    pub process: ProcessId,
     /// Where it listens.
-    pub wiring: Wiring,
+    pub wiring: EndpointWiring,
     /// What it should be, and is.
     pub desired: Desired,
     /// It has not come up yet.
     pub coming: bool,
 }
 
-impl Probing {
+impl ProbeRequest {
     /// Whether whoever does the one does the other: what has come up since is probed on.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
@@ -71,7 +71,7 @@ pub(super) struct Health {
     /// That, until a probe has answered.
     inherited: Option<String>,
     /// The process that all of this is about.
-    process: Option<Process>,
+    process: Option<ProcessId>,
     /// Since when it is given time to come up.
     since_ms: Millis,
     /// It was up.
@@ -107,7 +107,7 @@ impl Health {
     }
 
     /// Takes in which process there is.
-    pub(super) fn heard(&mut self, process: Option<Process>, now_ms: Millis) {
+    pub(super) fn heard(&mut self, process: Option<ProcessId>, now_ms: Millis) {
         if process == self.process {
             return;
         }
@@ -119,13 +119,13 @@ impl Health {
     }
 
     /// Takes in what a probe has come to.
-    pub(super) fn probed(&mut self, process: Process, which: Which, verdict: Verdict) {
+    pub(super) fn probed(&mut self, process: ProcessId, which: Which, verdict: ProbeVerdict) {
         if self.process != Some(process) {
             return;
         }
         self.inherited = None;
         match verdict {
-            Verdict::Passed => {
+            ProbeVerdict::Passed => {
                 self.wrong.remove(&which);
                 match which {
                     Which::Start => self.passed[0] = true,
@@ -133,7 +133,7 @@ impl Health {
                     Which::Live => {}
                 }
             }
-            Verdict::Pending(why) | Verdict::Failed(why) => drop(self.wrong.insert(which, why)),
+            ProbeVerdict::Pending(why) | ProbeVerdict::Failed(why) => drop(self.wrong.insert(which, why)),
         }
     }
 
@@ -152,7 +152,7 @@ impl Health {
     }
 
     /// Whether it still has to pass a probe before it is up.
-    pub(super) fn awaits(&self, has: Has) -> bool {
+    pub(super) fn awaits(&self, has: ProbeSet) -> bool {
         let [started, ready] = self.passed;
         !self.up && (has.start && !started || has.ready && !ready)
     }
@@ -164,7 +164,7 @@ impl Health {
     }
 
     /// Which probes to try now.
-    pub(super) fn due(&self, has: Has) -> Vec<Which> {
+    pub(super) fn due(&self, has: ProbeSet) -> Vec<Which> {
         match (self.up, has.start && !self.passed[0]) {
             (false, true) => vec![Which::Start],
             (false, false) => Vec::from_iter(has.ready.then_some(Which::Ready)),
@@ -188,7 +188,7 @@ impl Health {
     }
 
     /// Finds that it has to be ended, if that is so.
-    pub(super) fn judge(&mut self, has: Has, limit_ms: Millis, now_ms: Millis) {
+    pub(super) fn judge(&mut self, has: ProbeSet, limit_ms: Millis, now_ms: Millis) {
         // A clock that was set back must not give it more time than it has.
         self.since_ms = self.since_ms.min(now_ms);
         if self.condemned.is_some() || self.process.is_none() {

@@ -1,4 +1,4 @@
-//! Properties of the planner, held against a small model of a host: any sequence of verbs, ends,
+//! Properties of the planner, tested against a small model of a host: any sequence of verbs, ends,
 //! failures, ticks and restarts of the agent keeps the invariants, and converges once the faults stop.
 
 mod check;
@@ -18,7 +18,7 @@ use muster_topics::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::probe::Verdict;
+use crate::probe::ProbeVerdict;
 
 /// What may happen at any time.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ enum Event {
     Thaw,
     Rm,
     /// Others keep it from being started, or not any more.
-    Gate(Gate),
+    Gate(StartGate),
     InstallEnds(Fate),
     LaunchEnds(Fate),
     /// The process ends, and nothing but the agent starts it again.
@@ -68,7 +68,7 @@ enum Event {
     /// One that was tried for a process that has gone.
     ProbedBefore(u8),
     /// What happens to an instance happens to the one beside.
-    Beside(Box<Event>),
+    Second(Box<Event>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +84,7 @@ struct World {
     now_ms: Millis,
     generation: u64,
     row: Option<(Desired, Option<Hold>)>,
-    unit: Unit,
+    unit: PlannedUnit,
     /// What there is in each slot.
     sides: BTreeMap<Slot, Side>,
     /// What it is wired to, and whether it lacks something.
@@ -107,11 +107,11 @@ struct World {
 /// What really runs in one slot.
 #[derive(Default)]
 struct Side {
-    process: Option<(Digest, Process)>,
+    process: Option<(Digest, ProcessId)>,
     /// What its process was started with.
     with: u16,
     restarts: u32,
-    last: Option<Ended>,
+    last: Option<InstanceExit>,
     launching: Option<Digest>,
     stopping: bool,
     /// The agent hears what becomes of it.
@@ -122,7 +122,7 @@ struct Side {
     /// What the process does, whatever the agent knows of it.
     plays: bool,
     /// Which connection of the process there is, and how many there were.
-    connection: Option<Connection>,
+    connection: Option<PlayConnection>,
     connections: u64,
     /// What the next welcome says.
     wish: bool,
@@ -182,9 +182,12 @@ fn speaks(artifact: &Digest) -> bool {
 }
 
 /// Wired to nothing but a port.
-fn wiring(port: u16) -> Wiring {
+fn wiring(port: u16) -> EndpointWiring {
     let (name, address) = ("http".parse().unwrap(), "127.0.0.1".parse().unwrap());
-    Wiring { endpoints: vec![Endpoint { name, address, port, protocol: Protocol::Tcp }], connectors: Vec::new() }
+    EndpointWiring {
+        endpoints: vec![Endpoint { name, address, port, protocol: Protocol::Tcp }],
+        connectors: Vec::new(),
+    }
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -203,11 +206,11 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop_oneof![Just(Event::Freeze), Just(Event::Thaw)],
         1 => Just(Event::Rm),
         1 => prop_oneof![
-            Just(Gate::Open),
-            Just(Gate::Open),
-            Just(Gate::Turn),
-            Just(Gate::Wait("w".to_owned())),
-            Just(Gate::Blocked("b".to_owned())),
+            Just(StartGate::Open),
+            Just(StartGate::Open),
+            Just(StartGate::Turn),
+            Just(StartGate::Wait("w".to_owned())),
+            Just(StartGate::Blocked("b".to_owned())),
         ]
         .prop_map(Event::Gate),
         4 => fate().prop_map(Event::InstallEnds),
@@ -231,7 +234,7 @@ fn event() -> impl Strategy<Value = Event> {
             3 => Just(Event::Connect),
             1 => Just(Event::Disconnect),
         ]
-        .prop_map(|event| Event::Beside(Box::new(event))),
+        .prop_map(|event| Event::Second(Box::new(event))),
     ]
 }
 

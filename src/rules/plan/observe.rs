@@ -1,4 +1,4 @@
-//! How a unit changes with what is seen of it.
+//! Updates a unit from an observation.
 
 use std::time::Duration;
 
@@ -10,40 +10,41 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, Alive, Ended, FREEZE_AGAIN_MS, Failure, Found, Instance, Over, Policy, Rest, STOP_SLACK_MS, Seen,
-    Step, Told, Unit, Work, to_millis,
+    ADOPT_AGAIN_MS, EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, InstanceEnd, InstanceExit,
+    LiveInstance, PlanStep, PlannedUnit, STOP_SLACK_MS, ShimReport, StepUnderWay, StopReason, UnitEvent, UnitPolicy,
+    to_millis,
 };
-use crate::rules::{
-    backoff::{GOOD_AFTER_MS, Growth},
-    lease::Wiring,
+use crate::{
+    backoff::{ExponentialGrowth, GOOD_AFTER_MS},
+    port_lease::EndpointWiring,
 };
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
 /// hardly noticed, to five minutes, so that one that is gone is not bothered.
-const INSTALL: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
+const INSTALL: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 300_000 };
 
 /// The longest error or note that is kept and sent: it is for people, and part of a message of limited size.
 const TEXT_MAX_CHARS: usize = 1_000;
 
-impl Unit {
+impl PlannedUnit {
     /// Takes in what was seen; what others see of the unit follows from it.
-    pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
+    pub fn observe(&mut self, seen: UnitEvent, now_ms: Millis) {
         match seen {
-            Seen::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
-            Seen::Wired(wiring, lack) => self.wire(wiring, lack, now_ms),
-            Seen::Began(step) => self.begin(step, now_ms),
-            Seen::Found(found) => self.found(found, now_ms),
-            Seen::NotLookedUp { error } => {
+            UnitEvent::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
+            UnitEvent::Wired(wiring, lack) => self.wire(wiring, lack, now_ms),
+            UnitEvent::Began(step) => self.begin(step, now_ms),
+            UnitEvent::Found(found) => self.found(found, now_ms),
+            UnitEvent::NotLookedUp { error } => {
                 self.work = None;
                 self.adopt_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
                 self.fail(&error);
             }
-            Seen::Progress(revision, progress) => {
-                if self.work.as_ref() == Some(&Work::Installing(revision)) {
+            UnitEvent::Progress(revision, progress) => {
+                if self.work.as_ref() == Some(&StepUnderWay::Installing(revision)) {
                     self.observed.progress = Some(progress);
                 }
             }
-            Seen::Installed(revision) => {
+            UnitEvent::Installed(revision) => {
                 self.finish_install(&revision);
                 if self.desires(&revision) {
                     self.installed = Some(revision);
@@ -54,51 +55,51 @@ impl Unit {
                     self.observed.error = None;
                 }
             }
-            Seen::NotInstalled { revision, failure, random } => {
+            UnitEvent::NotInstalled { revision, failure, random } => {
                 self.finish_install(&revision);
                 if self.desires(&revision) {
                     self.not_installed(&failure, random, now_ms);
                 }
             }
-            Seen::Reloaded(revision) => {
+            UnitEvent::Reloaded(revision) => {
                 if self.finish_reload(&revision)
-                    && let Instance::Alive(alive) = &mut self.instance
+                    && let EffectiveInstance::Alive(alive) = &mut self.instance
                 {
                     alive.revision = revision;
                 }
             }
-            Seen::NotReloaded(revision) => {
+            UnitEvent::NotReloaded(revision) => {
                 if self.finish_reload(&revision) {
                     self.not_reloaded = Some(revision);
                 }
             }
-            Seen::Outdated => self.outdated = matches!(self.instance, Instance::Alive(_)),
-            Seen::Started => self.started(),
-            Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
-            Seen::StartUnknown => self.instance = Instance::Unknown,
-            Seen::Told(told) => self.told(told, now_ms),
+            UnitEvent::Outdated => self.outdated = matches!(self.instance, EffectiveInstance::Alive(_)),
+            UnitEvent::Started => self.started(),
+            UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
+            UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown,
+            UnitEvent::Told(told) => self.told(told, now_ms),
             // The step is due again in a while; until then whoever waits hears why.
-            Seen::Unheard { error } if matches!(self.instance, Instance::Alive(_)) => self.fail(&error),
-            Seen::Unheard { .. } => {}
-            Seen::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
-            Seen::Beside(seen) => self.beside_seen(*seen, now_ms),
-            Seen::Ended(over) => self.ended(over, now_ms),
-            Seen::Played { ask, answer } => {
+            UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(&error),
+            UnitEvent::Unheard { .. } => {}
+            UnitEvent::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
+            UnitEvent::Second(seen) => self.beside_seen(*seen, now_ms),
+            UnitEvent::Ended(over) => self.ended(over, now_ms),
+            UnitEvent::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
                     self.fail(&error);
                 }
             }
-            Seen::Removed => {
+            UnitEvent::Removed => {
                 self.work = None;
                 self.installed = None;
             }
-            Seen::NotRemoved { error } => {
+            UnitEvent::NotRemoved { error } => {
                 self.work = None;
                 self.install_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
                 self.fail(&error);
             }
-            Seen::Gate(gate) => self.gate = gate,
-            Seen::Tick => {}
+            UnitEvent::Gate(gate) => self.gate = gate,
+            UnitEvent::Tick => {}
         }
         self.follow(now_ms);
     }
@@ -110,7 +111,7 @@ impl Unit {
             return;
         }
         self.hold = hold;
-        let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
+        let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(StopReason::Finished) };
         let was_back = self.is_back();
         let probes = self.probes();
         self.note_frame();
@@ -124,9 +125,9 @@ impl Unit {
         let has_finished = has_finished && !was_back;
         let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
         self.rest = match self.observed.phase {
-            Phase::Failed if is_restored && !self.is_broken() => Some(Rest::Failed),
+            Phase::Failed if is_restored && !self.is_broken() => Some(StopReason::Failed),
             // What has finished is not begun again because something about it has changed.
-            _ if has_finished && (is_restored || self.goes_on_from(before.as_ref())) => Some(Rest::Finished),
+            _ if has_finished && (is_restored || self.goes_on_from(before.as_ref())) => Some(StopReason::Finished),
             _ => None,
         };
         if !is_restored {
@@ -137,9 +138,9 @@ impl Unit {
 
     /// Keeps what of the spec that runs decides whether it can become another, as long as that spec is known.
     fn note_frame(&mut self) {
-        if let Instance::Alive(Alive { revision, frame: None, .. }) = &self.instance {
+        if let EffectiveInstance::Alive(LiveInstance { revision, frame: None, .. }) = &self.instance {
             let known = self.spec_of(revision).and_then(|spec| spec.frame().ok());
-            if let Instance::Alive(alive) = &mut self.instance {
+            if let EffectiveInstance::Alive(alive) = &mut self.instance {
                 alive.frame = known;
             }
         }
@@ -158,7 +159,7 @@ impl Unit {
 
     pub(super) fn take_policy(&mut self) {
         if let Some(desired) = &self.desired {
-            self.policy = Policy::of(&desired.spec);
+            self.policy = UnitPolicy::of(&desired.spec);
         }
     }
 
@@ -166,7 +167,7 @@ impl Unit {
         self.desired.as_ref().map(|desired| desired.spec.probes().clone()).unwrap_or_default()
     }
 
-    fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
+    fn wire(&mut self, wiring: EndpointWiring, lack: Option<String>, now_ms: Millis) {
         self.wiring = wiring;
         self.is_wired();
         if self.lack() != lack.as_deref() {
@@ -181,16 +182,16 @@ impl Unit {
         self.policy.restart != Restart::Always && before.zip(self.desired.as_ref()).is_some_and(same)
     }
 
-    fn begin(&mut self, step: Step, now_ms: Millis) {
+    fn begin(&mut self, step: PlanStep, now_ms: Millis) {
         match step {
-            Step::Adopt => self.work = Some(Work::Adopting),
-            Step::Install => {
+            PlanStep::Adopt => self.work = Some(StepUnderWay::Adopting),
+            PlanStep::Install => {
                 self.observed.progress = None;
-                self.work = self.desired.as_ref().map(|desired| Work::Installing(desired.revision.clone()));
+                self.work = self.desired.as_ref().map(|desired| StepUnderWay::Installing(desired.revision.clone()));
             }
-            Step::Start { .. } => {
+            PlanStep::Start { .. } => {
                 if let Some(desired) = &self.desired {
-                    self.instance = Instance::Launching(desired.revision.clone());
+                    self.instance = EffectiveInstance::Launching(desired.revision.clone());
                     self.kept_restarts = 0;
                 }
                 self.not_reloaded = None;
@@ -200,28 +201,28 @@ impl Unit {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
                 }
             }
-            Step::Stop { grace_ms, .. } => {
-                if let Instance::Alive(alive) = &mut self.instance {
+            PlanStep::Stop { grace_ms, .. } => {
+                if let EffectiveInstance::Alive(alive) = &mut self.instance {
                     alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
                 }
             }
-            Step::Reload => {
+            PlanStep::Reload => {
                 self.begin_trial(false, now_ms);
-                self.work = self.desired.as_ref().map(|desired| Work::Reloading(desired.revision.clone()));
+                self.work = self.desired.as_ref().map(|desired| StepUnderWay::Reloading(desired.revision.clone()));
             }
-            Step::Freeze | Step::Thaw => {
-                if let Instance::Alive(alive) = &mut self.instance {
-                    alive.freezes_by_ms = Some((step == Step::Freeze, now_ms.saturating_add(FREEZE_AGAIN_MS)));
+            PlanStep::Freeze | PlanStep::Thaw => {
+                if let EffectiveInstance::Alive(alive) = &mut self.instance {
+                    alive.freezes_by_ms = Some((step == PlanStep::Freeze, now_ms.saturating_add(FREEZE_AGAIN_MS)));
                 }
             }
-            Step::Play { playing, ask } => self.play.began(playing, ask),
-            Step::StartBeside | Step::StopBeside { .. } => self.begin_beside(step, now_ms),
-            Step::Remove => self.work = Some(Work::Removing),
-            Step::WaitUntil(_) => {}
+            PlanStep::Play { playing, ask } => self.play.began(playing, ask),
+            PlanStep::StartSecond | PlanStep::StopSecond { .. } => self.begin_beside(step, now_ms),
+            PlanStep::Remove => self.work = Some(StepUnderWay::Removing),
+            PlanStep::WaitUntil(_) => {}
         }
     }
 
-    fn found(&mut self, found: Found, now_ms: Millis) {
+    fn found(&mut self, found: FoundInstance, now_ms: Millis) {
         self.beside_is_known();
         self.work = None;
         self.adopt_ms = None;
@@ -229,27 +230,27 @@ impl Unit {
         let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
             || self.observed.pid.is_some();
         match found {
-            Found::Nothing => self.instance = Instance::None,
-            Found::Alive(revision, told) => {
+            FoundInstance::Nothing => self.instance = EffectiveInstance::None,
+            FoundInstance::Alive(revision, told) => {
                 self.play.begin(true);
                 let was_up = self.health.was_up() && told.restarts == self.kept_restarts;
                 self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
-                self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
+                self.instance = EffectiveInstance::Alive(LiveInstance::new(revision, self.kept_restarts));
                 self.told(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
-            Found::Ended(over) if was_alive => {
+            FoundInstance::Ended(over) if was_alive => {
                 self.count(over.restarts.saturating_sub(self.kept_restarts), &over.last);
                 let revision = self.observed.revision.clone();
                 self.take_end(&over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
-            Found::Ended(_) => self.instance = Instance::None,
+            FoundInstance::Ended(_) => self.instance = EffectiveInstance::None,
         }
     }
 
     /// Whether that was what is under way.
     fn finish_reload(&mut self, revision: &Digest) -> bool {
-        let is_it = self.work.as_ref() == Some(&Work::Reloading(revision.clone()));
+        let is_it = self.work.as_ref() == Some(&StepUnderWay::Reloading(revision.clone()));
         if is_it {
             self.work = None;
         }
@@ -257,7 +258,7 @@ impl Unit {
     }
 
     fn finish_install(&mut self, revision: &Digest) {
-        if self.work.as_ref() == Some(&Work::Installing(revision.clone())) {
+        if self.work.as_ref() == Some(&StepUnderWay::Installing(revision.clone())) {
             self.work = None;
         }
     }
@@ -271,25 +272,28 @@ impl Unit {
         } else if self.go_back(&failure.error, now_ms) {
             return;
         } else {
-            self.rest = Some(Rest::Failed);
+            self.rest = Some(StopReason::Failed);
         }
         let still = match &self.instance {
-            Instance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
+            EffectiveInstance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
             _ => String::new(),
         };
         self.fail(&format!("{}{still}", failure.error));
     }
 
     fn started(&mut self) {
-        if let Instance::Launching(revision) = &self.instance {
+        if let EffectiveInstance::Launching(revision) = &self.instance {
             self.play.begin(false);
             self.health.begin();
-            self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
+            self.instance = EffectiveInstance::Alive(LiveInstance::new(revision.clone(), 0));
         }
     }
 
     fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
-        let Instance::Launching(revision) = std::mem::replace(&mut self.instance, Instance::None) else { return };
+        let EffectiveInstance::Launching(revision) = std::mem::replace(&mut self.instance, EffectiveInstance::None)
+        else {
+            return;
+        };
         if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
             return;
         }
@@ -298,12 +302,12 @@ impl Unit {
             // What the system refuses now it will refuse at once again: no immediate restart here.
             self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
         } else {
-            self.rest = Some(Rest::Failed);
+            self.rest = Some(StopReason::Failed);
         }
     }
 
-    pub(super) fn told(&mut self, told: Told, now_ms: Millis) {
-        let Instance::Alive(alive) = &mut self.instance else { return };
+    pub(super) fn told(&mut self, told: ShimReport, now_ms: Millis) {
+        let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
         let revision = alive.revision.clone();
         alive.process = told.process;
         alive.ready = told.ready;
@@ -326,22 +330,22 @@ impl Unit {
         }
     }
 
-    fn note_end(&mut self, ended: &Ended) {
+    fn note_end(&mut self, ended: &InstanceExit) {
         self.observed.exit = Some(ended.exit);
         self.observed.core_dumped = ended.core_dumped;
         self.observed.oom_killed = ended.oom_killed;
     }
 
     /// Counts restarts that were not the agent's, `last` being the end before the newest of them or after.
-    fn count(&mut self, more: u32, last: &Ended) {
+    fn count(&mut self, more: u32, last: &InstanceExit) {
         if more > 0 && was_good(last) {
             self.observed.attempts = 0;
         }
         self.observed.attempts = self.observed.attempts.saturating_add(more);
     }
 
-    fn ended(&mut self, over: Over, now_ms: Millis) {
-        let Instance::Alive(alive) = &self.instance else { return };
+    fn ended(&mut self, over: InstanceEnd, now_ms: Millis) {
+        let EffectiveInstance::Alive(alive) = &self.instance else { return };
         let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
         let more = over.restarts.saturating_sub(alive.restarts);
         self.count(more, &over.last);
@@ -349,8 +353,8 @@ impl Unit {
     }
 
     /// Nothing runs any more: because it was `asked` to end, or by itself.
-    fn take_end(&mut self, ended: &Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
-        self.instance = Instance::None;
+    fn take_end(&mut self, ended: &InstanceExit, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
+        self.instance = EffectiveInstance::None;
         self.note_end(ended);
         let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
@@ -373,7 +377,7 @@ impl Unit {
         };
         let attempts = self.observed.attempts;
         if !again && condemned.is_none() && ended.exit.is_success() {
-            self.rest = Some(Rest::Finished);
+            self.rest = Some(StopReason::Finished);
             self.forget_verified();
             self.observed.error = ended.left_some.then(|| shortened(&by_itself(ended)));
             return;
@@ -387,7 +391,7 @@ impl Unit {
             self.fail(&how);
             self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
-            self.rest = Some(Rest::Failed);
+            self.rest = Some(StopReason::Failed);
             self.fail(&format!("{how}; its spec does not have it started again"));
         }
     }
@@ -423,7 +427,7 @@ impl Unit {
 }
 
 /// Why something that was to run does not, for people.
-pub(super) fn by_itself(ended: &Ended) -> String {
+pub(super) fn by_itself(ended: &InstanceExit) -> String {
     format!("ended by itself: {ended}")
 }
 
@@ -432,7 +436,7 @@ pub(super) fn shortened(text: &str) -> String {
 }
 
 /// Whether a process was up for so long that its restarts so far do not count any more.
-fn was_good(ended: &Ended) -> bool {
+fn was_good(ended: &InstanceExit) -> bool {
     ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
 }
 

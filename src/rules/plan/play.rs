@@ -1,12 +1,12 @@
-//! Whether a unit plays: what it has confirmed, and when it is asked (again).
+//! Playing and pausing: what a unit has confirmed, and when it is asked again.
 //!
-//! To play is desired state, and a yuno that was told so may have forgotten it: its process may be another one, its
-//! connection may be another one, and so may be the agent. So whatever is not known to be so for *this* connection is
-//! asked for, until it is confirmed or refused.
+//! Playing is desired state, and a yuno may have forgotten it: its process,
+//! its connection, or the agent may be new. So a state that is not confirmed on *this* connection is
+//! requested, until it is confirmed or refused.
 
 use muster_topics::{Millis, channel::Ability};
 
-use super::{Process, Step, step::due};
+use super::{PlanStep, ProcessId, step::due};
 
 /// When to ask again what was not answered. Each time it has half a minute to answer, so this is for one that cannot
 /// be reached though it is connected.
@@ -14,7 +14,7 @@ const ASK_AGAIN_MS: Millis = 5_000;
 
 /// A connection of a unit with its agent, on which it can be asked things.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct PlayConnection {
     /// Which one of its process, from 1.
     pub number: u64,
     /// It was told in the beginning that it shall play.
@@ -25,7 +25,7 @@ pub struct Connection {
 
 /// Why a unit has not confirmed what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotPlayed {
+pub enum PlayFailure {
     /// It will not, or cannot.
     Refused(String),
     /// It has not answered.
@@ -34,7 +34,7 @@ pub enum NotPlayed {
 
 /// What is known of whether an instance plays.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Play {
+pub(super) struct PlayState {
     /// Nothing was seen of what it has confirmed to an earlier life of the agent.
     adopted: bool,
     /// The process that all of this is about: id and start time.
@@ -51,7 +51,7 @@ pub(super) struct Play {
     again_ms: Option<Millis>,
 }
 
-impl Play {
+impl PlayState {
     /// An instance that was just started, or one that an earlier life of the agent had started.
     pub(super) fn begin(&mut self, adopted: bool) {
         *self = Self { adopted, asks: self.asks, ..Self::default() };
@@ -64,7 +64,7 @@ impl Play {
     }
 
     /// Takes in how an instance is connected.
-    pub(super) fn heard(&mut self, process: Option<Process>, connection: Option<&Connection>) {
+    pub(super) fn heard(&mut self, process: Option<ProcessId>, connection: Option<&PlayConnection>) {
         let process = process.map(|process| (process.pid, process.start_ticks));
         if process != self.process {
             // A process plays only once it was asked to.
@@ -92,11 +92,11 @@ impl Play {
     }
 
     /// What to ask a unit that is up, if anything.
-    pub(super) fn step(&self, wanted: bool, now_ms: Millis) -> Option<Step> {
+    pub(super) fn step(&self, wanted: bool, now_ms: Millis) -> Option<PlanStep> {
         if !self.can || self.refused || self.asked.is_some() || self.playing == Some(wanted) {
             return None;
         }
-        Some(due(self.again_ms, now_ms).unwrap_or(Step::Play { playing: wanted, ask: self.asks }))
+        Some(due(self.again_ms, now_ms).unwrap_or(PlanStep::Play { playing: wanted, ask: self.asks }))
     }
 
     /// A question is under way.
@@ -107,7 +107,7 @@ impl Play {
     }
 
     /// What became of a question. The error, if it is one that counts.
-    pub(super) fn answered(&mut self, ask: u32, answer: Result<(), NotPlayed>, now_ms: Millis) -> Option<String> {
+    pub(super) fn answered(&mut self, ask: u32, answer: Result<(), PlayFailure>, now_ms: Millis) -> Option<String> {
         let (_, playing) = self.asked.take_if(|(asked, _)| *asked == ask)?;
         let word = if playing { "play" } else { "pause" };
         match answer {
@@ -115,11 +115,11 @@ impl Play {
                 self.playing = Some(playing);
                 None
             }
-            Err(NotPlayed::Refused(why)) => {
+            Err(PlayFailure::Refused(why)) => {
                 self.refused = true;
                 Some(format!("it refuses to {word}: {why}"))
             }
-            Err(NotPlayed::Unanswered(why)) => {
+            Err(PlayFailure::Unanswered(why)) => {
                 self.again_ms = Some(now_ms.saturating_add(ASK_AGAIN_MS));
                 Some(format!("it was asked to {word}, and has not answered: {why}"))
             }
@@ -157,15 +157,15 @@ impl Play {
 mod tests {
     use super::*;
 
-    const PROCESS: Option<Process> = Some(Process { pid: 7, start_ticks: 1, started_ms: 0 });
-    const OTHER: Option<Process> = Some(Process { pid: 8, start_ticks: 2, started_ms: 0 });
+    const PROCESS: Option<ProcessId> = Some(ProcessId { pid: 7, start_ticks: 1, started_ms: 0 });
+    const OTHER: Option<ProcessId> = Some(ProcessId { pid: 8, start_ticks: 2, started_ms: 0 });
 
-    fn connection(number: u64, playing: bool) -> Connection {
-        Connection { number, playing, can: vec![Ability::Play, Ability::Stats] }
+    fn connection(number: u64, playing: bool) -> PlayConnection {
+        PlayConnection { number, playing, can: vec![Ability::Play, Ability::Stats] }
     }
 
-    fn connected(adopted: bool, number: u64, playing: bool) -> Play {
-        let mut play = Play::default();
+    fn connected(adopted: bool, number: u64, playing: bool) -> PlayState {
+        let mut play = PlayState::default();
         play.begin(adopted);
         play.heard(PROCESS, None);
         assert_eq!(play.step(true, 0), None, "nobody is there to be asked");
@@ -175,8 +175,8 @@ mod tests {
 
     /// Has it asked, and answered.
     #[track_caller]
-    fn ask(play: &mut Play, wanted: bool, answer: Result<(), NotPlayed>) -> Option<String> {
-        let Some(Step::Play { playing, ask }) = play.step(wanted, 0) else { panic!("nothing is asked: {play:?}") };
+    fn ask(play: &mut PlayState, wanted: bool, answer: Result<(), PlayFailure>) -> Option<String> {
+        let Some(PlanStep::Play { playing, ask }) = play.step(wanted, 0) else { panic!("nothing is asked: {play:?}") };
         assert_eq!(playing, wanted);
         play.began(playing, ask);
         assert_eq!(play.step(wanted, 0), None, "one question at a time");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_asked_for() {
+    fn unconfirmed_play_state_is_requested() {
         // A fresh process plays only if it was asked to.
         assert_eq!(connected(false, 1, false).step(false, 0), None);
         // It may have begun at its welcome.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_again_after_each_reconnect_until_it_has_confirmed() {
+    fn play_is_requested_again_after_reconnect() {
         let mut play = connected(false, 1, false);
         ask(&mut play, true, Ok(()));
         assert!(play.step(true, 0).is_none() && play.is_playing(false));
@@ -217,28 +217,28 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_stands_until_there_is_another_to_ask() {
+    fn refusal_holds_for_its_process() {
         let mut play = connected(false, 1, false);
-        let error = ask(&mut play, true, Err(NotPlayed::Refused("busy: not now".to_owned())));
+        let error = ask(&mut play, true, Err(PlayFailure::Refused("busy: not now".to_owned())));
         assert_eq!(error.as_deref(), Some("it refuses to play: busy: not now"));
         assert!(play.is_refused() && play.step(true, 9_000).is_none());
         play.heard(PROCESS, Some(&connection(2, false)));
         assert!(!play.is_refused() && play.step(true, 0).is_some());
-        ask(&mut play, true, Err(NotPlayed::Refused(String::new())));
+        ask(&mut play, true, Err(PlayFailure::Refused(String::new())));
         play.try_again();
         assert!(play.step(true, 0).is_some());
     }
 
     #[test]
-    fn one_that_does_not_answer_is_asked_again_later() {
+    fn unanswered_request_is_repeated_later() {
         let mut play = connected(false, 1, false);
-        assert!(ask(&mut play, true, Err(NotPlayed::Unanswered("late".to_owned()))).is_some());
-        assert_eq!(play.step(true, 0), Some(Step::WaitUntil(ASK_AGAIN_MS)));
-        assert_eq!(play.step(true, ASK_AGAIN_MS), Some(Step::Play { playing: true, ask: 1 }));
+        assert!(ask(&mut play, true, Err(PlayFailure::Unanswered("late".to_owned()))).is_some());
+        assert_eq!(play.step(true, 0), Some(PlanStep::WaitUntil(ASK_AGAIN_MS)));
+        assert_eq!(play.step(true, ASK_AGAIN_MS), Some(PlanStep::Play { playing: true, ask: 1 }));
     }
 
     #[test]
-    fn an_answer_of_before_does_not_count() {
+    fn answer_of_earlier_connection_is_ignored() {
         let mut play = connected(false, 1, false);
         play.began(true, 0);
         play.heard(PROCESS, Some(&connection(2, false)));
@@ -247,11 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_play_says_so() {
+    fn unit_without_play_reports_it() {
         let mut play = connected(false, 1, false);
         assert!(play.cannot(false).unwrap().contains("`lines`"));
         assert_eq!(connected(false, 1, false).cannot(true), None);
-        play.heard(PROCESS, Some(&Connection { number: 2, playing: false, can: vec![Ability::Stats] }));
+        play.heard(PROCESS, Some(&PlayConnection { number: 2, playing: false, can: vec![Ability::Stats] }));
         assert!(play.cannot(true).unwrap().starts_with("unsupported") && play.is_refused());
         play.heard(PROCESS, None);
         assert_eq!(play.cannot(true), None, "the next one may");

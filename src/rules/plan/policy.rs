@@ -1,4 +1,4 @@
-//! What the planner has to know of a spec.
+//! The part of a spec that the planner needs.
 
 use muster_topics::{
     Millis,
@@ -6,14 +6,14 @@ use muster_topics::{
     unit::{Channel, Restart, Spec, grace_ms, start_timeout_ms, started_after_ms, verify_after_ms},
 };
 
-use super::{health::Has, to_millis};
-use crate::rules::backoff::Patience;
+use super::{health::ProbeSet, to_millis};
+use crate::backoff::RestartPatience;
 
 /// What the planner has to know of a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
+pub(super) struct UnitPolicy {
     /// How long to wait before it is started again, and how often.
-    pub(super) patience: Patience,
+    pub(super) patience: RestartPatience,
     pub(super) restart: Restart,
     /// It is there for one run.
     pub(super) transient: bool,
@@ -24,7 +24,7 @@ pub(super) struct Policy {
     pub(super) reloads: bool,
     /// It can be asked things.
     pub(super) speaks: bool,
-    pub(super) probes: Has,
+    pub(super) probes: ProbeSet,
     /// How long it may take to come up.
     pub(super) start_timeout_ms: Millis,
     /// What asks it to end; what it says itself if there is none.
@@ -38,7 +38,7 @@ pub(super) struct Policy {
     pub(super) healthy_within_ms: Millis,
 }
 
-impl Policy {
+impl UnitPolicy {
     pub(super) fn of(spec: &Spec) -> Self {
         match spec {
             Spec::Yuno(spec) => Self {
@@ -47,7 +47,7 @@ impl Policy {
                 started_after_ms: to_millis(spec.started_after_ms),
                 says_ready: !spec.channel.is_none() || spec.process.forking.is_some(),
                 speaks: spec.channel == Channel::Lines,
-                probes: Has::of(&spec.probes),
+                probes: ProbeSet::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),
                 reloads: !spec.reload.is_restart(),
                 stop_signal: Some(spec.stop_signal()),
@@ -56,13 +56,13 @@ impl Policy {
                 rolls_back: spec.rollback.is_auto(),
                 verify_after_ms: to_millis(spec.verify_after_ms),
                 healthy_within_ms: to_millis(spec.healthy_within()),
-                patience: Patience::Process,
+                patience: RestartPatience::Process,
             },
             Spec::Container(spec) => Self {
-                patience: Patience::Container,
+                patience: RestartPatience::Container,
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
-                probes: Has::of(&spec.probes),
+                probes: ProbeSet::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),
                 // Its limits can change while it runs.
                 reloads: true,
@@ -77,7 +77,7 @@ impl Policy {
     }
 }
 
-impl Default for Policy {
+impl Default for UnitPolicy {
     /// For what is found without a spec: nobody knows any more how it wants to be treated.
     fn default() -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Default for Policy {
             says_ready: false,
             reloads: false,
             speaks: false,
-            probes: Has::default(),
+            probes: ProbeSet::default(),
             start_timeout_ms: to_millis(start_timeout_ms()),
             stop_signal: None,
             grace_ms: grace_ms(),
@@ -95,7 +95,7 @@ impl Default for Policy {
             rolls_back: false,
             verify_after_ms: to_millis(verify_after_ms()),
             healthy_within_ms: Millis::MAX,
-            patience: Patience::Process,
+            patience: RestartPatience::Process,
         }
     }
 }

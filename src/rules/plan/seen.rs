@@ -1,4 +1,4 @@
-//! What the shell tells the planner that it has seen.
+//! Observations: what the shell reports to the planner.
 
 use muster_topics::{
     Millis,
@@ -7,20 +7,20 @@ use muster_topics::{
     unit::{Desired, Exit, Hold, ProcessEnd, Progress},
 };
 
-use super::{Connection, NotPlayed, Process, Step};
-use crate::rules::{lease::Wiring, order::Gate, probe::Verdict};
+use super::{PlanStep, PlayConnection, PlayFailure, ProcessId};
+use crate::{order::StartGate, port_lease::EndpointWiring, probe::ProbeVerdict};
 
 /// Something that the shell has seen.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
+pub enum UnitEvent {
     /// What is desired now.
     Desired(Option<Box<Desired>>, Option<Hold>),
     /// What it is wired to now, and what it has to wait for.
-    Wired(Wiring, Option<String>),
+    Wired(EndpointWiring, Option<String>),
     /// A step has begun.
-    Began(Step),
+    Began(PlanStep),
     /// What was looked up.
-    Found(Found),
+    Found(FoundInstance),
     /// Looking up failed.
     NotLookedUp {
         /// Why.
@@ -52,29 +52,29 @@ pub enum Seen {
     /// What runs has read something outside that has changed, and needs a new process.
     Outdated,
     /// What has become of the instance.
-    Told(Told),
+    Told(ShimReport),
     /// What runs could not be asked for something, such as to end.
     Unheard {
         /// Why not.
         error: String,
     },
     /// The instance has ended, for good.
-    Ended(Over),
-    /// What the instance has answered to [`Step::Play`].
+    Ended(InstanceEnd),
+    /// What the instance has answered to [`PlanStep::Play`].
     Played {
         /// Which question.
         ask: u32,
         /// Whether it does so now.
-        answer: Result<(), NotPlayed>,
+        answer: Result<(), PlayFailure>,
     },
     /// What a probe of a process has come to.
     Probed {
         /// Which process.
-        process: Process,
+        process: ProcessId,
         /// Which probe.
         which: Which,
         /// What it has come to.
-        verdict: Verdict,
+        verdict: ProbeVerdict,
     },
     /// Everything has been removed.
     Removed,
@@ -84,33 +84,33 @@ pub enum Seen {
         error: String,
     },
     /// Any of what is seen of an instance, of the one beside.
-    Beside(Box<Seen>),
+    Second(Box<UnitEvent>),
     /// What others have it wait for.
-    Gate(Gate),
+    Gate(StartGate),
     /// Time has passed.
     Tick,
 }
 
 /// What was found of an earlier life of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundInstance {
     /// Nothing was ever started.
     Nothing,
     /// Something of this revision is in effect.
-    Alive(Digest, Told),
+    Alive(Digest, ShimReport),
     /// Something was, and has ended.
-    Ended(Over),
+    Ended(InstanceEnd),
 }
 
 /// What has become of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ShimReport {
     /// Its process, unless it is just being started again.
-    pub process: Option<Process>,
+    pub process: Option<ProcessId>,
     /// How often it was started again by itself, without the agent.
     pub restarts: u32,
     /// How its last process ended, if one did.
-    pub last: Option<Ended>,
+    pub last: Option<InstanceExit>,
     /// It has said that it is up, if it is one that says so.
     pub ready: bool,
     /// What it says that it does.
@@ -118,25 +118,25 @@ pub struct Told {
     /// It is suspended.
     pub frozen: bool,
     /// How it can be asked things now.
-    pub connection: Option<Connection>,
-    /// What it has to do without, as [`Observed::missing`] has it.
+    pub connection: Option<PlayConnection>,
+    /// Features that it has to do without ([`muster_topics::unit::Observed::missing`]).
     pub missing: Vec<String>,
     /// What it was started with.
-    pub wiring: Wiring,
+    pub wiring: EndpointWiring,
 }
 
 /// The end of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Over {
-    /// See [`Told::restarts`]; some of these may not have been told before.
+pub struct InstanceEnd {
+    /// See [`ShimReport::restarts`]; some of these may not have been told before.
     pub restarts: u32,
     /// How its last process ended.
-    pub last: Ended,
+    pub last: InstanceExit,
 }
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct InstanceExit {
     /// How.
     pub exit: Exit,
     /// When it was started, if that is known.
@@ -159,7 +159,7 @@ pub struct Ended {
     pub last_lines: Option<String>,
 }
 
-impl Ended {
+impl InstanceExit {
     /// An end of which nothing more is known.
     #[must_use]
     pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
@@ -182,7 +182,7 @@ impl Ended {
 const LEFT_SOME: &str = ", while what it had started still ran, which was ended as well. hint: have it stay in the foreground; \
                          if it cannot, say that it goes to the background (--forking, `process: {forking: {}}`)";
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for InstanceExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { exit, oom_killed, core_dumped, .. } = *self;
         let silent = match (self.start_timed_out, self.silent) {

@@ -1,4 +1,4 @@
-//! What to do next: which step a unit needs, from what is known of it.
+//! Chooses the next step of a unit.
 
 use muster_topics::{
     Millis,
@@ -6,39 +6,40 @@ use muster_topics::{
     unit::{Desired, Phase, Run},
 };
 
-use super::{Alive, Instance, Step, Unit, Work};
-use crate::rules::{backoff::GOOD_AFTER_MS, order::Gate};
+use super::{EffectiveInstance, LiveInstance, PlanStep, PlannedUnit, StepUnderWay};
+use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
 
-impl Unit {
+impl PlannedUnit {
     /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
     #[must_use]
-    pub fn plan(&self, now_ms: Millis) -> Option<Step> {
+    pub fn plan(&self, now_ms: Millis) -> Option<PlanStep> {
         let step = sooner(self.plan_beside(now_ms), self.plan_step(now_ms));
         match (step, self.judged_again_ms(now_ms)) {
-            (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
-            (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
+            (None, Some(at_ms)) => Some(PlanStep::WaitUntil(at_ms)),
+            (Some(PlanStep::WaitUntil(step_ms)), Some(at_ms)) => Some(PlanStep::WaitUntil(step_ms.min(at_ms))),
             (step, _) => step,
         }
     }
 
-    fn plan_step(&self, now_ms: Millis) -> Option<Step> {
+    fn plan_step(&self, now_ms: Millis) -> Option<PlanStep> {
         match (&self.work, &self.instance) {
-            (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
-            (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
-            (_, Instance::Alive(alive)) => match alive.ends_by_ms {
+            (Some(StepUnderWay::Adopting | StepUnderWay::Removing | StepUnderWay::Reloading(_)), _)
+            | (_, EffectiveInstance::Launching(_)) => None,
+            (_, EffectiveInstance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(PlanStep::Adopt)),
+            (_, EffectiveInstance::Alive(alive)) => match alive.ends_by_ms {
                 // What ignored its first end is asked again with no grace, and the shell says so.
                 Some(by_ms) => {
-                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: Some(Signal::Kill), grace_ms: 0 }))
+                    Some(due(Some(by_ms), now_ms).unwrap_or(PlanStep::Stop { signal: Some(Signal::Kill), grace_ms: 0 }))
                 }
                 None => self.plan_alive(alive, now_ms),
             },
-            (_, Instance::None) => self.plan_idle(&self.gate, now_ms),
+            (_, EffectiveInstance::None) => self.plan_idle(&self.gate, now_ms),
         }
     }
 
     /// Something runs: is it the right thing?
-    fn plan_alive(&self, alive: &Alive, now_ms: Millis) -> Option<Step> {
-        let stop = Step::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
+    fn plan_alive(&self, alive: &LiveInstance, now_ms: Millis) -> Option<PlanStep> {
+        let stop = PlanStep::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
         let Some(desired) = &self.desired else { return Some(stop) };
         if desired.run == Run::Stopped {
             return Some(stop);
@@ -66,8 +67,8 @@ impl Unit {
             let is_refused = self.not_reloaded.as_ref() == Some(&desired.revision);
             let reload = reloads && !is_refused && alive.process.is_some();
             return Some(match (reload, self.starts_first(alive)) {
-                (true, _) => Step::Reload,
-                (false, true) => Step::StartBeside,
+                (true, _) => PlanStep::Reload,
+                (false, true) => PlanStep::StartSecond,
                 (false, false) => stop,
             });
         }
@@ -87,31 +88,35 @@ impl Unit {
             // What is left as it is has no deadline, nor what is suspended.
             Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
             Phase::Starting if self.awaits_probes(alive) => {
-                Some(Step::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
+                Some(PlanStep::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
             }
-            Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
+            Phase::Starting => {
+                Some(PlanStep::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms)))
+            }
             _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
-            _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
+            _ if self.observed.attempts > 0 => {
+                Some(PlanStep::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS)))
+            }
             _ => None,
         }
     }
 
     /// Whether what runs may become what is desired. If nobody knows any more what it was started as, whoever keeps it does.
-    fn has_same_frame(&self, alive: &Alive, desired: &Desired) -> bool {
+    fn has_same_frame(&self, alive: &LiveInstance, desired: &Desired) -> bool {
         let known = alive.frame.clone().or_else(|| self.spec_of(&alive.revision)?.frame().ok());
         known.is_none_or(|known| Some(known) == desired.spec.frame().ok())
     }
 
-    fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {
+    fn plan_freeze(&self, alive: &LiveInstance, frozen: bool, now_ms: Millis) -> PlanStep {
         match alive.freezes_by_ms {
-            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => Step::WaitUntil(by_ms),
-            _ if frozen => Step::Freeze,
-            _ => Step::Thaw,
+            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => PlanStep::WaitUntil(by_ms),
+            _ if frozen => PlanStep::Freeze,
+            _ => PlanStep::Thaw,
         }
     }
 
     /// It is up: does it play, or not, as it should?
-    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
         let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
         if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
             return None;
@@ -124,10 +129,10 @@ impl Unit {
     }
 
     /// Nothing runs: should something?
-    pub(super) fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
+    pub(super) fn plan_idle(&self, gate: &StartGate, now_ms: Millis) -> Option<PlanStep> {
         let Some(desired) = &self.desired else {
             let goes = self.beside.is_none();
-            return goes.then(|| due(self.install_ms, now_ms).unwrap_or(Step::Remove));
+            return goes.then(|| due(self.install_ms, now_ms).unwrap_or(PlanStep::Remove));
         };
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
@@ -138,28 +143,31 @@ impl Unit {
         if let Some(wait) = due(self.restart_ms, now_ms) {
             return Some(wait);
         }
-        (*gate == Gate::Open && !self.needs_wiring()).then_some(Step::Start { attempts: self.observed.attempts })
+        (*gate == StartGate::Open && !self.needs_wiring())
+            .then_some(PlanStep::Start { attempts: self.observed.attempts })
     }
 
-    fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
-        let under_way = matches!(&self.work, Some(Work::Installing(revision)) if *revision == desired.revision);
+    fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
+        let under_way = matches!(&self.work, Some(StepUnderWay::Installing(revision)) if *revision == desired.revision);
         if under_way || self.rest.is_some() || self.hold.is_some() {
             return None;
         }
-        Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+        Some(due(self.install_ms, now_ms).unwrap_or(PlanStep::Install))
     }
 }
 
 /// What is to be done of two things: first what is to be done now.
-fn sooner(one: Option<Step>, other: Option<Step>) -> Option<Step> {
+fn sooner(one: Option<PlanStep>, other: Option<PlanStep>) -> Option<PlanStep> {
     match (one, other) {
-        (Some(Step::WaitUntil(one_ms)), Some(Step::WaitUntil(other_ms))) => Some(Step::WaitUntil(one_ms.min(other_ms))),
-        (Some(Step::WaitUntil(_)), Some(step)) => Some(step),
+        (Some(PlanStep::WaitUntil(one_ms)), Some(PlanStep::WaitUntil(other_ms))) => {
+            Some(PlanStep::WaitUntil(one_ms.min(other_ms)))
+        }
+        (Some(PlanStep::WaitUntil(_)), Some(step)) => Some(step),
         (one, other) => one.or(other),
     }
 }
 
 /// A wait, unless it is over.
-pub(super) fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<Step> {
-    at_ms.filter(|at_ms| *at_ms > now_ms).map(Step::WaitUntil)
+pub(super) fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<PlanStep> {
+    at_ms.filter(|at_ms| *at_ms > now_ms).map(PlanStep::WaitUntil)
 }

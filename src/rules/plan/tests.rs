@@ -1,13 +1,13 @@
-//! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
-//! leads to and the phase that it makes.
+//! Cases of the planner: each a script of observations, with the expected step and
+//! phase.
 
-mod beside;
 mod contained;
 mod gated;
 mod held;
 mod probed;
 mod restored;
 mod rollback;
+mod second_instance;
 mod wired;
 
 use muster_topics::{
@@ -17,9 +17,9 @@ use muster_topics::{
 };
 
 use super::*;
-use crate::rules::{
+use crate::{
     backoff::{GOOD_AFTER_MS, RESTARTS_MAX},
-    probe::Verdict,
+    probe::ProbeVerdict,
 };
 
 const SECOND: Millis = 1_000;
@@ -43,13 +43,13 @@ fn by(signal: Option<Signal>) -> String {
     signal.map_or_else(|| "own".to_owned(), |signal| format!("{signal:?}"))
 }
 
-fn wants(desired: Desired) -> Seen {
-    Seen::Desired(Some(Box::new(desired)), None)
+fn wants(desired: Desired) -> UnitEvent {
+    UnitEvent::Desired(Some(Box::new(desired)), None)
 }
 
 /// A unit on a host where everything works at once, unless a test says otherwise.
 struct Bench {
-    unit: Unit,
+    unit: PlannedUnit,
     now_ms: Millis,
     pid: i32,
     trail: Vec<String>,
@@ -57,9 +57,9 @@ struct Bench {
 
 impl Bench {
     fn new(desired: Desired) -> Self {
-        let mut bench = Self { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
+        let mut bench = Self { unit: PlannedUnit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
         bench.see(wants(desired));
-        bench.see(Seen::Found(Found::Nothing));
+        bench.see(UnitEvent::Found(FoundInstance::Nothing));
         bench
     }
 
@@ -72,18 +72,18 @@ impl Bench {
         bench
     }
 
-    fn see(&mut self, seen: Seen) {
+    fn see(&mut self, seen: UnitEvent) {
         self.unit.observe(seen, self.now_ms);
         while let Some(step) = self.unit.plan(self.now_ms) {
-            if matches!(step, Step::WaitUntil(_)) {
+            if matches!(step, PlanStep::WaitUntil(_)) {
                 break;
             }
-            self.unit.observe(Seen::Began(step), self.now_ms);
+            self.unit.observe(UnitEvent::Began(step), self.now_ms);
             self.trail.push(match step {
-                Step::Stop { signal, grace_ms } => format!("stop {} {grace_ms}", by(signal)),
-                Step::StopBeside { signal, grace_ms } => format!("stop beside {} {grace_ms}", by(signal)),
-                Step::StartBeside => "start beside".to_owned(),
-                Step::Start { attempts } => format!("start {attempts}"),
+                PlanStep::Stop { signal, grace_ms } => format!("stop {} {grace_ms}", by(signal)),
+                PlanStep::StopSecond { signal, grace_ms } => format!("stop beside {} {grace_ms}", by(signal)),
+                PlanStep::StartSecond => "start beside".to_owned(),
+                PlanStep::Start { attempts } => format!("start {attempts}"),
                 other => format!("{other:?}"),
             });
         }
@@ -95,39 +95,39 @@ impl Bench {
 
     fn install(&mut self) {
         let revision = self.unit.desired.as_ref().unwrap().revision.clone();
-        self.see(Seen::Installed(revision));
+        self.see(UnitEvent::Installed(revision));
     }
 
     fn fail_install(&mut self, may_heal: bool) {
         let revision = self.unit.desired.as_ref().unwrap().revision.clone();
         let failure = Failure { error: "no".to_owned(), may_heal };
-        self.see(Seen::NotInstalled { revision, failure, random: 1.0 });
+        self.see(UnitEvent::NotInstalled { revision, failure, random: 1.0 });
     }
 
-    fn told(&mut self, restarts: u32, last: Option<Ended>) {
+    fn told(&mut self, restarts: u32, last: Option<InstanceExit>) {
         self.pid += 1;
-        let process = Some(Process { pid: self.pid, start_ticks: 1, started_ms: self.now_ms });
-        self.see(Seen::Told(Told { process, restarts, last, ..Told::default() }));
+        let process = Some(ProcessId { pid: self.pid, start_ticks: 1, started_ms: self.now_ms });
+        self.see(UnitEvent::Told(ShimReport { process, restarts, last, ..ShimReport::default() }));
     }
 
     fn start(&mut self) {
-        self.see(Seen::Started);
+        self.see(UnitEvent::Started);
         self.told(0, None);
     }
 
-    fn ended(&self, exit: Exit, up_ms: Millis) -> Ended {
-        Ended::new(exit, Some(self.now_ms - up_ms), self.now_ms)
+    fn ended(&self, exit: Exit, up_ms: Millis) -> InstanceExit {
+        InstanceExit::new(exit, Some(self.now_ms - up_ms), self.now_ms)
     }
 
     fn end(&mut self, code: i32) {
         let last = self.ended(Exit::Code(code), 0);
         let restarts = self.unit.kept().restarts;
-        self.see(Seen::Ended(Over { restarts, last }));
+        self.see(UnitEvent::Ended(InstanceEnd { restarts, last }));
     }
 
     fn pass(&mut self, ms: Millis) {
         self.now_ms += ms;
-        self.see(Seen::Tick);
+        self.see(UnitEvent::Tick);
     }
 
     #[track_caller]
@@ -141,13 +141,13 @@ impl Bench {
 }
 
 #[test]
-fn from_nothing_to_running() {
+fn new_unit_is_installed_started_and_runs() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.check("Adopt, ABSENT, Install, INSTALLING");
     bench.install();
     bench.check("start 0, STARTING");
     bench.start();
-    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(SECOND)));
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(SECOND)));
     assert_eq!(bench.reached(), 0);
     bench.pass(SECOND);
     bench.check("STARTING, RUNNING");
@@ -155,7 +155,7 @@ fn from_nothing_to_running() {
 }
 
 #[test]
-fn one_that_says_when_it_is_up_is_running_from_then_on() {
+fn unit_with_notify_runs_once_ready() {
     let speaks = |spec: &mut muster_topics::unit::YunoSpec| spec.channel = Channel::Notify;
     let mut bench = Bench::new(desired(1, spec("a", speaks), Run::Running));
     bench.install();
@@ -165,8 +165,8 @@ fn one_that_says_when_it_is_up_is_running_from_then_on() {
     bench.check("Adopt, ABSENT, Install, INSTALLING, start 0, STARTING");
     assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (0, None));
     let told = |bench: &Bench, ready| {
-        let process = Some(Process { pid: 7, start_ticks: 1, started_ms: bench.now_ms });
-        Seen::Told(Told { process, ready, status: Some("at work".to_owned()), ..Told::default() })
+        let process = Some(ProcessId { pid: 7, start_ticks: 1, started_ms: bench.now_ms });
+        UnitEvent::Told(ShimReport { process, ready, status: Some("at work".to_owned()), ..ShimReport::default() })
     };
     let seen = told(&bench, true);
     bench.see(seen);
@@ -191,14 +191,14 @@ fn one_that_says_when_it_is_up_is_running_from_then_on() {
 }
 
 #[test]
-fn program_that_went_to_the_background_is_told_how_to_be_kept() {
+fn daemonised_program_fails_with_hint() {
     for restart in [Restart::Always, Restart::Never] {
         let mut bench = Bench::new(desired(1, spec("a", |spec| spec.restart = restart), Run::Running));
         bench.install();
         bench.start();
         bench.pass(SECOND);
-        let last = Ended { left_some: true, ..bench.ended(Exit::Code(0), 0) };
-        bench.see(Seen::Ended(Over { restarts: 3, last }));
+        let last = InstanceExit { left_some: true, ..bench.ended(Exit::Code(0), 0) };
+        bench.see(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
         let observed = &bench.unit.observed;
         let phase = if restart == Restart::Always { Phase::Backoff } else { Phase::Stopped };
         assert_eq!((observed.phase, observed.exit), (phase, Some(Exit::Code(0))));
@@ -207,24 +207,27 @@ fn program_that_went_to_the_background_is_told_how_to_be_kept() {
 }
 
 #[test]
-fn program_that_goes_to_the_background_runs_once_it_has_done_so() {
+fn forking_program_runs_after_fork() {
     let forking = |spec: &mut YunoSpec| spec.process.forking = Some(<_>::default());
     let mut bench = Bench::new(desired(1, spec("a", forking), Run::Running));
     bench.install();
     bench.start();
     bench.pass(10 * SECOND);
     assert_eq!(bench.unit.observed.phase, Phase::Starting, "its first process is still there");
-    let process = Some(Process { pid: 8, start_ticks: 1, started_ms: bench.now_ms });
-    bench.see(Seen::Told(Told { process, ready: true, ..Told::default() }));
+    let process = Some(ProcessId { pid: 8, start_ticks: 1, started_ms: bench.now_ms });
+    bench.see(UnitEvent::Told(ShimReport { process, ready: true, ..ShimReport::default() }));
     assert_eq!(bench.unit.observed.phase, Phase::Running);
 }
 
 #[test]
-fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
+fn last_end_is_reported_while_it_matters() {
     let mut bench = Bench::running();
-    let last =
-        Ended { oom_killed: true, last_lines: Some("no more memory".to_owned()), ..bench.ended(Exit::Signal(9), 0) };
-    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    let last = InstanceExit {
+        oom_killed: true,
+        last_lines: Some("no more memory".to_owned()),
+        ..bench.ended(Exit::Signal(9), 0)
+    };
+    bench.see(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
     bench.check("BACKOFF");
     let observed = bench.unit.observed.clone();
     assert!(observed.oom_killed && !observed.core_dumped);
@@ -239,7 +242,7 @@ fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
 }
 
 #[test]
-fn one_that_shall_not_run_is_installed_all_the_same() {
+fn stopped_unit_is_installed() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Stopped));
     bench.install();
     bench.check("Adopt, ABSENT, Install, INSTALLING, STOPPED");
@@ -247,7 +250,7 @@ fn one_that_shall_not_run_is_installed_all_the_same() {
 }
 
 #[test]
-fn a_new_revision_is_there_before_the_old_one_goes() {
+fn new_revision_is_installed_before_old_one_stops() {
     let mut bench = Bench::running();
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.check("Install, RUNNING");
@@ -263,7 +266,7 @@ fn a_new_revision_is_there_before_the_old_one_goes() {
 }
 
 #[test]
-fn a_new_revision_that_cannot_be_had_leaves_the_old_one_running() {
+fn failed_install_leaves_old_revision_running() {
     let mut bench = Bench::running();
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.fail_install(false);
@@ -276,7 +279,7 @@ fn a_new_revision_that_cannot_be_had_leaves_the_old_one_running() {
 }
 
 #[test]
-fn what_applies_in_place_touches_no_process() {
+fn in_place_change_keeps_the_process() {
     let mut bench = Bench::running();
     bench.see(wants(desired(2, spec("a", |spec| spec.grace_ms = 5), Run::Running)));
     bench.check("RUNNING");
@@ -286,7 +289,7 @@ fn what_applies_in_place_touches_no_process() {
 }
 
 #[test]
-fn what_does_not_end_is_asked_again_without_grace() {
+fn unit_that_does_not_end_is_killed() {
     let mut bench = Bench::running();
     bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
     bench.check("stop Term 30000, STOPPING");
@@ -299,7 +302,7 @@ fn what_does_not_end_is_asked_again_without_grace() {
 }
 
 #[test]
-fn crashes_are_counted_mended_and_forgiven() {
+fn crashes_are_counted_and_reset_after_stable_run() {
     let mut bench = Bench::running();
     // The shim starts it again by itself.
     let ended = bench.ended(Exit::Signal(11), SECOND);
@@ -308,13 +311,13 @@ fn crashes_are_counted_mended_and_forgiven() {
     assert_eq!((bench.unit.observed.attempts, bench.unit.observed.exit), (1, Some(Exit::Signal(11))));
     bench.pass(SECOND);
     bench.check("RUNNING");
-    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(bench.now_ms - SECOND + GOOD_AFTER_MS)));
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(bench.now_ms - SECOND + GOOD_AFTER_MS)));
     bench.pass(GOOD_AFTER_MS);
     assert_eq!((bench.unit.observed.attempts, bench.unit.plan(bench.now_ms)), (0, None));
 }
 
 #[test]
-fn one_that_always_crashes_waits_ever_longer_and_is_held_at_last() {
+fn crash_loop_backs_off_and_is_held() {
     let mut bench = Bench::running();
     for restarts in 1..=3 {
         let ended = bench.ended(Exit::Code(3), 0);
@@ -345,16 +348,16 @@ fn one_that_always_crashes_waits_ever_longer_and_is_held_at_last() {
 }
 
 #[test]
-fn restarts_that_were_never_told_count_as_well() {
+fn unreported_restarts_are_counted() {
     let mut bench = Bench::running();
     let last = bench.ended(Exit::Code(3), 0);
-    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    bench.see(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
     bench.check("BACKOFF");
     assert_eq!(bench.unit.observed.attempts, 3);
 }
 
 #[test]
-fn how_it_ended_decides_whether_it_is_started_again() {
+fn exit_status_decides_restart() {
     for (restart, code, trail) in [
         (Restart::Always, 0, "BACKOFF"),
         (Restart::OnFailure, 0, "STOPPED"),
@@ -374,7 +377,7 @@ fn how_it_ended_decides_whether_it_is_started_again() {
 }
 
 #[test]
-fn installing_heals_with_growing_waits_or_fails() {
+fn failed_install_is_retried_with_backoff() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.trail.clear();
     for seconds in [1, 2, 4, 8] {
@@ -392,12 +395,12 @@ fn installing_heals_with_growing_waits_or_fails() {
 }
 
 #[test]
-fn a_start_that_fails() {
+fn failed_start_is_retried_or_fails() {
     for (may_heal, trail) in [(true, "BACKOFF"), (false, "FAILED")] {
         let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
         bench.install();
         bench.trail.clear();
-        bench.see(Seen::NotStarted(Failure { error: "not executable".to_owned(), may_heal }));
+        bench.see(UnitEvent::NotStarted(Failure { error: "not executable".to_owned(), may_heal }));
         bench.check(trail);
         assert_eq!(bench.unit.observed.error.as_deref(), Some("not executable"));
         // Stopped, it is what it is: there, and not running.
@@ -407,62 +410,62 @@ fn a_start_that_fails() {
 }
 
 #[test]
-fn what_failed_under_an_older_revision_does_not_count() {
+fn failures_of_older_revision_are_ignored() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.install();
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.trail.clear();
-    bench.see(Seen::NotStarted(Failure { error: "not executable".to_owned(), may_heal: false }));
+    bench.see(UnitEvent::NotStarted(Failure { error: "not executable".to_owned(), may_heal: false }));
     bench.check("Install, INSTALLING");
     assert_eq!(bench.unit.observed.error, None);
     // Nor does the late report of a download that was given up.
     let revision = spec("a", |_| ()).revision().unwrap();
     let failure = Failure { error: "gone".to_owned(), may_heal: false };
-    bench.see(Seen::NotInstalled { revision, failure, random: 0.0 });
+    bench.see(UnitEvent::NotInstalled { revision, failure, random: 0.0 });
     bench.check("INSTALLING");
 }
 
 #[test]
-fn a_start_that_nobody_saw_the_end_of_is_looked_up() {
+fn interrupted_start_is_looked_up() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.install();
     bench.trail.clear();
-    bench.see(Seen::StartUnknown);
+    bench.see(UnitEvent::StartUnknown);
     bench.check("Adopt, STARTING");
     let revision = bench.unit.desired.as_ref().unwrap().revision.clone();
-    let process = Some(Process { pid: 9, start_ticks: 1, started_ms: 0 });
+    let process = Some(ProcessId { pid: 9, start_ticks: 1, started_ms: 0 });
     bench.now_ms = 5 * SECOND;
-    bench.see(Seen::Found(Found::Alive(revision, Told { process, ..Told::default() })));
+    bench.see(UnitEvent::Found(FoundInstance::Alive(revision, ShimReport { process, ..ShimReport::default() })));
     bench.check("RUNNING");
     assert_eq!(bench.unit.observed.pid, Some(9));
 }
 
 #[test]
-fn what_cannot_be_looked_up_is_not_started() {
-    let mut bench = Bench { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
+fn failed_look_up_starts_nothing() {
+    let mut bench = Bench { unit: PlannedUnit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
     bench.see(wants(desired(1, spec("a", |_| ()), Run::Running)));
     for _ in 0..3 {
-        bench.see(Seen::NotLookedUp { error: "no".to_owned() });
+        bench.see(UnitEvent::NotLookedUp { error: "no".to_owned() });
         bench.pass(ADOPT_AGAIN_MS);
     }
     bench.check("Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT");
 }
 
 #[test]
-fn what_is_forgotten_is_stopped_and_removed() {
+fn removed_unit_is_stopped_and_removed() {
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(None, None));
+    bench.see(UnitEvent::Desired(None, None));
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("Remove, ABSENT");
-    bench.see(Seen::NotRemoved { error: "busy".to_owned() });
+    bench.see(UnitEvent::NotRemoved { error: "busy".to_owned() });
     bench.check("ABSENT");
     bench.pass(ADOPT_AGAIN_MS);
     bench.check("Remove, ABSENT");
 }
 
 #[test]
-fn a_change_of_configs_alone_is_brought_to_what_runs() {
+fn config_change_reloads_running_unit() {
     let reloads = |spec: &mut muster_topics::unit::YunoSpec| spec.reload = muster_topics::reload::Reload::Signal;
     let next = |epoch: u64| {
         spec("a", move |spec| {
@@ -477,7 +480,7 @@ fn a_change_of_configs_alone_is_brought_to_what_runs() {
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
     assert_eq!(bench.reached(), 1, "it is not there yet");
-    bench.see(Seen::Reloaded(revision.clone()));
+    bench.see(UnitEvent::Reloaded(revision.clone()));
     assert_eq!((bench.reached(), bench.unit.observed.revision.as_ref()), (2, Some(&revision)));
     bench.trail.clear();
     // More than configs: it needs a new process after all.
@@ -485,7 +488,7 @@ fn a_change_of_configs_alone_is_brought_to_what_runs() {
     let revision = other.revision.clone();
     bench.see(wants(other));
     bench.install();
-    bench.see(Seen::NotReloaded(revision));
+    bench.see(UnitEvent::NotReloaded(revision));
     bench.check("Install, RUNNING, Reload, RUNNING, stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
@@ -501,7 +504,7 @@ fn a_change_of_configs_alone_is_brought_to_what_runs() {
 }
 
 #[test]
-fn other_limits_are_brought_to_a_yuno_that_runs() {
+fn changed_limits_reach_running_yuno() {
     let limited = |pids: u32| spec("a", move |spec| spec.limits.pids = Some(pids));
     let mut bench = Bench::running();
     let change = desired(2, limited(5), Run::Running);
@@ -509,7 +512,7 @@ fn other_limits_are_brought_to_a_yuno_that_runs() {
     bench.see(wants(change));
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
-    bench.see(Seen::Reloaded(revision));
+    bench.see(UnitEvent::Reloaded(revision));
     assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
     bench.trail.clear();
     // Its host has no cgroups for it.
@@ -517,7 +520,7 @@ fn other_limits_are_brought_to_a_yuno_that_runs() {
     let revision = change.revision.clone();
     bench.see(wants(change));
     bench.install();
-    bench.see(Seen::NotReloaded(revision));
+    bench.see(UnitEvent::NotReloaded(revision));
     bench.check("Install, RUNNING, Reload, RUNNING, stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
@@ -531,9 +534,9 @@ fn other_limits_are_brought_to_a_yuno_that_runs() {
 }
 
 #[test]
-fn one_that_read_something_that_has_changed_is_started_anew() {
+fn changed_watched_file_restarts_unit() {
     let mut bench = Bench::running();
-    bench.see(Seen::Outdated);
+    bench.see(UnitEvent::Outdated);
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.start();
@@ -543,6 +546,6 @@ fn one_that_read_something_that_has_changed_is_started_anew() {
     bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
     bench.end(0);
     bench.trail.clear();
-    bench.see(Seen::Outdated);
+    bench.see(UnitEvent::Outdated);
     bench.check("STOPPED");
 }

@@ -1,4 +1,4 @@
-//! What becomes of a store that is damaged, killed, or out of space.
+//! Tests of a store that is damaged, killed, or out of space.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,8 +15,8 @@ const CHILD_STORE: &str = "MUSTER_TEST_SERIES_STORE";
 /// 2024-01-01.
 const BASE_MS: Millis = 1_704_067_200_000;
 
-fn column(host: &str, from: i64, count: i64, value: fn(i64) -> f64) -> Column {
-    Column {
+fn column(host: &str, from: i64, count: i64, value: fn(i64) -> f64) -> SeriesColumn {
+    SeriesColumn {
         name: "m_f".to_owned(),
         labels: vec![("host".to_owned(), host.to_owned())],
         samples: (from..from + count).map(|i| (BASE_MS + i * 10_000, value(i))).collect(),
@@ -26,7 +26,7 @@ fn column(host: &str, from: i64, count: i64, value: fn(i64) -> f64) -> Column {
 const ALL: (Millis, Millis) = (0, BASE_MS + 365 * 24 * 60 * MINUTE_MS);
 
 async fn everything(store: &SeriesStore, host: &str) -> Vec<(Millis, f64)> {
-    let selector = Selector::parse(&format!("{{host={}}}", quote(host))).unwrap();
+    let selector = SeriesSelector::parse(&format!("{{host={}}}", quote(host))).unwrap();
     let ids: Vec<_> = store.select(selector, 10).await.unwrap().iter().map(|chosen| chosen.id).collect();
     store.points(&ids, ALL).await.unwrap().concat()
 }
@@ -34,7 +34,7 @@ async fn everything(store: &SeriesStore, host: &str) -> Vec<(Millis, f64)> {
 /// Appends, and says of each point that it is committed, until it is killed. Beside that, hours are sealed and days
 /// rolled up without a pause.
 #[tokio::test]
-#[ignore = "a part of what_was_acknowledged_outlives_a_kill, which runs it in a process of its own"]
+#[ignore = "a part of acknowledged_points_survive_a_kill, which runs it in a process of its own"]
 async fn append_until_killed() {
     let store = SeriesStore::open(Path::new(&std::env::var_os(CHILD_STORE).unwrap())).await.unwrap();
     let settling = store.clone();
@@ -54,7 +54,7 @@ async fn append_until_killed() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_a_kill() {
+async fn acknowledged_points_survive_a_kill() {
     let scratch = Scratch::new();
     let mut committed = std::collections::BTreeSet::new();
     for after in [40, 7, 93, 1, 60] {
@@ -99,7 +99,7 @@ async fn flip(connection: &mut SqliteConnection, table: &str, which: &str) {
 }
 
 #[tokio::test]
-async fn a_damaged_chunk_is_set_aside_and_the_rest_is_read() {
+async fn damaged_chunk_is_set_aside() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     // Six hours, in chunks, and a day's rollups of another host.
@@ -110,7 +110,7 @@ async fn a_damaged_chunk_is_set_aside_and_the_rest_is_read() {
     // The third hour of the first series, and the rollups of the second's first day.
     flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 4").await;
     flip(&mut other, "five", "ORDER BY key DESC LIMIT 1").await;
-    let host = |name| Selector::parse(&format!("{{host={}}}", quote(name))).unwrap();
+    let host = |name| SeriesSelector::parse(&format!("{{host={}}}", quote(name))).unwrap();
     let b = store.select(host("b"), 1).await.unwrap()[0].id;
 
     let points = everything(&store, "a").await;
@@ -153,7 +153,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_loses_nothing_acknowledged_and_is_got_over() {
+async fn full_disk_loses_no_acknowledged_points() {
     let Some(disk) = SmallDisk::new(6 << 20) else {
         assert_ne!(std::env::var("USER").as_deref(), Ok("root"), "root can mount");
         eprintln!("skipped: only root can mount a small disk");
@@ -254,7 +254,7 @@ async fn damage_met_while_running_is_found_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn what_is_not_damage_sets_nothing_aside() {
+async fn other_errors_set_nothing_aside() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path()).unwrap();
     assert!(matches!(SeriesStore::open(&scratch.path()).await, Err(SeriesError::Sql(_))));

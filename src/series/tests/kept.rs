@@ -1,4 +1,4 @@
-//! How long what is kept, and what a store of an earlier version becomes.
+//! Tests of retention, and of stores of earlier versions.
 
 use sqlx::Connection;
 
@@ -10,20 +10,20 @@ const HOUR_MS: Millis = 60 * MINUTE_MS;
 const DAY_MS: Millis = 24 * HOUR_MS;
 const ALL: (Millis, Millis) = (BASE_MS, BASE_MS + 3_000 * DAY_MS);
 
-fn settings() -> Settings {
+fn settings() -> StoreSettings {
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-    Settings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX }
+    StoreSettings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX }
 }
 
-fn for_ever() -> Settings {
+fn for_ever() -> StoreSettings {
     let long = Duration::from_secs(100 * 365 * 24 * 3600);
-    Settings { raw: long, five_minutes: long, hours: long, size_max_bytes: u64::MAX }
+    StoreSettings { raw: long, five_minutes: long, hours: long, size_max_bytes: u64::MAX }
 }
 
 /// Points every five minutes.
-fn column(host: &str, from_ms: Millis, to_ms: Millis) -> Column {
+fn column(host: &str, from_ms: Millis, to_ms: Millis) -> SeriesColumn {
     let times = (from_ms..to_ms).step_by(5 * 60_000);
-    Column {
+    SeriesColumn {
         name: "m_f".to_owned(),
         labels: vec![("host".to_owned(), host.to_owned())],
         samples: times.map(|at_ms| (at_ms, (at_ms / 300_000 % 100) as f64)).collect(),
@@ -45,7 +45,7 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
     store.append_columns(vec![column("long", BASE_MS, BASE_MS + 20 * DAY_MS)]).await.unwrap();
     store.append_columns(vec![column("gone", BASE_MS, BASE_MS + DAY_MS)]).await.unwrap();
     store.settle().await;
-    let series = store.select(Selector::parse("m_f").unwrap(), 10).await.unwrap();
+    let series = store.select(SeriesSelector::parse("m_f").unwrap(), 10).await.unwrap();
     let (gone, long) = (series[0].id, series[1].id);
     let end_ms = BASE_MS + 20 * DAY_MS;
 
@@ -61,7 +61,7 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
     assert_eq!(coarse.len(), 14 * 24, "whole days");
     assert_eq!(fives[1].len() - coarse.len(), 6 * 288);
     assert!(fives[1].is_sorted_by(|one, next| one.start_ms + one.width_ms == next.start_ms), "no gaps");
-    let total = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.summary.count).sum::<u64>();
+    let total = |buckets: &[ViewBucket]| buckets.iter().map(|bucket| bucket.summary.count).sum::<u64>();
     assert_eq!(total(&fives[1]), 20 * 288);
     let hours = store.buckets(&[gone, long], ALL, Resolution::Hour).await.unwrap();
     assert_eq!((total(&hours[0]), total(&hours[1]), hours[1].len()), (288, 20 * 288, 20 * 24));
@@ -81,7 +81,7 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
     let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
     store.append_columns(vec![column("new", end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS)]).await.unwrap();
     store.settle().await;
-    let left = store.select(Selector::parse("m_f").unwrap(), 10).await.unwrap();
+    let left = store.select(SeriesSelector::parse("m_f").unwrap(), 10).await.unwrap();
     assert_eq!(left.iter().map(|one| one.labels["host"].as_str()).collect::<Vec<_>>(), ["new"]);
     store.append_columns(vec![column("gone", end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS)]).await.unwrap();
     let day = Some((end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS));
@@ -94,7 +94,7 @@ async fn each_resolution_is_kept_as_long_as_it_should() {
 async fn a_store_that_is_too_large_gives_its_oldest_points() {
     let scratch = Scratch::new();
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-    let settings = Settings { raw: days(30), five_minutes: days(30), hours: days(40), size_max_bytes: 200_000 };
+    let settings = StoreSettings { raw: days(30), five_minutes: days(30), hours: days(40), size_max_bytes: 200_000 };
     let store = SeriesStore::open_with(&scratch.path(), &settings).await.unwrap();
     let mut noise = 1_u64;
     for day in 0..6 {
@@ -110,7 +110,7 @@ async fn a_store_that_is_too_large_gives_its_oldest_points() {
     for _ in 0..30 {
         store.settle().await;
     }
-    let id = store.select(Selector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
+    let id = store.select(SeriesSelector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
     let points = store.points(&[id], ALL).await.unwrap().remove(0);
     assert!(points.len() < 3 * 8_640, "{}", points.len());
     assert!(points.len() >= 8_640, "the last day is never deleted");
@@ -173,8 +173,8 @@ async fn text_is_written_piece_by_piece() {
     store.append_columns(vec![column("a", BASE_MS, BASE_MS + 3 * DAY_MS)]).await.unwrap();
     store.append_columns(vec![column("b", BASE_MS, BASE_MS + HOUR_MS)]).await.unwrap();
     for (format, line, extra) in [
-        (Format::Lines, "m,host=a f=24 1704067200000", 0),
-        (Format::Csv, "\"m_f{host=\"\"a\"\"}\",1704067200000,24", 1),
+        (LineFormat::Lines, "m,host=a f=24 1704067200000", 0),
+        (LineFormat::Csv, "\"m_f{host=\"\"a\"\"}\",1704067200000,24", 1),
     ] {
         let mut pieces = store.export("m_f", (BASE_MS, BASE_MS + 2 * DAY_MS - 1), format).await.unwrap();
         let (mut text, mut count) = (String::new(), 0);
@@ -188,9 +188,9 @@ async fn text_is_written_piece_by_piece() {
         assert_eq!(text.lines().count(), 2 * 288 + 12 + extra);
         assert_eq!(text.lines().nth(extra), Some(line));
     }
-    assert!(matches!(store.export("m{", ALL, Format::Csv).await, Err(SeriesError::Selector(_))));
-    assert!(matches!(store.export("m_f", (2, 1), Format::Csv).await, Err(SeriesError::Range { .. })));
-    let mut none = store.export("other", ALL, Format::Lines).await.unwrap();
+    assert!(matches!(store.export("m{", ALL, LineFormat::Csv).await, Err(SeriesError::Selector(_))));
+    assert!(matches!(store.export("m_f", (2, 1), LineFormat::Csv).await, Err(SeriesError::Range { .. })));
+    let mut none = store.export("other", ALL, LineFormat::Lines).await.unwrap();
     assert!(none.recv().await.is_none());
     assert_eq!(store.label_names().await.unwrap(), ["__name__", "host"]);
     assert_eq!(store.label_values("host").await.unwrap(), ["a", "b"]);

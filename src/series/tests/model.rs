@@ -1,5 +1,5 @@
-//! The store against a plain model, over random interleavings of writing, coming late, repeating, sealing, rolling up,
-//! deleting and opening again.
+//! Tests the store against a plain model, over random interleavings of writes, late and repeated points, sealing, rollups,
+//! deletion and reopening.
 
 use std::collections::BTreeMap;
 
@@ -81,24 +81,24 @@ impl Model {
         self.ever.range(from..=(series, Millis::MAX)).map(|((_, at_ms), value)| (*at_ms, *value)).collect()
     }
 
-    fn buckets(&self, series: i64, resolution: Resolution) -> Vec<Bucket> {
-        let mut buckets: Vec<Bucket> = Vec::new();
+    fn buckets(&self, series: i64, resolution: Resolution) -> Vec<ViewBucket> {
+        let mut buckets: Vec<ViewBucket> = Vec::new();
         for ((_, at_ms), value) in self.ever.range((series, 0)..=(series, Millis::MAX)) {
             let fine = resolution == Resolution::FiveMinutes && *at_ms >= self.fives_from_ms;
             let width_ms = if fine { FIVE_MS } else { HOUR_MS };
-            let (start_ms, summary) = (at_ms / width_ms * width_ms, Summary::of(*value));
+            let (start_ms, summary) = (at_ms / width_ms * width_ms, StretchSummary::of(*value));
             match buckets.last_mut().filter(|last| last.start_ms == start_ms) {
                 Some(last) => last.summary = last.summary.join(summary),
-                None => buckets.push(Bucket { start_ms, width_ms, summary }),
+                None => buckets.push(ViewBucket { start_ms, width_ms, summary }),
             }
         }
         buckets
     }
 }
 
-fn settings() -> Settings {
+fn settings() -> StoreSettings {
     let of = |ms: Millis| Duration::from_millis(ms as u64);
-    Settings { raw: of(RAW_MS), five_minutes: of(FIVES_MS), hours: of(400 * DAY_MS), size_max_bytes: u64::MAX }
+    StoreSettings { raw: of(RAW_MS), five_minutes: of(FIVES_MS), hours: of(400 * DAY_MS), size_max_bytes: u64::MAX }
 }
 
 fn host(series: i64) -> String {
@@ -115,7 +115,7 @@ async fn write(store: &SeriesStore, points: &[(i64, Millis, f64)]) {
 /// Everything is there, and nothing else, at each resolution.
 async fn compare(store: &SeriesStore, model: &Model, after: &str) {
     for series in 0..SERIES {
-        let selector = Selector::parse(&format!("{{host={}}}", quote(&host(series)))).unwrap();
+        let selector = SeriesSelector::parse(&format!("{{host={}}}", quote(&host(series)))).unwrap();
         let ids: Vec<_> = store.select(selector, 1).await.unwrap().iter().map(|chosen| chosen.id).collect();
         let all = (0, Millis::MAX);
         let points = store.points(&ids, all).await.unwrap().concat();
@@ -150,7 +150,7 @@ async fn follow(acts: Vec<Act>) {
                 written.push(samples.iter().map(|(at_ms, value)| (series, *at_ms, *value)).collect());
                 model.write(&written[written.len() - 1]);
                 let labels = vec![("host".to_owned(), host(series))];
-                store.append_columns(vec![Column { name: "m_f".to_owned(), labels, samples }]).await.unwrap();
+                store.append_columns(vec![SeriesColumn { name: "m_f".to_owned(), labels, samples }]).await.unwrap();
             }
             Act::Repeat(which) => {
                 let Some(points) = written.get(which).cloned() else { continue };
@@ -199,20 +199,20 @@ proptest! {
             let (start_ms, end_ms) = (BASE_MS + start, BASE_MS + start + length - 1);
             let scratch = Scratch::new();
             let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
-            let column = Column { name: "m".to_owned(), labels: Vec::new(), samples: points.clone() };
+            let column = SeriesColumn { name: "m".to_owned(), labels: Vec::new(), samples: points.clone() };
             let later = Point::new("other", &[], BASE_MS + DAY_MS + HOUR_MS).field("f", 0.0);
             store.append_columns(vec![column]).await.unwrap();
             store.append(&[later]).await.unwrap();
             if sealed {
                 store.settle().await;
             }
-            let id = store.select(Selector::parse("m").unwrap(), 1).await.unwrap()[0].id;
+            let id = store.select(SeriesSelector::parse("m").unwrap(), 1).await.unwrap()[0].id;
             let resolution = if hourly { Resolution::Hour } else { Resolution::FiveMinutes };
             let width_ms = resolution.width_ms().unwrap();
             let found = store.buckets(&[id], (start_ms, end_ms), resolution).await.unwrap().remove(0);
-            let found = found.into_iter().map(|bucket| bucket.summary).reduce(Summary::join);
+            let found = found.into_iter().map(|bucket| bucket.summary).reduce(StretchSummary::join);
             let over = |from: Millis, to: Millis| {
-                Summary::over(points.iter().filter(|point| (from..=to).contains(&point.0)).map(|point| point.1))
+                StretchSummary::over(points.iter().filter(|point| (from..=to).contains(&point.0)).map(|point| point.1))
             };
             // Exactly those of the range widened to whole ones, by less than one at each end.
             let wide = (start_ms / width_ms * width_ms, end_ms / width_ms * width_ms + width_ms - 1);

@@ -31,7 +31,7 @@ fn make(podman: &Podman, image: &str, name: &str, options: &[&str]) -> Value {
 }
 
 #[test]
-fn what_is_there_is_kept_as_it_is_and_let_go() {
+fn adopted_container_is_kept_and_released() {
     let (podman, mut fleet, image) = stage();
     let made = make(&podman, &image, "old-web", &[]);
     fleet.ok(&["container", "adopt", "old-web", "--as", "default/old", "--ready", "exec:true", "--label", "tier=gold"]);
@@ -96,7 +96,7 @@ fn what_is_there_is_kept_as_it_is_and_let_go() {
 }
 
 #[test]
-fn one_that_is_gone_is_not_made_anew() {
+fn missing_adopted_container_is_not_recreated() {
     let (podman, fleet, image) = stage();
     make(&podman, &image, "old-web", &[]);
     fleet.ok(&["container", "adopt", "old-web", "--as", "default/old"]);
@@ -117,7 +117,7 @@ fn one_that_is_gone_is_not_made_anew() {
 }
 
 #[test]
-fn what_cannot_be_adopted_says_why() {
+fn impossible_adoption_is_refused_with_reason() {
     let (podman, fleet, image) = stage();
     let refused = |name: &str, options: &[&str], words: &str| {
         let unit = format!("default/{name}");

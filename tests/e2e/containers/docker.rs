@@ -136,7 +136,7 @@ impl Drop for Docker {
 }
 
 #[test]
-fn the_same_becomes_of_a_yuno_and_of_a_container_of_docker() {
+fn yuno_and_docker_container_behave_alike() {
     let Some(docker) = Docker::start() else { return };
     let fleet = docker.fleet();
     add_rootfs(&fleet);
@@ -148,7 +148,7 @@ fn the_same_becomes_of_a_yuno_and_of_a_container_of_docker() {
 }
 
 #[test]
-fn limits_restores_commands_and_archives_of_docker() {
+fn docker_limits_restores_commands_and_archives() {
     let Some(docker) = Docker::start() else { return };
     let mut fleet = docker.fleet();
     add_rootfs(&fleet);

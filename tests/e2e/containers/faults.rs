@@ -1,4 +1,4 @@
-//! What goes wrong with runtimes and disks: one clear outcome each, and other units go on.
+//! Faults of runtimes and disks: one clear outcome each, and other units go on.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -50,7 +50,7 @@ fn begin(fleet: &Fleet, document: &Value) {
 }
 
 #[test]
-fn a_runtime_that_hangs_is_given_up_on_and_others_go_on() {
+fn hanging_runtime_does_not_block_others() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -83,7 +83,7 @@ fn a_runtime_that_hangs_is_given_up_on_and_others_go_on() {
 }
 
 #[test]
-fn a_runtime_that_is_not_there_says_what_to_install() {
+fn missing_runtime_has_an_install_hint() {
     let fleet = Fleet::start_with(&["--no-sample", "--podman-socket", "/no/such/socket"]);
     add_rootfs(&fleet);
     begin(&fleet, &shop(json!({})));
@@ -93,7 +93,7 @@ fn a_runtime_that_is_not_there_says_what_to_install() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_room_on_it_used() {
+fn full_disk_of_lxc_is_reported_and_recovers() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -114,7 +114,7 @@ fn a_full_disk_is_told_and_room_on_it_used() {
 }
 
 #[test]
-fn a_full_disk_of_podmans_is_told_and_room_on_it_used() {
+fn full_disk_of_podman_is_reported_and_recovers() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -129,7 +129,7 @@ fn a_full_disk_of_podmans_is_told_and_room_on_it_used() {
 }
 
 #[test]
-fn a_container_writes_no_more_than_it_may() {
+fn container_disk_limit_is_enforced() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);

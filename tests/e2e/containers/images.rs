@@ -1,4 +1,4 @@
-//! What containers are made of, beside root file systems: archives of images, and images that are pulled from a registry.
+//! Images of containers: archives, and images pulled from a registry.
 
 use std::{fs, process::Command};
 
@@ -28,7 +28,7 @@ fn archive(version: &str) -> Value {
 }
 
 #[test]
-fn from_an_archive_in_either_form_to_running_and_away_again() {
+fn container_from_archive_runs_and_is_removed() {
     let (podman, fleet) = stage();
     let mut digests = Vec::new();
     for (form, version) in [("oci-archive", "1"), ("docker-archive", "2")] {
@@ -145,7 +145,7 @@ fn container_is_stopped_by_the_signal_of_its_image_unless_its_unit_names_one() {
 }
 
 #[test]
-fn an_image_that_does_not_fit_says_why() {
+fn invalid_image_is_refused_with_reason() {
     let (podman, fleet) = stage();
     let refused = |document: &Value, words: &str| {
         fleet.muster(&["unit", "apply", &write(&fleet, document)]).expect_code(1).expect_stderr(words);
@@ -179,7 +179,7 @@ fn an_image_that_does_not_fit_says_why() {
 }
 
 #[test]
-fn a_program_of_another_kind_of_machine_says_so() {
+fn image_of_other_architecture_is_reported() {
     let (_podman, fleet) = stage();
     let lxc = stage::Lxc::of(&fleet);
     // The beginning of a program for 64 bits of ARM, and of one for S/390 there.

@@ -45,7 +45,7 @@ fn mark(what: &str) -> String {
 }
 
 #[test]
-fn its_users_its_files_its_programs() {
+fn command_inside_sees_users_files_and_programs() {
     let (_podman, fleet, first) = stage(json!({"user": "shop", "env": {"COLOUR": "blue", "SHADE": "dark"}}));
     let run = |options: &[&str], script: &str| {
         fleet.ok(&inside(&[options, &["--shell"]].concat(), &[script])).trim().to_owned()
@@ -94,7 +94,7 @@ fn its_users_its_files_its_programs() {
 }
 
 #[test]
-fn a_time_limit_leaves_nothing_inside() {
+fn time_limit_kills_everything_inside() {
     let (podman, fleet, first) = stage(json!({}));
     let mark = mark("time");
     // One that ignores SIGTERM in a session of its own, whose parent is gone.
@@ -156,7 +156,7 @@ fn the_limits_of_its_container_hold_and_its_own_lie_below() {
 }
 
 #[test]
-fn it_is_cancelled_survives_its_agent_and_ends_with_its_container() {
+fn command_inside_survives_agent_and_ends_with_container() {
     let (_podman, mut fleet, _) = stage(json!({}));
     let begin = |fleet: &Fleet, mark: &str, script: &str| {
         let id = fleet.ok(&inside(&["--no-wait"], &["sh", "-c", script, mark])).trim().to_owned();
@@ -261,7 +261,7 @@ fn a_batch_runs_inside_and_outside() {
 }
 
 #[test]
-fn what_cannot_be_run_inside_says_why() {
+fn invalid_command_inside_is_refused() {
     let (_podman, fleet, _) = stage(json!({}));
     let script = file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
     fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);

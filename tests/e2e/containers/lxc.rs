@@ -35,7 +35,7 @@ fn parent(pid: nix::unistd::Pid) -> nix::unistd::Pid {
 }
 
 #[test]
-fn from_a_tarball_to_running_and_away_again() {
+fn container_from_tarball_runs_and_is_removed() {
     let (mut fleet, lxc) = stage();
     let mount = json!([{"host": "/etc/hostname", "inside": "/srv/a name", "read_only": true}]);
     let document = stall(json!({"user": "shop", "cwd": "/srv", "mounts": mount}));
@@ -79,7 +79,7 @@ fn from_a_tarball_to_running_and_away_again() {
 }
 
 #[test]
-fn what_was_ended_from_outside_comes_back_and_what_was_stopped_does_not() {
+fn container_ended_outside_restarts_and_stopped_one_stays() {
     let (fleet, lxc) = stage();
     apply(&fleet, &stall(json!({})));
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
@@ -118,7 +118,7 @@ fn what_was_ended_from_outside_comes_back_and_what_was_stopped_does_not() {
 }
 
 #[test]
-fn after_a_reboot_it_is_as_it_should_be() {
+fn reboot_restores_containers() {
     let (mut fleet, lxc) = stage();
     apply(&fleet, &stall(json!({})));
     apply(&fleet, &stall(json!({"unit": "default/rests", "run": "stopped"})));
@@ -148,7 +148,7 @@ fn after_a_reboot_it_is_as_it_should_be() {
 }
 
 #[test]
-fn one_that_ignores_its_signal_is_killed_and_a_frozen_one_can_be_stopped() {
+fn unresponsive_and_frozen_containers_are_stopped() {
     let (fleet, _lxc) = stage();
     let deaf = "trap '' TERM; echo deaf; while :; do sleep 0.1; done";
     apply(&fleet, &stall(json!({"args": ["/bin/sh", "-c", deaf], "grace_ms": 300})));
@@ -162,7 +162,7 @@ fn one_that_ignores_its_signal_is_killed_and_a_frozen_one_can_be_stopped() {
 }
 
 #[test]
-fn words_arrive_as_they_are_whatever_the_image_was_packed_with() {
+fn arguments_arrive_unchanged() {
     let (fleet, lxc) = stage();
     let odd = ["a 'b' \"c\"", "x\ny", "$(id) ; # no", "", "-n", "\\"];
     let said = "[a 'b' \"c\"]\n[x\ny]\n[$(id) ; # no]\n[]\n[-n]\n[\\]\n[ in \"it\" ]\n";
@@ -181,7 +181,7 @@ fn words_arrive_as_they_are_whatever_the_image_was_packed_with() {
 }
 
 #[test]
-fn it_has_loopback_alone_or_the_hosts_network_and_takes_neither_away() {
+fn container_network_is_loopback_or_the_hosts() {
     let (fleet, lxc) = stage();
     let interfaces = || {
         let names =
@@ -210,7 +210,7 @@ fn it_has_loopback_alone_or_the_hosts_network_and_takes_neither_away() {
 }
 
 #[test]
-fn commands_run_inside_with_their_exit_their_user_and_an_end() {
+fn commands_run_inside_with_user_and_exit_code() {
     let (fleet, lxc) = stage();
     apply(&fleet, &stall(json!({"user": "shop"})));
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
@@ -232,7 +232,7 @@ fn commands_run_inside_with_their_exit_their_user_and_an_end() {
 }
 
 #[test]
-fn what_muster_did_not_make_is_left_alone() {
+fn foreign_containers_are_not_touched() {
     let (fleet, lxc) = stage();
     apply(&fleet, &stall(json!({"unit": "default/first"})));
     fleet.unit_in_phase("default/first", "running");
@@ -300,7 +300,7 @@ fn limits_hold_and_change_while_it_runs() {
 }
 
 #[test]
-fn what_cannot_be_made_says_why() {
+fn impossible_container_is_refused_with_reason() {
     let (fleet, lxc) = stage();
     let refused = |fields: Value, code: i32, words: &str| {
         let run = fleet.muster(&["unit", "apply", &write(&fleet, &stall(fields))]);
@@ -328,7 +328,7 @@ fn what_cannot_be_made_says_why() {
 }
 
 #[test]
-fn container_that_eats_its_memory_says_so() {
+fn oom_of_container_is_reported() {
     let (fleet, _lxc) = stage();
     let eat = |script: &str| {
         let limits = json!({"memory_bytes": 16 * 1_048_576});

@@ -1,4 +1,4 @@
-//! What all of a container uses is measured, and not only what its first process does.
+//! Measurements of a container cover all its processes, not only the first.
 
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn last(fleet: &Fleet, measurement: &str, is_right: impl Fn(f64) -> bool) -> f64
 }
 
 #[test]
-fn what_a_container_carries_and_writes_without_a_limit_is_measured() {
+fn network_and_disk_of_unlimited_container_are_measured() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -38,7 +38,7 @@ fn what_a_container_carries_and_writes_without_a_limit_is_measured() {
 }
 
 #[test]
-fn all_of_a_container_is_measured() {
+fn all_processes_of_a_container_are_measured() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);

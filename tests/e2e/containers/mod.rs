@@ -74,7 +74,7 @@ fn assert_logs_have_times(fleet: &Fleet) {
 }
 
 #[test]
-fn from_a_tarball_to_running_and_away_again() {
+fn container_from_tarball_runs_and_is_removed() {
     let (podman, mut fleet) = stage();
     let mount = json!([{"host": "/etc/hostname", "inside": "/srv/name", "read_only": true}]);
     apply(&fleet, &shop(json!({"user": "shop", "mounts": mount})));
@@ -115,7 +115,7 @@ fn from_a_tarball_to_running_and_away_again() {
 }
 
 #[test]
-fn what_was_ended_from_outside_comes_back_and_what_was_stopped_does_not() {
+fn container_ended_outside_restarts_and_stopped_one_stays() {
     let (podman, fleet) = stage();
     apply(&fleet, &shop(json!({})));
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
@@ -145,7 +145,7 @@ fn what_was_ended_from_outside_comes_back_and_what_was_stopped_does_not() {
 }
 
 #[test]
-fn one_that_ignores_its_signal_is_killed_and_a_frozen_one_can_be_stopped() {
+fn unresponsive_and_frozen_containers_are_stopped() {
     let (_podman, fleet) = stage();
     let deaf = "trap '' TERM; echo deaf; while :; do sleep 0.1; done";
     apply(&fleet, &shop(json!({"args": ["/bin/sh", "-c", deaf], "grace_ms": 300})));
@@ -159,7 +159,7 @@ fn one_that_ignores_its_signal_is_killed_and_a_frozen_one_can_be_stopped() {
 }
 
 #[test]
-fn what_muster_did_not_make_is_left_alone() {
+fn foreign_containers_are_not_touched() {
     let (podman, fleet) = stage();
     apply(&fleet, &shop(json!({"unit": "default/first"})));
     fleet.unit_in_phase("default/first", "running");
@@ -206,7 +206,7 @@ fn what_muster_did_not_make_is_left_alone() {
 }
 
 #[test]
-fn without_its_runtime_a_container_is_left_and_others_go_on() {
+fn missing_runtime_leaves_containers_alone() {
     let (mut podman, mut fleet) = stage();
     apply(&fleet, &shop(json!({})));
     let first = pid(&fleet.unit_in_phase("default/shop", "running"));
@@ -272,7 +272,7 @@ pub(crate) fn memory_limit(pid: Pid) -> u64 {
 }
 
 #[test]
-fn what_cannot_be_made_says_why() {
+fn impossible_container_is_refused_with_reason() {
     let (podman, fleet) = stage();
     let refused = |fields: Value, code: i32, words: &str| {
         let run = fleet.muster(&["unit", "apply", &write(&fleet, &shop(fields))]);
@@ -289,7 +289,7 @@ fn what_cannot_be_made_says_why() {
 }
 
 #[test]
-fn what_it_provides_is_published_on_the_port_that_it_is_leased() {
+fn endpoint_is_published_on_its_leased_port() {
     let (_podman, fleet) = stage();
     let fields = json!({
         "args": ["/bin/httpd", "-f", "-p", "80", "-h", "/etc"], "network": "bridge",
@@ -383,7 +383,7 @@ fn as_yuno(fleet: &Fleet, script: &str) {
 }
 
 #[test]
-fn the_same_becomes_of_a_yuno_and_of_a_container_whoever_keeps_it() {
+fn yuno_and_container_behave_alike() {
     let (_podman, fleet) = stage();
     let lxc = Lxc::of(&fleet);
     let yuno = scenario(&fleet, "yuno", "default/till", &|script| as_yuno(&fleet, script));
@@ -398,7 +398,7 @@ fn the_same_becomes_of_a_yuno_and_of_a_container_whoever_keeps_it() {
 }
 
 #[test]
-fn one_is_made_by_hand_and_cloned() {
+fn container_is_created_by_options_and_cloned() {
     let (podman, fleet) = stage();
     let limits = ["--memory", "32M", "--rlimit", "nofile=1024:4096", "--rlimit", "nproc=1000:1000"];
     let made_of =

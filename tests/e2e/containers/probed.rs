@@ -102,7 +102,7 @@ fn scenario(fleet: &Fleet, unit: &str, flags: &Flags, apply: &dyn Fn(Value)) -> 
 }
 
 #[test]
-fn the_same_is_found_of_a_yuno_and_of_a_container_whoever_keeps_it() {
+fn probes_of_yuno_and_container_behave_alike() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -193,7 +193,7 @@ fn apply_unready(fleet: &Fleet, document: &Value) {
 }
 
 #[test]
-fn a_command_leaves_nothing_behind_inside() {
+fn probe_command_leaves_nothing_inside() {
     let podman = Podman::start();
     let mut fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -204,7 +204,7 @@ fn a_command_leaves_nothing_behind_inside() {
 }
 
 #[test]
-fn a_connection_goes_to_the_port_that_leads_inside() {
+fn probe_connects_to_the_published_port() {
     let podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);
@@ -242,7 +242,7 @@ fn a_connection_goes_to_the_port_that_leads_inside() {
 }
 
 #[test]
-fn a_container_of_lxc_on_the_hosts_network_is_found_at_its_port() {
+fn lxc_probe_on_host_network_uses_its_port() {
     let fleet = Fleet::start();
     add_rootfs(&fleet);
     let lxc = Lxc::of(&fleet);
@@ -287,7 +287,7 @@ fn a_container_of_lxc_on_the_hosts_network_is_found_at_its_port() {
 }
 
 #[test]
-fn what_is_well_is_left_alone_while_its_runtime_is_away() {
+fn healthy_container_is_kept_without_its_runtime() {
     let mut podman = Podman::start();
     let fleet = podman.fleet();
     add_rootfs(&fleet);

@@ -1,4 +1,4 @@
-//! What is wanted of containers outlives the host's reboots, and what cannot be brought back is held.
+//! Desired state of containers survives the host's reboots, and what cannot be restored is held.
 
 use std::{fs, process::Command};
 
@@ -29,7 +29,7 @@ fn in_another_boot(fleet: &Fleet, unit: &str) {
 }
 
 #[test]
-fn after_a_reboot_it_is_as_it_should_be() {
+fn reboot_restores_containers() {
     let (mut podman, mut fleet) = stage();
     apply(&fleet, &shop(json!({})));
     apply(&fleet, &shop(json!({"unit": "default/rests"})));
@@ -61,7 +61,7 @@ fn after_a_reboot_it_is_as_it_should_be() {
 }
 
 #[test]
-fn what_fails_five_times_is_held_and_what_is_wanted_stays() {
+fn fifth_failure_holds_the_container() {
     let (_podman, mut fleet) = stage();
     let lxc = Lxc::of(&fleet);
     let runtimes = ["podman", "lxc"];

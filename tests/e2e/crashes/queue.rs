@@ -115,7 +115,7 @@ impl Desk {
 }
 
 #[test]
-fn killed_while_programs_wait_the_agent_runs_each_once() {
+fn queued_programs_run_once_despite_kills() {
     let roles = Arc::new(Roles::start());
     let agent = Agent::start(&roles, CONFIG);
     roles.wait_for_host("online");

@@ -1,8 +1,8 @@
-//! Data of every series that dashboards know, made up.
+//! Synthetic data of every series that dashboards use.
 
 use std::fmt::Write;
 
-use muster_dashboards::series::{Kind, MEASUREMENTS, Measurement, every_s};
+use muster_dashboards::series::{FieldKind, MEASUREMENTS, Measurement, every_s};
 use muster_topics::metric::Point;
 
 /// As often as hosts measure.
@@ -56,22 +56,22 @@ fn combinations(measurement: &Measurement) -> Vec<Vec<(&'static str, String)>> {
     all
 }
 
-fn value(field: &str, kind: Kind, series: i64, step: i64) -> f64 {
+fn value(field: &str, kind: FieldKind, series: i64, step: i64) -> f64 {
     let wave = ((step + 7 * series) % 60) as f64 / 60.0;
     match kind {
-        Kind::Flag => f64::from(u8::from(series % 3 != 0)),
-        Kind::Counter if field.ends_with("seconds_total") => (step + series) as f64 * 3.0,
-        Kind::Counter => (step + series) as f64 * 1000.0,
-        Kind::Gauge if field.ends_with("ratio") => 0.1 + 0.8 * wave,
-        Kind::Gauge if field.starts_with("total") || field == "inodes" || field.starts_with("limit") => 1e9,
-        Kind::Gauge if field.contains("bytes") || field.contains("inodes") => 1e8 + 8e8 * wave,
-        Kind::Gauge => 1.0 + (series % 5) as f64 + wave,
+        FieldKind::Flag => f64::from(u8::from(series % 3 != 0)),
+        FieldKind::Counter if field.ends_with("seconds_total") => (step + series) as f64 * 3.0,
+        FieldKind::Counter => (step + series) as f64 * 1000.0,
+        FieldKind::Gauge if field.ends_with("ratio") => 0.1 + 0.8 * wave,
+        FieldKind::Gauge if field.starts_with("total") || field == "inodes" || field.starts_with("limit") => 1e9,
+        FieldKind::Gauge if field.contains("bytes") || field.contains("inodes") => 1e8 + 8e8 * wave,
+        FieldKind::Gauge => 1.0 + (series % 5) as f64 + wave,
     }
 }
 
 /// The fields of a measurement; of what programs tell by themselves, one that a program might.
-fn fields(measurement: &Measurement) -> &'static [(&'static str, Kind)] {
-    if measurement.fields.is_empty() { &[("queue_depth", Kind::Gauge)] } else { measurement.fields }
+fn fields(measurement: &Measurement) -> &'static [(&'static str, FieldKind)] {
+    if measurement.fields.is_empty() { &[("queue_depth", FieldKind::Gauge)] } else { measurement.fields }
 }
 
 /// All points, each field as often as agents write it.

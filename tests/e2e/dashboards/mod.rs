@@ -1,5 +1,5 @@
-//! Dashboards: every query of every panel, asked of every server that it is for, over data of every series that there is;
-//! none may come back empty. What Grafana would put in place of its variables is put there by the answers to their own queries.
+//! Dashboards: runs every query of every panel against every server that it is for, over data of every series;
+//! none may return nothing. Grafana's variables are replaced by the answers to their own queries.
 
 mod data;
 mod server;
@@ -210,7 +210,7 @@ fn influxdb_answers_every_panel() {
 }
 
 #[test]
-fn exported_files_are_those_that_are_committed() {
+fn exported_files_equal_committed_ones() {
     let home = Home::new();
     let folder = home.path().join("grafana");
     let run = home.muster(&["-o", "json", "dashboards", "export", folder.to_str().unwrap()]).expect_code(0);
@@ -232,7 +232,7 @@ fn exported_files_are_those_that_are_committed() {
 }
 
 #[test]
-fn promtool_takes_the_rules() {
+fn promtool_accepts_the_rules() {
     let rules = dashboards().join("rules");
     let files = |folder: &Path| {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -257,7 +257,7 @@ fn listed() -> Vec<String> {
 
 /// What a real fleet measures is on the list, and so on a dashboard.
 #[test]
-fn what_is_measured_is_on_the_list() {
+fn every_measured_series_is_listed() {
     let fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
     let http = Http::console(&fleet);
@@ -279,7 +279,7 @@ fn what_is_measured_is_on_the_list() {
 
 /// Rules ask for series that there are.
 #[test]
-fn rules_ask_for_what_is_measured() {
+fn rules_query_measured_series() {
     let measured = listed();
     for file in ["rules/recording.yml", "rules/alerts.yml"] {
         let text = fs::read_to_string(dashboards().join(file)).unwrap();

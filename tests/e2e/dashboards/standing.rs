@@ -1,4 +1,4 @@
-//! How hosts and alerts stand, as series.
+//! The state of hosts and alerts as series.
 
 use serde_json::Value;
 

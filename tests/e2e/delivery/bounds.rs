@@ -1,4 +1,4 @@
-//! What an agent keeps is bounded, and what does not fit is not lost.
+//! Limits of what an agent keeps: what does not fit is not lost.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use super::{
 use crate::fleet::eventually;
 
 #[test]
-fn a_full_journal_takes_nothing_more_in_and_what_comes_is_done_when_there_is_room() {
+fn full_journal_defers_commands() {
     // The unit of the stage takes a few.
     let agent_config = "[journal]\ncommands_max = 12\n";
     let mut stage = Stage::start_special(Kind::Own, Special { agent_config, ..Special::default() });
@@ -37,7 +37,7 @@ fn a_full_journal_takes_nothing_more_in_and_what_comes_is_done_when_there_is_roo
 }
 
 #[test]
-fn output_that_the_console_does_not_take_waits_where_it_was_printed() {
+fn unacknowledged_output_waits_in_its_files() {
     let agent_config = "[journal]\noutput_max_bytes = 100000\n";
     let mut stage = Stage::start_special(Kind::Own, Special { agent_config, ..Special::default() });
     let mut verb = shell(&format!("{}; sleep 1; seq 1000000; {}", stage.note("begun"), stage.note("ended")));

@@ -1,4 +1,4 @@
-//! Clocks that are wrong, jump both ways, and a week in which a host is away.
+//! Clocks that are wrong, jump both ways, and a host that is offline for a week.
 
 use std::{thread, time::Duration};
 
@@ -25,7 +25,7 @@ fn done(stage: &Stage, name: &str) -> Result<(), String> {
 }
 
 #[test]
-fn an_agents_clock_that_jumps_keeps_nothing_from_being_done_once() {
+fn agents_clock_jump_repeats_and_loses_nothing() {
     let mut stage = stage();
     done(&stage, "at-first").unwrap();
     // Back, as after an empty battery: what was signed says what time it is.
@@ -56,7 +56,7 @@ fn an_agents_clock_that_jumps_keeps_nothing_from_being_done_once() {
 }
 
 #[test]
-fn a_consoles_clock_that_jumps_stops_nobody_for_good() {
+fn consoles_clock_jump_recovers() {
     let mut stage = stage();
     done(&stage, "at-first").unwrap();
     stage.set_clock(Party::Console, "+2h");
@@ -105,7 +105,7 @@ fn wait_for_word_of_the_clock(stage: &Stage, words: Option<&str>) {
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
-fn a_console_that_was_a_day_ahead_for_one_command_dates_and_ends_the_later_ones_rightly() {
+fn clock_a_day_ahead_for_one_command_is_corrected() {
     let mut stage = stage();
     let first = stage.exec(&stage.note("at-first"));
     stage.succeeds(&first);
@@ -152,7 +152,7 @@ fn a_console_that_was_a_day_ahead_for_one_command_dates_and_ends_the_later_ones_
 }
 
 #[test]
-fn a_consoles_clock_that_is_set_wrong_is_said_and_its_commands_are_dated_by_its_hosts() {
+fn wrong_console_clock_is_reported_and_corrected_by_hosts() {
     let stage = stage();
     for (to, words) in
         [("+1d", "1440 min ahead of those of 1 of 1 hosts"), ("-1d", "1440 min behind those of 1 of 1 hosts")]
@@ -173,7 +173,7 @@ fn a_consoles_clock_that_is_set_wrong_is_said_and_its_commands_are_dated_by_its_
 }
 
 #[test]
-fn a_host_that_was_away_for_a_week_is_owed_what_has_not_expired_and_owes_its_answers() {
+fn host_offline_for_a_week_catches_up() {
     let mut stage = stage();
     let hours = |hours: u64| hours * 3_600_000;
     // An answer that the console has not heard yet when both go away.

@@ -24,7 +24,7 @@ fn fill(ballast: &Path) {
 }
 
 #[test]
-fn a_console_with_a_full_disk_says_so_and_loses_no_outcome() {
+fn full_console_disk_is_reported_and_loses_no_outcome() {
     let special = Special { console_disk_mib: Some(32), ..Special::default() };
     let stage = Stage::start_special(Kind::Own, special);
     let gate = stage.home.path().join("gate");

@@ -1,4 +1,4 @@
-//! A host that was revoked, over brokers that do not know of it and go on letting it in.
+//! A revoked host over brokers that do not know of the revocation and still admit it.
 
 use serde_json::json;
 
@@ -65,12 +65,12 @@ fn a_revoked_host_is_neither_told_nor_heard_over(kind: Kind) {
 }
 
 #[test]
-fn a_revoked_host_is_neither_told_nor_heard_over_mosquitto() {
+fn revoked_host_is_excluded_over_mosquitto() {
     a_revoked_host_is_neither_told_nor_heard_over(Kind::Mosquitto);
 }
 
 #[test]
-fn a_revoked_host_is_neither_told_nor_heard_over_rabbitmq() {
+fn revoked_host_is_excluded_over_rabbitmq() {
     a_revoked_host_is_neither_told_nor_heard_over(Kind::RabbitMq);
 }
 
@@ -79,7 +79,7 @@ const FEED: &str = "cp \"$MUSTER_REVOKED_PEM\" broker/revoked.pem && chmod 644 b
                     while [ -e hold ]; do sleep 0.1; done\n";
 
 #[test]
-fn mosquitto_is_given_the_list_and_then_commands_to_all_are_one_message_again() {
+fn mosquitto_with_current_list_gets_broadcasts_again() {
     let console_config = "revocation_command = [\"sh\", \"feed.sh\"]\n";
     let feed = |stage: &Stage| std::fs::write(stage.home.path().join("feed.sh"), FEED).unwrap();
     let mut stage = Stage::start_special(Kind::Mosquitto, Special { console_config, ..Special::default() });

@@ -1,4 +1,4 @@
-//! What must hold, whatever dies and whatever comes twice.
+//! Promises that hold whatever process dies and whatever message is repeated.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 

@@ -15,7 +15,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::bus::{Bus, Kind, free_address};
-use crate::fleet::{Home, MUSTER, Run, Running, eventually, file};
+use crate::{
+    clock::{self, Clock},
+    fleet::{Home, MUSTER, Run, Running, eventually, file},
+};
 
 /// Who can be killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub(super) struct Stage {
     began: Instant,
     times: Vec<(&'static str, Duration)>,
     special: Special,
+    /// Those of agent and console, if they can be set.
+    clocks: Option<[Clock; 2]>,
     pub(super) home: Home,
 }
 
@@ -64,13 +69,6 @@ cp -a "$1" "$1.before"
 mount -t tmpfs -o "size=$2,mode=0700" muster-test "$1"
 cp -a "$1.before/." "$1"
 exec "$3" console --config "$4""#;
-
-/// The library that sets a process's clock.
-fn faketime() -> PathBuf {
-    let libraries = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
-    let mut found = libraries.map(|folder| folder.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
-    found.next().expect("Debian's package libfaketime is missing; tests/run installs it")
-}
 
 /// A unit that runs until somebody ends it.
 const SLEEPER: &str = "#!/bin/sh\nexec sleep 100000\n";
@@ -105,11 +103,9 @@ impl Stage {
         let text = format!("data_dir = \"{}\"\n[exec]\nqueue_max = 10000\n", data.display());
         file(&home, "agent.toml", &(text + special.agent_config));
         let (token, times) = (String::new(), Vec::new());
-        let mut stage = Self { agent: None, console: None, bus, host, other, web, token, began, times, special, home };
-        if special.clocks {
-            stage.set_clock(Party::Console, "+0");
-            stage.set_clock(Party::Agent, "+0");
-        }
+        let clocks = special.clocks.then(|| ["agent", "console"].map(|role| Clock::new(home.path(), role)));
+        let mut stage =
+            Self { agent: None, console: None, bus, host, other, web, token, began, times, special, clocks, home };
         stage.start_party(Party::Console);
         stage.sign_in();
         stage.join();
@@ -189,38 +185,26 @@ impl Stage {
                 command
             }
         };
-        if self.special.clocks {
-            command
-                .env("LD_PRELOAD", faketime())
-                .env("FAKETIME_TIMESTAMP_FILE", self.clock(role))
-                .env("FAKETIME_NO_CACHE", "1")
-                // Clocks are set, time goes on.
-                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        if let Some([agent, console]) = &self.clocks {
+            let clock = if role == "agent" { agent } else { console };
+            clock.give_to(&mut command);
         }
         command
-    }
-
-    fn clock(&self, role: &str) -> PathBuf {
-        self.home.path().join(format!("{role}.clock"))
     }
 
     /// Starts the broker anew with another clock.
     pub(super) fn restart_broker_at(&mut self, to: &str) {
         self.bus.kill();
-        self.bus.env = vec![("LD_PRELOAD", faketime().display().to_string()), ("FAKETIME", to.to_owned())];
+        self.bus.env = vec![("LD_PRELOAD", clock::library().display().to_string()), ("FAKETIME", to.to_owned())];
         self.bus.env.push(("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()));
         self.bus.again();
     }
 
-    /// Sets the clock of a party, while it runs or before it does: `+7d`, `-2h`, `@1970-01-02 00:00:00`, `+0` for what
-    /// everybody else has.
+    /// Sets the clock of a party, while it runs or before it does: see [`Clock::set`].
     pub(super) fn set_clock(&self, party: Party, to: &str) {
-        assert!(self.special.clocks);
-        let role = if party == Party::Agent { "agent" } else { "console" };
-        // In one step: it is read again and again.
-        let new = self.clock(&format!("{role}.new"));
-        fs::write(&new, format!("{to}\n")).unwrap();
-        fs::rename(new, self.clock(role)).unwrap();
+        let [agent, console] = self.clocks.as_ref().unwrap();
+        let clock = if party == Party::Agent { agent } else { console };
+        clock.set(to);
     }
 
     /// What a party has printed since it was started.

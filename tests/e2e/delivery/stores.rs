@@ -1,4 +1,4 @@
-//! The console's store: one console at a time, and what becomes of the fleet when it is lost.
+//! The console's store: only one console uses it, and the fleet recovers when it is lost.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::fleet::{Running, eventually};
 
 #[test]
-fn a_second_console_on_the_same_store_does_not_start() {
+fn second_console_on_a_store_is_refused() {
     let stage = Stage::start(Kind::Own);
     let config = fs::read_to_string(stage.home.path().join("console.toml")).unwrap();
     // Even where no port is in its way.
@@ -30,7 +30,7 @@ fn a_second_console_on_the_same_store_does_not_start() {
 }
 
 #[test]
-fn a_console_that_has_lost_its_store_learns_its_fleet_from_the_hosts() {
+fn console_without_store_recovers_its_fleet() {
     let mut stage = Stage::start(Kind::Own);
     stage.wait_for_unit("running");
     let before = host(&stage);
@@ -66,7 +66,7 @@ fn host(stage: &Stage) -> Value {
 }
 
 #[test]
-fn who_was_revoked_stays_so_when_the_store_is_lost() {
+fn revocation_survives_a_lost_store() {
     let mut stage = Stage::start(Kind::Own);
     stage.ok(&["host", "revoke", "--yes", &stage.host.to_string()]);
     let list = stage.home.path().join("console/revoked.pem");

@@ -1,11 +1,20 @@
-//! What an agent is ordered, from the message to the end of a command: what the road (`src/agent/road.rs`, `turn.rs`) does, and
-//! whoever carries it out.
+//! Handles commands from the message to the end, as `src/agent/command_handler.rs` and `program_queue.rs` do, and pretends to execute
+//! them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
 };
 
+use muster_agent::store::journal::RepeatedCommand;
+use muster_base::{chance, clock};
+use muster_rules::{
+    CommandRefusal,
+    authorise::{CommandSource, CommandVerdict as Judgement, JudgeContext},
+    backoff,
+    receive::{self, AckEffect, ResumedCommand},
+    time::{AHEAD_MAX_MS, BUILD_MS},
+};
 use muster_topics::{
     Millis,
     ack::{Ack, ReportAck},
@@ -19,23 +28,12 @@ use muster_topics::{
 
 use super::{Agent, Running};
 use crate::{
-    agent::store::journal::Known,
-    chance, clock,
-    rules::{
-        Refusal,
-        authorise::{Channel, Judge, Verdict as Judgement},
-        backoff,
-        receive::{self, Acknowledged, Resumed},
-        time::{AHEAD_MAX_MS, BUILD_MS},
-    },
-    sim::{
-        disk::{Crash, Tables},
-        machine::{Machine, Program},
-        random::{between, permille},
-        watch::{KnownThen, Promise},
-        wire::{Body, Message, Order, Signed},
-        world::{Around, Event},
-    },
+    disk::{Crash, Tables},
+    machine::{Machine, Program},
+    random::{between, permille},
+    watch::{KnownThen, Promise},
+    wire::{Body, Message, Order, Signed},
+    world::{Around, Event},
 };
 
 /// What the watch has to know of a command that is done.
@@ -55,8 +53,8 @@ impl Agent {
     ) -> Result<(), Crash> {
         let Body::Signed(signed) = &message.body else { return Ok(()) };
         let channel = match &message.topic {
-            Topic::CommandAll | Topic::CommandGroup(_) => Channel::Broadcast,
-            _ => Channel::Own,
+            Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
+            _ => CommandSource::Own,
         };
         let Some(order) = around.seal.open(signed) else { return Ok(()) };
         let heard_ms = self.heard_ms;
@@ -86,7 +84,7 @@ impl Agent {
 
     fn ack(&mut self, machine: &mut Machine, around: &mut Around<'_>, ack: &Ack) -> Result<(), Crash> {
         let taken = receive::ack(ack, self.me.host, &mut self.time, self.kept_signed_ms, clock::now_ms());
-        let Acknowledged::Forget { store } = taken else { return Ok(()) };
+        let AckEffect::Forget { store } = taken else { return Ok(()) };
         let signed_ms = self.time.signed_ms();
         if store {
             for key in &ack.reports {
@@ -98,7 +96,7 @@ impl Agent {
             machine.disk.write(|tx| tx.acknowledge(&ack.reports, signed_ms))?;
             self.kept_signed_ms = signed_ms;
         }
-        self.voice.acknowledged(ack);
+        self.publisher.acknowledged(ack);
         Ok(())
     }
 
@@ -116,7 +114,7 @@ impl Agent {
         machine: &mut Machine,
         around: &mut Around<'_>,
         command: Command,
-        channel: Channel,
+        channel: CommandSource,
         (heard_ms, signed): (Millis, &Signed),
     ) -> Result<(), Crash> {
         let realms = BTreeSet::from(["default".parse().unwrap()]);
@@ -132,7 +130,7 @@ impl Agent {
             realms: &[],
             units: &[],
         };
-        let judge = Judge {
+        let judge = JudgeContext {
             host: &seen,
             realms: &realms,
             policy: &self.policy,
@@ -179,7 +177,7 @@ impl Agent {
                 Ok(())
             }
             _ => {
-                let refusal = Refusal::new(RefusalCode::Unsupported, "no simulated host does this");
+                let refusal = CommandRefusal::new(RefusalCode::Unsupported, "no simulated host does this");
                 self.answer_now(machine, around, id, command.expires_ms, refusal.into())
             }
         }
@@ -217,7 +215,7 @@ impl Agent {
             if !tx.insert(id, Some(Rc::new(command.clone())), command.expires_ms, signed_ms) {
                 return None;
             }
-            let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
+            let refusal = CommandRefusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
             let refused =
                 tx.insert(which, None, expires_ms, signed_ms).then(|| tx.finish(which, refusal.into(), now_ms));
             Some((refused.flatten(), tx.finish(id, Status::Completed, now_ms)))
@@ -270,7 +268,7 @@ impl Agent {
         around.watch.effect(machine.index, command, doing.genuine, doing.known);
         around.note(|| format!("machine {} edits {unit} by {id}", machine.index));
         around.after(between(1, 3_000), Event::Reconciled(machine.index, unit));
-        self.voice.beats.hasten();
+        self.publisher.beats.hasten();
         self.observe(machine);
         self.queue_up(around, key);
         Ok(())
@@ -295,8 +293,8 @@ impl Agent {
 
     fn repeated(&mut self, machine: &mut Machine, around: &mut Around<'_>, id: CommandId) -> Result<(), Crash> {
         match machine.disk.write(|tx| tx.answer_again(id, clock::now_ms()))? {
-            Some(Known::Answered(key)) => self.queue_up(around, Some(key)),
-            Some(Known::Unfinished) => {
+            Some(RepeatedCommand::Answered(key)) => self.queue_up(around, Some(key)),
+            Some(RepeatedCommand::Unfinished) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.told = false;
                 }
@@ -309,7 +307,7 @@ impl Agent {
     fn queue_up(&mut self, around: &Around<'_>, key: Option<ReportAck>) {
         let now_ms = self.now_ms(around);
         if let Some(key) = key {
-            self.voice.queue(key, now_ms);
+            self.publisher.queue(key, now_ms);
         }
     }
 
@@ -321,8 +319,8 @@ impl Agent {
         };
         for (id, command) in machine.disk.read(unfinished) {
             match (receive::resume(command.as_ref().map(|command| &command.verb), false), command) {
-                (Resumed::Anew, Some(command)) => self.begin(machine, around, &command, None),
-                (Resumed::LookedUp, _) => {
+                (ResumedCommand::Anew, Some(command)) => self.begin(machine, around, &command, None),
+                (ResumedCommand::LookedUp, _) => {
                     self.running.insert(id, Running { since_ms: self.now_ms(around), told: false });
                     match machine.programs.get(&id).map(|program| program.over.clone()) {
                         Some(Some(status)) => self.ended(machine, around, id, status)?,

@@ -7,7 +7,7 @@ use muster_topics::{
 use uuid::Uuid;
 
 use super::{Event, Who, World};
-use crate::sim::{
+use crate::{
     agent::{Happens, KEEP_ALIVE_S, Link},
     chaos::Act,
     console::Console,
@@ -17,14 +17,14 @@ use crate::sim::{
 
 /// Nothing gets through to a party.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::sim) struct Stall {
+pub(crate) struct Stall {
     since_ms: Millis,
     until_ms: Millis,
 }
 
 /// A party is not heard, since a stall began.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::sim) struct Silence {
+pub(crate) struct Silence {
     who: Who,
     since_ms: Millis,
 }
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    pub(in crate::sim) fn publish(&mut self, message: &Message, retain: bool) {
+    pub(crate) fn publish(&mut self, message: &Message, retain: bool) {
         if let (Topic::Host(_, HostTopic::Presence), Body::Bytes(said)) = (&message.topic, &message.body) {
             self.watch.note(self.now_ms, || format!("said of presence: {}", String::from_utf8_lossy(said)));
         }
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// The broker ends a session that did not end in order: its last will is spoken.
-    pub(in crate::sim) fn break_session(&mut self, conn: ConnId) {
+    pub(crate) fn break_session(&mut self, conn: ConnId) {
         if let Some(session) = self.broker.sessions.remove(&conn) {
             if let Some(will) = session.will {
                 self.publish(&will, true);
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Both ends see that a connection is gone.
-    pub(in crate::sim) fn cut(&mut self, who: Who) {
+    pub(crate) fn cut(&mut self, who: Who) {
         let conns: Vec<_> = self.lines.iter().filter(|(_, line)| line.who == who).map(|(conn, _)| *conn).collect();
         for conn in conns {
             self.break_session(conn);
@@ -238,7 +238,7 @@ impl World {
     }
 
     /// A party is there no more; its broker hears of it now, or finds out by its silence.
-    pub(in crate::sim) fn vanishes(&mut self, who: Who, in_silence: bool) {
+    pub(crate) fn vanishes(&mut self, who: Who, in_silence: bool) {
         let conns: Vec<_> = self.lines.iter().filter(|(_, line)| line.who == who).map(|(conn, _)| *conn).collect();
         for conn in conns {
             if in_silence {
@@ -252,7 +252,7 @@ impl World {
     }
 
     /// For so long nothing gets through, and nobody is told.
-    pub(in crate::sim) fn stall(&mut self, who: Who, for_ms: Millis) {
+    pub(crate) fn stall(&mut self, who: Who, for_ms: Millis) {
         self.watch.note(self.now_ms, || format!("{who:?} is parted from the broker for {for_ms} ms"));
         let now = Stall { since_ms: self.now_ms, until_ms: self.now_ms + for_ms };
         if let Some(before) = self.stall_of(who) {
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    pub(in crate::sim) fn broker_crashes(&mut self, forgets: bool, down_ms: Millis) {
+    pub(crate) fn broker_crashes(&mut self, forgets: bool, down_ms: Millis) {
         self.watch.note(self.now_ms, || format!("the broker ends for {down_ms} ms; it forgets: {forgets}"));
         for conn in self.broker.crash(forgets) {
             self.bring(conn, Incoming::Closed, 0);
@@ -278,6 +278,6 @@ impl World {
     }
 }
 
-pub(in crate::sim) fn keep_alive_ms() -> Millis {
+pub(crate) fn keep_alive_ms() -> Millis {
     Millis::from(KEEP_ALIVE_S) * 1000
 }

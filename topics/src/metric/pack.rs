@@ -1,11 +1,11 @@
-//! How a batch's text is packed: zlib with a dictionary that both ends know beforehand (RFC 1950, `FDICT`). Names of measurements,
-//! tags and fields are most of a small batch; those that agents use stand in the dictionary, and cost a few bits each. Any other
-//! text packs as well, only less far.
+//! Packs a batch's text: zlib with a dictionary that both ends have (RFC 1950, `FDICT`). Names of measurements,
+//! tags and fields are most of a small batch; the dictionary has the agents' names, which then cost a few bits each. Any other
+//! text packs as well, with less effect.
 //!
-//! A packed batch names its dictionary by the Adler-32 of that, as zlib has it, so that there may be others later. Any zlib
+//! A packed batch identifies its dictionary by the Adler-32 of it, as zlib does, so that there may be others later. Any zlib
 //! reads it: in Python, `zlib.decompressobj(zdict=open("metric-dictionary-1.txt", "rb").read()).decompress(payload)`.
 //!
-//! **Invariant: a dictionary never changes.** A new one is another one, beside it, for batches wait in agents' stores for days.
+//! **Invariant: a dictionary never changes.** A new one is added beside it, because batches wait in agents' stores for days.
 
 use std::io::{self, Read};
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dictionaries_stay_as_they_are() {
+    fn dictionary_checksum_is_unchanged() {
         assert_eq!(adler32(DICTIONARY), 0xed93_c322, "batches wait in stores that were packed with it");
         assert!(u16::try_from(DICTIONARY.len()).is_ok());
         assert_eq!(u16::from_be_bytes(HEAD) % 31, 0);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_packed_is_read() {
+    fn batch_packed_by_another_zlib_unpacks() {
         // Python: c = zlib.compressobj(9, zlib.DEFLATED, 15, zdict=dictionary); c.compress(text) + c.flush()
         let packed = b"\x78\xf9\xed\x93\xc3\x22\x43\x91\x04\xcb\x19\xe1\x4b\xcc\xa6\x0a\x66\x5c\x00\xb6\xdf\x11\x38";
         assert_eq!(unpack(packed).unwrap(), "# v=1 epoch=1 seq=2\nmuster_host_uptime seconds=5 6\n");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found() {
+    fn damaged_batch_is_refused() {
         let packed = pack("# v=1 epoch=1 seq=1\nm f=1 1\n");
         for length in 0..packed.len() {
             assert!(unpack(&packed[..length]).is_err() || length < 2, "{length}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_few_bytes_become_many() {
+    fn unpacked_size_is_limited() {
         let bomb = pack(&" ".repeat(100 * UNPACKED_MAX_BYTES));
         assert!(bomb.len() < UNPACKED_MAX_BYTES);
         assert!(unpack(&bomb).unwrap_err().to_string().contains("more than"));
@@ -201,12 +201,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_unpacks(text in "(muster_host_cpu busy_ratio=|[a-z]{1,3}|[0-9.]{1,9}|\n|.){0,400}") {
+        fn packed_batch_unpacks_to_the_same(text in "(muster_host_cpu busy_ratio=|[a-z]{1,3}|[0-9.]{1,9}|\n|.){0,400}") {
             prop_assert_eq!(unpack(&pack(&text)).unwrap(), text);
         }
 
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn no_bytes_panic_the_unpacker(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = unpack(&bytes);
             let mut packed = HEAD.to_vec();
             packed.extend(adler32(DICTIONARY).to_be_bytes());

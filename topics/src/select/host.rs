@@ -1,4 +1,4 @@
-//! Hosts, and expressions that pick them.
+//! Hosts, and expressions that select them.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 

@@ -1,4 +1,4 @@
-//! The grammar: a parser that goes down, and says where it stumbles.
+//! A recursive-descent parser, whose errors have a position.
 
 use std::{fmt, str::FromStr};
 

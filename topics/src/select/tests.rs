@@ -1,4 +1,4 @@
-//! Selectors: what they pick, where they complain, and that what prints parses.
+//! Tests of selectors: matches, errors, and that printed ones parse.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn check(text: &str, picked: bool) {
 }
 
 #[test]
-fn version_is_that_of_what_runs_and_wanted_version_that_of_what_should() {
+fn version_is_running_and_wanted_version_desired() {
     let (name, spec): (UnitName, Spec) = ("prod/shop-1".parse().unwrap(), spec());
     let earlier = Content { artifact: "web@1.3.0".to_owned(), configs: Vec::new() };
     for (content, text, picked) in [
@@ -54,7 +54,7 @@ fn version_is_that_of_what_runs_and_wanted_version_that_of_what_should() {
 }
 
 #[test]
-fn what_is_picked() {
+fn unit_selectors_match() {
     for (text, picked) in [
         ("realm=prod", true),
         ("realm = prod", true),
@@ -98,7 +98,7 @@ fn what_is_picked() {
 }
 
 #[test]
-fn what_is_no_selector_says_where() {
+fn invalid_selector_error_has_position() {
     for (text, at, words) in [
         ("", 0, "a field is wanted"),
         ("   ", 3, "a field is wanted"),
@@ -158,7 +158,7 @@ fn check_host(text: &str, picked: bool) {
 }
 
 #[test]
-fn hosts_are_picked_by_what_they_have() {
+fn host_selectors_match_facts_and_labels() {
     for (text, picked) in [
         ("host=shop-*", true),
         ("host=00000000-0000-0000-0000-000000000007", true),
@@ -189,7 +189,7 @@ fn hosts_are_picked_by_what_they_have() {
 }
 
 #[test]
-fn hosts_are_picked_by_their_units() {
+fn host_selectors_match_units() {
     for (text, picked) in [
         ("unit(role=web)", true),
         ("unit.role=web", true),
@@ -223,7 +223,7 @@ fn hosts_are_picked_by_their_units() {
 }
 
 #[test]
-fn a_host_of_which_nothing_is_known_has_nothing() {
+fn unknown_host_matches_no_facts() {
     let (labels, host) = (BTreeMap::new(), HostId(uuid::Uuid::from_u128(7)));
     let silent =
         Host { host, hostname: "new", agent_version: "", facts: None, labels: &labels, realms: &[], units: &[] };
@@ -240,7 +240,7 @@ fn a_host_of_which_nothing_is_known_has_nothing() {
 }
 
 #[test]
-fn what_picks_no_hosts_says_where() {
+fn invalid_host_selector_error_has_position() {
     for (text, at, words) in [
         ("", 0, "a field is wanted here: host, realm, label.NAME, fact.NAME or unit("),
         ("realm=a and phase=failed", 12, "`phase` is a field of units"),
@@ -272,7 +272,7 @@ fn what_picks_no_hosts_says_where() {
 }
 
 #[test]
-fn numbers_and_versions() {
+fn numbers_and_versions_are_compared() {
     for (text, found) in [
         ("4", Some(4.0)),
         ("-4.5", Some(-4.5)),
@@ -309,7 +309,7 @@ fn numbers_and_versions() {
 }
 
 #[test]
-fn what_is_long_or_deep_is_refused() {
+fn long_or_deep_selector_is_refused() {
     let deep = |depth| format!("{}realm=a{}", "(".repeat(depth), ")".repeat(depth));
     deep(DEPTH_MAX).parse::<Select>().unwrap();
     deep(DEPTH_MAX + 1).parse::<Select>().unwrap_err();

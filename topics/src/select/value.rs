@@ -1,4 +1,4 @@
-//! What values are like: texts by patterns, numbers, versions.
+//! Compares values: texts by patterns, numbers, versions.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! What MQTT 5 says, as tables of cases.
+//! Tests of MQTT 5, as tables of cases.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ fn connect_body(flags: u8, properties: &[u8], rest: &[&[u8]]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn check_connect(flags: u8, properties: &[u8], rest: &[&[u8]], expected: Result<Connect<'_>, Malformed>) {
+fn check_connect(flags: u8, properties: &[u8], rest: &[&[u8]], expected: Result<ConnectPacket<'_>, Malformed>) {
     let body = connect_body(flags, properties, rest);
-    let frame = Frame { kind: 1, flags: 0, overlong: false, body: &body };
+    let frame = PacketFrame { kind: 1, flags: 0, overlong: false, body: &body };
     assert_eq!(codec::connect(&frame), expected, "{flags:#b} {properties:x?} {rest:x?}");
 }
 
-const PLAIN: Connect<'_> = Connect {
-    version: Version::V5,
+const PLAIN: ConnectPacket<'_> = ConnectPacket {
+    version: ProtocolVersion::V5,
     client_id: "id",
     clean: true,
     keep_alive_s: 60,
@@ -38,29 +38,29 @@ fn publication<'a>(topic: &'a str, payload: &'a [u8], qos: QoS, retain: bool) ->
 }
 
 #[test]
-fn connects() {
+fn connect_packets_are_decoded() {
     const ID: &[u8] = b"\0\x02id";
     check_connect(2, b"", &[ID], Ok(PLAIN));
-    check_connect(0, b"", &[ID], Ok(Connect { clean: false, ..PLAIN }));
-    check_connect(2, b"", &[b"\0\0"], Ok(Connect { client_id: "", ..PLAIN }));
+    check_connect(0, b"", &[ID], Ok(ConnectPacket { clean: false, ..PLAIN }));
+    check_connect(2, b"", &[b"\0\0"], Ok(ConnectPacket { client_id: "", ..PLAIN }));
     // A password needs no user name, unlike in 3.1.1.
-    check_connect(0x42, b"", &[ID, b"\0\x01\xff"], Ok(Connect { password: Some(b"\xff"), ..PLAIN }));
-    let both = Connect { user: Some("u"), password: Some(b""), ..PLAIN };
+    check_connect(0x42, b"", &[ID, b"\0\x01\xff"], Ok(ConnectPacket { password: Some(b"\xff"), ..PLAIN }));
+    let both = ConnectPacket { user: Some("u"), password: Some(b""), ..PLAIN };
     check_connect(0xc2, b"", &[ID, b"\0\x01u", b"\0\0"], Ok(both));
     for (properties, expected) in [
-        (&b"\x11\0\0\x01\0"[..], Connect { session_expiry_s: 256, ..PLAIN }),
-        (b"\x11\xff\xff\xff\xff", Connect { session_expiry_s: u32::MAX, ..PLAIN }),
-        (b"\x21\0\x01", Connect { receive_max: 1, ..PLAIN }),
-        (b"\x27\0\0\0\x01", Connect { packet_max_bytes: Some(1), ..PLAIN }),
+        (&b"\x11\0\0\x01\0"[..], ConnectPacket { session_expiry_s: 256, ..PLAIN }),
+        (b"\x11\xff\xff\xff\xff", ConnectPacket { session_expiry_s: u32::MAX, ..PLAIN }),
+        (b"\x21\0\x01", ConnectPacket { receive_max: 1, ..PLAIN }),
+        (b"\x27\0\0\0\x01", ConnectPacket { packet_max_bytes: Some(1), ..PLAIN }),
         (b"\x22\0\0", PLAIN),
         (b"\x22\xff\xff", PLAIN),
         (b"\x19\0", PLAIN),
         (b"\x19\x01", PLAIN),
-        (b"\x17\0", Connect { request_problem: false, ..PLAIN }),
+        (b"\x17\0", ConnectPacket { request_problem: false, ..PLAIN }),
         (b"\x17\x01", PLAIN),
         (b"\x26\0\x01a\0\x01b\x26\0\x01a\0\0", PLAIN),
-        (b"\x15\0\x01m", Connect { extended_auth: true, ..PLAIN }),
-        (b"\x16\0\x01\0\x15\0\x01m", Connect { extended_auth: true, ..PLAIN }),
+        (b"\x15\0\x01m", ConnectPacket { extended_auth: true, ..PLAIN }),
+        (b"\x16\0\x01\0\x15\0\x01m", ConnectPacket { extended_auth: true, ..PLAIN }),
     ] {
         check_connect(2, properties, &[ID], Ok(expected));
     }
@@ -88,20 +88,20 @@ fn connects() {
 }
 
 #[test]
-fn wills() {
-    let connect = |will| Ok(Connect { will: Some(will), ..PLAIN });
+fn wills_are_decoded() {
+    let connect = |will| Ok(ConnectPacket { will: Some(will), ..PLAIN });
     let plain = publication("t", b"w", QoS::AtLeastOnce, true);
     let fields = |properties: &[u8]| {
         [&b"\0\x02id"[..], &[u8::try_from(properties.len()).unwrap()], properties, b"\0\x01t\0\x01w"].concat()
     };
-    check_connect(0x2e, b"", &[&fields(b"")], connect(Will { publication: plain.clone(), delay_s: 0 }));
+    check_connect(0x2e, b"", &[&fields(b"")], connect(WillMessage { publication: plain.clone(), delay_s: 0 }));
     let lowest = Publication { qos: QoS::AtMostOnce, retain: false, ..plain.clone() };
-    check_connect(6, b"", &[&fields(b"")], connect(Will { publication: lowest, delay_s: 0 }));
+    check_connect(6, b"", &[&fields(b"")], connect(WillMessage { publication: lowest, delay_s: 0 }));
     check_connect(
         0x2e,
         b"",
         &[&fields(b"\x01\x01\x18\0\0\0\x05\x03\0\x01c\x02\0\0\0\x07\x26\0\0\0\0")],
-        connect(Will {
+        connect(WillMessage {
             publication: Publication {
                 properties: Cow::Borrowed(b"\x01\x01\x03\0\x01c\x26\0\0\0\0"),
                 expiry_s: Some(7),
@@ -145,7 +145,7 @@ impl Place {
             Self::Unsubscribe => (0xa2, with(b"\0\x01", b"\0\x01t")),
             Self::Disconnect => (0xe0, with(b"\0", b"")),
         };
-        let frame = Frame { kind: first >> 4, flags: first & 0xf, overlong: false, body: &body };
+        let frame = PacketFrame { kind: first >> 4, flags: first & 0xf, overlong: false, body: &body };
         if first == 0x10 { codec::connect(&frame).map(drop) } else { decode(&frame).map(drop) }
     }
 }
@@ -214,7 +214,7 @@ fn every_property_in_every_packet() {
 }
 
 #[test]
-fn values_that_properties_cannot_have() {
+fn invalid_property_values_are_refused() {
     for (properties, expected) in [
         (&b"\x01\x02"[..], Malformed::PropertyValue(1)),
         (b"\x03\0\x01\xff", Malformed::Text),
@@ -243,14 +243,14 @@ fn values_that_properties_cannot_have() {
 }
 
 #[track_caller]
-fn check(first: u8, body: &[u8], expected: Result<Request<'_>, Malformed>) {
-    let frame = Frame { kind: first >> 4, flags: first & 0xf, overlong: false, body };
+fn check(first: u8, body: &[u8], expected: Result<ClientPacket<'_>, Malformed>) {
+    let frame = PacketFrame { kind: first >> 4, flags: first & 0xf, overlong: false, body };
     assert_eq!(decode(&frame), expected, "{first:#x} {body:x?}");
 }
 
 #[test]
-fn publishes() {
-    let publish = |packet_id, publication| Ok(Request::Publish { packet_id, publication });
+fn publish_packets_are_decoded() {
+    let publish = |packet_id, publication| Ok(ClientPacket::Publish { packet_id, publication });
     let plain = publication("t", b"p", QoS::AtMostOnce, false);
     check(0x30, b"\0\x01t\0p", publish(None, plain.clone()));
     for first in [0x33, 0x3b] {
@@ -280,7 +280,7 @@ fn publishes() {
 }
 
 #[test]
-fn what_is_passed_on_is_copied_only_if_it_is_not_one_piece() {
+fn forwarded_properties_are_copied_only_if_split() {
     for (properties, expected, copied) in [
         (&b""[..], &b""[..], false),
         (b"\x23\0\x01", b"", false),
@@ -292,25 +292,25 @@ fn what_is_passed_on_is_copied_only_if_it_is_not_one_piece() {
     ] {
         let length = u8::try_from(properties.len()).unwrap();
         let body = [b"\0\x01t", &[length][..], properties].concat();
-        let frame = Frame { kind: 3, flags: 0, overlong: false, body: &body };
-        let Ok(Request::Publish { publication, .. }) = decode(&frame) else { panic!("{properties:x?}") };
+        let frame = PacketFrame { kind: 3, flags: 0, overlong: false, body: &body };
+        let Ok(ClientPacket::Publish { publication, .. }) = decode(&frame) else { panic!("{properties:x?}") };
         assert_eq!(publication.properties, expected, "{properties:x?}");
         assert_eq!(matches!(publication.properties, Cow::Owned(_)), copied, "{properties:x?}");
     }
 }
 
 #[test]
-fn subscribes() {
-    let plain = Options::plain;
-    let one = |options| Ok(Request::Subscribe { packet_id: 1, id: None, filters: vec![("a", options)] });
+fn subscribe_packets_are_decoded() {
+    let plain = SubscribeOptions::plain;
+    let one = |options| Ok(ClientPacket::Subscribe { packet_id: 1, id: None, filters: vec![("a", options)] });
     for (bits, expected) in [
-        (0x00, Options::plain(QoS::AtMostOnce)),
+        (0x00, SubscribeOptions::plain(QoS::AtMostOnce)),
         (0x01, plain(QoS::AtLeastOnce)),
         (0x02, plain(QoS::AtLeastOnce)),
-        (0x04, Options { no_local: true, ..plain(QoS::AtMostOnce) }),
-        (0x08, Options { as_published: true, ..plain(QoS::AtMostOnce) }),
-        (0x10, Options { handling: RetainHandling::IfNew, ..plain(QoS::AtMostOnce) }),
-        (0x20, Options { handling: RetainHandling::Never, ..plain(QoS::AtMostOnce) }),
+        (0x04, SubscribeOptions { no_local: true, ..plain(QoS::AtMostOnce) }),
+        (0x08, SubscribeOptions { as_published: true, ..plain(QoS::AtMostOnce) }),
+        (0x10, SubscribeOptions { handling: RetainHandling::IfNew, ..plain(QoS::AtMostOnce) }),
+        (0x20, SubscribeOptions { handling: RetainHandling::Never, ..plain(QoS::AtMostOnce) }),
     ] {
         check(0x82, &[0, 1, 0, 0, 1, b'a', bits], one(expected));
     }
@@ -323,7 +323,7 @@ fn subscribes() {
         check(0x82, &[0, 1, 0, 0, 1, b'a', bits], Err(expected));
     }
     let filters = vec![("$share/g/a", plain(QoS::AtMostOnce)), ("", plain(QoS::AtLeastOnce))];
-    let both = Request::Subscribe { packet_id: 0x102, id: Some(268_435_455), filters };
+    let both = ClientPacket::Subscribe { packet_id: 0x102, id: Some(268_435_455), filters };
     check(0x82, b"\x01\x02\x05\x0b\xff\xff\xff\x7f\0\x0a$share/g/a\0\0\0\x01", Ok(both));
     for (first, body, expected) in [
         (0x82, &b"\0\x01\0\0\x0a$share/g/a\x04"[..], Malformed::LocalShare),
@@ -340,25 +340,25 @@ fn subscribes() {
     ] {
         check(first, body, Err(expected));
     }
-    check(0xa2, b"\0\x01\0\0\x01a\0\x01b", Ok(Request::Unsubscribe { packet_id: 1, filters: vec!["a", "b"] }));
+    check(0xa2, b"\0\x01\0\0\x01a\0\x01b", Ok(ClientPacket::Unsubscribe { packet_id: 1, filters: vec!["a", "b"] }));
 }
 
 #[test]
-fn short_packets() {
-    let disconnect = |keep_will, session_expiry_s| Ok(Request::Disconnect { keep_will, session_expiry_s });
+fn short_packets_are_decoded() {
+    let disconnect = |keep_will, session_expiry_s| Ok(ClientPacket::Disconnect { keep_will, session_expiry_s });
     for (first, body, expected) in [
-        (0x40, &b"\0\x07"[..], Ok(Request::PubAck(7))),
-        (0x40, b"\0\x07\0", Ok(Request::PubAck(7))),
-        (0x40, b"\0\x07\x97", Ok(Request::PubAck(7))),
-        (0x40, b"\0\x07\x80\0", Ok(Request::PubAck(7))),
-        (0x40, b"\0\x07\0\x04\x1f\0\x01r", Ok(Request::PubAck(7))),
+        (0x40, &b"\0\x07"[..], Ok(ClientPacket::PubAck(7))),
+        (0x40, b"\0\x07\0", Ok(ClientPacket::PubAck(7))),
+        (0x40, b"\0\x07\x97", Ok(ClientPacket::PubAck(7))),
+        (0x40, b"\0\x07\x80\0", Ok(ClientPacket::PubAck(7))),
+        (0x40, b"\0\x07\0\x04\x1f\0\x01r", Ok(ClientPacket::PubAck(7))),
         (0x40, b"\0\x07\x01", Err(Malformed::ReasonCode(1))),
         (0x40, b"\0\x07\x92", Err(Malformed::ReasonCode(0x92))),
         (0x40, b"\0\x07\0\0\0", Err(Malformed::Long)),
         (0x40, b"\0\x07\0\x01", Err(Malformed::Short)),
         (0x40, b"\0\0", Err(Malformed::PacketId)),
         (0x42, b"\0\x07", Err(Malformed::Flags)),
-        (0xc0, b"", Ok(Request::Ping)),
+        (0xc0, b"", Ok(ClientPacket::Ping)),
         (0xc0, b"\0", Err(Malformed::Long)),
         (0xc1, b"", Err(Malformed::Flags)),
         (0xe0, b"", disconnect(false, None)),
@@ -380,14 +380,14 @@ fn short_packets() {
         check(kind << 4, b"\0\x01", Err(Malformed::Type(kind)));
     }
     for (kind, body) in [(0xc, &b""[..]), (3, b"\0\x01t\0")] {
-        let frame = Frame { kind, flags: 0, overlong: true, body };
+        let frame = PacketFrame { kind, flags: 0, overlong: true, body };
         assert_eq!(decode(&frame), Err(Malformed::Overlong));
-        assert!(Version::V311.decode(&frame).is_ok());
+        assert!(ProtocolVersion::V311.decode(&frame).is_ok());
     }
 }
 
 #[test]
-fn answers() {
+fn server_packets_are_encoded() {
     let welcome = ConnAck {
         reason: Reason::Success,
         session_present: true,
@@ -403,33 +403,33 @@ fn answers() {
     let refused = ConnAck { reason: Reason::NotAuthorized, ..welcome.clone() };
     for (answer, expected) in [
         (
-            Answer::ConnAck(welcome),
+            ServerPacket::ConnAck(welcome),
             &b"\x20\x25\x01\0\x22\x11\0\0\x01\0\x21\0\x14\x27\0\x01\0\0\x12\0\x02id\x22\0\x08\x13\0\x3c\x24\x01\x25\x01\x28\x01\x29\x01\x2a\0"
                 [..],
         ),
         (
-            Answer::ConnAck(ConnAck { session_present: false, ..short }),
+            ServerPacket::ConnAck(ConnAck { session_present: false, ..short }),
             b"\x20\x18\0\0\x15\x21\0\x14\x27\0\x01\0\0\x22\0\x08\x24\x01\x25\x01\x28\x01\x29\x01\x2a\0",
         ),
-        (Answer::ConnAck(refused), b"\x20\x03\0\x87\0"),
-        (Answer::PubAck { packet_id: 258, reason: Reason::Success }, b"\x40\x02\x01\x02"),
-        (Answer::PubAck { packet_id: 258, reason: Reason::NotAuthorized }, b"\x40\x03\x01\x02\x87"),
+        (ServerPacket::ConnAck(refused), b"\x20\x03\0\x87\0"),
+        (ServerPacket::PubAck { packet_id: 258, reason: Reason::Success }, b"\x40\x02\x01\x02"),
+        (ServerPacket::PubAck { packet_id: 258, reason: Reason::NotAuthorized }, b"\x40\x03\x01\x02\x87"),
         (
-            Answer::SubAck { packet_id: 3, reasons: &[Reason::Success, Reason::GrantedQoS1, Reason::NotAuthorized] },
+            ServerPacket::SubAck { packet_id: 3, reasons: &[Reason::Success, Reason::GrantedQoS1, Reason::NotAuthorized] },
             b"\x90\x06\0\x03\0\0\x01\x87",
         ),
         (
-            Answer::UnsubAck { packet_id: 4, reasons: &[Reason::Success, Reason::NoSubscriptionExisted] },
+            ServerPacket::UnsubAck { packet_id: 4, reasons: &[Reason::Success, Reason::NoSubscriptionExisted] },
             b"\xb0\x05\0\x04\0\0\x11",
         ),
         // What a packet has no code for is said less exactly.
-        (Answer::ConnAck(ConnAck::refused(Reason::ServerShuttingDown)), b"\x20\x03\0\x88\0"),
+        (ServerPacket::ConnAck(ConnAck::refused(Reason::ServerShuttingDown)), b"\x20\x03\0\x88\0"),
         (
-            Answer::UnsubAck { packet_id: 4, reasons: &[Reason::SharedSubscriptionsNotSupported] },
+            ServerPacket::UnsubAck { packet_id: 4, reasons: &[Reason::SharedSubscriptionsNotSupported] },
             b"\xb0\x04\0\x04\0\x80",
         ),
-        (Answer::Pong, b"\xd0\0"),
-        (Answer::Disconnect(Reason::SessionTakenOver), b"\xe0\x02\x8e\0"),
+        (ServerPacket::Pong, b"\xd0\0"),
+        (ServerPacket::Disconnect(Reason::SessionTakenOver), b"\xe0\x02\x8e\0"),
     ] {
         let mut out = BytesMut::new();
         encode(&answer, &mut out);
@@ -438,7 +438,7 @@ fn answers() {
 }
 
 #[test]
-fn deliveries() {
+fn deliveries_are_encoded() {
     let plain = Delivery {
         packet_id: None,
         dup: true,
@@ -460,8 +460,8 @@ fn deliveries() {
         ),
     ] {
         let mut out = BytesMut::new();
-        encode(&Answer::Publish(delivery), &mut out);
+        encode(&ServerPacket::Publish(delivery), &mut out);
         assert_eq!(&out[..], expected, "{delivery:?}");
-        assert_eq!(Version::V5.publish_len(&delivery), expected.len());
+        assert_eq!(ProtocolVersion::V5.publish_len(&delivery), expected.len());
     }
 }

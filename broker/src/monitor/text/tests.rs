@@ -1,4 +1,4 @@
-//! The page, read by a parser that takes nothing on trust, and by Prometheus' own.
+//! Tests of the page with a strict parser, and with Prometheus' own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::*;
-use crate::stats::{Beginning, Counters, Journal, Refused};
+use crate::stats::{Beginning, Counters, JournalStats, Refused};
 
 /// Samples by name and labels.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
@@ -83,14 +83,20 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
 }
 
 /// One in which no two numbers are the same.
-fn sample() -> Stats {
+fn sample() -> BrokerStats {
     let counters = Counters::default();
     (0..20).for_each(|_| counters.begun.count(Beginning::Accepted));
     (0..21).for_each(|_| counters.begun.count(Beginning::Tls));
     (0..22).for_each(|_| counters.refusals.count(Refused::Publish));
-    let journal =
-        Journal { bytes: 23, queued_bytes: 46, errors_total: 24, missed_total: 25, rewrites_total: 26, is_whole: true };
-    Stats {
+    let journal = JournalStats {
+        bytes: 23,
+        queued_bytes: 46,
+        errors_total: 24,
+        missed_total: 25,
+        rewrites_total: 26,
+        is_whole: true,
+    };
+    BrokerStats {
         uptime_ms: 27_045,
         connections: 30,
         connections_v5: 8,
@@ -190,7 +196,7 @@ fn every_number_is_there() {
 }
 
 #[test]
-fn the_readme_has_all_of_them() {
+fn readme_lists_every_metric() {
     let readme = include_str!("../../../README.md");
     for (name, labels) in parse(&page(&sample())).unwrap().into_keys() {
         assert!(readme.contains(&format!("`{name}`")) || readme.contains(&format!("`{name}{{")), "{name}");
@@ -201,14 +207,14 @@ fn the_readme_has_all_of_them() {
 }
 
 #[test]
-fn a_broker_that_has_done_nothing_says_so() {
-    let samples = parse(&page(&Stats::default())).unwrap();
+fn idle_broker_reports_zeros() {
+    let samples = parse(&page(&BrokerStats::default())).unwrap();
     assert!(!samples.keys().any(|(name, _)| name.contains("journal")));
     assert!(samples.iter().all(|((name, _), value)| *value == 0.0 || name.ends_with("build_info")));
 }
 
 #[test]
-fn prometheus_finds_no_fault() {
+fn promtool_accepts_the_page() {
     let Ok(mut promtool) = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())

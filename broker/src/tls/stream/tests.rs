@@ -1,4 +1,4 @@
-//! The stream against rustls's own client, over a pipe that moves bytes as it likes.
+//! Tests of the stream against rustls's own client, over a pipe that moves arbitrary numbers of bytes.
 
 use std::{io::ErrorKind, sync::LazyLock, time::Duration};
 
@@ -201,12 +201,12 @@ proptest! {
     #![proptest_config(fewer(3))]
 
     #[test]
-    fn what_one_side_sends_the_other_gets(case in cases()) {
+    fn sent_bytes_arrive_unchanged(case in cases()) {
         check_exchange(&case);
     }
 
     #[test]
-    fn harm_on_the_way_is_found_out(
+    fn altered_records_are_refused(
         old: bool,
         place in 0_usize..9_500,
         harm in prop_oneof![Just(Harm::Cut), Just(Harm::Flip), Just(Harm::Garbage)],
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_tls_is_refused(bytes: Vec<u8>, looks_like_a_record: bool) {
+    fn plain_bytes_are_refused(bytes: Vec<u8>, looks_like_a_record: bool) {
         run(async {
             let (mut far, near) = duplex(100_000);
             if looks_like_a_record {
@@ -237,7 +237,7 @@ async fn pair(config: &Arc<ClientConfig>) -> (Box<TlsStream<DuplexStream>>, clie
 }
 
 #[test]
-fn either_side_may_end_first_and_still_hear_the_other() {
+fn half_closed_stream_still_receives() {
     for config in [&SIDES.old, &SIDES.new] {
         run(async {
             let (mut server, mut client) = pair(config).await;
@@ -265,7 +265,7 @@ fn either_side_may_end_first_and_still_hear_the_other() {
 }
 
 #[test]
-fn keys_may_change_on_the_way() {
+fn key_update_is_handled() {
     run(async {
         let (mut server, mut client) = pair(&SIDES.new).await;
         for round in 0..20_u8 {
@@ -286,7 +286,7 @@ fn keys_may_change_on_the_way() {
 }
 
 #[test]
-fn a_client_is_told_what_is_wrong() {
+fn client_receives_the_alert() {
     run(async {
         let (near, far) = duplex(100_000);
         let server = async { TlsStream::accept(near, Arc::clone(&SIDES.server)).await.map(drop) };
@@ -317,7 +317,7 @@ fn a_client_is_told_what_is_wrong() {
 }
 
 #[test]
-fn a_write_that_is_not_taken_waits_in_a_bounded_place() {
+fn unsent_writes_are_bounded() {
     run(async {
         let (near, far) = duplex(1_000);
         let (server, client) =
@@ -345,7 +345,7 @@ fn a_write_that_is_not_taken_waits_in_a_bounded_place() {
 }
 
 #[test]
-fn how_large_one_is() {
+fn idle_stream_is_small() {
     // Beside what rustls allocates. A change here is a change of what ten thousand clients cost.
     assert!(size_of::<TlsStream<tokio::net::TcpStream>>() < 2_048, "{}", size_of::<TlsStream<tokio::net::TcpStream>>());
 }

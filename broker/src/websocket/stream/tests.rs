@@ -1,4 +1,4 @@
-//! The stream against a client made here, over a pipe that moves bytes as it likes.
+//! Tests of the stream against a client made here, over a pipe that moves arbitrary numbers of bytes.
 
 use std::io::ErrorKind;
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn frame(first: u8, content: &[u8]) -> Vec<u8> {
     let mask = [0x37, 0xfa, 0x21, 0x3d];
     let mut header = [0; HEADER_MAX_BYTES];
-    let size = frame::write_header(Kind::Binary, content.len(), &mut header);
+    let size = frame::write_header(FrameKind::Binary, content.len(), &mut header);
     let (mut frame, masked) = (vec![first, header[1] | 0x80], content.iter().zip(mask.iter().cycle()));
     frame.extend_from_slice(&header[2..size]);
     frame.extend_from_slice(&mask);
@@ -45,14 +45,14 @@ fn frames(mut input: &[u8]) -> Vec<(u8, Vec<u8>)> {
 
 /// How long a server's frame is.
 fn sent_size(content: usize) -> usize {
-    content + frame::write_header(Kind::Binary, content, &mut [0; HEADER_MAX_BYTES])
+    content + frame::write_header(FrameKind::Binary, content, &mut [0; HEADER_MAX_BYTES])
 }
 
 /// Both ends behind the request.
-async fn pair() -> (Box<WebSocket<DuplexStream>>, DuplexStream) {
+async fn pair() -> (Box<WebSocketStream<DuplexStream>>, DuplexStream) {
     let (near, mut far) = duplex(200_000);
     far.write_all(REQUEST.as_bytes()).await.unwrap();
-    (WebSocket::accept(near, 1 << 20, PATIENCE).await.unwrap(), far)
+    (WebSocketStream::accept(near, 1 << 20, PATIENCE).await.unwrap(), far)
 }
 
 /// What the server has sent until it has closed, behind the answer to the request.
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(fewer(3))]
 
     #[test]
-    fn what_one_side_sends_the_other_gets(
+    fn sent_bytes_arrive_unchanged(
         seed: u64,
         max in prop_oneof![1_usize..8, 1_usize..2_000, Just(70_000)],
         up in prop::collection::vec((0_usize..30_000, any::<bool>()), 0..6),
@@ -102,7 +102,7 @@ proptest! {
         run(async {
             let (near, far) = Choppy::pair(seed, max, 8_192);
             let server = async {
-                let mut stream = WebSocket::accept(near, 1 << 20, PATIENCE).await.unwrap();
+                let mut stream = WebSocketStream::accept(near, 1 << 20, PATIENCE).await.unwrap();
                 let got = converse(&mut *stream, &down, read_size, false).await;
                 assert!(stream.incoming.is_empty() && stream.outgoing.is_empty());
                 got
@@ -178,7 +178,7 @@ fn either_side_may_close_first() {
 }
 
 #[test]
-fn who_breaks_the_rules_is_told_so() {
+fn protocol_errors_are_answered_with_a_close() {
     let unmasked = [0x82, 1, b'x'].to_vec();
     for (bytes, code, part) in [
         (frame(0x81, b"text"), 1003, "text"),
@@ -201,7 +201,7 @@ fn who_breaks_the_rules_is_told_so() {
 }
 
 #[test]
-fn an_end_without_a_close_frame_is_no_end() {
+fn missing_close_frame_is_an_error() {
     run(async {
         let (mut server, mut far) = pair().await;
         far.write_all(&frame(0x82, b"half of it")[..12]).await.unwrap();
@@ -213,11 +213,11 @@ fn an_end_without_a_close_frame_is_no_end() {
 }
 
 #[test]
-fn pings_without_end_take_no_memory() {
+fn endless_pings_take_no_memory() {
     run(async {
         let (near, mut far) = duplex(4_000);
         far.write_all(REQUEST.as_bytes()).await.unwrap();
-        let mut server = WebSocket::accept(near, 1 << 20, PATIENCE).await.unwrap();
+        let mut server = WebSocketStream::accept(near, 1 << 20, PATIENCE).await.unwrap();
         let asking = async {
             for _ in 0..2_000 {
                 far.write_all(&frame(0x89, &[7; 125])).await.unwrap();
@@ -232,7 +232,7 @@ fn pings_without_end_take_no_memory() {
 }
 
 #[test]
-fn anything_else_is_answered_in_http() {
+fn other_requests_are_answered_in_http() {
     let long = format!("GET /mqtt HTTP/1.1\r\nCookie: {}\r\n", "x".repeat(HEAD_MAX_BYTES));
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "426 Upgrade Required"),
@@ -250,13 +250,13 @@ fn anything_else_is_answered_in_http() {
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
                 drop(far);
             };
-            let (refused, ()) = tokio::join!(WebSocket::accept(near, 1 << 20, Duration::from_millis(50)), client);
+            let (refused, ()) = tokio::join!(WebSocketStream::accept(near, 1 << 20, Duration::from_millis(50)), client);
             assert!(matches!(refused, Err(WebSocketError::Refused(_))));
         });
     }
     run(async {
         let (near, far) = duplex(100);
         drop(far);
-        assert!(matches!(WebSocket::accept(near, 1, PATIENCE).await, Err(WebSocketError::Ended)));
+        assert!(matches!(WebSocketStream::accept(near, 1, PATIENCE).await, Err(WebSocketError::Ended)));
     });
 }

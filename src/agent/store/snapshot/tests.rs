@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::agent::store::{lease, realm};
+use crate::store::{port_lease, realm};
 
 struct Bench {
     _folder: tempfile::TempDir,
@@ -29,11 +29,11 @@ impl Bench {
         Self { _folder: folder, store, operator: "anna".parse().unwrap() }
     }
 
-    fn asker(&self) -> Asker<'_> {
-        Asker { operator: &self.operator, now_ms: 1_000 }
+    fn asker(&self) -> ChangeContext<'_> {
+        ChangeContext { operator: &self.operator, now_ms: 1_000, key: None }
     }
 
-    async fn edit(&self, verb: &Verb) -> Result<u64, Refusal> {
+    async fn edit(&self, verb: &Verb) -> Result<u64, CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
         let unit = verb.units()[0];
         let edited = unit::edit(&mut tx, unit, verb, self.asker()).await.unwrap();
@@ -42,17 +42,17 @@ impl Bench {
         edited.map(|applied| applied.map_or(0, |applied| applied.generation))
     }
 
-    async fn apply(&self, name: &str, fields: Value) -> Result<u64, Refusal> {
+    async fn apply(&self, name: &str, fields: Value) -> Result<u64, CommandRefusal> {
         let spec = Box::new(spec(&fields));
         self.edit(&Verb::UnitApply { unit: unit(name), spec, run: Some(Run::Stopped) }).await
     }
 
-    async fn forget(&self, name: &str) -> Result<u64, Refusal> {
+    async fn forget(&self, name: &str) -> Result<u64, CommandRefusal> {
         self.edit(&Verb::UnitRetire { unit: unit(name), note: None }).await.unwrap();
         self.edit(&Verb::UnitRm { unit: unit(name) }).await
     }
 
-    async fn take(&self, name: &str) -> Result<(), Refusal> {
+    async fn take(&self, name: &str) -> Result<(), CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
         let taken = take(&mut tx, &name.parse().unwrap(), |_| false, self.asker()).await.unwrap();
         tx.commit().await.unwrap();
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     /// As the agent does it: what is refused is rolled back.
-    async fn switch(&self, name: &str, on: bool) -> Result<Vec<String>, Refusal> {
+    async fn switch(&self, name: &str, on: bool) -> Result<Vec<String>, CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
         let name: Name = name.parse().unwrap();
         let may_be = |_: &UnitName, _: &Spec| Ok(());
@@ -74,12 +74,12 @@ impl Bench {
         Ok(words(&told?))
     }
 
-    async fn diff(&self, name: &str) -> Result<Vec<String>, Refusal> {
+    async fn diff(&self, name: &str) -> Result<Vec<String>, CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
         Ok(words(&compare(&mut tx, &name.parse().unwrap()).await.unwrap()?))
     }
 
-    async fn remove(&self, name: &str) -> Result<(), Refusal> {
+    async fn remove(&self, name: &str) -> Result<(), CommandRefusal> {
         let mut tx = self.store.begin().await.unwrap();
         let removed = remove(&mut tx, &name.parse().unwrap()).await.unwrap();
         tx.commit().await.unwrap();
@@ -119,7 +119,7 @@ fn args(arg: &str) -> Value {
 }
 
 #[tokio::test]
-async fn there_and_back_again() {
+async fn activated_snapshot_can_be_deactivated() {
     let bench = Bench::new().await;
     for name in ["a/one", "a/two", "a/three"] {
         bench.apply(name, args("old")).await.unwrap();
@@ -159,7 +159,7 @@ async fn there_and_back_again() {
 }
 
 #[tokio::test]
-async fn what_a_snapshot_needs_is_not_forgotten() {
+async fn content_of_a_snapshot_is_kept() {
     let bench = Bench::new().await;
     assert_eq!(bench.take("empty").await.unwrap_err().code, RefusalCode::Conflict);
     bench.apply("a/one", args("old")).await.unwrap();
@@ -200,7 +200,7 @@ fn two_free_ports(bind: &str) -> (u16, u16) {
 }
 
 #[tokio::test]
-async fn ports_come_and_go_with_their_units_and_nothing_is_half_done() {
+async fn ports_follow_their_units() {
     let bench = Bench::new().await;
     let bind = "127.77.0.1";
     let (first, last) = two_free_ports(bind);
@@ -222,7 +222,7 @@ async fn ports_come_and_go_with_their_units_and_nothing_is_half_done() {
 }
 
 #[tokio::test]
-async fn an_activation_that_cannot_be_is_none() {
+async fn impossible_activation_changes_nothing() {
     let bench = Bench::new().await;
     let bind = "127.77.0.2";
     let (first, last) = two_free_ports(bind);
@@ -238,7 +238,7 @@ async fn an_activation_that_cannot_be_is_none() {
 }
 
 #[tokio::test]
-async fn a_port_that_somebody_else_listens_at_is_passed_over() {
+async fn port_in_use_is_skipped() {
     let bench = Bench::new().await;
     let bind = "127.77.0.3";
     let (first, last) = two_free_ports(bind);
@@ -246,13 +246,13 @@ async fn a_port_that_somebody_else_listens_at_is_passed_over() {
     with_ports(&bench, bind, &format!("{first}-{last}")).await;
     bench.apply("a/one", provides(&["p"])).await.unwrap();
     let mut tx = bench.store.begin().await.unwrap();
-    let leases = lease::all(&mut tx).await.unwrap();
+    let leases = port_lease::all(&mut tx).await.unwrap();
     assert_eq!(leases.iter().map(|lease| lease.port).collect::<Vec<_>>(), [last]);
     drop(other);
 }
 
 #[tokio::test]
-async fn realms_get_newer_only_and_go_when_nothing_is_in_them() {
+async fn older_realm_is_ignored_and_empty_one_removed() {
     let bench = Bench::new().await;
     with_ports(&bench, "0.0.0.0", "500-509").await;
     let mut tx = bench.store.begin().await.unwrap();

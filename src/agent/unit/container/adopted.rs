@@ -1,43 +1,41 @@
-//! Containers that somebody else has made and that a unit has adopted (`topics/decisions/0041`).
+//! Containers that somebody else has created and that a unit has adopted (`topics/decisions/0041`).
 //!
-//! No label can be given to what is there, so that whose it is stands with the agent: `adopted.json` in the unit's folder, with
-//! the id that its runtime has for it. **Invariant: one that was adopted is known by its id alone**, whatever becomes of its
-//! name, and is neither made anew nor removed.
+//! An existing container cannot be given a label, so the agent keeps the record: `adopted.json` in the unit's folder, with
+//! the id of the container. **Invariant: an adopted container is identified by its id alone**, whatever
+//! its name, and is neither recreated nor removed.
 
 use std::{fs, io, sync::Arc};
 
+use muster_base::files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically};
+use muster_rules::plan::Failure;
 use muster_topics::{container::ContainerSpec, name::UnitName, unit::Desired};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Containers, HOST_LABEL, UNIT_LABEL, container, frame,
-    instance::Container,
+    instance::ContainerInstance,
     is_alive, name,
-    place::{Place, Started},
-    runtime::{Runtime, State},
+    place::{ContainerStartRecord, UnitFolder},
+    runtime::{ContainerRuntime, RuntimeState},
 };
-use crate::{
-    agent::unit::{
-        failure::never,
-        folders,
-        kind::{NotStarted, Start},
-    },
-    files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
-    rules::plan::Failure,
+use crate::unit::{
+    failure::never,
+    folders,
+    kind::{StartError, StartOrder},
 };
 
 /// `adopted.json`, written when a container is adopted, before anything is done to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Adopted {
+pub(super) struct AdoptedContainer {
     pub(super) runtime: container::Runtime,
     /// What it is called, for people.
     pub(super) name: String,
     pub(super) id: String,
 }
 
-impl Place {
+impl UnitFolder {
     /// The container that this unit has adopted, if it has. Whoever cannot tell does nothing.
-    pub(super) fn adopted(&self) -> Result<Option<Adopted>, Failure> {
+    pub(super) fn adopted(&self) -> Result<Option<AdoptedContainer>, Failure> {
         let read = || match fs::read(self.0.join("adopted.json")) {
             Ok(content) => Ok(Some(serde_json::from_slice(&content)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -46,7 +44,7 @@ impl Place {
         read().map_err(|error| self.failure("read", &error))
     }
 
-    fn write_adopted(&self, adopted: &Adopted) -> Result<(), Failure> {
+    fn write_adopted(&self, adopted: &AdoptedContainer) -> Result<(), Failure> {
         let write = || {
             make_folder(&self.0, PRIVATE_FOLDER)?;
             write_atomically(&self.0.join("adopted.json"), &serde_json::to_vec(adopted)?, PUBLIC_MODE)
@@ -60,9 +58,9 @@ impl Containers {
     pub(super) async fn find(
         &self,
         unit: &UnitName,
-        runtime: &dyn Runtime,
-    ) -> Result<(String, Option<State>), Failure> {
-        if let Some(Adopted { id, .. }) = self.place(unit).adopted()? {
+        runtime: &dyn ContainerRuntime,
+    ) -> Result<(String, Option<RuntimeState>), Failure> {
+        if let Some(AdoptedContainer { id, .. }) = self.place(unit).adopted()? {
             let state = runtime.look(&id).await?;
             return Ok((id, state));
         }
@@ -77,7 +75,7 @@ impl Containers {
         unit: &UnitName,
         desired: &Desired,
         wanted: &str,
-        runtime: &dyn Runtime,
+        runtime: &dyn ContainerRuntime,
     ) -> Result<(), Failure> {
         let place = self.place(unit);
         if place.adopted()?.is_some() {
@@ -108,18 +106,18 @@ impl Containers {
                 "{wanted} runs, and is not to. hint: adopt it as it is (run: running), then stop it"
             )));
         }
-        place.write_adopted(&Adopted { runtime: which, name: wanted.to_owned(), id: state.id })
+        place.write_adopted(&AdoptedContainer { runtime: which, name: wanted.to_owned(), id: state.id })
     }
 
     /// Starts an adopted container, if it does not run.
     pub(super) async fn start_adopted(
         &self,
         unit: &UnitName,
-        start: &Start,
+        start: &StartOrder,
         wanted: &str,
-        runtime: Arc<dyn Runtime>,
-    ) -> Result<Container, NotStarted> {
-        let Start { desired, wiring, .. } = start;
+        runtime: Arc<dyn ContainerRuntime>,
+    ) -> Result<ContainerInstance, StartError> {
+        let StartOrder { desired, wiring, .. } = start;
         let (id, state) = self.find(unit, &*runtime).await?;
         let state = state.ok_or_else(|| gone(wanted, runtime.which()))?;
         self.note(unit, desired, wiring, frame(&desired.spec)?)?;
@@ -128,9 +126,9 @@ impl Containers {
         }
         let missing = limit(container(&desired.spec)?, &id, &*runtime).await;
         if let (Some(_), Some(started)) = (&missing, self.place(unit).started()?) {
-            self.place(unit).write(&Started { missing: missing.clone(), ..started })?;
+            self.place(unit).write(&ContainerStartRecord { missing: missing.clone(), ..started })?;
         }
-        let container = Container::of(runtime, id, wiring.clone()).await.map_err(|_| NotStarted::Unknown)?;
+        let container = ContainerInstance::of(runtime, id, wiring.clone()).await.map_err(|_| StartError::Unknown)?;
         Ok(container.without(missing))
     }
 
@@ -140,16 +138,16 @@ impl Containers {
     }
 
     /// All that were adopted, by unit.
-    pub(super) fn adopted(&self) -> Result<Vec<(UnitName, Adopted)>, Failure> {
+    pub(super) fn adopted(&self) -> Result<Vec<(UnitName, AdoptedContainer)>, Failure> {
         let traces =
-            folders::traces(&self.folder).map_err(|error| Place(self.folder.clone()).failure("read", &error))?;
+            folders::traces(&self.folder).map_err(|error| UnitFolder(self.folder.clone()).failure("read", &error))?;
         let adopted = |unit: UnitName| Ok(self.place(&unit).adopted()?.map(|adopted| (unit, adopted)));
         traces.into_iter().filter_map(|trace| adopted(trace.unit).transpose()).collect()
     }
 }
 
 /// Gives it its limits, those that its spec has; what it then runs without.
-async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn Runtime) -> Option<String> {
+async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -> Option<String> {
     if spec.limits.is_none() {
         return None;
     }

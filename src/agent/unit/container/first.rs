@@ -1,37 +1,35 @@
-//! What is asked of a container's runtime before something is run inside.
+//! Asks the runtime for a container's first process, before something is run inside.
 
+use muster_rules::plan::Failure;
 use muster_topics::{Millis, name::UnitName};
 
-use super::{Containers, runtime::Phase};
-use crate::{
-    agent::unit::{
-        failure::{may_heal, never},
-        inside::FirstProcess,
-    },
-    rules::plan::Failure,
+use super::{Containers, runtime::ContainerPhase};
+use crate::unit::{
+    failure::{may_heal, never},
+    first_process::FirstProcess,
 };
 
 /// A container's first process, as its runtime tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::agent::unit) struct First {
-    pub(in crate::agent::unit) pid: i32,
-    pub(in crate::agent::unit) frozen: bool,
+pub(in crate::unit) struct FirstProcessId {
+    pub(in crate::unit) pid: i32,
+    pub(in crate::unit) frozen: bool,
     started_ms: Option<Millis>,
 }
 
 impl Containers {
     /// The first process of a unit's container; nothing if it does not run, or is another's.
-    pub(in crate::agent::unit) async fn first(&self, unit: &UnitName) -> Result<Option<First>, Failure> {
+    pub(in crate::unit) async fn first(&self, unit: &UnitName) -> Result<Option<FirstProcessId>, Failure> {
         let Some(started) = self.place(unit).started()? else { return Ok(None) };
         let (_, state) = self.find(unit, &*self.runtime(started.runtime)?).await?;
         Ok(state.and_then(|state| match state.phase {
-            Phase::Runs { pid, frozen, started_ms } => Some(First { pid, frozen, started_ms }),
-            Phase::Made | Phase::Ended { .. } | Phase::Busy => None,
+            ContainerPhase::Runs { pid, frozen, started_ms } => Some(FirstProcessId { pid, frozen, started_ms }),
+            ContainerPhase::Made | ContainerPhase::Ended { .. } | ContainerPhase::Busy => None,
         }))
     }
 
     /// The same, of one that nobody has seen come up: it is asked twice, and what has this number in between is it.
-    pub(in crate::agent::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
+    pub(in crate::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
         let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} does not run"))) };
         if first.frozen {
             return Err(never(format!("{unit} is frozen. hint: `muster container thaw {unit}`")));

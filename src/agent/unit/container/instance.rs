@@ -1,21 +1,19 @@
-//! A container that runs. Its end is heard of by a handle of its first process, which costs nothing while it runs and needs
-//! no runtime; what became of it then is asked of the runtime.
+//! A running container. A handle of its first process tells when it ends, which costs nothing while it runs and needs
+//! no runtime; the runtime is then asked how it ended.
 
 use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_base::clock::now_ms;
+use muster_rules::{
+    plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport},
+    port_lease::EndpointWiring,
+};
 use muster_topics::{command::LogView, signal::Signal, unit::Exit};
 use tokio::{net::unix::pipe, time::Instant};
 
-use super::runtime::{LogFrom, Phase, Runtime};
-use crate::{
-    agent::unit::kind::{Instance, News},
-    clock::now_ms,
-    rules::{
-        lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
-    },
-};
+use super::runtime::{ContainerPhase, ContainerRuntime, RuntimeLogFrom};
+use crate::unit::kind::{Instance, InstanceEvent};
 
 /// How often it is looked whether somebody else has suspended it, or let it go on. Each look is a question to the runtime.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -33,28 +31,32 @@ const LAST_LINES: u32 = 10;
 const LAST_LINES_MAX_BYTES: usize = 2 * 1024;
 
 /// A container of a unit.
-pub(super) struct Container {
-    runtime: Arc<dyn Runtime>,
+pub(super) struct ContainerInstance {
+    runtime: Arc<dyn ContainerRuntime>,
     name: String,
-    wiring: Wiring,
+    wiring: EndpointWiring,
     /// What its spec asks for, and it runs without.
     missing: Vec<String>,
-    runs: Option<Runs>,
+    runs: Option<RunningProcess>,
     /// When it is killed, if it was asked to end.
     kill_at: Option<Instant>,
-    news: VecDeque<News>,
+    news: VecDeque<InstanceEvent>,
 }
 
 /// Its first process.
-struct Runs {
-    process: Process,
+struct RunningProcess {
+    process: ProcessId,
     frozen: bool,
     ends: pipe::Receiver,
 }
 
-impl Container {
+impl ContainerInstance {
     /// The container of this name as it is now, with that as its first news.
-    pub(super) async fn of(runtime: Arc<dyn Runtime>, name: String, wiring: Wiring) -> Result<Self, Failure> {
+    pub(super) async fn of(
+        runtime: Arc<dyn ContainerRuntime>,
+        name: String,
+        wiring: EndpointWiring,
+    ) -> Result<Self, Failure> {
         let mut container =
             Self { runtime, name, wiring, missing: Vec::new(), runs: None, kill_at: None, news: VecDeque::new() };
         let news = container.look().await?.unwrap_or_else(|| ended_unseen(None));
@@ -66,7 +68,7 @@ impl Container {
     pub(super) fn without(mut self, missing: Option<String>) -> Self {
         self.missing.extend(missing);
         for news in &mut self.news {
-            if let News::Told(told) = news {
+            if let InstanceEvent::Told(told) = news {
                 told.missing.clone_from(&self.missing);
             }
         }
@@ -74,35 +76,35 @@ impl Container {
     }
 
     /// What is told first, without anything to wait for.
-    pub(super) fn first(&mut self) -> Option<News> {
+    pub(super) fn first(&mut self) -> Option<InstanceEvent> {
         self.news.pop_front()
     }
 
     /// What it is now; nothing if there is none of this name any more. One of which the runtime says that it runs, and
     /// whose process is gone, is about to have ended.
-    async fn look(&mut self) -> Result<Option<News>, Failure> {
+    async fn look(&mut self) -> Result<Option<InstanceEvent>, Failure> {
         let until = Instant::now() + NOTICE_MAX;
         loop {
             let Some(state) = self.runtime.look(&self.name).await? else { return Ok(None) };
             match state.phase {
-                Phase::Runs { pid, started_ms, frozen } => {
-                    if let Some(runs) = Runs::of(pid, started_ms, frozen) {
+                ContainerPhase::Runs { pid, started_ms, frozen } => {
+                    if let Some(runs) = RunningProcess::of(pid, started_ms, frozen) {
                         let told = self.told(&runs);
                         self.runs = Some(runs);
                         return Ok(Some(told));
                     }
                 }
-                Phase::Ended { exit, oom_killed, started_ms, at_ms } => {
-                    let ended = Ended {
+                ContainerPhase::Ended { exit, oom_killed, started_ms, at_ms } => {
+                    let ended = InstanceExit {
                         oom_killed,
                         last_lines: self.last_lines().await,
-                        ..Ended::new(exit, started_ms, at_ms.unwrap_or_else(now_ms))
+                        ..InstanceExit::new(exit, started_ms, at_ms.unwrap_or_else(now_ms))
                     };
                     self.runs = None;
-                    return Ok(Some(News::Ended(Over { restarts: 0, last: ended })));
+                    return Ok(Some(InstanceEvent::Ended(InstanceEnd { restarts: 0, last: ended })));
                 }
-                Phase::Made => return Ok(Some(ended_unseen(None))),
-                Phase::Busy => {}
+                ContainerPhase::Made => return Ok(Some(ended_unseen(None))),
+                ContainerPhase::Busy => {}
             }
             if Instant::now() >= until {
                 // Its runtime does not know, but it is certain: its process is no more.
@@ -113,19 +115,25 @@ impl Container {
         }
     }
 
-    fn told(&self, runs: &Runs) -> News {
+    fn told(&self, runs: &RunningProcess) -> InstanceEvent {
         let (process, frozen, wiring) = (Some(runs.process), runs.frozen, self.wiring.clone());
-        News::Told(Told { process, frozen, wiring, missing: self.missing.clone(), ..Told::default() })
+        InstanceEvent::Told(ShimReport {
+            process,
+            frozen,
+            wiring,
+            missing: self.missing.clone(),
+            ..ShimReport::default()
+        })
     }
 
     async fn last_lines(&self) -> Option<String> {
-        let text = self.runtime.log(&self.name, LogFrom::Last(LAST_LINES), LogView::default()).await.ok()?.text;
+        let text = self.runtime.log(&self.name, RuntimeLogFrom::Last(LAST_LINES), LogView::default()).await.ok()?.text;
         let from = text.len().saturating_sub(LAST_LINES_MAX_BYTES);
         (!text.is_empty()).then(|| String::from_utf8_lossy(&text[from..]).into_owned())
     }
 
     /// Cancel-safe: what is asked of the runtime changes nothing, or is asked again.
-    async fn hear(&mut self) -> Option<News> {
+    async fn hear(&mut self) -> Option<InstanceEvent> {
         loop {
             if let Some(news) = self.news.pop_front() {
                 return Some(news);
@@ -189,8 +197,8 @@ impl Container {
     }
 }
 
-impl Instance for Container {
-    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+impl Instance for ContainerInstance {
+    fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>> {
         self.hear().boxed()
     }
 
@@ -207,14 +215,14 @@ impl Instance for Container {
     }
 }
 
-impl Runs {
+impl RunningProcess {
     /// A process that its runtime tells of, if it is still there. The handle is taken before the process is looked at, so
     /// that both are of the same one.
     fn of(pid: i32, started_ms: Option<i64>, frozen: bool) -> Option<Self> {
         let handle = open(pid).ok()?;
         let stat = muster_shim::proc::stat(pid).filter(|stat| !stat.is_dead())?;
         let started_ms = started_ms.unwrap_or_else(now_ms);
-        let process = Process { pid, start_ticks: stat.start_ticks, started_ms };
+        let process = ProcessId { pid, start_ticks: stat.start_ticks, started_ms };
         // It is no pipe, and nothing is read of it; but it becomes readable as one does.
         let ends = pipe::Receiver::from_owned_fd_unchecked(handle).ok()?;
         Some(Self { process, frozen, ends })
@@ -228,11 +236,11 @@ fn open(pid: i32) -> io::Result<OwnedFd> {
         .or_else(|_| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()))?)
 }
 
-fn ended_unseen(started_ms: Option<i64>) -> News {
-    News::Ended(Over { restarts: 0, last: Ended::new(Exit::Unknown, started_ms, now_ms()) })
+fn ended_unseen(started_ms: Option<i64>) -> InstanceEvent {
+    InstanceEvent::Ended(InstanceEnd { restarts: 0, last: InstanceExit::new(Exit::Unknown, started_ms, now_ms()) })
 }
 
 /// An end that nobody has seen.
-pub(super) fn unseen() -> Over {
-    Over { restarts: 0, last: Ended::new(Exit::Unknown, None, now_ms()) }
+pub(super) fn unseen() -> InstanceEnd {
+    InstanceEnd { restarts: 0, last: InstanceExit::new(Exit::Unknown, None, now_ms()) }
 }

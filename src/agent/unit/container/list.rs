@@ -1,4 +1,4 @@
-//! All containers of the host, also those that are no units, for its heartbeats.
+//! Lists all containers of the host, also those that are no units, for its heartbeats.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,19 +12,19 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Containers, HOST_LABEL, UNIT_LABEL,
-    runtime::{self, Known},
+    runtime::{self, ContainersById},
 };
-use crate::agent::unit::{UnitState, UnitStates};
+use crate::unit::state::{UnitState, UnitStates};
 
 /// All containers of a host, by name.
-pub type Listed = Arc<BTreeMap<String, ContainerSummary>>;
+pub type UnitContainers = Arc<BTreeMap<String, ContainerSummary>>;
 
 /// Containers that run and are no units, by name.
-pub type Others = Arc<BTreeMap<String, Other>>;
+pub type OtherContainers = Arc<BTreeMap<String, OtherContainer>>;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Other {
+pub struct OtherContainer {
     /// What keeps it.
     pub runtime: container::Runtime,
     /// Its first process, by its number and when it was started.
@@ -42,13 +42,13 @@ const ANEW: u32 = 10;
 
 impl Containers {
     /// Lists them now and then, until it is dropped.
-    pub(in crate::agent::unit) async fn keep_list(
+    pub(in crate::unit) async fn keep_list(
         self: Arc<Self>,
-        list: watch::Sender<Listed>,
-        list_others: watch::Sender<Others>,
+        list: watch::Sender<UnitContainers>,
+        list_others: watch::Sender<OtherContainers>,
         mut states: watch::Receiver<UnitStates>,
     ) {
-        let mut known: Vec<Known> = vec![Known::new(); self.runtimes.len()];
+        let mut known: Vec<ContainersById> = vec![ContainersById::new(); self.runtimes.len()];
         for round in 0_u32.. {
             let (mut all, mut processes) = (BTreeMap::new(), BTreeMap::new());
             let adopted = self.adopted().unwrap_or_else(|failure| {
@@ -72,7 +72,7 @@ impl Containers {
                 for (id, listed) in known.iter() {
                     let summary = self.summary(&**runtime, listed, unit_of(id));
                     if let (None, Some(process)) = (&summary.unit, listed.process) {
-                        processes.insert(listed.name.clone(), Other { runtime: runtime.which(), process });
+                        processes.insert(listed.name.clone(), OtherContainer { runtime: runtime.which(), process });
                     }
                     all.insert(listed.name.clone(), summary);
                 }
@@ -93,11 +93,11 @@ impl Containers {
 
     fn summary(
         &self,
-        runtime: &dyn runtime::Runtime,
-        listed: &runtime::Listed,
+        runtime: &dyn runtime::ContainerRuntime,
+        listed: &runtime::ListedContainer,
         adopted_as: Option<UnitName>,
     ) -> ContainerSummary {
-        let runtime::Listed { labels, state, image, limits, .. } = listed;
+        let runtime::ListedContainer { labels, state, image, limits, .. } = listed;
         let unit = labels.get(UNIT_LABEL).and_then(|unit| unit.parse::<UnitName>().ok());
         let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host)).or(adopted_as);
         let image = image.chars().take(LISTED_NAME_MAX_BYTES).collect();
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_of_units_come_first_when_there_is_no_room() {
+    fn containers_of_units_are_listed_first() {
         let summary = |unit: Option<&str>| ContainerSummary {
             runtime: Runtime::Podman,
             state: ContainerState::Running,

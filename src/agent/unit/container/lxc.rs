@@ -1,16 +1,16 @@
-//! LXC, by its own programs (`lxc-start`, `lxc-stop`, `lxc-freeze`, `lxc-unfreeze`, `lxc-cgroup`, `lxc-ls`).
+//! Runtime for LXC, through its own programs (`lxc-start`, `lxc-stop`, `lxc-freeze`, `lxc-unfreeze`, `lxc-cgroup`, `lxc-ls`).
 //!
-//! A container is a folder of its own below one that is this agent's alone. It runs under `lxc-start` in the foreground, and
-//! that under a shim: so what it says is in a log that is rotated as a yuno's, and how it ended is on the disk, whoever was
-//! there to see. LXC itself tells of an exit status in the log of `lxc-start` alone (`ended`).
+//! A container is a folder below one that belongs to this agent alone. It runs under `lxc-start` in the foreground, which runs
+//! under a shim: so its output is in a log that is rotated as a yuno's, and its end is recorded on disk even while the agent
+//! is away. LXC itself reports an exit status only in the log of `lxc-start` (`ended`).
 //!
-//! **Invariant: no container is without a network namespace that it was not asked to be without**, and never by
-//! `lxc.net.0.type = none`.
+//! **Invariant: a container has its own network namespace unless its spec says otherwise**, and `lxc.net.0.type = none` is
+//! never used.
 //!
-//! Modules, in reading order: `config` (from what a container is made of to LXC's words), `users` (who somebody is inside),
-//! `folder` (what is where), `disk` (how much it may write), `image` (root file systems), `process` (which process is a
-//! container's first), `ended` (how it ended), `oom` (whether for its
-//! memory), `tool` (running a program).
+//! Modules, in reading order: `config` (the configuration for LXC), `users` (users inside),
+//! `folder` (layout), `disk` (limits what it writes), `image` (root file systems), `process` (finds the
+//! first process), `ended` (how it ended), `oom` (killed for lack of
+//! memory), `tool` (runs programs).
 
 mod config;
 mod disk;
@@ -30,7 +30,11 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use muster_shim::{Attributes, Event, Launch, Main, Output, Request, Restart, RestartOn, cgroup::Cgroup};
+use muster_rules::plan::Failure;
+use muster_shim::{
+    Launch, MainProcessId, OutputMode, ProcessAttributes, RestartLimits, RestartOn, ShimEvent, ShimRequest,
+    cgroup::Cgroup,
+};
 use muster_topics::{
     command::LogView,
     container::{self, ContainerSpec, ContainerState, Image, Network},
@@ -44,29 +48,27 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use self::folder::{Folder, Found, Made};
-use super::{
-    never,
-    runtime::{Answer, Known, Listed, LogFrom, Phase, Recipe, Runtime, State},
+use self::folder::{ContainerFolder, CreationRecord, FolderState};
+use self::tool::WORK_MAX;
+use super::super::failure::never;
+use super::runtime::{
+    ContainerPhase, ContainerRuntime, ContainersById, ListedContainer, Recipe, RuntimeFuture, RuntimeLogFrom,
+    RuntimeState,
 };
 use crate::{
-    agent::{
-        cgroup::{Hierarchies, limit_files},
-        execute::SEARCH_PATH,
-        shim::{Adopted, Shim, Shims},
-        unit::{
-            failure::{blocking, from_shim, may_heal},
-            log::{self, Part},
-            yuno::signal_number,
-        },
+    cgroup::{Hierarchies, limit_files},
+    execute::program_path::SEARCH_PATH,
+    shim::{AdoptedShim, ShimHandle, Shims},
+    unit::{
+        failure::{blocking, from_shim, may_heal},
+        log::{self, LogPart},
+        yuno::signal_number,
     },
-    rules::plan::Failure,
 };
 
 /// What is looked up takes milliseconds; a busy host takes its time.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// What makes mounts and cgroups takes longer; below a start's own deadline.
-const WORK_MAX: Duration = Duration::from_secs(25);
+
 /// How often it is looked whether what was begun is done. Each look reads a few files of `/proc`.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -81,11 +83,11 @@ pub(super) struct Lxc {
 }
 
 /// What there is of a container.
-struct Seen {
-    made: Made,
-    phase: Phase,
+struct ContainerStatus {
+    made: CreationRecord,
+    phase: ContainerPhase,
     /// The shim's process, while there is one.
-    monitor: Option<Main>,
+    monitor: Option<MainProcessId>,
 }
 
 impl Lxc {
@@ -93,61 +95,63 @@ impl Lxc {
         Self { path, shims, hierarchies: Hierarchies::detect(), others: OnceCell::new() }
     }
 
-    fn folder(&self, name: &str) -> Folder {
-        Folder::new(&self.path, name)
+    fn folder(&self, name: &str) -> ContainerFolder {
+        ContainerFolder::new(&self.path, name)
     }
 
     /// What there is of a container of ours. A shim that was killed is replaced on the way.
-    async fn see(&self, folder: &Folder, made: Made) -> Result<Seen, Failure> {
+    async fn see(&self, folder: &ContainerFolder, made: CreationRecord) -> Result<ContainerStatus, Failure> {
         let run = folder.run();
         let mut shim = match self.shims.adopt(&run).await.map_err(from_shim)? {
-            Adopted::Nothing => return Ok(Seen { made, phase: Phase::Made, monitor: None }),
-            Adopted::Ended(last) => {
-                return Ok(Seen { made, phase: folder.ended(&last), monitor: None });
+            AdoptedShim::Nothing => return Ok(ContainerStatus { made, phase: ContainerPhase::Made, monitor: None }),
+            AdoptedShim::Ended(last) => {
+                return Ok(ContainerStatus { made, phase: folder.ended(&last), monitor: None });
             }
-            Adopted::Alive(shim) => shim,
+            AdoptedShim::Alive(shim) => shim,
         };
         let state = timeout(LOOK_MAX, first_state(&mut shim)).await.ok().flatten();
         let (phase, monitor) = match state {
-            Some(state) if state.over => (state.last.as_ref().map_or(Phase::Busy, |last| folder.ended(last)), None),
+            Some(state) if state.over => {
+                (state.last.as_ref().map_or(ContainerPhase::Busy, |last| folder.ended(last)), None)
+            }
             Some(state) => {
                 let runs = state.main.as_ref().and_then(|main| self.runs(main));
-                (runs.unwrap_or(Phase::Busy), state.main)
+                (runs.unwrap_or(ContainerPhase::Busy), state.main)
             }
-            None => (Phase::Busy, None),
+            None => (ContainerPhase::Busy, None),
         };
-        Ok(Seen { made, phase, monitor })
+        Ok(ContainerStatus { made, phase, monitor })
     }
 
     /// That it runs, if it does.
-    fn runs(&self, monitor: &Main) -> Option<Phase> {
+    fn runs(&self, monitor: &MainProcessId) -> Option<ContainerPhase> {
         let pid = process::first_of(monitor)?;
         let frozen = process::is_frozen(&self.hierarchies, pid);
-        Some(Phase::Runs { pid, started_ms: Some(monitor.started_ms), frozen })
+        Some(ContainerPhase::Runs { pid, started_ms: Some(monitor.started_ms), frozen })
     }
 
     /// One of ours.
-    async fn ours(&self, name: &str) -> Result<Option<Seen>, Failure> {
+    async fn ours(&self, name: &str) -> Result<Option<ContainerStatus>, Failure> {
         let folder = self.folder(name);
         match folder.look()? {
-            Found::Ours(made) => self.see(&folder, made).await.map(Some),
-            Found::Nothing | Found::Others => Ok(None),
+            FolderState::Ours(made) => self.see(&folder, made).await.map(Some),
+            FolderState::Nothing | FolderState::Others => Ok(None),
         }
     }
 
-    async fn look(&self, name: &str) -> Result<Option<State>, Failure> {
+    async fn look(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
         let folder = self.folder(name);
         let made = match folder.look()? {
-            Found::Nothing => return Ok(None),
-            Found::Others => return Ok(Some(state(name, <_>::default(), Phase::Made))),
-            Found::Ours(made) => made,
+            FolderState::Nothing => return Ok(None),
+            FolderState::Others => return Ok(Some(state(name, <_>::default(), ContainerPhase::Made))),
+            FolderState::Ours(made) => made,
         };
-        let Seen { made, phase, .. } = self.see(&folder, made).await?;
+        let ContainerStatus { made, phase, .. } = self.see(&folder, made).await?;
         Ok(Some(state(name, made.labels, phase)))
     }
 
     /// Runs one of LXC's programs on a container.
-    async fn tool(&self, program: &str, name: &str, more: &[&str]) -> Result<tool::Ran, Failure> {
+    async fn tool(&self, program: &str, name: &str, more: &[&str]) -> Result<tool::ToolOutput, Failure> {
         let mut args = [OsStr::new("-P"), self.path.as_os_str(), OsStr::new("-n"), OsStr::new(name)].to_vec();
         args.extend(more.iter().map(OsStr::new));
         tool::run(program, &args, WORK_MAX).await
@@ -155,18 +159,18 @@ impl Lxc {
 
     async fn start(&self, name: &str) -> Result<(), Failure> {
         let folder = self.folder(name);
-        let Found::Ours(made) = folder.look()? else {
+        let FolderState::Ours(made) = folder.look()? else {
             return Err(may_heal(format!("the container {name} is not there any more")));
         };
         let launch = launch(&self.path, name, &folder, made)?;
         folder.begin()?;
         let mut shim = self.shims.launch(&folder.run(), &launch).await.map_err(from_shim)?;
         match timeout(WORK_MAX, up(&mut shim)).await {
-            Ok(Up::Runs) => Ok(()),
+            Ok(StartResult::Runs) => Ok(()),
             // It has done what it had to already.
-            Ok(Up::Ended(muster_shim::Exit::Code(0))) => Ok(()),
-            Ok(Up::Ended(_)) => Err(may_heal(format!("LXC cannot start it: {}", folder.why_not()))),
-            Ok(Up::Gone) => Err(may_heal("its shim is gone")),
+            Ok(StartResult::Ended(muster_shim::ProcessExit::Code(0))) => Ok(()),
+            Ok(StartResult::Ended(_)) => Err(may_heal(format!("LXC cannot start it: {}", folder.why_not()))),
+            Ok(StartResult::Gone) => Err(may_heal("its shim is gone")),
             Err(_) => {
                 end(&mut shim).await;
                 Err(may_heal(format!("LXC has not started it within {} s, and was ended", WORK_MAX.as_secs())))
@@ -175,7 +179,8 @@ impl Lxc {
     }
 
     async fn signal(&self, name: &str, signal: Signal) -> Result<bool, Failure> {
-        let Some(Seen { phase: Phase::Runs { pid, frozen, .. }, monitor: Some(monitor), .. }) = self.ours(name).await?
+        let Some(ContainerStatus { phase: ContainerPhase::Runs { pid, frozen, .. }, monitor: Some(monitor), .. }) =
+            self.ours(name).await?
         else {
             return Ok(false);
         };
@@ -192,8 +197,8 @@ impl Lxc {
     async fn freeze(&self, name: &str, frozen: bool) -> Result<(), Failure> {
         let (program, words) = if frozen { ("lxc-freeze", "suspend") } else { ("lxc-unfreeze", "let go on") };
         let ran = self.tool(program, name, &[]).await?;
-        let is_so = |seen: Option<Seen>| {
-            seen.is_some_and(|seen| matches!(seen.phase, Phase::Runs { frozen: is, .. } if is == frozen))
+        let is_so = |seen: Option<ContainerStatus>| {
+            seen.is_some_and(|seen| matches!(seen.phase, ContainerPhase::Runs { frozen: is, .. } if is == frozen))
         };
         // What is so already is no failure.
         if ran.ok || is_so(self.ours(name).await?) {
@@ -205,7 +210,7 @@ impl Lxc {
     async fn limit(&self, name: &str, limits: Limits) -> Result<bool, Failure> {
         let folder = self.folder(name);
         folder.write_limits(&limits)?;
-        if !self.ours(name).await?.is_some_and(|seen| matches!(seen.phase, Phase::Runs { .. })) {
+        if !self.ours(name).await?.is_some_and(|seen| matches!(seen.phase, ContainerPhase::Runs { .. })) {
             return Ok(true);
         }
         let files = limit_files(&limits);
@@ -232,7 +237,7 @@ impl Lxc {
         let folder = self.folder(name);
         let mut asked = false;
         while let Some(seen) = self.ours(name).await? {
-            if !matches!(seen.phase, Phase::Runs { .. } | Phase::Busy) {
+            if !matches!(seen.phase, ContainerPhase::Runs { .. } | ContainerPhase::Busy) {
                 return blocking(move || folder.remove()).await;
             }
             if Instant::now() >= until {
@@ -253,37 +258,38 @@ impl Lxc {
     }
 
     /// Ends what starts a container, and thereby the container.
-    async fn end_monitor(&self, folder: &Folder) -> Result<(), Failure> {
-        if let Adopted::Alive(mut shim) = self.shims.adopt(&folder.run()).await.map_err(from_shim)? {
+    async fn end_monitor(&self, folder: &ContainerFolder) -> Result<(), Failure> {
+        if let AdoptedShim::Alive(mut shim) = self.shims.adopt(&folder.run()).await.map_err(from_shim)? {
             end(&mut shim).await;
         }
         Ok(())
     }
 
     /// All in our own folder, which are told without asking anybody.
-    fn list_ours(&self) -> Known {
-        let mut all = Known::new();
+    fn list_ours(&self) -> ContainersById {
+        let mut all = ContainersById::new();
         for name in folder::names(&self.path) {
             let folder = self.folder(&name);
-            let Ok(Found::Ours(made)) = folder.look() else { continue };
+            let Ok(FolderState::Ours(made)) = folder.look() else { continue };
             let state = match folder.recorded() {
                 None => ContainerState::Made,
                 Some(state) => match state.main.as_ref().filter(|_| !state.over).map(|main| self.runs(main)) {
                     None => ContainerState::Ended,
-                    Some(Some(Phase::Runs { frozen: true, .. })) => ContainerState::Frozen,
+                    Some(Some(ContainerPhase::Runs { frozen: true, .. })) => ContainerState::Frozen,
                     Some(Some(_)) => ContainerState::Running,
                     Some(None) => ContainerState::Busy,
                 },
             };
             let image = format!("rootfs:{}", made.image);
-            let listed = Listed { name, labels: made.labels, state, image, limits: Limits::default(), process: None };
+            let listed =
+                ListedContainer { name, labels: made.labels, state, image, limits: Limits::default(), process: None };
             all.insert(folder.path().display().to_string(), listed);
         }
         all
     }
 
     /// Those of others in the folder that LXC has for everybody.
-    async fn list_others(&self) -> Result<Known, Failure> {
+    async fn list_others(&self) -> Result<ContainersById, Failure> {
         let path = self.others.get_or_try_init(|| async {
             let ran = tool::run("lxc-config", &[OsStr::new("lxc.lxcpath")], LOOK_MAX).await?;
             Ok::<_, Failure>(PathBuf::from(ran.stdout.trim()))
@@ -291,7 +297,7 @@ impl Lxc {
         let path = path.await?;
         // Mostly there are none.
         if path.as_os_str().is_empty() || folder::names(path).is_empty() {
-            return Ok(Known::new());
+            return Ok(ContainersById::new());
         }
         let options = ["-f", "-F", "NAME,STATE,PID", "-P"].map(OsStr::new);
         let args: Vec<&OsStr> = options.into_iter().chain([path.as_os_str()]).collect();
@@ -304,18 +310,18 @@ impl Lxc {
     }
 }
 
-fn state(name: &str, labels: BTreeMap<String, String>, phase: Phase) -> State {
-    State { id: name.to_owned(), name: name.to_owned(), labels, phase, stop_signal: None, obstacle: None }
+fn state(name: &str, labels: BTreeMap<String, String>, phase: ContainerPhase) -> RuntimeState {
+    RuntimeState { id: name.to_owned(), name: name.to_owned(), labels, phase, stop_signal: None, obstacle: None }
 }
 
 /// A container of somebody else's.
-fn other(name: String, state: ContainerState, pid: Option<i32>) -> Listed {
+fn other(name: String, state: ContainerState, pid: Option<i32>) -> ListedContainer {
     let process = pid.and_then(muster_shim::proc::identity);
-    Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
+    ListedContainer { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
 }
 
 /// `lxc-start`, in the foreground. What comes after `--` it takes word for word.
-fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch, Failure> {
+fn launch(path: &Path, name: &str, folder: &ContainerFolder, made: CreationRecord) -> Result<Launch, Failure> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let log = text(&folder.lxc_log());
     let options = ["-F", "-q", "-P", &text(path), "-n", name, "-o", &log, "-l", "INFO", "--"].map(str::to_owned);
@@ -329,14 +335,14 @@ fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch
         env: vec![("PATH".to_owned(), SEARCH_PATH.to_owned()), ("LC_ALL".to_owned(), "C".to_owned())],
         cwd: text(folder.path()),
         user: None,
-        attributes: Attributes::default(),
+        attributes: ProcessAttributes::default(),
         // LXC makes those that it needs.
         cgroup: Cgroup::default(),
-        output: Output::Log { max_bytes, keep, max_age_ms },
+        output: OutputMode::Log { max_bytes, keep, max_age_ms },
         notify: None,
         forking: None,
         inside: None,
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        restart: RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,
         stop_signal: signal_number(Signal::Kill),
         grace_ms: 0,
@@ -344,31 +350,31 @@ fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch
 }
 
 /// How a start went.
-enum Up {
+enum StartResult {
     /// It runs.
     Runs,
     /// `lxc-start` has ended.
-    Ended(muster_shim::Exit),
+    Ended(muster_shim::ProcessExit),
     /// Nobody can tell.
     Gone,
 }
 
 /// Waits until it runs its own program, or it is over.
-async fn up(shim: &mut Shim) -> Up {
+async fn up(shim: &mut ShimHandle) -> StartResult {
     let mut monitor = None;
     loop {
         tokio::select! {
             event = shim.next() => match event {
-                Some(Event::State(state)) if state.over => {
-                    return Up::Ended(state.last.map_or(muster_shim::Exit::Unknown, |last| last.exit));
+                Some(ShimEvent::State(state)) if state.over => {
+                    return StartResult::Ended(state.last.map_or(muster_shim::ProcessExit::Unknown, |last| last.exit));
                 }
-                Some(Event::State(state)) => monitor = state.main,
+                Some(ShimEvent::State(state)) => monitor = state.main,
                 Some(_) => {}
-                None => return Up::Gone,
+                None => return StartResult::Gone,
             },
             () = sleep(LOOK_AGAIN) => {
                 if monitor.as_ref().is_some_and(|monitor| process::first_of(monitor).is_some()) {
-                    return Up::Runs;
+                    return StartResult::Runs;
                 }
             }
         }
@@ -376,12 +382,12 @@ async fn up(shim: &mut Shim) -> Up {
 }
 
 /// Has a shim end what it runs, and waits until it has.
-async fn end(shim: &mut Shim) {
-    let stop = Request::Stop { signal: signal_number(Signal::Kill), grace_ms: 0 };
+async fn end(shim: &mut ShimHandle) {
+    let stop = ShimRequest::Stop { signal: signal_number(Signal::Kill), grace_ms: 0 };
     if shim.send(&stop).await.is_ok() {
         let over = async {
             while let Some(event) = shim.next().await {
-                if matches!(event, Event::State(state) if state.over) {
+                if matches!(event, ShimEvent::State(state) if state.over) {
                     break;
                 }
             }
@@ -390,15 +396,15 @@ async fn end(shim: &mut Shim) {
     }
 }
 
-async fn first_state(shim: &mut Shim) -> Option<muster_shim::State> {
+async fn first_state(shim: &mut ShimHandle) -> Option<muster_shim::ProgramState> {
     loop {
-        if let Event::State(state) = shim.next().await? {
+        if let ShimEvent::State(state) = shim.next().await? {
             return Some(state);
         }
     }
 }
 
-impl Runtime for Lxc {
+impl ContainerRuntime for Lxc {
     fn which(&self) -> container::Runtime {
         container::Runtime::Lxc
     }
@@ -425,7 +431,7 @@ impl Runtime for Lxc {
         Some(what.to_owned())
     }
 
-    fn has_image<'a>(&'a self, image: &'a Image) -> Answer<'a, bool> {
+    fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool> {
         async move {
             // Whoever has no LXC hears it before anything is fetched.
             tool::find("lxc-start").ok_or_else(|| tool::missing("lxc-start"))?;
@@ -434,7 +440,7 @@ impl Runtime for Lxc {
         .boxed()
     }
 
-    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
+    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> RuntimeFuture<'a, ()> {
         async move {
             match (image, file) {
                 (Image::Rootfs(artifact), Some(file)) => image::bring(&self.path, &artifact.sha256, file).await,
@@ -444,32 +450,32 @@ impl Runtime for Lxc {
         .boxed()
     }
 
-    fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>> {
+    fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
         self.look(name).boxed()
     }
 
-    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> Answer<'a, ()> {
+    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()> {
         let (folder, path, recipe) = (self.folder(name), self.path.clone(), recipe.clone());
         async move { folder.create(&path, recipe).await }.boxed()
     }
 
-    fn start<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn start<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()> {
         self.start(name).boxed()
     }
 
-    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> Answer<'a, bool> {
+    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> RuntimeFuture<'a, bool> {
         self.signal(name, signal).boxed()
     }
 
-    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> Answer<'a, ()> {
+    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> RuntimeFuture<'a, ()> {
         self.freeze(name, frozen).boxed()
     }
 
-    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> Answer<'a, bool> {
+    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> RuntimeFuture<'a, bool> {
         self.limit(name, limits).boxed()
     }
 
-    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn remove<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()> {
         self.remove(name).boxed()
     }
 
@@ -477,7 +483,7 @@ impl Runtime for Lxc {
         tool::find("lxc-start").is_some()
     }
 
-    fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known> {
+    fn list<'a>(&'a self, known: &'a ContainersById) -> RuntimeFuture<'a, ContainersById> {
         async move {
             let mut all = self.list_others().await.unwrap_or_else(|failure| {
                 tracing::debug!(error = %failure.error, "containers of others cannot be listed");
@@ -492,23 +498,23 @@ impl Runtime for Lxc {
         .boxed()
     }
 
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom, view: LogView) -> Answer<'a, Part> {
+    fn log<'a>(&'a self, name: &'a str, from: RuntimeLogFrom, view: LogView) -> RuntimeFuture<'a, LogPart> {
         let folders = [self.folder(name).run()];
         let read = move || {
             let read = match from {
-                LogFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
-                LogFrom::After(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
+                RuntimeLogFrom::Last(lines) => log::tail_to(&folders, lines, &view, log::TAIL_MAX_BYTES),
+                RuntimeLogFrom::After(place) => log::since(&folders, place, view.times, log::TAIL_MAX_BYTES),
             };
             read.map_err(|error| may_heal(format!("its log cannot be read: {error}")))
         };
         blocking(read).boxed()
     }
 
-    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> RuntimeFuture<'a, ()> {
         let (path, mut needed) = (self.path.clone(), needed.clone());
         blocking(move || {
             needed.extend(folder::names(&path).into_iter().filter_map(|name| {
-                let Ok(Found::Ours(made)) = Folder::new(&path, &name).look() else { return None };
+                let Ok(FolderState::Ours(made)) = ContainerFolder::new(&path, &name).look() else { return None };
                 Some(made.image)
             }));
             let swept = image::sweep(&path, &needed).and_then(|()| folder::sweep(&path, image::UNUSED_KEPT));

@@ -1,19 +1,17 @@
-//! What the agent keeps of a container that it has started: `<data>/containers/<realm>/<name>/started.json`.
+//! The agent's record of a container that it has started: `<data>/containers/<realm>/<name>/started.json`.
 
 use std::{fs, io, path::PathBuf};
 
+use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
+use muster_rules::{plan::Failure, port_lease::EndpointWiring};
 use muster_topics::{container::Runtime, name::Digest, process::Limits};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    agent::unit::{failure::may_heal, folders},
-    files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
-    rules::{lease::Wiring, plan::Failure},
-};
+use crate::unit::{failure::may_heal, folders};
 
 /// `started.json`, written before a container is started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Started {
+pub(super) struct ContainerStartRecord {
     pub(super) revision: Digest,
     pub(super) runtime: Runtime,
     /// What cannot change while it runs.
@@ -21,7 +19,7 @@ pub(super) struct Started {
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
-    pub(super) wiring: Wiring,
+    pub(super) wiring: EndpointWiring,
     /// What its spec asks for, and it runs without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) missing: Option<String>,
@@ -30,9 +28,9 @@ pub(super) struct Started {
 }
 
 /// The folder of a unit.
-pub(super) struct Place(pub(super) PathBuf);
+pub(super) struct UnitFolder(pub(super) PathBuf);
 
-impl Place {
+impl UnitFolder {
     fn file(&self) -> PathBuf {
         self.0.join("started.json")
     }
@@ -43,7 +41,7 @@ impl Place {
     }
 
     /// What was started last, if anything was. What cannot be read any more counts as something else.
-    pub(super) fn started(&self) -> Result<Option<Started>, Failure> {
+    pub(super) fn started(&self) -> Result<Option<ContainerStartRecord>, Failure> {
         match fs::read(self.file()) {
             Ok(content) => Ok(serde_json::from_slice(&content).ok()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -51,10 +49,10 @@ impl Place {
         }
     }
 
-    pub(super) fn write(&self, started: &Started) -> Result<(), Failure> {
+    pub(super) fn write(&self, started: &ContainerStartRecord) -> Result<(), Failure> {
         let write = || {
             make_folder(&self.0, PRIVATE_FOLDER)?;
-            write_atomically(&self.file(), &serde_json::to_vec(started)?, PUBLIC_MODE)
+            write_atomically(&self.file(), &serde_json::to_vec(started)?, SECRET_MODE)
         };
         write().map_err(|error: io::Error| self.failure("written", &error))
     }

@@ -1,7 +1,7 @@
-//! Podman and Docker, by the HTTP interface that both have, on a Unix socket.
+//! Runtime for Podman and Docker, through the HTTP API that both offer on a Unix socket.
 //!
-//! Images that are artifacts are known to it by their SHA-256: `localhost/muster-rootfs:<sha256>` was imported from a root
-//! file system, `localhost/muster-archive:<sha256>` loaded from an archive. So what is there need not be brought again.
+//! Images that are artifacts are tagged with their SHA-256: `localhost/muster-rootfs:<sha256>` was imported from a root
+//! file system, `localhost/muster-archive:<sha256>` loaded from an archive. So an image is brought only once.
 
 mod http;
 mod image;
@@ -17,6 +17,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use muster_rules::plan::Failure;
 use muster_topics::{
     Millis,
     command::LogView,
@@ -29,28 +30,25 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use self::http::Http;
-use super::{
-    may_heal, never,
-    runtime::{Answer, Known, Listed, LogFrom, Phase, Recipe, Runtime, State},
+use self::http::LOOK_MAX;
+use self::http::SocketClient;
+use super::super::failure::never;
+use super::runtime::{
+    ContainerPhase, ContainerRuntime, ContainersById, ListedContainer, Recipe, RuntimeFuture, RuntimeLogFrom,
+    RuntimeState,
 };
-use crate::{
-    agent::unit::log::{self, Part, Place},
-    rules::plan::Failure,
-};
+use crate::unit::log::{self, LogPart, LogPosition};
 
-/// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
-const LOOK_MAX: Duration = Duration::from_secs(10);
 /// What makes layers, cgroups and networks takes longer; below a start's own deadline.
 const WORK_MAX: Duration = Duration::from_secs(25);
 
 /// Podman or Docker.
 pub(super) struct Podman {
-    http: Http,
+    http: SocketClient,
     /// Whether it is Podman, once it has said so.
     is_podman: OnceCell<bool>,
     /// Since when nobody has needed an image.
-    idle: Mutex<image::Idle>,
+    idle: Mutex<image::IdleImages>,
     /// Held by whoever loads an archive.
     loading: tokio::sync::Mutex<()>,
 }
@@ -58,7 +56,7 @@ pub(super) struct Podman {
 impl Podman {
     pub(super) fn new(socket: &Path) -> io::Result<Self> {
         Ok(Self {
-            http: Http::new(socket)?,
+            http: SocketClient::new(socket)?,
             is_podman: OnceCell::new(),
             idle: Mutex::default(),
             loading: <_>::default(),
@@ -69,18 +67,18 @@ impl Podman {
     async fn is_podman(&self) -> Result<bool, Failure> {
         let ask = async {
             let answer = self.http.ask(Method::GET, "/version", &[], None, LOOK_MAX).await?;
-            let version: wire::Version = answer.json()?;
+            let version: wire::VersionAnswer = answer.json()?;
             Ok::<_, Failure>(version.components.iter().any(|component| component.name.starts_with("Podman")))
         };
         self.is_podman.get_or_try_init(|| ask).await.copied()
     }
 
-    async fn look(&self, name: &str) -> Result<Option<State>, Failure> {
+    async fn look(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
         let answer = self.http.ask(Method::GET, &format!("/containers/{name}/json"), &[], None, LOOK_MAX).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        let seen: wire::Seen = answer.accepted("look at the container", name)?.json()?;
+        let seen: wire::InspectedContainer = answer.accepted("look at the container", name)?.json()?;
         Ok(Some(seen.into_state()))
     }
 
@@ -91,11 +89,11 @@ impl Podman {
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(<_>::default());
         }
-        let seen: wire::Seen = answer.accepted("look at the container", id)?.json()?;
+        let seen: wire::InspectedContainer = answer.accepted("look at the container", id)?.json()?;
         Ok((seen.limits(), seen.process()))
     }
 
-    async fn lines(&self, name: &str, asked: &[(&str, u64)]) -> Result<Vec<logs::Line>, Failure> {
+    async fn lines(&self, name: &str, asked: &[(&str, u64)]) -> Result<Vec<logs::ContainerLogLine>, Failure> {
         let asked: Vec<(&str, String)> = asked.iter().map(|(key, value)| (*key, value.to_string())).collect();
         let mut query = vec![("stdout", "true"), ("stderr", "true"), ("timestamps", "true")];
         query.extend(asked.iter().map(|(key, value)| (*key, value.as_str())));
@@ -109,7 +107,7 @@ impl Podman {
         name: &str,
         what: &str,
         query: &[(&str, &str)],
-    ) -> Result<http::Answer, Failure> {
+    ) -> Result<http::HttpAnswer, Failure> {
         let slash = if what.is_empty() { "" } else { "/" };
         self.http.ask(method, &format!("/containers/{name}{slash}{what}"), query, None, WORK_MAX).await
     }
@@ -118,7 +116,7 @@ impl Podman {
         let (path, body) = if self.is_podman().await? {
             (format!("/v4.0.0/libpod/containers/{name}/update"), wire::podman_limits(limits))
         } else {
-            (format!("/containers/{name}/update"), json!(wire::Resources::of(limits)))
+            (format!("/containers/{name}/update"), json!(wire::ResourceLimits::of(limits)))
         };
         let answer = self.http.ask(Method::POST, &path, &[], Some(&body), WORK_MAX).await?;
         if !answer.status.is_success() {
@@ -128,7 +126,7 @@ impl Podman {
     }
 }
 
-impl Runtime for Podman {
+impl ContainerRuntime for Podman {
     fn which(&self) -> container::Runtime {
         container::Runtime::Podman
     }
@@ -138,11 +136,11 @@ impl Runtime for Podman {
         None
     }
 
-    fn has_image<'a>(&'a self, image: &'a Image) -> Answer<'a, bool> {
+    fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool> {
         image::is_there(&self.http, image).boxed()
     }
 
-    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
+    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> RuntimeFuture<'a, ()> {
         async move {
             // One archive at a time, for several may have the same name in them.
             let _alone = match image {
@@ -154,7 +152,7 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> RuntimeFuture<'a, ()> {
         async move {
             let there = image::all(&self.http).await?;
             let past = self.idle.lock().unwrap_or_else(PoisonError::into_inner).past(there, needed, Instant::now());
@@ -167,13 +165,13 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>> {
+    fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
         self.look(name).boxed()
     }
 
-    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> Answer<'a, ()> {
+    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()> {
         async move {
-            let body = json!(wire::Create::of(recipe));
+            let body = json!(wire::CreateBody::of(recipe));
             let query = [("name", name)];
             let answer = self.http.ask(Method::POST, "/containers/create", &query, Some(&body), WORK_MAX).await?;
             let made = answer.accepted("make the container", name);
@@ -182,7 +180,7 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn start<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn start<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()> {
         async move {
             let answer = self.act(Method::POST, name, "start", &[]).await?;
             // Somebody else was faster.
@@ -194,19 +192,19 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> Answer<'a, bool> {
+    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> RuntimeFuture<'a, bool> {
         async move {
             let signal = signal.to_string();
             let answer = self.act(Method::POST, name, "kill", &[("signal", &signal)]).await?;
             let Err(refused) = answer.accepted("send a signal to the container", name) else { return Ok(true) };
             // Each says in a way of its own that there is nobody to hear it.
-            let runs = self.look(name).await?.is_some_and(|state| matches!(state.phase, Phase::Runs { .. }));
+            let runs = self.look(name).await?.is_some_and(|state| matches!(state.phase, ContainerPhase::Runs { .. }));
             if runs { Err(refused) } else { Ok(false) }
         }
         .boxed()
     }
 
-    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> Answer<'a, ()> {
+    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> RuntimeFuture<'a, ()> {
         async move {
             let (what, words) = if frozen { ("pause", "suspend") } else { ("unpause", "let go on") };
             let answer = self.act(Method::POST, name, what, &[]).await?;
@@ -217,18 +215,18 @@ impl Runtime for Podman {
             // What is so already is no failure.
             let state = self.look(name).await?;
             let is_so = state.is_some_and(
-                |state| matches!(state.phase, super::runtime::Phase::Runs { frozen: is, .. } if is == frozen),
+                |state| matches!(state.phase, super::runtime::ContainerPhase::Runs { frozen: is, .. } if is == frozen),
             );
             if is_so { Ok(()) } else { Err(refused) }
         }
         .boxed()
     }
 
-    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> Answer<'a, bool> {
+    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> RuntimeFuture<'a, bool> {
         self.limit(name, limits).boxed()
     }
 
-    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn remove<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()> {
         async move {
             let answer = self.act(Method::DELETE, name, "", &[("force", "true"), ("v", "true")]).await?;
             if answer.status == StatusCode::NOT_FOUND {
@@ -243,15 +241,15 @@ impl Runtime for Podman {
         self.http.socket().exists()
     }
 
-    fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known> {
+    fn list<'a>(&'a self, known: &'a ContainersById) -> RuntimeFuture<'a, ContainersById> {
         async move {
             let answer = self.http.ask(Method::GET, "/containers/json", &[("all", "true")], None, LOOK_MAX).await?;
-            let listed: Vec<wire::Listed> = answer.accepted("list", "containers")?.json()?;
-            let mut all = Known::new();
+            let listed: Vec<wire::ContainerListItem> = answer.accepted("list", "containers")?.json()?;
+            let mut all = ContainersById::new();
             for one in listed {
                 let (id, mut one) = one.into_listed();
                 // What runs as it did may have been started again meanwhile.
-                let is_same = |before: &&Listed| {
+                let is_same = |before: &&ListedContainer| {
                     before.state == one.state && before.process.is_none_or(muster_shim::proc::is_still)
                 };
                 (one.limits, one.process) = match known.get(&id).filter(is_same) {
@@ -265,19 +263,19 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom, view: LogView) -> Answer<'a, Part> {
+    fn log<'a>(&'a self, name: &'a str, from: RuntimeLogFrom, view: LogView) -> RuntimeFuture<'a, LogPart> {
         let second = |at_ms: Millis| u64::try_from(at_ms.div_euclid(1_000)).unwrap_or(0);
         async move {
             let most = match from {
-                LogFrom::After(place) => {
+                RuntimeLogFrom::After(place) => {
                     let lines =
                         logs::after(self.lines(name, &[("since", logs::second(place.at()))]).await?, place.at());
                     let view = LogView { times: view.times, ..LogView::default() };
                     let text = lines.text(&view, place.is_open());
                     let open = text.last().map_or(place.is_open(), |byte| *byte != b'\n');
-                    return Ok(Part { text, place: Place::of(lines.mark, open), ..Part::default() });
+                    return Ok(LogPart { text, place: LogPosition::of(lines.mark, open), ..LogPart::default() });
                 }
-                LogFrom::Last(most) => most,
+                RuntimeLogFrom::Last(most) => most,
             };
             let lines = match (view.since_ms, view.until_ms) {
                 (None, None) => {
@@ -285,7 +283,7 @@ impl Runtime for Podman {
                     let last = self.lines(name, &[("tail", u64::from(most.max(1)))]).await?;
                     match last.last().map(|line| line.at_s) {
                         Some(at_s) => logs::joined(last, self.lines(name, &[("since", at_s)]).await?),
-                        None => logs::Lines::default(),
+                        None => logs::ContainerLogLines::default(),
                     }
                 }
                 (since_ms, until_ms) => {
@@ -301,7 +299,7 @@ impl Runtime for Podman {
             let text = lines.text(&view, false);
             let open = text.last().is_some_and(|byte| *byte != b'\n');
             let part = log::last_lines(text, (wanted, false), &view, log::TAIL_MAX_BYTES, &whole);
-            Ok(Part { place: Place::of(lines.mark, open), ..part })
+            Ok(LogPart { place: LogPosition::of(lines.mark, open), ..part })
         }
         .boxed()
     }
@@ -317,9 +315,4 @@ fn about_disk(failure: Failure) -> Failure {
     never(format!(
         "unsupported by podman: disk_bytes: {error}. hint: its storage on xfs that is mounted with pquota can"
     ))
-}
-
-/// A message of an interface that is not what its documents say.
-fn strange(what: &str, error: impl std::fmt::Display) -> Failure {
-    may_heal(format!("Podman's or Docker's answer is not understood: {what}: {error}"))
 }

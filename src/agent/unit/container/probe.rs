@@ -1,25 +1,23 @@
-//! How a command of a probe is started inside a container: as an exec there is (`topics/decisions/0036`), with the user and
-//! the limits of the container's first process, and the variables that its spec and its agent give it.
+//! Launches the command of a probe inside a container, as `exec` does (`topics/decisions/0036`), with the user and
+//! the limits of the container's first process, and the variables that its spec and the agent give it.
 //!
-//! The runtime is not asked: the process that was seen to come up is known by its start time, and what is well is not to be
-//! ended because its runtime cannot be reached.
+//! The runtime is not asked: the process that came up is identified by its start time, and a healthy container must not be
+//! stopped because its runtime cannot be reached.
 
+use muster_rules::plan::ProbeRequest;
 use muster_shim::Launch;
 use muster_topics::{command::Exec, container::ContainerSpec, name::UnitName, probe::Check, process::Limits};
 use nix::unistd;
 
 use super::{Containers, container, environment};
 use crate::{
-    agent::{
-        execute,
-        unit::{inside::FirstProcess, probe},
-    },
-    rules::plan::Probing,
+    execute::inside::RunningContainer,
+    unit::{first_process::FirstProcess, probe},
 };
 
 impl Containers {
     /// Tries a probe once; why it has not succeeded.
-    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &Probing) -> Result<(), String> {
+    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
         let (of_unit, wanted) = (unit.clone(), probing.clone());
         let launch = move |argv: &[String]| {
             let spec = container(&wanted.desired.spec).map_err(|failure| failure.error)?;
@@ -41,7 +39,7 @@ pub(super) fn cannot(spec: &ContainerSpec) -> Option<String> {
     Some(format!("probes.{which}.exec: only an agent that runs as root can go into a container. hint: tcp or http"))
 }
 
-fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &Probing, argv: &[String]) -> Result<Launch, String> {
+fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, String> {
     let first = FirstProcess { pid: probing.process.pid, start_ticks: probing.process.start_ticks };
     let exec = Exec {
         cwd: spec.cwd.clone(),
@@ -49,12 +47,12 @@ fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &Probing, argv: &[Stri
         ..Exec::new(argv.iter().map(|word| probing.wiring.fill(word, None)).collect(), 0)
     };
     let prepare = || {
-        let inside = execute::Container::open(unit, first)?;
+        let inside = RunningContainer::open(unit, first)?;
         let mut launch = inside.launch(&exec)?;
         inside.check(&launch)?;
         // No name of a unit has a dot, so that no command that stays in the container has this cgroup.
         inside.place(&mut launch, &format!("probe.{}", probing.which), &Limits::default())?;
-        Ok::<_, crate::rules::Refusal>(launch)
+        Ok::<_, muster_rules::CommandRefusal>(launch)
     };
     prepare().map_err(|refusal| refusal.message)
 }

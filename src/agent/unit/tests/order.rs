@@ -1,4 +1,4 @@
-//! In which order units start, and what they wait for.
+//! Tests of the order in which units start, and of what they wait for.
 
 use super::*;
 

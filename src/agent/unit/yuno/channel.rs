@@ -1,8 +1,8 @@
-//! Asking yunos things on their channels: a question goes to the task that keeps the yuno's shim, from there as a line
+//! Asks yunos questions on their channels: a question goes to the task that keeps the yuno's shim, from there as a line
 //! to the shim and on to the yuno, and its answer comes back the same way.
 //!
-//! **Invariant: a question has one answer**, the yuno's or one of ours: when the connection that it went out on is
-//! gone, nothing that comes later counts.
+//! **Invariant: a question has exactly one answer**, the yuno's or an error of ours: once the connection that carried it is
+//! closed, later answers are ignored.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::Request;
+use muster_base::clock::now_ms;
+use muster_rules::plan::{PlayConnection, Slot};
+use muster_shim::ShimRequest;
 use muster_topics::{
     channel::{self, Ability, Answer, Answered, Complaint, FromYuno, LINE_MAX_BYTES, ToYuno, ToldStats},
     name::UnitName,
@@ -19,11 +21,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::super::kind::{Ask, complaint};
-use crate::{
-    clock::now_ms,
-    rules::plan::{Connection, Slot},
-};
+use super::super::kind::{InstanceRequest, complaint};
 
 /// Questions that wait for one yuno's task, which takes them in as they come.
 const CALLS_MAX: usize = 8;
@@ -33,31 +31,31 @@ const PENDING_MAX: usize = 64;
 
 /// A question, and where its answer goes.
 #[derive(Debug)]
-pub(super) struct Call {
-    ask: Ask,
+pub(super) struct PendingQuestion {
+    ask: InstanceRequest,
     reply: oneshot::Sender<Result<Value, Complaint>>,
 }
 
 /// How the yunos that run can be asked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Switchboard {
-    lines: Arc<Mutex<BTreeMap<Seat, mpsc::Sender<Call>>>>,
-    stats: Told,
+pub(super) struct ChannelRegistry {
+    lines: Arc<Mutex<BTreeMap<InstanceKey, mpsc::Sender<PendingQuestion>>>>,
+    stats: ReportedStats,
 }
 
 /// Which instance of which unit.
-type Seat = (UnitName, Slot);
+type InstanceKey = (UnitName, Slot);
 
 /// The numbers that yunos have told last.
-type Told = Arc<Mutex<BTreeMap<Seat, ToldStats>>>;
+type ReportedStats = Arc<Mutex<BTreeMap<InstanceKey, ToldStats>>>;
 
-impl Switchboard {
+impl ChannelRegistry {
     /// What is asked of a yuno from now on comes here.
-    pub(super) fn open(&self, unit: &UnitName, slot: Slot) -> Line {
+    pub(super) fn open(&self, unit: &UnitName, slot: Slot) -> ChannelPeer {
         let (sender, calls) = mpsc::channel(CALLS_MAX);
         let seat = (unit.clone(), slot);
         self.lines().insert(seat.clone(), sender);
-        Line {
+        ChannelPeer {
             seat,
             stats: self.stats.clone(),
             calls,
@@ -75,19 +73,25 @@ impl Switchboard {
     }
 
     /// The numbers that yunos have told last.
-    pub(super) fn stats(&self) -> BTreeMap<Seat, ToldStats> {
+    pub(super) fn stats(&self) -> BTreeMap<InstanceKey, ToldStats> {
         self.told().clone()
     }
 
     /// Asks a yuno for something.
-    pub(super) async fn ask(&self, unit: &UnitName, slot: Slot, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
+    pub(super) async fn ask(
+        &self,
+        unit: &UnitName,
+        slot: Slot,
+        ask: InstanceRequest,
+        limit: Duration,
+    ) -> Result<Value, Complaint> {
         let unreachable = |why: &str| complaint("unit_unreachable", why);
         let Some(line) = self.lines().get(&(unit.clone(), slot)).cloned() else {
             return Err(unreachable("it does not run"));
         };
         let (reply, answer) = oneshot::channel();
         let asked = async {
-            line.send(Call { ask, reply }).await.map_err(|_| unreachable("it does not run"))?;
+            line.send(PendingQuestion { ask, reply }).await.map_err(|_| unreachable("it does not run"))?;
             answer.await.unwrap_or_else(|_| Err(unreachable("it was gone before it answered")))
         };
         let late = |_| Err(complaint("deadline", format!("there was no answer within {} ms", limit.as_millis())));
@@ -95,34 +99,34 @@ impl Switchboard {
     }
 
     /// A thread that panicked with this held would have changed nothing by halves.
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<Seat, mpsc::Sender<Call>>> {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, mpsc::Sender<PendingQuestion>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&self) -> MutexGuard<'_, BTreeMap<Seat, ToldStats>> {
+    fn told(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, ToldStats>> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The agent's end of one yuno's channel.
 #[derive(Debug)]
-pub(super) struct Line {
-    seat: Seat,
-    stats: Told,
-    calls: mpsc::Receiver<Call>,
+pub(super) struct ChannelPeer {
+    seat: InstanceKey,
+    stats: ReportedStats,
+    calls: mpsc::Receiver<PendingQuestion>,
     /// Makes the ids of this line's questions unlike those of any other, such as of an earlier life of the agent.
     prefix: String,
     count: u64,
-    connection: Option<(Whose, Connection)>,
+    connection: Option<(PeerProcess, PlayConnection)>,
     pending: BTreeMap<String, oneshot::Sender<Result<Value, Complaint>>>,
 }
 
 /// The process that a connection is with.
-type Whose = Option<(i32, u64)>;
+type PeerProcess = Option<(i32, u64)>;
 
-impl Line {
+impl ChannelPeer {
     /// The next question; never ends. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Call {
+    pub(super) async fn next(&mut self) -> PendingQuestion {
         match self.calls.recv().await {
             Some(call) => call,
             // Another line of this unit has taken over, and whatever is asked is asked there.
@@ -131,15 +135,16 @@ impl Line {
     }
 
     /// Takes in what the shim tells of the connection.
-    pub(super) fn state(&mut self, state: &muster_shim::State) {
+    pub(super) fn state(&mut self, state: &muster_shim::ProgramState) {
         let whose = state.main.as_ref().map(|main| (main.pid, main.start_ticks));
         let connection = state.channel.as_ref().and_then(|channel| {
             let connected = channel.connected.as_ref()?;
             let can = connected.can.iter().filter_map(|word| Ability::named(word)).collect();
-            Some((whose, Connection { number: channel.connections, playing: connected.playing, can }))
+            Some((whose, PlayConnection { number: channel.connections, playing: connected.playing, can }))
         });
-        let number =
-            |connection: &Option<(Whose, Connection)>| connection.as_ref().map(|(whose, at)| (*whose, at.number));
+        let number = |connection: &Option<(PeerProcess, PlayConnection)>| {
+            connection.as_ref().map(|(whose, at)| (*whose, at.number))
+        };
         if number(&connection) != number(&self.connection) {
             // Whoever has asked is told so, as each of these is dropped.
             self.pending.clear();
@@ -148,16 +153,16 @@ impl Line {
     }
 
     /// How the yuno is connected.
-    pub(super) fn connection(&self) -> Option<&Connection> {
+    pub(super) fn connection(&self) -> Option<&PlayConnection> {
         self.connection.as_ref().map(|(_, connection)| connection)
     }
 
     /// What to tell the shim for a question. Nothing if it is answered already.
-    pub(super) fn requests(&mut self, Call { ask, reply }: Call) -> Vec<Request> {
+    pub(super) fn requests(&mut self, PendingQuestion { ask, reply }: PendingQuestion) -> Vec<ShimRequest> {
         self.pending.retain(|_, waiting| !waiting.is_closed());
         let refusal = match self.connection() {
             None => Some(complaint("unit_unreachable", "it is not connected to its channel")),
-            Some(Connection { can, .. }) if !can.contains(&ask.ability()) => Some(complaint(
+            Some(PlayConnection { can, .. }) if !can.contains(&ask.ability()) => Some(complaint(
                 "unsupported",
                 format!("it has not said in its hello that it can {:?}", ask.ability().name()),
             )),
@@ -178,13 +183,13 @@ impl Line {
             Ok(line) => {
                 self.pending.insert(id.clone(), reply);
                 let wish = match ask {
-                    Ask::Play => Some(true),
-                    Ask::Pause => Some(false),
-                    Ask::Command { .. } | Ask::Stats | Ask::Reload => None,
+                    InstanceRequest::Play => Some(true),
+                    InstanceRequest::Pause => Some(false),
+                    InstanceRequest::Command { .. } | InstanceRequest::Stats | InstanceRequest::Reload => None,
                 };
                 // First, so that whoever connects in between hears the newest wish.
-                let wish = wish.map(|playing| Request::Playing { playing });
-                wish.into_iter().chain([Request::Say { id, line }]).collect()
+                let wish = wish.map(|playing| ShimRequest::Playing { playing });
+                wish.into_iter().chain([ShimRequest::Say { id, line }]).collect()
             }
         }
     }
@@ -222,14 +227,14 @@ impl Line {
     }
 }
 
-fn line(ask: &Ask, id: &str) -> Result<String, Complaint> {
+fn line(ask: &InstanceRequest, id: &str) -> Result<String, Complaint> {
     let request = || channel::Request { id: id.to_owned() };
     let line = match ask {
-        Ask::Play => ToYuno::Play(request()),
-        Ask::Pause => ToYuno::Pause(request()),
-        Ask::Stats => ToYuno::Stats(request()),
-        Ask::Reload => ToYuno::Reload(request()),
-        Ask::Command { name, args } => {
+        InstanceRequest::Play => ToYuno::Play(request()),
+        InstanceRequest::Pause => ToYuno::Pause(request()),
+        InstanceRequest::Stats => ToYuno::Stats(request()),
+        InstanceRequest::Reload => ToYuno::Reload(request()),
+        InstanceRequest::Command { name, args } => {
             ToYuno::Command(channel::Command { id: id.to_owned(), name: name.clone(), args: args.clone() })
         }
     };
@@ -243,36 +248,41 @@ fn line(ask: &Ask, id: &str) -> Result<String, Complaint> {
 
 #[cfg(test)]
 mod tests {
-    use muster_shim::{Channel, Connected, Main, State, Token};
+    use muster_shim::{ChannelInfo, ChannelToken, MainProcessId, PeerConnected, ProgramState};
     use serde_json::{Map, json};
 
     use super::*;
 
-    fn state(pid: i32, connections: u64, can: Option<&[&str]>) -> State {
+    fn state(pid: i32, connections: u64, can: Option<&[&str]>) -> ProgramState {
         let connected =
-            can.map(|can| Connected { playing: false, can: can.iter().map(|word| (*word).to_owned()).collect() });
-        State {
-            main: Some(Main { pid, start_ticks: 1, started_ms: 0 }),
-            channel: Some(Box::new(Channel { token: Token(String::new()), playing: false, connections, connected })),
-            ..State::new(String::new())
+            can.map(|can| PeerConnected { playing: false, can: can.iter().map(|word| (*word).to_owned()).collect() });
+        ProgramState {
+            main: Some(MainProcessId { pid, start_ticks: 1, started_ms: 0 }),
+            channel: Some(Box::new(ChannelInfo {
+                token: ChannelToken(String::new()),
+                playing: false,
+                connections,
+                connected,
+            })),
+            ..ProgramState::new(String::new())
         }
     }
 
-    fn connected() -> Line {
-        let mut line = Switchboard::default().open(&"default/a".parse().unwrap(), Slot::First);
+    fn connected() -> ChannelPeer {
+        let mut line = ChannelRegistry::default().open(&"default/a".parse().unwrap(), Slot::First);
         line.state(&state(1, 1, Some(&["play", "command", "sing"])));
         line
     }
 
     type Reply = oneshot::Receiver<Result<Value, Complaint>>;
 
-    fn ask(line: &mut Line, ask: Ask) -> (Vec<Request>, Reply) {
+    fn ask(line: &mut ChannelPeer, ask: InstanceRequest) -> (Vec<ShimRequest>, Reply) {
         let (reply, answer) = oneshot::channel();
-        (line.requests(Call { ask, reply }), answer)
+        (line.requests(PendingQuestion { ask, reply }), answer)
     }
 
-    fn id(requests: &[Request]) -> String {
-        let Some(Request::Say { id, .. }) = requests.last() else { panic!("nothing is said: {requests:?}") };
+    fn id(requests: &[ShimRequest]) -> String {
+        let Some(ShimRequest::Say { id, .. }) = requests.last() else { panic!("nothing is said: {requests:?}") };
         id.clone()
     }
 
@@ -280,16 +290,16 @@ mod tests {
         reply.try_recv().unwrap().unwrap_err().code
     }
 
-    fn command() -> Ask {
-        Ask::Command { name: "level".to_owned(), args: Map::new() }
+    fn command() -> InstanceRequest {
+        InstanceRequest::Command { name: "level".to_owned(), args: Map::new() }
     }
 
     #[test]
     fn answers_find_who_has_asked() {
         let mut line = connected();
         let (first, mut one) = ask(&mut line, command());
-        let (second, mut two) = ask(&mut line, Ask::Play);
-        assert_eq!((first.len(), &second[0]), (1, &Request::Playing { playing: true }));
+        let (second, mut two) = ask(&mut line, InstanceRequest::Play);
+        assert_eq!((first.len(), &second[0]), (1, &ShimRequest::Playing { playing: true }));
         line.said(&json!({"answer": {"id": id(&second), "error": {"code": "busy", "message": "no"}}}).to_string())
             .unwrap();
         line.said(&json!({"answer": {"id": id(&first), "ok": [1]}}).to_string()).unwrap();
@@ -307,10 +317,10 @@ mod tests {
     fn what_is_not_asked() {
         let mut line = connected();
         assert_eq!(line.connection().unwrap().can, [Ability::Play, Ability::Command]);
-        let (requests, mut reply) = ask(&mut line, Ask::Stats);
+        let (requests, mut reply) = ask(&mut line, InstanceRequest::Stats);
         assert_eq!((requests, code(&mut reply).as_str()), (vec![], "unsupported"));
         let long = Map::from_iter([("a".to_owned(), json!("x".repeat(LINE_MAX_BYTES)))]);
-        let (requests, mut reply) = ask(&mut line, Ask::Command { name: "level".to_owned(), args: long });
+        let (requests, mut reply) = ask(&mut line, InstanceRequest::Command { name: "level".to_owned(), args: long });
         assert_eq!((requests, code(&mut reply).as_str()), (vec![], "invalid"));
         let waiting: Vec<Reply> = (0..PENDING_MAX).map(|_| ask(&mut line, command()).1).collect();
         assert_eq!(code(&mut ask(&mut line, command()).1), "busy");
@@ -339,7 +349,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_hears_something() {
-        let switchboard = Switchboard::default();
+        let switchboard = ChannelRegistry::default();
         let unit: UnitName = "default/a".parse().unwrap();
         let ask = |limit| switchboard.ask(&unit, Slot::First, command(), Duration::from_millis(limit));
         assert_eq!(ask(10).await.unwrap_err().code, "unit_unreachable");

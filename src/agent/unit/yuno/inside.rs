@@ -1,18 +1,16 @@
-//! A yuno in a container: a command that is to stay there.
+//! A yuno in a container: a command that stays there.
 
-use muster_shim::{Launch, Output, Restart, RestartOn};
+use muster_rules::plan::Failure;
+use muster_shim::{Launch, OutputMode, RestartLimits, RestartOn};
 use muster_topics::{command::Exec, name::UnitName, unit::YunoSpec};
 
-use super::launch::signal_number;
+use super::signal_number::signal_number;
 use crate::{
-    agent::{
-        execute::Container,
-        unit::{
-            container::Containers,
-            failure::{blocking, never},
-        },
+    execute::inside::RunningContainer,
+    unit::{
+        container::Containers,
+        failure::{blocking, never},
     },
-    rules::plan::Failure,
 };
 
 /// How it is launched: as the command would be, for good, into a log, and with the name that it has as a unit. Nothing if
@@ -26,22 +24,22 @@ pub(super) async fn launch(
     let first = containers.first_process(&container).await?;
     let (unit, spec) = (unit.clone(), spec.clone());
     let launch = move || {
-        let refused = |refusal: crate::rules::Refusal| never(refusal.message);
+        let refused = |refusal: muster_rules::CommandRefusal| never(refusal.message);
         let exec = Exec {
             user: spec.user.clone(),
             cwd: spec.cwd.clone(),
             env: spec.env.clone(),
             ..Exec::new(spec.args.clone(), 0)
         };
-        let container = Container::open(&container, first).map_err(refused)?;
+        let container = RunningContainer::open(&container, first).map_err(refused)?;
         let mut launch = container.launch(&exec).map_err(refused)?;
         container.place(&mut launch, unit.name().as_str(), &spec.limits).map_err(refused)?;
         let own = [("MUSTER_UNIT", unit.to_string()), ("MUSTER_REALM", unit.realm().to_string())];
         launch.env.extend(own.map(|(name, value)| (name.to_owned(), value)));
         let log = &spec.log;
-        launch.output = Output::Log { max_bytes: log.max_bytes, keep: log.keep, max_age_ms: log.max_age_ms };
+        launch.output = OutputMode::Log { max_bytes: log.max_bytes, keep: log.keep, max_age_ms: log.max_age_ms };
         // By then its container may be another one.
-        launch.restart = Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 };
+        launch.restart = RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 };
         launch.timeout_ms = None;
         launch.stop_signal = signal_number(spec.stop_signal());
         launch.grace_ms = spec.grace_ms;

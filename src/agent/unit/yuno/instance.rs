@@ -1,4 +1,4 @@
-//! A yuno that runs, as its shim tells of it.
+//! A running yuno, as its shim reports it.
 
 use std::{
     collections::VecDeque,
@@ -6,24 +6,24 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
+use muster_base::clock::now_ms;
+use muster_rules::{
+    plan::{Failure, InstanceEnd, InstanceExit, ProcessId, ShimReport},
+    port_lease::EndpointWiring,
+};
 use muster_topics::{signal::Signal, unit::Exit};
 
-use super::{
-    channel::{Call, Line},
+use super::super::{
     failure::{from_shim, may_heal},
-    launch::signal_number,
     log,
 };
+use super::{
+    channel::{ChannelPeer, PendingQuestion},
+    signal_number::signal_number,
+};
 use crate::{
-    agent::{
-        shim::{Shim, process_end},
-        unit::kind::{Instance, News},
-    },
-    clock::now_ms,
-    rules::{
-        lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
-    },
+    shim::{ShimHandle, process_end},
+    unit::kind::{Instance, InstanceEvent},
 };
 
 /// How much of its log a unit that has ended tells of: what fits a screen beside the rest, and is nothing
@@ -32,20 +32,20 @@ const LAST_LINES: u32 = 10;
 const LAST_LINES_MAX_BYTES: u64 = 2 * 1024;
 
 /// A yuno's shim.
-pub(super) struct Yuno {
-    pub(super) shim: Shim,
+pub(super) struct YunoInstance {
+    pub(super) shim: ShimHandle,
     /// The shim's folder, where the log is.
     pub(super) run: PathBuf,
     pub(super) missing: Vec<String>,
-    pub(super) line: Line,
-    pub(super) wiring: Wiring,
+    pub(super) line: ChannelPeer,
+    pub(super) wiring: EndpointWiring,
     /// What was heard while something else was waited for.
-    pub(super) news: VecDeque<News>,
+    pub(super) news: VecDeque<InstanceEvent>,
 }
 
-impl Yuno {
+impl YunoInstance {
     /// Cancel-safe: what is taken is dealt with without a wait.
-    pub(super) async fn hear(&mut self) -> Option<News> {
+    pub(super) async fn hear(&mut self) -> Option<InstanceEvent> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
         }
@@ -66,10 +66,12 @@ impl Yuno {
     /// Sends a signal, and waits until the shim says what has become of it.
     async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
         let signal = signal_number(signal);
-        self.shim.send(&muster_shim::Request::Signal { signal }).await.map_err(from_shim)?;
+        self.shim.send(&muster_shim::ShimRequest::Signal { signal }).await.map_err(from_shim)?;
         loop {
             match self.shim.next().await {
-                Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
+                Some(muster_shim::ShimEvent::Signalled { signal: of, delivered }) if of == signal => {
+                    return Ok(delivered);
+                }
                 Some(event) => {
                     let news = self.heard(event);
                     self.news.extend(news);
@@ -79,48 +81,48 @@ impl Yuno {
         }
     }
 
-    fn pass_on(&mut self, call: Call) {
+    fn pass_on(&mut self, call: PendingQuestion) {
         for request in self.line.requests(call) {
             let Err(error) = self.shim.queue(&request) else { continue };
             tracing::debug!(folder = %self.run.display(), %error, "a question could not be passed on");
-            if let muster_shim::Request::Say { id, .. } = request {
+            if let muster_shim::ShimRequest::Say { id, .. } = request {
                 self.line.unreachable(&id);
             }
         }
     }
 
-    fn heard(&mut self, event: muster_shim::Event) -> Option<News> {
+    fn heard(&mut self, event: muster_shim::ShimEvent) -> Option<InstanceEvent> {
         match event {
-            muster_shim::Event::State(state) => {
+            muster_shim::ShimEvent::State(state) => {
                 self.line.state(&state);
                 return Some(self.news(&state));
             }
-            muster_shim::Event::Said { line } => {
+            muster_shim::ShimEvent::Said { line } => {
                 if let Err(error) = self.line.said(&line) {
                     tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
                 }
             }
-            muster_shim::Event::Unreachable { id } => self.line.unreachable(&id),
+            muster_shim::ShimEvent::Unreachable { id } => self.line.unreachable(&id),
             // Of captured programs, and the late answer to somebody who has gone.
-            muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+            muster_shim::ShimEvent::Output { .. } | muster_shim::ShimEvent::Signalled { .. } => {}
         }
         None
     }
 }
 
-impl Yuno {
-    fn news(&self, state: &muster_shim::State) -> News {
+impl YunoInstance {
+    fn news(&self, state: &muster_shim::ProgramState) -> InstanceEvent {
         let last = state.last.as_ref().map(|last| from_ended(last, &self.run));
         if state.over {
-            let last = last.unwrap_or_else(|| Ended::new(Exit::Unknown, None, now_ms()));
-            return News::Ended(Over { restarts: state.restarts, last });
+            let last = last.unwrap_or_else(|| InstanceExit::new(Exit::Unknown, None, now_ms()));
+            return InstanceEvent::Ended(InstanceEnd { restarts: state.restarts, last });
         }
-        let process = state.main.as_ref().map(|main| Process {
+        let process = state.main.as_ref().map(|main| ProcessId {
             pid: main.pid,
             start_ticks: main.start_ticks,
             started_ms: main.started_ms,
         });
-        News::Told(Told {
+        InstanceEvent::Told(ShimReport {
             process,
             restarts: state.restarts,
             last,
@@ -134,18 +136,19 @@ impl Yuno {
     }
 }
 
-impl Instance for Yuno {
-    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+impl Instance for YunoInstance {
+    fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>> {
         self.hear().boxed()
     }
 
     fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Stop { signal: signal_number(signal.unwrap_or(Signal::Term)), grace_ms };
+        let request =
+            muster_shim::ShimRequest::Stop { signal: signal_number(signal.unwrap_or(Signal::Term)), grace_ms };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = if frozen { muster_shim::Request::Freeze } else { muster_shim::Request::Thaw };
+        let request = if frozen { muster_shim::ShimRequest::Freeze } else { muster_shim::ShimRequest::Thaw };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 
@@ -162,16 +165,16 @@ pub(super) fn ends_with_host(exit: Exit) -> bool {
 }
 
 /// How it ended; its last lines are read at once, for a next start may add to them.
-pub(super) fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
+pub(super) fn from_ended(ended: &muster_shim::ProgramEnd, run: &Path) -> InstanceExit {
     let end = process_end(ended);
     let lines = log::tail(&[run], LAST_LINES, LAST_LINES_MAX_BYTES).unwrap_or_default();
-    Ended {
+    InstanceExit {
         core_dumped: end.core_dumped,
         oom_killed: end.oom_killed,
         silent: ended.silent,
         start_timed_out: ended.start_timed_out,
         left_some: ended.left_some,
         last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
-        ..Ended::new(end.exit, ended.started_ms, ended.at_ms)
+        ..InstanceExit::new(end.exit, ended.started_ms, ended.at_ms)
     }
 }

@@ -1,53 +1,51 @@
-//! From a unit's spec to exactly what a shim shall run.
+//! Turns a unit's spec into the exact launch for a shim.
 
 use std::{collections::BTreeMap, ffi::CString, path::Path};
 
+use muster_rules::{
+    backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
+    plan::Failure,
+    port_lease::EndpointWiring,
+};
 use muster_shim::{
-    Attributes, Forking, Launch, Notify, Output, RestartOn, SOCKET_VARIABLE, Welcome,
-    attributes::{Resource, Rlimit},
+    ChannelWelcome, ForkingMode, Launch, NotifyKind, OutputMode, ProcessAttributes, RestartOn, SOCKET_VARIABLE,
+    attributes::{LimitResource, ResourceLimit},
     cgroup::Cgroup,
 };
 use muster_topics::{
     capability::Capability,
     name::UnitName,
     process::{self, Process},
-    signal::Signal,
     unit::{Channel, Desired, Restart, Run, YunoSpec},
 };
 use nix::unistd::{self, Gid};
-
 use uuid::Uuid;
 
-use super::place::Place;
-use crate::{
-    agent::execute::SEARCH_PATH,
-    rules::{
-        backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
-        lease::Wiring,
-        plan::Failure,
-    },
-};
+use super::place::InstanceFolder;
+use crate::execute::program_path::SEARCH_PATH;
+
+pub(in crate::unit) use super::signal_number::signal_number;
 
 /// What is launched of a unit, and as whom.
 #[derive(Clone)]
-pub(super) struct Wanted<'a> {
+pub(super) struct LaunchRequest<'a> {
     pub(super) unit: &'a UnitName,
     pub(super) host: &'a str,
     pub(super) desired: &'a Desired,
     pub(super) spec: &'a YunoSpec,
-    pub(super) place: &'a Place,
+    pub(super) place: &'a InstanceFolder,
     /// What it reads as its configuration.
     pub(super) config: Option<&'a Path>,
-    pub(super) wiring: &'a Wiring,
+    pub(super) wiring: &'a EndpointWiring,
     pub(super) program: &'a Path,
-    pub(super) user: Option<muster_shim::User>,
+    pub(super) user: Option<muster_shim::ResolvedUser>,
     /// What is launched in a container, if it runs in one.
     pub(super) inside: Option<&'a Launch>,
     pub(super) attempts: u32,
 }
 
-pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
-    let Wanted { unit, host, desired, spec, place, config, wiring, program, user, inside, attempts } = wanted;
+pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
+    let LaunchRequest { unit, host, desired, spec, place, config, wiring, program, user, inside, attempts } = wanted;
     if let Some(inside) = inside {
         return inside.clone();
     }
@@ -62,7 +60,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     let mut argv = vec![text(program)];
     let config_path = config.as_deref().unwrap_or_default();
     argv.extend(spec.args.iter().map(|arg| wiring.fill(arg, Some(config_path))));
-    let welcome = Welcome {
+    let welcome = ChannelWelcome {
         unit: unit.to_string(),
         host: host.to_owned(),
         realm: unit.realm().to_string(),
@@ -73,7 +71,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
     let notify = notify(spec, welcome);
     let cwd = spec.cwd.clone().unwrap_or_else(|| text(&place.work()));
-    let forking = spec.process.forking.as_ref().map(|forking| Forking {
+    let forking = spec.process.forking.as_ref().map(|forking| ForkingMode {
         pid_file: forking.pid_file.as_ref().map(|file| text(&Path::new(&cwd).join(file))),
         start_timeout_ms: spec.start_timeout_ms,
     });
@@ -96,8 +94,8 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         inside: None,
         notify,
         forking,
-        output: Output::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
-        restart: muster_shim::Restart {
+        output: OutputMode::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
+        restart: muster_shim::RestartLimits {
             on: match spec.restart {
                 Restart::Always => RestartOn::Always,
                 Restart::OnFailure => RestartOn::Failure,
@@ -114,13 +112,13 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
 }
 
 /// A socket for a unit that speaks, under a name that nobody has taken.
-fn notify(spec: &YunoSpec, welcome: Welcome) -> Option<Notify> {
+fn notify(spec: &YunoSpec, welcome: ChannelWelcome) -> Option<NotifyKind> {
     let lines = match spec.channel {
         Channel::None => return None,
         Channel::Notify => None,
         Channel::Lines => Some(welcome),
     };
-    Some(Notify {
+    Some(NotifyKind {
         name: format!("muster-{}", Uuid::new_v4()),
         start_timeout_ms: spec.start_timeout_ms,
         watchdog_ms: spec.watchdog_ms,
@@ -128,14 +126,14 @@ fn notify(spec: &YunoSpec, welcome: Welcome) -> Option<Notify> {
     })
 }
 
-fn attributes(process: &Process) -> Attributes {
-    let rlimit = |(of, limit): (&process::Resource, &process::Rlimit)| Rlimit {
+fn attributes(process: &Process) -> ProcessAttributes {
+    let rlimit = |(of, limit): (&process::Resource, &process::Rlimit)| ResourceLimit {
         resource: resource(*of),
         soft: limit.soft.get(),
         hard: limit.hard.get(),
     };
     let numbers = |list: &Vec<Capability>| list.iter().map(|capability| capability.number()).collect();
-    Attributes {
+    ProcessAttributes {
         umask: process.umask.map(process::Umask::bits),
         nice: process.nice,
         rlimits: process.rlimits.iter().map(rlimit).collect(),
@@ -144,34 +142,28 @@ fn attributes(process: &Process) -> Attributes {
     }
 }
 
-fn resource(resource: process::Resource) -> Resource {
+fn resource(resource: process::Resource) -> LimitResource {
     use process::Resource as Of;
     match resource {
-        Of::As => Resource::As,
-        Of::Core => Resource::Core,
-        Of::Cpu => Resource::Cpu,
-        Of::Data => Resource::Data,
-        Of::Fsize => Resource::Fsize,
-        Of::Memlock => Resource::Memlock,
-        Of::Msgqueue => Resource::Msgqueue,
-        Of::Nice => Resource::Nice,
-        Of::Nofile => Resource::Nofile,
-        Of::Nproc => Resource::Nproc,
-        Of::Rtprio => Resource::Rtprio,
-        Of::Rttime => Resource::Rttime,
-        Of::Sigpending => Resource::Sigpending,
-        Of::Stack => Resource::Stack,
+        Of::As => LimitResource::As,
+        Of::Core => LimitResource::Core,
+        Of::Cpu => LimitResource::Cpu,
+        Of::Data => LimitResource::Data,
+        Of::Fsize => LimitResource::Fsize,
+        Of::Memlock => LimitResource::Memlock,
+        Of::Msgqueue => LimitResource::Msgqueue,
+        Of::Nice => LimitResource::Nice,
+        Of::Nofile => LimitResource::Nofile,
+        Of::Nproc => LimitResource::Nproc,
+        Of::Rtprio => LimitResource::Rtprio,
+        Of::Rttime => LimitResource::Rttime,
+        Of::Sigpending => LimitResource::Sigpending,
+        Of::Stack => LimitResource::Stack,
     }
 }
 
-/// The number of a signal on this machine. Those of real time are the same everywhere.
-pub(in crate::agent::unit) fn signal_number(signal: Signal) -> i32 {
-    let named = signal.to_string().parse::<nix::sys::signal::Signal>();
-    named.map_or_else(|_| signal.number(), |signal| signal as i32)
-}
-
 /// The user and groups that a unit runs with; none if they are the agent's own.
-pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::User>, Failure> {
+pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::ResolvedUser>, Failure> {
     let own = unistd::geteuid();
     let user = spec.user.as_deref().map(by_name).transpose()?;
     let groups = spec.process.groups.as_ref().map(|groups| groups.iter().map(|name| find_group(name)).collect());
@@ -186,7 +178,7 @@ pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::User>, Fa
         (None, Some(user)) if user.uid != own => all_groups(user)?,
         (None, _) => return Ok(None),
     };
-    Ok(Some(muster_shim::User { uid: uid.as_raw(), gid: gid.as_raw(), groups }))
+    Ok(Some(muster_shim::ResolvedUser { uid: uid.as_raw(), gid: gid.as_raw(), groups }))
 }
 
 fn by_name(name: &str) -> Result<unistd::User, Failure> {

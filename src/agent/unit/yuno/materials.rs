@@ -1,10 +1,10 @@
-//! The configs of a revision as files: merged into one, and each by itself.
+//! Writes the configs of a revision to files: merged into one, and each by itself.
 //!
 //! They lie in `rev/<revision>/`: `config.json`, which `MUSTER_CONFIG` names, and `<id>.json` for each config. All
-//! are written into a folder beside, which then takes the place of the one that is there in one step; so
-//! whoever reads finds all of the old or all of the new. `.muster.json` tells what was written, and what in it is secret.
+//! are written into a new folder, which then replaces the present one in one step; so
+//! a reader finds either all old or all new files. `.muster.json` records what was written, and which values are secret.
 //!
-//! **Invariant: whatever may hold a secret is readable by the unit's user alone**, and never leaves this module unmasked.
+//! **Invariant: a file that may hold a secret is readable by the unit's user alone**, and its content never leaves this module unmasked.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_base::files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder};
+use muster_rules::{config, process::MERGED};
 use muster_topics::{
     canonical,
     effective::Effective,
@@ -27,17 +29,12 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder},
-    rules::{config, process::MERGED},
-};
-
 /// What was written, and what of it is secret. It stays the agent's own.
 const RECORD: &str = ".muster.json";
 
 /// `.muster.json`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Record {
+struct MaterialsRecord {
     revision: Digest,
     configs: Vec<ConfigRef>,
     /// Names of files, and their content's SHA-256.
@@ -82,7 +79,7 @@ impl Materials {
         for (config, document) in configs {
             files.push((file_name(config.id.as_str()), bytes(document)?));
         }
-        let record = Record {
+        let record = MaterialsRecord {
             revision: revision.clone(),
             configs: configs.iter().map(|(config, _)| config.clone()).collect(),
             files: files.iter().map(|(name, content)| (name.clone(), Digest::of(content))).collect(),
@@ -149,12 +146,12 @@ impl Materials {
         })
     }
 
-    fn record(&self) -> io::Result<Record> {
+    fn record(&self) -> io::Result<MaterialsRecord> {
         Ok(serde_json::from_slice(&fs::read(self.folder.join(RECORD))?)?)
     }
 
     /// Files that are not as they were written.
-    fn changed(&self, record: &Record) -> Vec<String> {
+    fn changed(&self, record: &MaterialsRecord) -> Vec<String> {
         let differs = |(name, digest): &(&String, &Digest)| {
             fs::read(self.folder.join(name)).map_or(true, |content| Digest::of(&content) != **digest)
         };

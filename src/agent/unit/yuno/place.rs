@@ -1,13 +1,21 @@
-//! The folder of a unit: what is where, and what is made and removed.
+//! The folder of a unit: its layout, and what is created and removed.
 //!
-//! What an instance has of its own is in it once for each slot; the work folder and the revisions are for both.
+//! Files of an instance exist once per slot; the work folder and the revisions are shared by both.
 
 use std::{
     fs, io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
+use muster_base::files::{self, PASSABLE_FOLDER, PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
+use muster_rules::{
+    checked,
+    plan::{Failure, Slot},
+    port_lease::EndpointWiring,
+};
 use muster_shim::cgroup::Cgroup;
+use muster_sqlite::room;
 use muster_topics::{name::Digest, process::Limits, unit::ConfigRef};
 use nix::{
     errno::Errno,
@@ -16,24 +24,19 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{failure::may_heal, folders, materials::Materials, reload::Watched};
-use crate::{
-    checked,
-    files::{self, PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
-    room,
-    rules::{
-        lease::Wiring,
-        plan::{Failure, Slot},
-    },
-};
+use super::super::{failure::may_heal, folders};
+use super::{materials::Materials, reload::WatchedFiles};
 
 /// The same as `started.json`, in the shim's folder.
 const STARTED_AGAIN: &str = "started.json";
 
 /// `started.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Started {
+pub(super) struct StartRecord {
     pub(super) revision: Digest,
+    /// [`Spec::revision`](muster_topics::unit::Spec::revision), which a keyed `revision` is not. Agents of before had none of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bare: Option<Digest>,
     pub(super) artifact: Digest,
     /// What it has to do without, as the unit's report has it.
     #[serde(default)]
@@ -50,19 +53,19 @@ pub(super) struct Started {
     pub(super) reads: Option<Digest>,
     /// What the files outside were that it may have read.
     #[serde(default)]
-    pub(super) watched: Watched,
+    pub(super) watched: WatchedFiles,
     /// Where it was told to listen, and how to reach what it needs.
     #[serde(default)]
-    pub(super) wiring: Wiring,
+    pub(super) wiring: EndpointWiring,
 }
 
 /// Where a unit has its files, as the instance in a slot.
-pub(super) struct Place {
+pub(super) struct InstanceFolder {
     pub(super) folder: PathBuf,
     pub(super) slot: Slot,
 }
 
-impl Place {
+impl InstanceFolder {
     fn own(&self, first: &str, second: &str) -> PathBuf {
         self.folder.join(match self.slot {
             Slot::First => first,
@@ -94,23 +97,23 @@ impl Place {
     /// How often a shim that is gone had started its program again.
     pub(super) fn restarts(&self) -> u32 {
         match muster_shim::files::read_state(&self.run()) {
-            Ok(muster_shim::files::Found::State(state)) => state.restarts,
+            Ok(muster_shim::files::StateFile::State(state)) => state.restarts,
             _ => 0,
         }
     }
 
     /// Whether a shim has said that it starts nothing any more.
     pub(super) fn is_over(&self) -> bool {
-        matches!(muster_shim::files::read_state(&self.run()), Ok(muster_shim::files::Found::State(state)) if state.over)
+        matches!(muster_shim::files::read_state(&self.run()), Ok(muster_shim::files::StateFile::State(state)) if state.over)
     }
 
     /// Whether what a shim has recorded there is about an earlier boot.
     pub(super) fn is_of_earlier_boot(&self) -> bool {
         let boot_id = muster_shim::proc::boot_id().ok();
         match muster_shim::files::read_state(&self.run()) {
-            Ok(muster_shim::files::Found::State(state)) => Some(&state.boot_id) != boot_id.as_ref(),
+            Ok(muster_shim::files::StateFile::State(state)) => Some(&state.boot_id) != boot_id.as_ref(),
             // What a power cut has damaged.
-            Ok(muster_shim::files::Found::Damaged) => true,
+            Ok(muster_shim::files::StateFile::Damaged) => true,
             _ => false,
         }
     }
@@ -169,7 +172,7 @@ impl Place {
         &self,
         revision: &Digest,
         has_configs: bool,
-        wiring: &Wiring,
+        wiring: &EndpointWiring,
     ) -> Result<Option<PathBuf>, Failure> {
         let installed = has_configs.then(|| self.materials(revision).merged());
         if wiring.is_empty() {
@@ -196,7 +199,7 @@ impl Place {
     }
 
     /// Lets a user read its configs, and write where it works.
-    pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::User) -> Result<(), Failure> {
+    pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::ResolvedUser) -> Result<(), Failure> {
         let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
         {
             Err(Errno::ENOENT) | Ok(()) => Ok(()),
@@ -211,7 +214,7 @@ impl Place {
         self.own("started.json", "started.2.json")
     }
 
-    pub(super) fn started(&self) -> io::Result<Started> {
+    pub(super) fn started(&self) -> io::Result<StartRecord> {
         let read = |path: &Path| {
             let wrong = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
             fs::read(path).and_then(|bytes| checked::from_bytes(&bytes).map_err(wrong))
@@ -220,17 +223,18 @@ impl Place {
         read(&self.started_file()).or_else(|error| read(&self.run().join(STARTED_AGAIN)).map_err(|_| error))
     }
 
-    pub(super) fn write_started(&self, started: &Started) -> Result<(), Failure> {
+    pub(super) fn write_started(&self, started: &StartRecord) -> Result<(), Failure> {
         let file = self.started_file();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let write = |text: String| {
             // The second first: what is read first is the last that is written.
             if self.run().is_dir() {
-                files::clear_places(&self.run(), files::Place::File, &[STARTED_AGAIN])?;
+                files::clear_places(&self.run(), files::RoleFile::File, &[STARTED_AGAIN])?;
                 write_atomically(&self.run().join(STARTED_AGAIN), text.as_bytes(), SECRET_MODE)?;
             }
-            files::clear_places(&self.folder, files::Place::File, &[&name])?;
-            write_atomically(&file, text.as_bytes(), PUBLIC_MODE)
+            files::clear_places(&self.folder, files::RoleFile::File, &[&name])?;
+            // As a hash of the environment it is for nobody else's eyes.
+            write_atomically(&file, text.as_bytes(), SECRET_MODE)
         };
         checked::to_text(started)
             .map_err(io::Error::from)
@@ -238,10 +242,12 @@ impl Place {
             .map_err(|error| self.failure("written", &error))
     }
 
-    /// Writes both copies again, unless they are alike.
-    pub(super) fn heal_started(&self, started: &Started) -> Result<(), Failure> {
+    /// Writes both copies again, unless they are alike, and the agent's own as it should be.
+    pub(super) fn heal_started(&self, started: &StartRecord) -> Result<(), Failure> {
         let [one, other] = [self.started_file(), self.run().join(STARTED_AGAIN)].map(|path| fs::read(path).ok());
-        if one == other { Ok(()) } else { self.write_started(started) }
+        let is_private = |file: fs::Metadata| file.permissions().mode() & 0o077 == 0;
+        let is_well = one == other && fs::metadata(self.started_file()).is_ok_and(is_private);
+        if is_well { Ok(()) } else { self.write_started(started) }
     }
 
     pub(super) fn remove(&self) -> Result<(), Failure> {

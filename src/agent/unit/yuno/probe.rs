@@ -1,25 +1,23 @@
-//! How a command of a probe is started for a yuno: as the yuno itself was. What its shim was given says how.
+//! Launches the command of a probe for a yuno as the yuno itself was launched, by the launch that its shim recorded.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use muster_rules::{
+    plan::{ProbeRequest, Slot},
+    process::NOTIFY_VARIABLES,
+};
 use muster_shim::{Launch, SOCKET_VARIABLE, cgroup::Cgroup, files};
 use muster_topics::name::UnitName;
 
 use super::Yunos;
-use crate::{
-    agent::{execute::find_program, unit::probe},
-    rules::{
-        plan::{Probing, Slot},
-        process::NOTIFY_VARIABLES,
-    },
-};
+use crate::{execute::program_path::find_program, unit::probe};
 
 impl Yunos {
     /// Tries a probe once; why it has not succeeded.
-    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &Probing) -> Result<(), String> {
+    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
         let place = self.place(unit, probing.slot);
         let (run, wanted) = (place.run(), probing.clone());
         let launch = move |argv: &[String]| {
@@ -36,7 +34,7 @@ impl Yunos {
 }
 
 /// A command as the yuno was started, but for what it runs.
-fn launch(own: Launch, probing: &Probing, argv: &[String]) -> Result<Launch, String> {
+fn launch(own: Launch, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, String> {
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
     let fill = |word: &String| probing.wiring.fill(word, Some(config));
     let mut argv: Vec<String> = argv.iter().map(fill).collect();

@@ -1,10 +1,10 @@
-//! Changes that reach a process that runs: of its limits, of its configs, and of files outside that it reads.
+//! Applies changes to a running process: its limits, its configs, and files outside that it reads.
 //!
-//! A unit that may be reloaded finds its configs behind the link `config`, which leads to the folder of its revision and
-//! is swapped at once; one that may not has the path of its revision's own folder, in which nothing changes.
+//! A reloadable unit finds its configs behind the link `config`, which points to the folder of its revision and
+//! is swapped at once; any other has the path of its revision's own folder, which never changes.
 //!
-//! **Invariant: a revision is written down as the one that runs only after the process was told**, so that an agent that
-//! is killed in the middle tells it again rather than never.
+//! **Invariant: a revision is recorded as the running one only after the process was told**, so that an agent that
+//! is killed in between tells it again rather than never.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use muster_rules::plan::{Failure, Slot};
 use muster_topics::{
     name::{Digest, UnitName},
     process::Limits,
@@ -22,19 +23,16 @@ use muster_topics::{
 };
 use ring::digest::{Context, SHA256};
 
+use super::super::failure::{blocking, may_heal};
 use super::{
     Yunos,
-    failure::{blocking, may_heal},
     launch::find_user,
     of_yuno,
-    place::{Place, Started},
+    place::{InstanceFolder, StartRecord},
 };
 use crate::{
-    agent::{
-        cgroup,
-        unit::kind::{Ask, Signaller},
-    },
-    rules::plan::{Failure, Slot},
+    cgroup,
+    unit::kind::{InstanceRequest, Signaller},
 };
 
 /// The largest file outside that is watched: a certificate, a list, a key; each is read every 30 s.
@@ -44,10 +42,10 @@ const WATCHED_MAX_BYTES: u64 = 16 * 1024 * 1024;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// What files outside were when they were last read: each by its hash, or not there.
-pub(super) type Watched = BTreeMap<String, Option<Digest>>;
+pub(super) type WatchedFiles = BTreeMap<String, Option<Digest>>;
 
 impl Yunos {
-    /// See [`crate::agent::unit::kind::Kind::reload`].
+    /// See [`crate::unit::kind::UnitKind::reload`].
     pub(super) async fn reload_unit(
         &self,
         (unit, slot): (&UnitName, Slot),
@@ -74,7 +72,8 @@ impl Yunos {
                 self.prepare_to_read(&place, spec, &desired.revision, &started)?;
             }
             let reads = started.reads.clone().or_else(|| Some(started.revision.clone()));
-            let changed = Started { revision: desired.revision.clone(), limits: Some(spec.limits), reads, ..started };
+            let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
+            let changed = StartRecord { revision, bare, limits: Some(spec.limits), reads, ..started };
             place.write_started(&changed)?;
             tracing::info!(%unit, revision = desired.revision.short(), "its limits were changed in place");
             return Ok(true);
@@ -85,8 +84,8 @@ impl Yunos {
         {
             return Ok(false);
         }
-        let limits = Some(spec.limits);
-        place.write_started(&Started { revision: desired.revision.clone(), limits, reads: None, ..started })?;
+        let (revision, bare) = (desired.revision.clone(), desired.spec.revision().ok());
+        place.write_started(&StartRecord { revision, bare, limits: Some(spec.limits), reads: None, ..started })?;
         tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
         Ok(true)
     }
@@ -94,10 +93,10 @@ impl Yunos {
     /// Has the link lead to the configs of a revision.
     fn prepare_to_read(
         &self,
-        place: &Place,
+        place: &InstanceFolder,
         spec: &YunoSpec,
         revision: &Digest,
-        started: &Started,
+        started: &StartRecord,
     ) -> Result<(), Failure> {
         place.wire(revision, !spec.configs.is_empty(), &started.wiring)?;
         if let Some(user) = find_user(spec)? {
@@ -107,7 +106,13 @@ impl Yunos {
     }
 
     /// Gives what runs the limits that are desired of it.
-    fn change_limits(&self, place: &Place, spec: &YunoSpec, started: &Started, before: Limits) -> Result<(), String> {
+    fn change_limits(
+        &self,
+        place: &InstanceFolder,
+        spec: &YunoSpec,
+        started: &StartRecord,
+        before: Limits,
+    ) -> Result<(), String> {
         if before == spec.limits {
             return Ok(());
         }
@@ -121,7 +126,7 @@ impl Yunos {
         cgroup::change_limits(&place.cgroup(), &before, &spec.limits)
     }
 
-    /// See [`crate::agent::unit::kind::Kind::look_outside`].
+    /// See [`crate::unit::kind::UnitKind::look_outside`].
     pub(super) async fn look_at_files(
         &self,
         (unit, slot): (&UnitName, Slot),
@@ -149,7 +154,7 @@ impl Yunos {
             tracing::info!(%unit, "a file outside has changed, and it was told so");
         }
         if now != started.watched && place.started().ok().as_ref() == Some(&started) {
-            place.write_started(&Started { watched: now, ..started })?;
+            place.write_started(&StartRecord { watched: now, ..started })?;
         }
         Ok(true)
     }
@@ -167,7 +172,7 @@ impl Yunos {
         match how {
             Reload::Restart => Ok(false),
             Reload::Signal => signal(spec.reload_signal).await.map(|()| true),
-            Reload::Channel => match self.switchboard.ask(unit, slot, Ask::Reload, ANSWER_MAX).await {
+            Reload::Channel => match self.switchboard.ask(unit, slot, InstanceRequest::Reload, ANSWER_MAX).await {
                 Ok(_) => Ok(true),
                 Err(complaint) => {
                     let why = complaint.message;
@@ -180,14 +185,14 @@ impl Yunos {
 }
 
 /// Whether more than its limits differs from what it was started as.
-fn has_other_configs(desired: &Desired, started: &Started, limits: Limits) -> bool {
+fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -> bool {
     let mut before = desired.spec.clone();
     *before.limits_mut() = limits;
-    before.revision().ok().as_ref() != Some(&started.revision)
+    before.revision().ok().as_ref() != Some(started.bare.as_ref().unwrap_or(&started.revision))
 }
 
 /// What files outside are now. One that cannot be read is as one that is not there.
-pub(super) fn watched(spec: &YunoSpec) -> Watched {
+pub(super) fn watched(spec: &YunoSpec) -> WatchedFiles {
     spec.on_change.iter().map(|one| (one.path.clone(), digest_of(Path::new(&one.path)).ok())).collect()
 }
 
@@ -208,7 +213,7 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
     }
 }
 
-impl Place {
+impl InstanceFolder {
     /// Has the link to the configs lead to this revision's, at once.
     pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
         let link = self.link();
@@ -216,7 +221,7 @@ impl Place {
         let _ = fs::remove_file(&fresh);
         std::os::unix::fs::symlink(Path::new("rev").join(revision.short()), &fresh)
             .and_then(|()| fs::rename(&fresh, &link))
-            .and_then(|()| crate::files::sync_folder(&self.folder))
+            .and_then(|()| muster_base::files::sync_folder(&self.folder))
             .map_err(|error| may_heal(format!("{} cannot be made: {error}", link.display())))
     }
 }
@@ -239,9 +244,52 @@ mod tests {
     }
 
     #[test]
+    fn limits_alone_differ_whether_a_revision_is_keyed_or_not() {
+        let key = muster_topics::revision::RevisionKey::from_bytes([1; 32]);
+        let unit = "a/till".parse().unwrap();
+        let spec = |memory_bytes, config: &[u8]| {
+            let artifact = serde_json::json!({
+                "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1",
+            });
+            let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
+            spec.env.insert("PIN".to_owned(), "4711".to_owned());
+            spec.limits.memory_bytes = memory_bytes;
+            let config = serde_json::json!([{ "id": "a", "version": "1", "sha256": Digest::of(config) }]);
+            spec.configs = serde_json::from_value(config).unwrap();
+            muster_topics::unit::Spec::Yuno(spec)
+        };
+        let desired = |spec: muster_topics::unit::Spec| Desired {
+            generation: 1,
+            revision: key.revision(&unit, &spec).unwrap(),
+            spec,
+            run: muster_topics::unit::Run::Running,
+            frozen: false,
+        };
+        let before = spec(None, b"1");
+        let bare = before.revision().unwrap();
+        let started = |revision: &Digest, bare: Option<&Digest>| StartRecord {
+            revision: revision.clone(),
+            bare: bare.cloned(),
+            artifact: Digest::of(b"a"),
+            missing: Vec::new(),
+            frame: None,
+            limits: None,
+            reads: None,
+            watched: WatchedFiles::default(),
+            wiring: muster_rules::port_lease::EndpointWiring::default(),
+        };
+        let keyed = desired(before).revision;
+        for started in [started(&bare, None), started(&bare, Some(&bare)), started(&keyed, Some(&bare))] {
+            let differs = |spec| has_other_configs(&desired(spec), &started, Limits::default());
+            assert!(!differs(spec(Some(1 << 20), b"1")), "{started:?}");
+            assert!(differs(spec(Some(1 << 20), b"2")), "{started:?}");
+        }
+    }
+
+    #[test]
     fn the_link_leads_to_one_revision_or_the_other() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: folder.path().to_owned(), slot: Slot::First };
+        let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
         for name in ["one", "other", "one"] {
             let revision = Digest::of(name.as_bytes());
             place.lead_to(&revision).unwrap();

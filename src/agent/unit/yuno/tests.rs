@@ -1,7 +1,9 @@
-//! Yunos as real processes under real shims, with their artifacts in place.
+//! Tests of yunos as real processes under real shims, with their artifacts in place.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
+use muster_base::clock::now_ms;
+use muster_rules::CommandRefusal;
 use muster_topics::{
     command::{LogView, Verb},
     join::Membership,
@@ -18,13 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    agent::{
-        join::Identity,
-        store::{self, Store},
-        unit::{UnitState, Units},
-    },
-    clock::now_ms,
-    rules::Refusal,
+    join::MemberIdentity,
+    store::{self, Store},
+    unit::{UnitState, Units},
 };
 
 mod asked;
@@ -41,7 +39,7 @@ struct Host {
     shutdown: CancellationToken,
 }
 
-fn identity() -> watch::Receiver<Arc<Identity>> {
+fn identity() -> watch::Receiver<Arc<MemberIdentity>> {
     let membership = Membership {
         v: muster_topics::V1,
         host: HostId::random(),
@@ -52,8 +50,9 @@ fn identity() -> watch::Receiver<Arc<Identity>> {
         // Nothing has to be fetched here.
         console_url: "https://127.0.0.1:1".to_owned(),
         prefix: "muster".parse().unwrap(),
+        revision_key: None,
     };
-    watch::channel(Arc::new(Identity { membership, key: String::new() })).1
+    watch::channel(Arc::new(MemberIdentity { membership, key: String::new() })).1
 }
 
 impl Host {
@@ -111,9 +110,9 @@ impl Host {
         Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run: Some(Run::Running) }
     }
 
-    async fn verb(&self, unit: &UnitName, verb: &Verb) -> Result<Option<store::unit::Applied>, Refusal> {
+    async fn verb(&self, unit: &UnitName, verb: &Verb) -> Result<Option<store::unit::AppliedChange>, CommandRefusal> {
         let operator = "anna".parse().unwrap();
-        let asker = store::unit::Asker { operator: &operator, now_ms: now_ms() };
+        let asker = store::unit::ChangeContext { operator: &operator, now_ms: now_ms(), key: None };
         let mut tx = self.store.begin().await.unwrap();
         let result = store::unit::edit(&mut tx, unit, verb, asker).await.unwrap();
         tx.commit().await.unwrap();
@@ -145,7 +144,7 @@ impl Host {
     async fn logs_until(&self, unit: &UnitName, words: &str) -> String {
         loop {
             let logs =
-                String::from_utf8(self.units.log(unit, LogFrom::Last(100), LogView::default()).await.unwrap().text)
+                String::from_utf8(self.units.log(unit, FollowFrom::Last(100), LogView::default()).await.unwrap().text)
                     .unwrap();
             if logs.contains(words) {
                 return logs;
@@ -274,7 +273,7 @@ async fn what_crashes_at_once_waits_and_survives_the_agent_in_that() {
     assert!(state.observed.retry_ms.is_some());
     host.restart_agent().await;
     let shims = Shims::install(host.folder.path()).unwrap();
-    assert!(matches!(shims.adopt(&host.unit_folder().join("run")).await.unwrap(), shim::Adopted::Ended(_)));
+    assert!(matches!(shims.adopt(&host.unit_folder().join("run")).await.unwrap(), shim::AdoptedShim::Ended(_)));
     assert_eq!(host.until_phase(&unit, Phase::Backoff).await.observed, state.observed);
     host.stop(&unit).await;
 }
@@ -356,7 +355,7 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
 #[test]
 fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place { folder: folder.path().to_owned(), slot: Slot::First };
+    let place = InstanceFolder { folder: folder.path().to_owned(), slot: Slot::First };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
     place.prepare(&first, None, Some(&[])).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {

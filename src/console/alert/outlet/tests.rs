@@ -6,8 +6,8 @@ use muster_topics::{
 
 use super::*;
 
-fn alert(standing: AlertStanding) -> api::Alert {
-    api::Alert {
+fn alert(standing: AlertStanding) -> muster_api::Alert {
+    muster_api::Alert {
         host: HostId::random(),
         hostname: "till-7".to_owned(),
         standing,
@@ -36,7 +36,7 @@ fn alert(standing: AlertStanding) -> api::Alert {
 }
 
 #[test]
-fn alertmanager_is_told_in_its_own_words() {
+fn alertmanager_gets_its_own_format() {
     let one = alert(AlertStanding::Raised);
     let body = alertmanager_body(&one, 1_700_000_240_000, "http://console");
     assert_eq!(body["labels"]["alertname"], "disk");
@@ -45,14 +45,14 @@ fn alertmanager_is_told_in_its_own_words() {
     let link = format!("http://console/alerts#alert-{}-disk-1-1700000000000", one.host);
     assert_eq!(body["generatorURL"], link);
     // The same labels when it is over, or Alertmanager takes it for another one.
-    let over = api::Alert { standing: AlertStanding::Cleared, ..one };
+    let over = muster_api::Alert { standing: AlertStanding::Cleared, ..one };
     let over = alertmanager_body(&over, 0, "http://console");
     assert_eq!((&over["labels"], &over["endsAt"]), (&body["labels"], &json!("2023-11-14T22:13:20.001Z")));
     assert!(body["labels"].as_object().unwrap().values().all(Value::is_string));
 }
 
 #[test]
-fn a_signature_is_over_time_and_body() {
+fn signature_covers_time_and_body() {
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
     // printf '1700000000.{}' | openssl dgst -sha256 -hmac secret
     let wanted = "sha256=b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163";
@@ -61,7 +61,7 @@ fn a_signature_is_over_time_and_body() {
 }
 
 #[test]
-fn what_cannot_be_an_outlet_is_said_at_the_start() {
+fn invalid_outlet_is_refused_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -77,7 +77,7 @@ fn what_cannot_be_an_outlet_is_said_at_the_start() {
     };
     let good = config("http://example.org/hook");
     let secret = OutletConfig { secret_file: path("secret", "s3cret\n"), ..good.clone() };
-    assert!(Outlet::open(&good).is_ok() && Outlet::open(&secret).unwrap().key.is_some());
+    assert!(AlertOutlet::open(&good).is_ok() && AlertOutlet::open(&secret).unwrap().key.is_some());
     for (config, words) in [
         (config("example.org"), "no URL"),
         (config("ftp://example.org"), "http"),
@@ -87,7 +87,7 @@ fn what_cannot_be_an_outlet_is_said_at_the_start() {
         (OutletConfig { authority_file: path("no.pem", "x"), ..good.clone() }, "authority"),
         (OutletConfig { proxy: Some("socks5://p".to_owned()), ..good }, "http://HOST:PORT"),
     ] {
-        let error = Outlet::open(&config).unwrap_err().to_string();
+        let error = AlertOutlet::open(&config).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }

@@ -5,14 +5,14 @@ use proptest::prelude::*;
 use super::*;
 
 /// So many lines that say where they stand, hard to pack.
-fn record(first: u64, lines: u64) -> Record {
+fn record(first: u64, lines: u64) -> QueueRecord {
     let text: String =
         (first..first + lines).map(|n| format!("m f={n} {}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
-    Record::of(&Piece { text, lines }).unwrap()
+    QueueRecord::of(&LinePiece { text, lines }).unwrap()
 }
 
 /// The numbers of the lines in what was taken.
-fn numbers(taken: &Taken) -> Vec<u64> {
+fn numbers(taken: &QueuedPiece) -> Vec<u64> {
     let number = |line: &str| line.strip_prefix("m f=").unwrap().split(' ').next().unwrap().parse().unwrap();
     let numbers: Vec<u64> = taken.piece.text.lines().map(number).collect();
     assert_eq!(numbers.len() as u64, taken.piece.lines);
@@ -20,7 +20,7 @@ fn numbers(taken: &Taken) -> Vec<u64> {
 }
 
 /// Takes and sends until nothing waits.
-fn drain(queue: &mut Queue) -> Vec<u64> {
+fn drain(queue: &mut DiskQueue) -> Vec<u64> {
     let mut all = Vec::new();
     while let Some(taken) = queue.take().unwrap() {
         all.extend(numbers(&taken));
@@ -38,9 +38,9 @@ fn files(folder: &Path) -> usize {
 }
 
 #[test]
-fn what_was_appended_comes_out_in_order_once_and_outlives_a_restart() {
+fn records_survive_restart_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+    let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
     assert_eq!(queue.take().unwrap(), None);
     queue.append(&[record(0, 10), record(10, 10)]).unwrap();
     queue.append(&[record(20, 4_985)]).unwrap();
@@ -52,44 +52,44 @@ fn what_was_appended_comes_out_in_order_once_and_outlives_a_restart() {
     assert_eq!(queue.waiting().lines, 4_985);
     drop(queue);
 
-    let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+    let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
     assert_eq!(queue.waiting().lines, 4_985);
     queue.append(&[record(5_005, 5)]).unwrap();
     assert_eq!(drain(&mut queue), (20..5_010).collect::<Vec<_>>());
     assert_eq!(files(dir.path()), 1, "what was sent is removed");
     drop(queue);
-    let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
-    assert_eq!((queue.take().unwrap(), queue.waiting()), (None, Waiting::default()));
+    let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
+    assert_eq!((queue.take().unwrap(), queue.waiting()), (None, QueueSize::default()));
 }
 
 #[test]
-fn what_was_cut_off_in_the_middle_of_a_write_is_not_there() {
+fn torn_record_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     for cut in [1, HEAD_BYTES as u64 - 1, HEAD_BYTES as u64 + 3] {
-        let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
         queue.append(&[record(0, 3)]).unwrap();
         let (number, bytes) = queue.segments.back().map(|tail| (tail.number, tail.bytes)).unwrap();
         queue.append(&[record(3, 3)]).unwrap();
         drop(queue);
         let file = OpenOptions::new().write(true).open(segment_path(dir.path(), number)).unwrap();
         file.set_len(bytes + cut).unwrap();
-        let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
         queue.append(&[record(6, 1)]).unwrap();
         assert_eq!((drain(&mut queue), queue.waiting().dropped), (vec![0, 1, 2, 6], 0));
     }
 }
 
 #[test]
-fn what_is_damaged_is_passed_over_and_counted() {
+fn damaged_record_is_skipped_and_counted() {
     for last in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
         let first = record(0, 3);
         queue.append(&[first.clone(), record(3, 3), record(6, 3)]).unwrap();
         let path = segment_path(dir.path(), queue.segments.back().unwrap().number);
         if !last {
             drop(queue);
-            queue = Queue::open(dir.path(), 1 << 30).unwrap();
+            queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
             queue.append(&[record(9, 3)]).unwrap();
         }
         let mut file = OpenOptions::new().write(true).open(path).unwrap();
@@ -103,10 +103,10 @@ fn what_is_damaged_is_passed_over_and_counted() {
 }
 
 #[test]
-fn when_it_is_full_the_oldest_goes_and_is_counted() {
+fn full_queue_drops_oldest_and_counts() {
     let dir = tempfile::tempdir().unwrap();
     let limit = 64 * 1024;
-    let mut queue = Queue::open(dir.path(), limit).unwrap();
+    let mut queue = DiskQueue::open(dir.path(), limit).unwrap();
     queue.append(&[record(0, 50)]).unwrap();
     let early = queue.take().unwrap().unwrap();
     for n in 1..200 {
@@ -127,19 +127,19 @@ fn when_it_is_full_the_oldest_goes_and_is_counted() {
         queue.append(&[record(n * 50, 50)]).unwrap();
     }
     drop(queue);
-    let queue = Queue::open(dir.path(), limit / 4).unwrap();
+    let queue = DiskQueue::open(dir.path(), limit / 4).unwrap();
     assert!(queue.bytes() <= limit / 4 && queue.waiting().dropped > 0);
 }
 
 #[test]
-fn who_does_not_know_how_far_it_was_sent_begins_at_the_oldest() {
+fn without_position_sending_starts_at_the_oldest() {
     for text in ["", "nonsense", "0 7", "99999 0", "0 999999999"] {
         let dir = tempfile::tempdir().unwrap();
-        let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
         queue.append(&[record(0, 5)]).unwrap();
         drop(queue);
         fs::write(dir.path().join(SENT), text).unwrap();
-        let mut queue = Queue::open(dir.path(), 1 << 30).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), 1 << 30).unwrap();
         queue.append(&[record(5, 5)]).unwrap();
         let found = drain(&mut queue);
         assert!(found.ends_with(&[5, 6, 7, 8, 9]), "{text:?}: {found:?}");
@@ -161,11 +161,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_or_out_of_order_unless_it_made_place(
+    fn queue_keeps_order_and_loses_nothing_below_limit(
         steps in proptest::collection::vec(step(), 1..80), limit in 4_000_u64..40_000,
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let mut queue = Queue::open(dir.path(), limit).unwrap();
+        let mut queue = DiskQueue::open(dir.path(), limit).unwrap();
         let (mut next, mut sent, mut dropped) = (0, Vec::new(), 0);
         for step in steps {
             match step {
@@ -180,7 +180,7 @@ proptest! {
                 Step::Restart => {
                     dropped += queue.waiting().dropped;
                     drop(queue);
-                    queue = Queue::open(dir.path(), limit).unwrap();
+                    queue = DiskQueue::open(dir.path(), limit).unwrap();
                 }
             }
             let waiting = queue.waiting();

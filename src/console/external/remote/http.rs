@@ -1,33 +1,32 @@
-//! Line protocol over the console's own HTTP client: InfluxDB 1 (`POST /write`), and whatever is behind TLS.
+//! Line protocol over the console's own HTTP client: InfluxDB 1 (`POST /write`), and every server behind TLS.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use muster_base::failure::with_causes;
+use muster_net::{http, pki};
 use reqwest::{Client, RequestBuilder, Response, Url, header::HeaderValue};
 
-use super::{ANSWER, ExternalError, Failed, Remote, proxy, secret};
-use crate::{
-    console::config::{MetricStoreConfig, MetricStoreKind},
-    failure::with_causes,
-    http, pki,
-};
+use super::super::error::ExternalError;
+use super::super::remote_error::{ANSWER, Remote, SendError, TEXT_MAX_CHARS, proxy, secret};
+use crate::config::{MetricStoreConfig, MetricStoreKind};
 
 /// A server, and where in it.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct RemoteServer {
     client: Client,
     write: Url,
     probe: Url,
-    access: Access,
+    access: RemoteAccess,
 }
 
 /// Who is asking.
-enum Access {
+enum RemoteAccess {
     Anybody,
     Token(HeaderValue),
     User { name: String, password: String },
 }
 
-impl std::fmt::Debug for Access {
+impl std::fmt::Debug for RemoteAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Anybody => "Anybody",
@@ -37,7 +36,7 @@ impl std::fmt::Debug for Access {
     }
 }
 
-pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<Http, ExternalError> {
+pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<RemoteServer, ExternalError> {
     let client = http::client(tls(config, url)?, url, proxy(config)?.as_ref())
         .and_then(|client| client.timeout(ANSWER).build())
         .map_err(|error| ExternalError::new(config, "url", with_causes(&error), "http://HOST:PORT"))?;
@@ -58,22 +57,22 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<Http, Extern
         }
     }
     write.query_pairs_mut().append_pair("precision", "ms");
-    Ok(Http { client, write, probe, access: access(config)? })
+    Ok(RemoteServer { client, write, probe, access: access(config)? })
 }
 
-fn access(config: &MetricStoreConfig) -> Result<Access, ExternalError> {
+fn access(config: &MetricStoreConfig) -> Result<RemoteAccess, ExternalError> {
     if let Some(token) = secret(config, "token_file", config.token_file.as_deref())? {
         let mut value = HeaderValue::try_from(format!("Token {token}")).map_err(|_| {
             let reason = "its token has letters that no token has".to_owned();
             ExternalError::new(config, "token_file", reason, "one line: the token, and nothing else")
         })?;
         value.set_sensitive(true);
-        return Ok(Access::Token(value));
+        return Ok(RemoteAccess::Token(value));
     }
     let password = secret(config, "password_file", config.password_file.as_deref())?;
     Ok(match (&config.user, password) {
-        (Some(name), Some(password)) => Access::User { name: name.clone(), password },
-        _ => Access::Anybody,
+        (Some(name), Some(password)) => RemoteAccess::User { name: name.clone(), password },
+        _ => RemoteAccess::Anybody,
     })
 }
 
@@ -85,7 +84,7 @@ fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, Ex
     let roots = match &config.authority_file {
         Some(path) => {
             let told = |error: &dyn std::fmt::Display| failed(format!("{}: {error}", path.display()));
-            let pem = crate::files::read_text(path).map_err(|error| told(&error))?;
+            let pem = muster_base::files::read_text(path).map_err(|error| told(&error))?;
             pki::roots(&pem).map_err(|error| told(&with_causes(&error)))?
         }
         None if url.scheme() == "https" => return Err(failed("it is missing, and https:// needs it".to_owned())),
@@ -98,26 +97,26 @@ fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, Ex
         .with_no_client_auth())
 }
 
-impl Http {
-    async fn send(&self, request: RequestBuilder) -> Result<(), Failed> {
+impl RemoteServer {
+    async fn send(&self, request: RequestBuilder) -> Result<(), SendError> {
         let request = match &self.access {
-            Access::Anybody => request,
-            Access::Token(value) => request.header(reqwest::header::AUTHORIZATION, value),
-            Access::User { name, password } => request.basic_auth(name, Some(password)),
+            RemoteAccess::Anybody => request,
+            RemoteAccess::Token(value) => request.header(reqwest::header::AUTHORIZATION, value),
+            RemoteAccess::User { name, password } => request.basic_auth(name, Some(password)),
         };
         let answer = request.send().await.map_err(unreachable)?;
         if answer.status().is_success() {
             return Ok(());
         }
         let status = answer.status().as_u16();
-        Err(Failed::answer(status, &said(answer).await))
+        Err(SendError::answer(status, &said(answer).await))
     }
 }
 
 /// What a server says of a refusal, as much as is worth reading.
 async fn said(mut answer: Response) -> String {
     let mut bytes = Vec::new();
-    while bytes.len() < 4 * super::TEXT_MAX_CHARS
+    while bytes.len() < 4 * TEXT_MAX_CHARS
         && let Ok(Some(chunk)) = answer.chunk().await
     {
         bytes.extend_from_slice(&chunk);
@@ -125,17 +124,17 @@ async fn said(mut answer: Response) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn unreachable(error: reqwest::Error) -> Failed {
+fn unreachable(error: reqwest::Error) -> SendError {
     // The address is in every listing beside it.
-    Failed::Unreachable(with_causes(&error.without_url()))
+    SendError::Unreachable(with_causes(&error.without_url()))
 }
 
-impl Remote for Http {
-    fn probe(&self) -> BoxFuture<'_, Result<(), Failed>> {
+impl Remote for RemoteServer {
+    fn probe(&self) -> BoxFuture<'_, Result<(), SendError>> {
         Box::pin(self.send(self.client.get(self.probe.clone())))
     }
 
-    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), Failed>> {
+    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), SendError>> {
         let request = self.client.post(self.write.clone()).header("content-type", "text/plain; charset=utf-8");
         Box::pin(self.send(request.body(lines)))
     }
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn where_lines_go() {
+    fn write_urls_are_built() {
         let text = "name = \"a\"\nkind = \"influxdb1\"\nurl = \"http://h:1/below/\"\ndatabase = \"my db\"\nretention_policy = \"week\"";
         let (write, probe) = urls(text);
         assert_eq!(write, "http://h:1/below/write?db=my+db&rp=week&precision=ms");

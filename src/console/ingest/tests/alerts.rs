@@ -1,17 +1,15 @@
-//! Alerts that hosts tell.
+//! Tests of alerts that hosts report.
 
 use std::sync::LazyLock;
 
+use muster_api::AlertStanding;
 use muster_topics::alert::{AlertAck, AlertState};
 
 use super::*;
-use crate::{
-    api::{self, AlertStanding},
-    console::{store::alert::Which, testing::admin},
-};
+use crate::{store::alert::Which, testing::admin};
 
 /// From when these tests count: not so long ago that a console takes what is over for old, and sweeps it away.
-static BEGAN_MS: LazyLock<i64> = LazyLock::new(|| crate::clock::now_ms() - 3_600_000);
+static BEGAN_MS: LazyLock<i64> = LazyLock::new(|| muster_base::clock::now_ms() - 3_600_000);
 
 fn topic(id: &str) -> HostTopic {
     HostTopic::Alert(id.parse().unwrap())
@@ -43,19 +41,19 @@ async fn all(fixture: &Fixture) -> Vec<(i64, AlertStanding, Option<i64>)> {
     alerts.iter().map(|one| (since(one.alert.since_ms), one.standing, one.ended_ms.map(since))).collect()
 }
 
-async fn raised(fixture: &Fixture) -> Vec<api::Alert> {
+async fn raised(fixture: &Fixture) -> Vec<muster_api::Alert> {
     fixture.console.alerts(Which { limit: 100, ..Which::default() }).await.unwrap()
 }
 
 #[tokio::test]
-async fn an_alert_is_kept_from_its_first_message_to_its_last() {
+async fn alert_is_stored_from_raise_to_end() {
     use AlertStanding::{Cleared, Raised};
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let mut effects = stored(&fixture, &[told(host, (1, 1), 100, 150, "raised")]).await;
     let key = |state| AlertAck { id: "disk-1".parse().unwrap(), since_ms: *BEGAN_MS + 100, state };
     assert_eq!(effects.acks(host).alerts, [key(AlertState::Raised)].into());
-    assert_eq!(effects.changes, [Change::Alert(Some(host))]);
+    assert_eq!(effects.changes, [PageChange::Alert(Some(host))]);
     // It says so again; what comes late says nothing new, and is acknowledged all the same.
     stored(&fixture, &[told(host, (1, 3), 100, 180, "raised")]).await;
     let mut effects = stored(&fixture, &[told(host, (1, 2), 100, 170, "raised")]).await;
@@ -78,7 +76,7 @@ async fn an_alert_is_kept_from_its_first_message_to_its_last() {
 }
 
 #[tokio::test]
-async fn heartbeats_say_what_holds() {
+async fn heartbeats_list_active_alerts() {
     use AlertStanding::{Cleared, Gone, Raised};
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
@@ -89,7 +87,7 @@ async fn heartbeats_say_what_holds() {
     stored(&fixture, &[beat(host, (1, 2), 140, &json!({}))]).await;
     assert_eq!(all(&fixture).await, [(100, Raised, None)]);
     let effects = stored(&fixture, &[beat(host, (1, 3), 170, &json!({}))]).await;
-    assert!(effects.changes.contains(&Change::Alert(Some(host))));
+    assert!(effects.changes.contains(&PageChange::Alert(Some(host))));
     assert_eq!(all(&fixture).await, [(100, Gone, Some(170))]);
     // That was a mistake, and then it is not.
     stored(&fixture, &[beat(host, (1, 4), 180, &holds)]).await;
@@ -101,7 +99,7 @@ async fn heartbeats_say_what_holds() {
 }
 
 #[tokio::test]
-async fn an_id_holds_once_and_a_host_has_only_so_many() {
+async fn active_alerts_of_a_host_are_unique_and_limited() {
     use AlertStanding::{Gone, Raised};
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
@@ -139,14 +137,14 @@ async fn faulty_alerts_are_dropped() {
 }
 
 #[tokio::test]
-async fn silences_keep_quiet_until_they_end() {
+async fn silence_suppresses_until_its_end() {
     let fixture = Fixture::new().await;
     let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
     let both = [told(one, (1, 1), 100, 150, "raised"), told(two, (1, 1), 100, 150, "raised")];
     stored(&fixture, &both).await;
     let silence = |host: Option<&str>, rule: Option<&str>, reason: &str, for_s| {
         let (host, rule) = (host.map(str::to_owned), rule.map(|rule| rule.parse().unwrap()));
-        let new = api::NewAlertSilence { host, rule, reason: reason.to_owned(), for_s };
+        let new = muster_api::NewAlertSilence { host, rule, reason: reason.to_owned(), for_s };
         let console = fixture.console.clone();
         async move { console.silence_alerts(&admin(), new).await }
     };

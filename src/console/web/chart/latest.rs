@@ -1,22 +1,22 @@
-//! The newest values as a table, which needs no script. Pure but for the reading.
+//! The newest values as a table, which needs no script. Pure except for reading the store.
 
 use std::collections::BTreeMap;
 
 use muster_topics::Millis;
 
-use crate::console::web::view::bits::{bytes, percent};
+use crate::web::view::bits::{bytes, percent};
 
 /// The newest value of something.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::console::web) struct Latest {
+pub(in crate::web) struct Latest {
     /// What.
-    pub(in crate::console::web) label: String,
+    pub(in crate::web) label: String,
     /// For people.
-    pub(in crate::console::web) value: String,
+    pub(in crate::web) value: String,
     /// Of a whole, if it is part of one.
-    pub(in crate::console::web) share: Option<f64>,
+    pub(in crate::web) share: Option<f64>,
     /// When it was measured, by the host's clock.
-    pub(in crate::console::web) at_ms: Millis,
+    pub(in crate::web) at_ms: Millis,
 }
 
 /// A series and its points of the last minutes.
@@ -28,7 +28,7 @@ pub(super) struct Recent {
 
 /// How a row shows what it is of.
 #[derive(Clone, Copy, Debug)]
-enum Shown {
+enum RowLabel {
     Percent,
     Bytes,
     /// With the whole, and the share of it.
@@ -44,31 +44,35 @@ enum Shown {
 }
 
 /// A row for each series of a name: what it is called, with the value of a label behind it, and a word behind that.
-type Row = (&'static str, (&'static str, &'static str, &'static str), Shown);
+type LatestRow = (&'static str, (&'static str, &'static str, &'static str), RowLabel);
 
-const ROWS: &[Row] = &[
-    ("muster_host_cpu_busy_ratio", ("Processor", "", ""), Shown::Percent),
-    ("muster_host_memory_used_bytes", ("Memory", "", ""), Shown::BytesOf("muster_host_memory_total_bytes")),
-    ("muster_host_swap_used_bytes", ("Swap", "", ""), Shown::BytesOf("muster_host_swap_total_bytes")),
-    ("muster_host_load_1m", ("Load, 1, 5, 15 min", "", ""), Shown::With("muster_host_load_5m", "muster_host_load_15m")),
-    ("muster_host_disk_used_bytes", ("Disk", "mount", ""), Shown::ShareOf("muster_host_disk_total_bytes")),
-    ("muster_host_disk_used_inodes", ("Inodes", "mount", ""), Shown::ShareOf("muster_host_disk_inodes")),
-    ("muster_host_resource_used", ("In use", "resource", ""), Shown::ShareOf("muster_host_resource_limit")),
-    ("muster_host_disk_io_read_bytes_total", ("Disk", "device", " read"), Shown::BytesPerSecond),
-    ("muster_host_disk_io_written_bytes_total", ("Disk", "device", " written"), Shown::BytesPerSecond),
-    ("muster_host_network_receive_bytes_total", ("Network", "interface", " in"), Shown::BytesPerSecond),
-    ("muster_host_network_transmit_bytes_total", ("Network", "interface", " out"), Shown::BytesPerSecond),
-    ("muster_host_temperature_celsius", ("Temperature", "sensor", ""), Shown::Celsius),
-    ("muster_host_clock_offset_seconds", ("Clock, ahead of the console's", "", ""), Shown::Seconds),
-    ("muster_unit_cpu_busy_ratio", ("Processor", "", ""), Shown::Percent),
-    ("muster_unit_memory_resident_bytes", ("Memory", "", ""), Shown::BytesOf("muster_unit_memory_limit_bytes")),
-    ("muster_unit_disk_used_bytes", ("Disk", "", ""), Shown::BytesOf("muster_unit_disk_total_bytes")),
-    ("muster_unit_network_receive_bytes_total", ("Network", "", " in"), Shown::BytesPerSecond),
-    ("muster_unit_network_transmit_bytes_total", ("Network", "", " out"), Shown::BytesPerSecond),
-    ("muster_unit_io_read_bytes_total", ("Read", "", ""), Shown::BytesPerSecond),
-    ("muster_unit_io_written_bytes_total", ("Written", "", ""), Shown::BytesPerSecond),
-    ("muster_unit_processes_count", ("Processes", "", ""), Shown::Count),
-    ("muster_agent_memory_resident_bytes", ("The agent's memory", "", ""), Shown::Bytes),
+const ROWS: &[LatestRow] = &[
+    ("muster_host_cpu_busy_ratio", ("Processor", "", ""), RowLabel::Percent),
+    ("muster_host_memory_used_bytes", ("Memory", "", ""), RowLabel::BytesOf("muster_host_memory_total_bytes")),
+    ("muster_host_swap_used_bytes", ("Swap", "", ""), RowLabel::BytesOf("muster_host_swap_total_bytes")),
+    (
+        "muster_host_load_1m",
+        ("Load, 1, 5, 15 min", "", ""),
+        RowLabel::With("muster_host_load_5m", "muster_host_load_15m"),
+    ),
+    ("muster_host_disk_used_bytes", ("Disk", "mount", ""), RowLabel::ShareOf("muster_host_disk_total_bytes")),
+    ("muster_host_disk_used_inodes", ("Inodes", "mount", ""), RowLabel::ShareOf("muster_host_disk_inodes")),
+    ("muster_host_resource_used", ("In use", "resource", ""), RowLabel::ShareOf("muster_host_resource_limit")),
+    ("muster_host_disk_io_read_bytes_total", ("Disk", "device", " read"), RowLabel::BytesPerSecond),
+    ("muster_host_disk_io_written_bytes_total", ("Disk", "device", " written"), RowLabel::BytesPerSecond),
+    ("muster_host_network_receive_bytes_total", ("Network", "interface", " in"), RowLabel::BytesPerSecond),
+    ("muster_host_network_transmit_bytes_total", ("Network", "interface", " out"), RowLabel::BytesPerSecond),
+    ("muster_host_temperature_celsius", ("Temperature", "sensor", ""), RowLabel::Celsius),
+    ("muster_host_clock_offset_seconds", ("Clock, ahead of the console's", "", ""), RowLabel::Seconds),
+    ("muster_unit_cpu_busy_ratio", ("Processor", "", ""), RowLabel::Percent),
+    ("muster_unit_memory_resident_bytes", ("Memory", "", ""), RowLabel::BytesOf("muster_unit_memory_limit_bytes")),
+    ("muster_unit_disk_used_bytes", ("Disk", "", ""), RowLabel::BytesOf("muster_unit_disk_total_bytes")),
+    ("muster_unit_network_receive_bytes_total", ("Network", "", " in"), RowLabel::BytesPerSecond),
+    ("muster_unit_network_transmit_bytes_total", ("Network", "", " out"), RowLabel::BytesPerSecond),
+    ("muster_unit_io_read_bytes_total", ("Read", "", ""), RowLabel::BytesPerSecond),
+    ("muster_unit_io_written_bytes_total", ("Written", "", ""), RowLabel::BytesPerSecond),
+    ("muster_unit_processes_count", ("Processes", "", ""), RowLabel::Count),
+    ("muster_agent_memory_resident_bytes", ("The agent's memory", "", ""), RowLabel::Bytes),
 ];
 
 /// The newest values.
@@ -77,7 +81,7 @@ pub(super) fn newest(series: &[Recent]) -> Vec<Latest> {
     let beside = |name: &str, one: &Recent| {
         of(name).into_iter().find(|other| other.labels == one.labels).and_then(|other| Some(other.points.last()?.1))
     };
-    let row = |(name, (title, label, word), shown): &Row| {
+    let row = |(name, (title, label, word), shown): &LatestRow| {
         let one = |one: &Recent| {
             let (at_ms, value) = *one.points.last()?;
             let (value, share) = shown.of(value, &one.points, &|name| beside(name, one))?;
@@ -92,7 +96,7 @@ pub(super) fn newest(series: &[Recent]) -> Vec<Latest> {
     ROWS.iter().flat_map(row).collect()
 }
 
-impl Shown {
+impl RowLabel {
     /// A value for people, and its share of a whole.
     fn of(
         self,
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_values_are_for_people() {
+    fn latest_values_are_formatted() {
         let check = |series: &[Recent], wanted: &[(&str, &str)]| {
             let found = newest(series);
             let found: Vec<_> = found.iter().map(|one| (one.label.as_str(), one.value.as_str())).collect();

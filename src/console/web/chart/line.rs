@@ -1,13 +1,13 @@
-//! From measurements to the lines of a chart. Pure.
+//! Turns measurements into the lines of a chart. Pure.
 //!
-//! What a series has is folded into the steps of the chart, whether it comes as points or as summaries; a step then has one
-//! value: the mean, or by how much a counter grew each second.
+//! A series is folded into the steps of the chart, from points or from summaries; a step has one
+//! value: the mean, or the growth of a counter per second.
 
-use muster_series::{Bucket, Summary};
+use muster_series::{StretchSummary, ViewBucket};
 use muster_topics::Millis;
 use serde::Serialize;
 
-use super::range::Span;
+use super::range::ChartSpan;
 
 /// A line is interrupted where nothing came for so many of its usual steps, and for longer than five minutes: what has not
 /// changed is told again every four.
@@ -16,18 +16,18 @@ const GAP_MIN_MS: Millis = 300_000;
 
 /// What a series has in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Group {
+pub(super) struct StepRange {
     /// The step, counted from 1970.
     pub(super) step: Millis,
     /// When the oldest and the newest of it were measured.
     pub(super) first_ms: Millis,
     pub(super) last_ms: Millis,
-    pub(super) summary: Summary,
+    pub(super) summary: StretchSummary,
 }
 
 /// Summaries and the points behind them, folded into steps.
-pub(super) fn fold(span: &Span, buckets: &[Bucket], points: &[(Millis, f64)]) -> Vec<Group> {
-    let of_buckets = buckets.iter().map(|bucket| Group {
+pub(super) fn fold(span: &ChartSpan, buckets: &[ViewBucket], points: &[(Millis, f64)]) -> Vec<StepRange> {
+    let of_buckets = buckets.iter().map(|bucket| StepRange {
         step: span.step_of(bucket.start_ms),
         first_ms: bucket.start_ms,
         // One that is not over has nothing of what is to come.
@@ -35,17 +35,17 @@ pub(super) fn fold(span: &Span, buckets: &[Bucket], points: &[(Millis, f64)]) ->
         summary: bucket.summary,
     });
     let finite = points.iter().filter(|(_, value)| value.is_finite());
-    let of_points = finite.map(|(at_ms, value)| Group {
+    let of_points = finite.map(|(at_ms, value)| StepRange {
         step: span.step_of(*at_ms),
         first_ms: *at_ms,
         last_ms: *at_ms,
-        summary: Summary::of(*value),
+        summary: StretchSummary::of(*value),
     });
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<StepRange> = Vec::new();
     for next in of_buckets.chain(of_points) {
         match groups.last_mut() {
             Some(last) if last.step == next.step => {
-                *last = Group { first_ms: last.first_ms, summary: last.summary.join(next.summary), ..next };
+                *last = StepRange { first_ms: last.first_ms, summary: last.summary.join(next.summary), ..next };
             }
             _ => groups.push(next),
         }
@@ -54,8 +54,8 @@ pub(super) fn fold(span: &Span, buckets: &[Bucket], points: &[(Millis, f64)]) ->
 }
 
 /// A counter's growth per second, with the step in which it was seen. Where it fell it began anew.
-pub(super) fn rates(groups: &[Group]) -> Vec<(Millis, f64)> {
-    let rate = |pair: &[Group]| {
+pub(super) fn rates(groups: &[StepRange]) -> Vec<(Millis, f64)> {
+    let rate = |pair: &[StepRange]| {
         let (before, now) = (pair[0], pair[1]);
         let grown = before.summary.join(now.summary).increase() - before.summary.increase();
         let took_ms = now.last_ms - before.last_ms;
@@ -68,7 +68,7 @@ pub(super) fn rates(groups: &[Group]) -> Vec<(Millis, f64)> {
 }
 
 /// Values at the steps of a chart: nothing where the line is interrupted.
-pub(super) fn placed(span: &Span, values: &[(Millis, f64)]) -> Vec<Option<f64>> {
+pub(super) fn placed(span: &ChartSpan, values: &[(Millis, f64)]) -> Vec<Option<f64>> {
     let (first, count) = span.steps();
     let gap = gap(span, values);
     let mut line = vec![None; count];
@@ -91,7 +91,7 @@ pub(super) fn placed(span: &Span, values: &[(Millis, f64)]) -> Vec<Option<f64>> 
 }
 
 /// How many steps apart two values may be for the line to go on.
-fn gap(span: &Span, values: &[(Millis, f64)]) -> Millis {
+fn gap(span: &ChartSpan, values: &[(Millis, f64)]) -> Millis {
     let mut apart: Vec<Millis> = values.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     apart.sort_unstable();
     let usual = apart.get(apart.len() / 2).copied().unwrap_or(0);
@@ -102,7 +102,7 @@ fn gap(span: &Span, values: &[(Millis, f64)]) -> Millis {
 
 /// One line of a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) label: String,
     /// One for each step.
     pub(super) values: Vec<Option<f64>>,
@@ -113,34 +113,34 @@ pub(super) struct Line {
     pub(super) high: Vec<Option<f64>>,
 }
 
-impl Line {
+impl ChartLine {
     /// Means, with what lies around them if it is wanted.
-    pub(super) fn means(span: &Span, label: String, groups: &[Group], around: bool) -> Self {
-        let of = |value: fn(&Summary) -> f64| {
+    pub(super) fn means(span: &ChartSpan, label: String, groups: &[StepRange], around: bool) -> Self {
+        let of = |value: fn(&StretchSummary) -> f64| {
             placed(span, &groups.iter().map(|group| (group.step, value(&group.summary))).collect::<Vec<_>>())
         };
         let many = around && groups.iter().any(|group| group.summary.min < group.summary.max);
         let (low, high) = if many { (of(|one| one.min), of(|one| one.max)) } else { Default::default() };
-        Self { label, values: of(Summary::average), low, high }
+        Self { label, values: of(StretchSummary::average), low, high }
     }
 
     /// The newest value of each step.
-    pub(super) fn newest(span: &Span, label: String, groups: &[Group]) -> Self {
+    pub(super) fn newest(span: &ChartSpan, label: String, groups: &[StepRange]) -> Self {
         let values: Vec<_> = groups.iter().map(|group| (group.step, group.summary.last)).collect();
         Self { label, values: placed(span, &values), ..Self::default() }
     }
 
     /// A counter's rate.
-    pub(super) fn rate(span: &Span, label: String, groups: &[Group]) -> Self {
+    pub(super) fn rate(span: &ChartSpan, label: String, groups: &[StepRange]) -> Self {
         Self { label, values: placed(span, &rates(groups)), ..Self::default() }
     }
 
     /// What share its values are of those of another; of the last known where the other has none.
-    pub(super) fn share(span: &Span, label: String, part: &[Group], whole: &[Group]) -> Option<Self> {
+    pub(super) fn share(span: &ChartSpan, label: String, part: &[StepRange], whole: &[StepRange]) -> Option<Self> {
         let last = whole.last()?.summary.average();
         let at: std::collections::BTreeMap<Millis, f64> =
             whole.iter().map(|group| (group.step, group.summary.average())).collect();
-        let share = |group: &Group| {
+        let share = |group: &StepRange| {
             let whole = at.get(&group.step).copied().unwrap_or(last);
             (whole > 0.0).then(|| (group.step, group.summary.average() / whole))
         };
@@ -161,9 +161,9 @@ impl Line {
 mod tests {
     use super::*;
 
-    const SPAN: Span = Span { start_ms: 0, end_ms: 100_000, step_ms: 10_000 };
+    const SPAN: ChartSpan = ChartSpan { start_ms: 0, end_ms: 100_000, step_ms: 10_000 };
 
-    fn points(points: &[(Millis, f64)]) -> Vec<Group> {
+    fn points(points: &[(Millis, f64)]) -> Vec<StepRange> {
         fold(&SPAN, &[], points)
     }
 
@@ -172,10 +172,10 @@ mod tests {
         let groups = points(&[(1_000, 1.0), (9_999, 3.0), (10_000, 5.0), (35_000, f64::NAN), (35_001, 7.0)]);
         let found: Vec<_> = groups.iter().map(|group| (group.step, group.last_ms, group.summary.average())).collect();
         assert_eq!(found, [(0, 9_999, 2.0), (1, 10_000, 5.0), (3, 35_001, 7.0)]);
-        let bucket = |start_ms, values: &[f64]| Bucket {
+        let bucket = |start_ms, values: &[f64]| ViewBucket {
             start_ms,
             width_ms: 5_000,
-            summary: Summary::over(values.iter().copied()).unwrap(),
+            summary: StretchSummary::over(values.iter().copied()).unwrap(),
         };
         let both = fold(&SPAN, &[bucket(0, &[1.0, 2.0]), bucket(5_000, &[9.0])], &[(10_000, 4.0)]);
         assert_eq!(both.len(), 2);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_becomes_a_rate_and_begins_anew_where_it_fell() {
+    fn counter_becomes_a_rate_with_resets() {
         let groups = points(&[(0, 100.0), (10_000, 1_100.0), (20_000, 50.0), (30_000, 550.0)]);
         assert_eq!(rates(&groups), [(1, 100.0), (2, 5.0), (3, 50.0)]);
         assert_eq!(rates(&groups[..1]), []);
@@ -191,10 +191,10 @@ mod tests {
         let uneven = points(&[(0, 0.0), (10_001, 10.0), (19_999, 20.0), (30_000, 30.0)]);
         assert!(rates(&uneven).iter().all(|(_, rate)| (rate - 1.0).abs() < 0.01), "{:?}", rates(&uneven));
         // A counter's summaries that follow each other: what it grew between them is there, and nothing twice.
-        let bucket = |hour: Millis| Bucket {
+        let bucket = |hour: Millis| ViewBucket {
             start_ms: hour * 10_000,
             width_ms: 10_000,
-            summary: Summary::over((0..10).map(|n| (hour * 10 + n) as f64)).unwrap(),
+            summary: StretchSummary::over((0..10).map(|n| (hour * 10 + n) as f64)).unwrap(),
         };
         let steady = fold(&SPAN, &[bucket(0), bucket(1), bucket(2)], &[]);
         assert_eq!(rates(&steady)[1..], [(1, 1.0), (2, 1.0)]);
@@ -202,10 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_interrupted_where_its_host_was_silent() {
+    fn line_has_gap_where_host_was_silent() {
         let line = |steps: &[Millis]| {
             let values: Vec<_> = steps.iter().map(|step| (*step, 1.0)).collect();
-            let span = Span { end_ms: 500_000, ..SPAN };
+            let span = ChartSpan { end_ms: 500_000, ..SPAN };
             placed(&span, &values).iter().map(|value| if value.is_some() { 'x' } else { '.' }).collect::<String>()
         };
         let drawn = |filled: &[usize]| {
@@ -218,38 +218,38 @@ mod tests {
         assert_eq!(line(&[0, 3, 6, 9, 12]), drawn(&[13, 38]), "rarer than steps");
         assert_eq!(line(&[]), drawn(&[0, 51]));
         assert_eq!(line(&[-3, 1]), drawn(&[2, 49]), "what begins before is there");
-        let day = Span { start_ms: 0, end_ms: 10 * 300_000, step_ms: 300_000 };
+        let day = ChartSpan { start_ms: 0, end_ms: 10 * 300_000, step_ms: 300_000 };
         let values = placed(&day, &[(0, 1.0), (1, 1.0), (2, 1.0), (4, 1.0)]);
         assert_eq!(values[2..5], [Some(1.0), None, Some(1.0)], "five minutes without a word are a pause");
     }
 
     #[test]
-    fn shares_are_of_their_own_whole() {
+    fn shares_are_relative_to_their_total() {
         let (used, total) =
             (points(&[(0, 50.0), (10_000, 50.0), (20_000, 60.0)]), points(&[(0, 100.0), (10_000, 200.0)]));
-        let line = Line::share(&SPAN, "/".to_owned(), &used, &total).unwrap();
+        let line = ChartLine::share(&SPAN, "/".to_owned(), &used, &total).unwrap();
         assert_eq!(line.values[..4], [Some(0.5), Some(0.25), Some(0.3), None]);
-        assert_eq!(Line::share(&SPAN, "/".to_owned(), &used, &[]), None);
+        assert_eq!(ChartLine::share(&SPAN, "/".to_owned(), &used, &[]), None);
         let nothing = points(&[(0, 0.0)]);
         assert_eq!(
-            Line::share(&SPAN, "swap".to_owned(), &nothing, &nothing).unwrap().peak(),
+            ChartLine::share(&SPAN, "swap".to_owned(), &nothing, &nothing).unwrap().peak(),
             None,
             "no share of nothing"
         );
     }
 
     #[test]
-    fn a_count_that_grew_within_a_step_is_its_newest() {
+    fn growing_count_takes_its_newest_value() {
         let growing = points(&[(0, 1.0), (5_000, 18.0), (9_999, 202.0), (10_000, 202.0)]);
-        assert_eq!(Line::newest(&SPAN, "hosts".to_owned(), &growing).values[..2], [Some(202.0), Some(202.0)]);
+        assert_eq!(ChartLine::newest(&SPAN, "hosts".to_owned(), &growing).values[..2], [Some(202.0), Some(202.0)]);
     }
 
     #[test]
-    fn what_lies_around_a_mean_is_kept() {
+    fn extremes_around_a_mean_are_kept() {
         let groups = points(&[(0, 1.0), (5_000, 3.0)]);
-        let line = Line::means(&SPAN, "busy".to_owned(), &groups, true);
+        let line = ChartLine::means(&SPAN, "busy".to_owned(), &groups, true);
         assert_eq!((line.values[0], line.low[0], line.high[0]), (Some(2.0), Some(1.0), Some(3.0)));
-        assert!(Line::means(&SPAN, "busy".to_owned(), &groups, false).low.is_empty());
-        assert!(Line::means(&SPAN, "busy".to_owned(), &points(&[(0, 1.0)]), true).low.is_empty());
+        assert!(ChartLine::means(&SPAN, "busy".to_owned(), &groups, false).low.is_empty());
+        assert!(ChartLine::means(&SPAN, "busy".to_owned(), &points(&[(0, 1.0)]), true).low.is_empty());
     }
 }

@@ -1,13 +1,14 @@
-//! Alerts on the axis of time: from when to when each held.
+//! Alerts on the time axis: when each began and ended.
 
+use muster_api::Alert;
 use muster_topics::name::{HostId, UnitName};
 use serde::Serialize;
 
-use super::{panel, range::Span, seconds};
-use crate::{
-    api::Alert,
-    console::{Console, Error, store::alert::Which},
+use super::{
+    panel,
+    range::{ChartSpan, seconds},
 };
+use crate::{error::Error, state::Console, store::alert::Which};
 
 /// The most alerts that are looked through, and the most that are shown: more cannot be told apart. Those that are over are
 /// remembered for a quarter of a year.
@@ -16,7 +17,7 @@ const MARKS_MAX: usize = 100;
 
 /// From when to when an alert held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Mark {
+pub(super) struct AlertMark {
     /// Seconds since the Unix epoch.
     from: f64,
     /// Nothing while it holds.
@@ -33,20 +34,20 @@ pub(super) async fn of(
     console: &Console,
     host: HostId,
     unit: Option<&UnitName>,
-    span: &Span,
-) -> Result<Vec<Mark>, Error> {
+    span: &ChartSpan,
+) -> Result<Vec<AlertMark>, Error> {
     let which = Which { history: true, host: Some(host), limit: LOOKED_AT_MAX, ..Which::default() };
     let alerts = console.alerts(which).await?;
     let of_page = alerts.iter().filter(|one| unit.is_none() || one.alert.unit.as_ref() == unit);
     Ok(of_page.filter_map(|one| mark(one, span)).take(MARKS_MAX).collect())
 }
 
-fn mark(one: &Alert, span: &Span) -> Option<Mark> {
+fn mark(one: &Alert, span: &ChartSpan) -> Option<AlertMark> {
     let alert = &one.alert;
     if alert.since_ms > span.end_ms || one.ended_ms.is_some_and(|ended_ms| ended_ms < span.start_ms) {
         return None;
     }
-    Some(Mark {
+    Some(AlertMark {
         from: seconds(alert.since_ms),
         to: one.ended_ms.map(seconds),
         severity: alert.severity.as_str(),
@@ -60,25 +61,26 @@ fn mark(one: &Alert, span: &Span) -> Option<Mark> {
 
 #[cfg(test)]
 mod tests {
+    use muster_api::AlertStanding;
     use muster_topics::Millis;
 
     use super::*;
-    use crate::{api::AlertStanding, console::web::view::samples};
+    use crate::web::view::samples;
 
     #[test]
     fn alerts_that_held_meanwhile_are_marked() {
         let one = samples::alert("shop-7", "disk /: 93 %", AlertStanding::Cleared, 2);
         let (since_ms, ended_ms) = (one.alert.since_ms, one.ended_ms.unwrap());
-        let at = |start_ms: Millis, end_ms: Millis| mark(&one, &Span { start_ms, end_ms, step_ms: 10_000 });
+        let at = |start_ms: Millis, end_ms: Millis| mark(&one, &ChartSpan { start_ms, end_ms, step_ms: 10_000 });
         let found = at(since_ms - 5, since_ms + 5).unwrap();
         let (from, to) = (seconds(since_ms), Some(seconds(ended_ms)));
-        let wanted = Mark { from, to, severity: "critical", text: "disk".to_owned(), chart: Some("disk") };
+        let wanted = AlertMark { from, to, severity: "critical", text: "disk".to_owned(), chart: Some("disk") };
         assert_eq!(found, wanted);
         assert_eq!(at(ended_ms, ended_ms + 5), Some(wanted));
         assert_eq!(at(since_ms - 9, since_ms - 1), None);
         assert_eq!(at(ended_ms + 1, ended_ms + 9), None);
         let holds = samples::alert("shop-7", "", AlertStanding::Raised, 1);
-        let found = mark(&holds, &Span { start_ms: since_ms, end_ms: Millis::MAX, step_ms: 1 }).unwrap();
+        let found = mark(&holds, &ChartSpan { start_ms: since_ms, end_ms: Millis::MAX, step_ms: 1 }).unwrap();
         assert_eq!((found.to, found.text.as_str()), (None, "disk shop/till"));
     }
 }

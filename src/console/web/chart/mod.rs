@@ -1,49 +1,51 @@
-//! Measurements: as charts, which a script draws from JSON, and as a table of the newest values, which
+//! Measurements as charts, which a script draws from JSON, and as a table of the newest values, which
 //! needs none.
 //!
-//! What charts show is decided here and not in the script: which series, under which label, in which steps, whether a
-//! counter becomes a rate, where a line is interrupted because its host was silent, and what alerts held meanwhile.
+//! The content of charts is decided here and not in the script: which series, under which label, in which steps, whether a
+//! counter becomes a rate, where a line is interrupted because its host was silent, and which alerts were active.
 //!
 //! Modules, in reading order:
 //!
-//! - [`range`]: what time is shown, and in which steps
-//! - [`table`]: the charts that there are; [`line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
-//! - [`mark`]: alerts on the axis of time; [`latest`]: the table
+//! - [`range`]: the time shown, and its steps
+//! - [`table`]: the list of charts; [`line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
+//! - [`mark`]: alerts on the time axis; [`latest`]: the table
 //!
-//! **Invariant: charts of a year cost about what those of a day do**: long steps are answered from the store's summaries.
+//! **Invariant: charts of a year cost about as much as those of a day**: long steps are answered from the store's summaries.
 
-mod latest;
+pub(super) mod latest;
 mod line;
 mod mark;
 mod panel;
-mod range;
+pub(super) mod range;
 mod table;
+mod time_query;
+
+pub(super) use time_query::TimeQuery;
 
 use axum::{
     Json,
     extract::State,
     response::{IntoResponse, Response},
 };
-use muster_series::{Chosen, Resolution, Selector, SeriesStore};
+use muster_series::{ChosenSeries, Resolution, SeriesSelector, SeriesStore};
 use muster_topics::{
     Millis,
     name::{HostId, Name, UnitName},
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-pub(super) use self::{latest::Latest, range::Range};
+use self::{latest::Latest, range::seconds};
+use muster_base::clock::now_ms;
+
 use self::{
     latest::Recent,
     line::fold,
-    mark::Mark,
-    panel::{Chart, Grouped, Whose},
-    range::Span,
+    mark::AlertMark,
+    panel::{Chart, ChartScope, Grouped},
+    range::ChartSpan,
 };
-use super::extract::{Params, Segments};
-use crate::{
-    clock::now_ms,
-    console::{Console, Error},
-};
+use super::extract::{PageParams, PageSegments};
+use crate::{error::Error, state::Console};
 
 /// The most series of one page: more than a host has with all its disks, interfaces and cores.
 const SERIES_MAX: usize = 2_000;
@@ -62,40 +64,28 @@ struct Charts {
     times: Vec<f64>,
     step: f64,
     charts: Vec<Chart>,
-    marks: Vec<Mark>,
-}
-
-/// Which time.
-#[derive(Debug, Deserialize)]
-pub(super) struct Asked {
-    #[serde(default)]
-    range: Range,
-    /// A part of it, in seconds since the Unix epoch.
-    from: Option<f64>,
-    to: Option<f64>,
-}
-
-impl Asked {
-    fn span(&self) -> Span {
-        Span::of(self.range, self.from.zip(self.to), now_ms())
-    }
+    marks: Vec<AlertMark>,
 }
 
 /// Which series. The parts are ids and names, in which nothing has to be escaped.
-fn selector(whose: Whose, host: Option<HostId>, unit: Option<&UnitName>) -> String {
+fn selector(whose: ChartScope, host: Option<HostId>, unit: Option<&UnitName>) -> String {
     // What a console records of its fleet has a label by which it is found; a name that is a pattern has every series looked at.
     let host = host.map_or_else(|| ",instance=\"console\"".to_owned(), |host| format!(",host=\"{host}\""));
     let unit = unit.map(|unit| format!(",realm=\"{}\",unit=\"{}\"", unit.realm(), unit.name())).unwrap_or_default();
     format!("{{__name__=~\"{}\"{host}{unit}}}", whose.names())
 }
 
-async fn chosen(store: &SeriesStore, selector: &str) -> Result<Vec<Chosen>, Error> {
-    let selector = Selector::parse(selector).map_err(muster_series::SeriesError::from)?;
+async fn chosen(store: &SeriesStore, selector: &str) -> Result<Vec<ChosenSeries>, Error> {
+    let selector = SeriesSelector::parse(selector).map_err(muster_series::SeriesError::from)?;
     Ok(store.select(selector, SERIES_MAX).await?)
 }
 
 /// What some series have in the steps of a span: from points where steps are short and there are points, else from summaries.
-async fn grouped(store: &SeriesStore, chosen: Vec<Chosen>, span: Span) -> Result<(Span, Vec<Grouped>), Error> {
+async fn grouped(
+    store: &SeriesStore,
+    chosen: Vec<ChosenSeries>,
+    span: ChartSpan,
+) -> Result<(ChartSpan, Vec<Grouped>), Error> {
     let kept_from = store.points_from().await?.unwrap_or(Millis::MIN);
     let span = if span.start_ms < kept_from { span.no_finer_than(SUMMARY_MS) } else { span };
     let resolution = Resolution::for_step(span.step_ms);
@@ -111,7 +101,7 @@ async fn grouped(store: &SeriesStore, chosen: Vec<Chosen>, span: Span) -> Result
         points = store.points(&ids, (start_ms, span.end_ms)).await?;
     }
     let each = chosen.into_iter().zip(buckets.iter().zip(&points));
-    let each = each.map(|(Chosen { name, labels, .. }, (buckets, points))| Grouped {
+    let each = each.map(|(ChosenSeries { name, labels, .. }, (buckets, points))| Grouped {
         name,
         labels,
         groups: fold(&span, buckets, points),
@@ -121,8 +111,8 @@ async fn grouped(store: &SeriesStore, chosen: Vec<Chosen>, span: Span) -> Result
 
 async fn charts(
     console: &Console,
-    asked: &Asked,
-    whose: Whose,
+    asked: &TimeQuery,
+    whose: ChartScope,
     host: Option<HostId>,
     unit: Option<&UnitName>,
 ) -> Result<Charts, Error> {
@@ -145,10 +135,6 @@ async fn charts(
     })
 }
 
-fn seconds(ms: Millis) -> f64 {
-    ms as f64 / 1000.0
-}
-
 fn answered(charts: Result<Charts, Error>) -> Response {
     // For a script, a problem is a JSON document too.
     charts.map_or_else(IntoResponse::into_response, |charts| Json(charts).into_response())
@@ -157,31 +143,31 @@ fn answered(charts: Result<Charts, Error>) -> Response {
 /// The charts of a host.
 pub(super) async fn host(
     State(console): State<Console>,
-    Segments(host): Segments<HostId>,
-    Params(asked): Params<Asked>,
+    PageSegments(host): PageSegments<HostId>,
+    PageParams(asked): PageParams<TimeQuery>,
 ) -> Response {
-    answered(charts(&console, &asked, Whose::Host, Some(host), None).await)
+    answered(charts(&console, &asked, ChartScope::Host, Some(host), None).await)
 }
 
 /// The charts of a unit.
 pub(super) async fn unit(
     State(console): State<Console>,
-    Segments((host, realm, name)): Segments<(HostId, Name, Name)>,
-    Params(asked): Params<Asked>,
+    PageSegments((host, realm, name)): PageSegments<(HostId, Name, Name)>,
+    PageParams(asked): PageParams<TimeQuery>,
 ) -> Response {
     let unit = UnitName::new(&realm, &name);
-    answered(charts(&console, &asked, Whose::Unit, Some(host), Some(&unit)).await)
+    answered(charts(&console, &asked, ChartScope::Unit, Some(host), Some(&unit)).await)
 }
 
 /// The charts of the whole fleet.
-pub(super) async fn fleet(State(console): State<Console>, Params(asked): Params<Asked>) -> Response {
-    answered(charts(&console, &asked, Whose::Fleet, None, None).await)
+pub(super) async fn fleet(State(console): State<Console>, PageParams(asked): PageParams<TimeQuery>) -> Response {
+    answered(charts(&console, &asked, ChartScope::Fleet, None, None).await)
 }
 
 /// The newest values of a host, or of a unit on it.
 pub(super) async fn latest(console: &Console, host: HostId, unit: Option<&UnitName>) -> Result<Vec<Latest>, Error> {
     let store = &console.shared.series;
-    let whose = if unit.is_some() { Whose::Unit } else { Whose::Host };
+    let whose = if unit.is_some() { ChartScope::Unit } else { ChartScope::Host };
     let chosen = chosen(store, &selector(whose, Some(host), unit)).await?;
     let ids: Vec<_> = chosen.iter().map(|one| one.id).collect();
     let now = now_ms();

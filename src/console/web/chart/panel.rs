@@ -1,7 +1,7 @@
-//! Series become the charts that [`table`](super::table) lists. Pure.
+//! Assembles series into the charts that [`table`](super::table) lists. Pure.
 //!
-//! What a unit tells of itself has names that nobody here knows; each such series gets a chart of its own, whose kind its
-//! name's ending tells (`told`).
+//! Metrics that a unit reports itself have unknown names; each gets a chart of its own, whose kind follows from
+//! the name's suffix (`told`).
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,14 @@ use muster_topics::alert::Metric;
 use serde::Serialize;
 
 use super::{
-    line::{Group, Line},
-    range::Span,
+    line::{ChartLine, StepRange},
+    range::ChartSpan,
     table::{
-        Called::{By, Fixed},
-        Drawn,
-        How::{Around, Newest, Of, Rate, Value},
-        OF_FLEET, OF_HOST, OF_UNIT, Panel, Part, Scale, TOLD, panel,
+        ChartPanel, ChartPart, DrawStyle,
+        LineName::{By, Fixed},
+        OF_FLEET, OF_HOST, OF_UNIT, Scale,
+        SeriesUse::{Around, Newest, Of, Rate, Value},
+        TOLD, panel,
     },
 };
 
@@ -26,7 +27,7 @@ const ROWS_MAX: usize = 256;
 
 /// Whose charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum ChartScope {
     Host,
     Unit,
     Fleet,
@@ -39,8 +40,8 @@ pub(super) struct Chart {
     pub(super) title: String,
     pub(super) group: &'static str,
     pub(super) scale: Scale,
-    pub(super) drawn: Drawn,
-    pub(super) lines: Vec<Line>,
+    pub(super) drawn: DrawStyle,
+    pub(super) lines: Vec<ChartLine>,
     /// Lines that there is no room for.
     pub(super) more: usize,
 }
@@ -49,11 +50,11 @@ pub(super) struct Chart {
 pub(super) struct Grouped {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<StepRange>,
 }
 
-impl Whose {
-    fn panels(self) -> &'static [Panel] {
+impl ChartScope {
+    fn panels(self) -> &'static [ChartPanel] {
         match self {
             Self::Host => OF_HOST,
             Self::Unit => OF_UNIT,
@@ -71,7 +72,7 @@ impl Whose {
     }
 
     /// The charts of some series. Those without any series are left out.
-    pub(super) fn charts(self, span: &Span, series: &[Grouped]) -> Vec<Chart> {
+    pub(super) fn charts(self, span: &ChartSpan, series: &[Grouped]) -> Vec<Chart> {
         let mut by_name: BTreeMap<&str, Vec<&Grouped>> = BTreeMap::new();
         for one in series {
             by_name.entry(&one.name).or_default().push(one);
@@ -105,9 +106,9 @@ pub(super) fn about(metric: Metric) -> Option<&'static str> {
     })
 }
 
-impl Panel {
+impl ChartPanel {
     /// Nothing if none of its series is there.
-    fn chart(&self, span: &Span, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<Chart> {
+    fn chart(&self, span: &ChartSpan, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<Chart> {
         let mut lines = Vec::new();
         let mut found = false;
         for part in self.parts {
@@ -131,8 +132,8 @@ impl Panel {
     }
 
     /// As many lines as can be told apart.
-    fn fitting(&self, mut lines: Vec<Line>) -> (Vec<Line>, usize) {
-        if self.drawn == Drawn::Cells {
+    fn fitting(&self, mut lines: Vec<ChartLine>) -> (Vec<ChartLine>, usize) {
+        if self.drawn == DrawStyle::Cells {
             // By number: the tenth core comes behind the second.
             lines.sort_by(|a, b| (a.label.len(), &a.label).cmp(&(b.label.len(), &b.label)));
             let more = lines.len().saturating_sub(ROWS_MAX);
@@ -148,8 +149,8 @@ impl Panel {
     }
 }
 
-impl Part {
-    fn line(&self, span: &Span, series: &Grouped, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<Line> {
+impl ChartPart {
+    fn line(&self, span: &ChartSpan, series: &Grouped, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<ChartLine> {
         let label = match self.called {
             Fixed(label) => label.to_owned(),
             By(label, word) => match series.labels.get(label) {
@@ -159,20 +160,20 @@ impl Part {
             },
         };
         match self.how {
-            Value => Some(Line::means(span, label, &series.groups, false)),
-            Around => Some(Line::means(span, label, &series.groups, true)),
-            Newest => Some(Line::newest(span, label, &series.groups)),
-            Rate => Some(Line::rate(span, label, &series.groups)),
+            Value => Some(ChartLine::means(span, label, &series.groups, false)),
+            Around => Some(ChartLine::means(span, label, &series.groups, true)),
+            Newest => Some(ChartLine::newest(span, label, &series.groups)),
+            Rate => Some(ChartLine::rate(span, label, &series.groups)),
             Of(whole) => {
                 let whole = by_name.get(whole)?.iter().find(|whole| whole.labels == series.labels)?;
-                Line::share(span, label, &series.groups, &whole.groups)
+                ChartLine::share(span, label, &series.groups, &whole.groups)
             }
         }
     }
 }
 
 /// The chart of series that are known by their name alone.
-fn told(span: &Span, name: &str, series: &[&Grouped]) -> Chart {
+fn told(span: &ChartSpan, name: &str, series: &[&Grouped]) -> Chart {
     const OWN: [&str; 6] = ["host", "hostname", "instance", "realm", "unit", "kind"];
     let counter = name.ends_with("_total");
     let of = name.trim_end_matches("_total");
@@ -189,12 +190,16 @@ fn told(span: &Span, name: &str, series: &[&Grouped]) -> Chart {
         let labels = series.labels.iter().filter(|(label, _)| !OWN.contains(&label.as_str()));
         let label = labels.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
         let label = if label.is_empty() { "value".to_owned() } else { label };
-        if counter { Line::rate(span, label, &series.groups) } else { Line::means(span, label, &series.groups, true) }
+        if counter {
+            ChartLine::rate(span, label, &series.groups)
+        } else {
+            ChartLine::means(span, label, &series.groups, true)
+        }
     };
     let title = of.trim_start_matches("muster_yuno_").trim_start_matches("muster_unit_").replace('_', " ");
     let all = panel((TOLD, "told", ""), scale, &[]);
     let (lines, more) = all.fitting(series.iter().map(line).collect());
-    Chart { word: name.to_owned(), title, group: TOLD, scale, drawn: Drawn::Lines, lines, more }
+    Chart { word: name.to_owned(), title, group: TOLD, scale, drawn: DrawStyle::Lines, lines, more }
 }
 
 #[cfg(test)]
@@ -202,9 +207,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::console::web::chart::line::fold;
+    use crate::web::chart::line::fold;
 
-    const SPAN: Span = Span { start_ms: 0, end_ms: 100_000, step_ms: 10_000 };
+    const SPAN: ChartSpan = ChartSpan { start_ms: 0, end_ms: 100_000, step_ms: 10_000 };
 
     fn series(name: &str, labels: &[(&str, &str)], values: &[f64]) -> Grouped {
         let points: Vec<_> = (0..).map(|n| n * 10_000).zip(values.iter().copied()).collect();
@@ -213,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn words_and_series_are_there_once() {
-        let all: Vec<&Panel> = [OF_HOST, OF_UNIT, OF_FLEET].into_iter().flatten().collect();
+    fn panel_words_and_series_are_unique() {
+        let all: Vec<&ChartPanel> = [OF_HOST, OF_UNIT, OF_FLEET].into_iter().flatten().collect();
         let words: BTreeSet<&str> = all.iter().map(|panel| panel.word).collect();
         assert_eq!(words.len(), all.len());
         let names: Vec<&str> = all.iter().flat_map(|panel| panel.parts).map(|part| part.name).collect();
@@ -230,10 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn charts_are_of_what_is_there() {
+    fn only_existing_series_have_charts() {
         let (root, data) = ([("mount", "/")], [("mount", "/data")]);
         let eth = [("interface", "eth0")];
-        let charts = Whose::Host.charts(
+        let charts = ChartScope::Host.charts(
             &SPAN,
             &[
                 series("muster_host_cpu_busy_ratio", &[], &[0.1, 0.2]),
@@ -268,9 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn what_units_tell_is_shown_as_its_name_says() {
+    fn reported_stats_are_charted_by_suffix() {
         let of = |name: &str| {
-            let charts = Whose::Unit.charts(&SPAN, &[series(name, &[("unit", "till"), ("lane", "3")], &[1.0, 11.0])]);
+            let charts =
+                ChartScope::Unit.charts(&SPAN, &[series(name, &[("unit", "till"), ("lane", "3")], &[1.0, 11.0])]);
             let [chart] = charts.as_slice() else { panic!("{name}: {charts:?}") };
             assert_eq!((chart.lines[0].label.as_str(), chart.group), ("3", TOLD));
             (chart.title.clone(), chart.scale, chart.lines[0].peak().unwrap())
@@ -283,11 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn too_many_lines_are_cut_and_counted() {
+    fn lines_beyond_the_limit_are_counted() {
         let many: Vec<Grouped> = (0..40)
             .map(|n| series("muster_host_temperature_celsius", &[("sensor", &n.to_string())], &[f64::from(n)]))
             .collect();
-        let charts = Whose::Host.charts(&SPAN, &many);
+        let charts = ChartScope::Host.charts(&SPAN, &many);
         assert_eq!((charts[0].lines.len(), charts[0].more), (LINES_MAX, 40 - LINES_MAX));
         assert_eq!(charts[0].lines[0].label, "39", "the greatest stay");
     }

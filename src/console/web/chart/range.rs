@@ -1,4 +1,4 @@
-//! What time charts show, and in which steps.
+//! The time range of charts, and its steps.
 
 use maud::{Markup, html};
 use muster_topics::Millis;
@@ -33,7 +33,7 @@ const LENGTH_MIN_MS: Millis = MINUTE_MS;
 
 /// How far back charts go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(in crate::console::web) enum Range {
+pub(in crate::web) enum TimeRange {
     #[serde(rename = "15m")]
     QuarterHour,
     #[default]
@@ -53,12 +53,12 @@ pub(in crate::console::web) enum Range {
     Year,
 }
 
-impl Range {
+impl TimeRange {
     pub(super) const ALL: [Self; 8] =
         [Self::QuarterHour, Self::Hour, Self::SixHours, Self::Day, Self::Week, Self::Month, Self::Quarter, Self::Year];
 
     /// Its name.
-    pub(in crate::console::web) fn word(self) -> &'static str {
+    pub(in crate::web) fn word(self) -> &'static str {
         match self {
             Self::QuarterHour => "15m",
             Self::Hour => "1h",
@@ -85,7 +85,7 @@ impl Range {
     }
 
     /// Links to the same page with each range.
-    pub(in crate::console::web) fn links(self, url: &str) -> Markup {
+    pub(in crate::web) fn links(self, url: &str) -> Markup {
         let joint = if url.contains('?') { '&' } else { '?' };
         html! {
             nav.ranges aria-label="Range of the charts" {
@@ -99,15 +99,15 @@ impl Range {
 
 /// What time is shown, and in which steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct ChartSpan {
     pub(super) start_ms: Millis,
     pub(super) end_ms: Millis,
     pub(super) step_ms: Millis,
 }
 
-impl Span {
+impl ChartSpan {
     /// A range up to now, or the part of some time that somebody looks at (in seconds since 1970).
-    pub(super) fn of(range: Range, part: Option<(f64, f64)>, now_ms: Millis) -> Self {
+    pub(super) fn of(range: TimeRange, part: Option<(f64, f64)>, now_ms: Millis) -> Self {
         let ms = |seconds: f64| ((seconds * 1000.0) as Millis).clamp(0, now_ms);
         let (start_ms, end_ms) = match part.filter(|(from, to)| from.is_finite() && to.is_finite() && from < to) {
             // The last moment has some length, too.
@@ -140,6 +140,10 @@ impl Span {
     }
 }
 
+pub(super) fn seconds(ms: Millis) -> f64 {
+    ms as f64 / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,18 +151,18 @@ mod tests {
     const NOW_MS: Millis = 1_700_000_000_000;
 
     #[test]
-    fn each_range_has_steps_that_can_be_seen() {
+    fn each_range_has_visible_steps() {
         for (range, step_ms) in [
-            (Range::QuarterHour, 10 * SECOND_MS),
-            (Range::Hour, 10 * SECOND_MS),
-            (Range::SixHours, MINUTE_MS),
-            (Range::Day, 5 * MINUTE_MS),
-            (Range::Week, 30 * MINUTE_MS),
-            (Range::Month, 2 * HOUR_MS),
-            (Range::Quarter, 6 * HOUR_MS),
-            (Range::Year, DAY_MS),
+            (TimeRange::QuarterHour, 10 * SECOND_MS),
+            (TimeRange::Hour, 10 * SECOND_MS),
+            (TimeRange::SixHours, MINUTE_MS),
+            (TimeRange::Day, 5 * MINUTE_MS),
+            (TimeRange::Week, 30 * MINUTE_MS),
+            (TimeRange::Month, 2 * HOUR_MS),
+            (TimeRange::Quarter, 6 * HOUR_MS),
+            (TimeRange::Year, DAY_MS),
         ] {
-            let span = Span::of(range, None, NOW_MS);
+            let span = ChartSpan::of(range, None, NOW_MS);
             assert_eq!(span.step_ms, step_ms, "{range:?}");
             assert!(span.steps().1 <= STEPS_MAX as usize + 2, "{range:?}");
             assert_eq!((span.end_ms, span.start_ms), (NOW_MS, NOW_MS - range.length_ms()));
@@ -166,9 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn any_part_can_be_looked_at() {
-        let of = |from: f64, to: f64| Span::of(Range::Hour, Some((from, to)), NOW_MS);
-        let hour = Span::of(Range::Hour, None, NOW_MS);
+    fn any_part_of_time_is_valid() {
+        let of = |from: f64, to: f64| ChartSpan::of(TimeRange::Hour, Some((from, to)), NOW_MS);
+        let hour = ChartSpan::of(TimeRange::Hour, None, NOW_MS);
         let day = of(1_600_000_000.0, 1_600_086_400.0);
         assert_eq!((day.start_ms, day.end_ms, day.step_ms), (1_600_000_000_000, 1_600_086_400_000, 5 * MINUTE_MS));
         assert_eq!(of(1_600_000_000.0, 1_600_000_000.5).step_ms, 10 * SECOND_MS);

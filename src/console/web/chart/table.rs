@@ -1,4 +1,4 @@
-//! The charts that there are: a list, and what its words mean. Pure.
+//! The list of charts, and how it is interpreted. Pure.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(super) enum Scale {
 
 /// What becomes of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum SeriesUse {
     /// Its mean.
     Value,
     /// Its mean, with the least and greatest around it.
@@ -32,7 +32,7 @@ pub(super) enum How {
 
 /// What a line is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Called {
+pub(super) enum LineName {
     /// So.
     Fixed(&'static str),
     /// What a label says, with a word behind it.
@@ -41,20 +41,20 @@ pub(super) enum Called {
 
 /// Series of one name in a chart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct ChartPart {
     pub(super) name: &'static str,
-    pub(super) how: How,
-    pub(super) called: Called,
+    pub(super) how: SeriesUse,
+    pub(super) called: LineName,
 }
 
-const fn part(name: &'static str, how: How, called: Called) -> Part {
-    Part { name, how, called }
+const fn part(name: &'static str, how: SeriesUse, called: LineName) -> ChartPart {
+    ChartPart { name, how, called }
 }
 
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Drawn {
+pub(super) enum DrawStyle {
     Lines,
     /// A row of cells for each line, the deeper the greater.
     Cells,
@@ -62,27 +62,27 @@ pub(super) enum Drawn {
 
 /// What a chart shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Panel {
+pub(super) struct ChartPanel {
     /// Its name in documents.
     pub(super) word: &'static str,
     /// Its name for people, and the heading that it stands under.
     pub(super) title: &'static str,
     pub(super) group: &'static str,
     pub(super) scale: Scale,
-    pub(super) drawn: Drawn,
-    pub(super) parts: &'static [Part],
+    pub(super) drawn: DrawStyle,
+    pub(super) parts: &'static [ChartPart],
 }
 
 pub(super) const fn panel(
     (group, word, title): (&'static str, &'static str, &'static str),
     scale: Scale,
-    parts: &'static [Part],
-) -> Panel {
-    Panel { word, title, group, scale, drawn: Drawn::Lines, parts }
+    parts: &'static [ChartPart],
+) -> ChartPanel {
+    ChartPanel { word, title, group, scale, drawn: DrawStyle::Lines, parts }
 }
 
-use Called::{By, Fixed};
-use How::{Around, Newest, Of, Rate, Value};
+use LineName::{By, Fixed};
+use SeriesUse::{Around, Newest, Of, Rate, Value};
 
 const CPU: &str = "Processor and memory";
 const DISKS: &str = "Disks";
@@ -91,7 +91,7 @@ const AGENT: &str = "Agent and machine";
 pub(super) const TOLD: &str = "Told by the unit itself";
 
 /// The charts of a host.
-pub(super) const OF_HOST: &[Panel] = &[
+pub(super) const OF_HOST: &[ChartPanel] = &[
     panel(
         (CPU, "cpu", "Processor, all cores"),
         Scale::Ratio,
@@ -103,8 +103,8 @@ pub(super) const OF_HOST: &[Panel] = &[
             part("muster_host_cpu_steal_ratio", Value, Fixed("stolen")),
         ],
     ),
-    Panel {
-        drawn: Drawn::Cells,
+    ChartPanel {
+        drawn: DrawStyle::Cells,
         ..panel(
             (CPU, "cores", "Each core"),
             Scale::Ratio,
@@ -253,7 +253,7 @@ pub(super) const OF_HOST: &[Panel] = &[
 ];
 
 /// The charts of a unit.
-pub(super) const OF_UNIT: &[Panel] = &[
+pub(super) const OF_UNIT: &[ChartPanel] = &[
     panel(
         ("", "unit-cpu", "Processor, share of the whole host"),
         Scale::Ratio,
@@ -309,7 +309,7 @@ pub(super) const OF_UNIT: &[Panel] = &[
 ];
 
 /// The charts of the fleet, which the console records.
-pub(super) const OF_FLEET: &[Panel] = &[
+pub(super) const OF_FLEET: &[ChartPanel] = &[
     panel(
         ("", "fleet-cpu", "Processors"),
         Scale::Ratio,

@@ -1,20 +1,20 @@
-//! Alerts.
+//! The page of alerts.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use muster_api::{AlertStanding, NewAlertSilence, Problem};
 use muster_topics::name::Name;
 use serde::Deserialize;
 
 use crate::{
-    api::{AlertStanding, NewAlertSilence, Problem},
-    console::{
-        Console, Error,
-        store::alert::Which,
-        web::{
-            answer,
-            extract::{Params, Segments},
-            guard::{Fields, Session},
-            view::alerts::{AlertsView, SilenceForm},
-        },
+    error::Error,
+    state::Console,
+    store::alert::Which,
+    web::{
+        answer,
+        extract::{PageParams, PageSegments},
+        guard::FormFields,
+        session::WebSession,
+        view::alerts::{AlertsView, SilenceForm},
     },
 };
 
@@ -25,7 +25,7 @@ const OVER_MAX: u32 = 100;
 
 /// What the form is filled with.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct AlertsPageQuery {
     #[serde(default)]
     host: String,
     #[serde(default)]
@@ -44,10 +44,10 @@ async fn view(console: &Console, form: SilenceForm, problem: Option<Problem>) ->
 }
 
 /// The page.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageParams(asked): PageParams<AlertsPageQuery>,
 ) -> Response {
     let form = SilenceForm { host: asked.host, rule: asked.rule, reason: String::new() };
     let view = view(&console, form, None).await;
@@ -55,10 +55,10 @@ pub(in crate::console::web) async fn show(
 }
 
 /// Keeps alerts quiet; what cannot be done is told with the form as it was.
-pub(in crate::console::web) async fn silence(
+pub(in crate::web) async fn silence(
     State(console): State<Console>,
-    session: Session,
-    fields: Fields,
+    session: WebSession,
+    fields: FormFields,
 ) -> Response {
     let form = SilenceForm {
         host: fields.one("host").trim().to_owned(),
@@ -87,17 +87,17 @@ fn wanted(form: &SilenceForm, for_s: &str) -> Result<NewAlertSilence, Error> {
     Ok(NewAlertSilence { host: named(&form.host), rule, reason: form.reason.clone(), for_s })
 }
 
-async fn refused(console: &Console, session: &Session, form: SilenceForm, error: Error) -> Result<Response, Error> {
+async fn refused(console: &Console, session: &WebSession, form: SilenceForm, error: Error) -> Result<Response, Error> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let view = view(console, form, Some(error.problem)).await?;
     Ok(answer::html(status, session.frame().page(&view)))
 }
 
 /// Ends a silence.
-pub(in crate::console::web) async fn end(
+pub(in crate::web) async fn end(
     State(console): State<Console>,
-    session: Session,
-    Segments(id): Segments<Name>,
+    session: WebSession,
+    PageSegments(id): PageSegments<Name>,
 ) -> Response {
     let answer = async {
         console.end_alert_silence(&session.operator, id.as_str()).await?;

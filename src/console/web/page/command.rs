@@ -1,4 +1,4 @@
-//! One command, and its output as files.
+//! The page of one command, and its output as files.
 
 use axum::{
     extract::State,
@@ -11,37 +11,39 @@ use muster_topics::{
 };
 use serde::Deserialize;
 
-use crate::console::{
-    Console, Error, store,
+use crate::{
+    error::Error,
+    state::Console,
+    store,
     web::{
         answer,
-        extract::{Params, Segments},
-        guard::Session,
+        extract::{PageParams, PageSegments},
         ledger,
-        view::command::{CommandView, Shown, shown},
+        session::WebSession,
+        view::command::{CommandView, ShownOutput, shown},
     },
 };
 
 /// What of it.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct CommandPageQuery {
     host: Option<HostId>,
     page: Option<usize>,
     part: Option<String>,
 }
 
 /// The page.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Segments(id): Segments<CommandId>,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageSegments(id): PageSegments<CommandId>,
+    PageParams(asked): PageParams<CommandPageQuery>,
 ) -> Response {
     let view = view(&console, id, &asked).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
-async fn view(console: &Console, id: CommandId, asked: &Asked) -> Result<CommandView, Error> {
+async fn view(console: &Console, id: CommandId, asked: &CommandPageQuery) -> Result<CommandView, Error> {
     let mut command = console.command_alone(id).await?;
     let course = ledger::course(console, id).await?;
     if asked.host.is_some_and(|host| !course.hosts.contains(&host)) {
@@ -56,17 +58,17 @@ async fn view(console: &Console, id: CommandId, asked: &Asked) -> Result<Command
         command.hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
         for line in &command.hosts {
             let (stdout, stderr) = console.output(id, line.host).await?;
-            outputs.push((line.host, Shown::of(&stdout), Shown::of(&stderr)));
+            outputs.push((line.host, ShownOutput::of(&stdout), ShownOutput::of(&stderr)));
         }
     }
     Ok(CommandView { command, course, only, outputs, page })
 }
 
 /// All of a stream, as a file: a browser is told to save it, not to show it.
-pub(in crate::console::web) async fn download(
+pub(in crate::web) async fn download(
     State(console): State<Console>,
-    session: Session,
-    Segments((id, host, stream)): Segments<(CommandId, HostId, Stream)>,
+    session: WebSession,
+    PageSegments((id, host, stream)): PageSegments<(CommandId, HostId, Stream)>,
 ) -> Response {
     let answer = async {
         let (stdout, stderr) = console.output(id, host).await?;

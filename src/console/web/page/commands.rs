@@ -1,24 +1,24 @@
-//! The ledger.
+//! The page of the ledger.
 
 use axum::{extract::State, response::Response};
 
-use super::Part;
-use crate::console::{
-    Console,
+use super::RegionQuery;
+use crate::{
+    state::Console,
     web::{
         answer,
-        extract::Params,
-        guard::Session,
+        extract::PageParams,
         ledger,
+        session::WebSession,
         view::commands::{CommandsView, LISTED},
     },
 };
 
 /// The page.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Params(asked): Params<Part>,
+    session: WebSession,
+    PageParams(asked): PageParams<RegionQuery>,
 ) -> Response {
     let view = ledger::newest(&console, LISTED).await.map(|commands| CommandsView { commands });
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))

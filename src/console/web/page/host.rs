@@ -1,26 +1,26 @@
-//! One host.
+//! The page of one host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{extract::State, response::Response};
+use muster_api::{LabelHosts, NewTarget};
 use muster_topics::name::{LabelValue, Name, NameError};
 use serde::Deserialize;
 
+use super::super::chart::range::TimeRange;
 use crate::{
-    api::{LabelHosts, NewTarget},
-    console::{
-        Console, Error,
-        store::alert::Which,
-        web::{
-            answer,
-            chart::{self, Range},
-            extract::{Params, Segments},
-            guard::{Fields, Session},
-            ledger::Entry,
-            view::{
-                bits,
-                host::{HostView, RECENT},
-            },
+    error::Error,
+    state::Console,
+    store::alert::Which,
+    web::{
+        answer, chart,
+        extract::{PageParams, PageSegments},
+        guard::FormFields,
+        ledger::ListedCommand,
+        session::WebSession,
+        view::{
+            bits,
+            host::{HostView, RECENT},
         },
     },
 };
@@ -30,18 +30,18 @@ const ALERTS: u32 = muster_topics::alert::ALERTS_MAX as u32;
 
 /// What of it.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct HostPageQuery {
     #[serde(default)]
-    range: Range,
+    range: TimeRange,
     part: Option<String>,
 }
 
 /// The page; a hostname leads to the page of the host that has it.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Segments(name): Segments<String>,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageSegments(name): PageSegments<String>,
+    PageParams(asked): PageParams<HostPageQuery>,
 ) -> Response {
     let answer = async {
         let view = view(&console, &name, asked.range).await?;
@@ -54,11 +54,11 @@ pub(in crate::console::web) async fn show(
 }
 
 /// Sets a label, or removes one.
-pub(in crate::console::web) async fn label(
+pub(in crate::web) async fn label(
     State(console): State<Console>,
-    session: Session,
-    Segments(host): Segments<String>,
-    fields: Fields,
+    session: WebSession,
+    PageSegments(host): PageSegments<String>,
+    fields: FormFields,
 ) -> Response {
     let answer = async {
         let host = console.resolve_host(&host).await?;
@@ -79,10 +79,10 @@ pub(in crate::console::web) async fn label(
 }
 
 /// Removes it.
-pub(in crate::console::web) async fn remove(
+pub(in crate::web) async fn remove(
     State(console): State<Console>,
-    session: Session,
-    Segments(host): Segments<String>,
+    session: WebSession,
+    PageSegments(host): PageSegments<String>,
 ) -> Response {
     let answer = async {
         console.remove_host(&session.operator, &host).await?;
@@ -91,11 +91,11 @@ pub(in crate::console::web) async fn remove(
     answer::or_problem(&session, answer.await)
 }
 
-async fn view(console: &Console, name: &str, range: Range) -> Result<HostView, Error> {
+async fn view(console: &Console, name: &str, range: TimeRange) -> Result<HostView, Error> {
     let host = console.host(name).await?;
     let alerts = console.alerts(Which { host: Some(host.id), limit: ALERTS, ..Which::default() }).await?;
     let units = console.units(Some(host.id)).await?;
-    let commands = console.commands(Some(host.id), RECENT).await?.into_iter().map(Entry::of).collect();
+    let commands = console.commands(Some(host.id), RECENT).await?.into_iter().map(ListedCommand::of).collect();
     let latest = chart::latest(console, host.id, None).await?;
     Ok(HostView { host, alerts, units, commands, latest, range })
 }

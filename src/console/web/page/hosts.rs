@@ -1,20 +1,21 @@
-//! All hosts.
+//! The page of all hosts.
 
 use axum::{extract::State, response::Response};
 use muster_topics::alert::Severity;
 use serde::Deserialize;
 
-use crate::console::{
-    Console, Error,
+use super::super::chart::range::TimeRange;
+use crate::{
+    error::Error,
+    state::Console,
     store::{alert::Which, host::Search},
     web::{
         answer,
-        chart::Range,
-        extract::Params,
-        guard::Session,
+        extract::PageParams,
+        session::WebSession,
         view::{
-            glance::{Glance, Severities},
-            hosts::{HostsView, PAGE_HOSTS, Shown},
+            glance::{FleetGlance, Severities},
+            hosts::{HostsView, PAGE_HOSTS, ShownHosts},
         },
     },
 };
@@ -28,41 +29,41 @@ const TEXT_MAX_CHARS: usize = 255;
 
 /// Which hosts.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct HostsPageQuery {
     #[serde(default)]
     q: String,
     show: Option<String>,
     page: Option<String>,
     /// What the fleet's charts show.
-    range: Option<Range>,
+    range: Option<TimeRange>,
     part: Option<String>,
 }
 
-impl Asked {
+impl HostsPageQuery {
     /// What an address says, as far as it makes sense.
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> ShownHosts {
         let online = match self.show.as_deref() {
             Some("online") => Some(true),
             Some("away") => Some(false),
             _ => None,
         };
         let page = self.page.as_deref().and_then(|page| page.parse().ok()).unwrap_or(1).max(1);
-        Shown { text: self.q.trim().chars().take(TEXT_MAX_CHARS).collect(), online, page }
+        ShownHosts { text: self.q.trim().chars().take(TEXT_MAX_CHARS).collect(), online, page }
     }
 }
 
 /// The page.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageParams(asked): PageParams<HostsPageQuery>,
 ) -> Response {
     let range = asked.range.unwrap_or_default();
     let view = view(&console, asked.shown(), range).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
-async fn view(console: &Console, shown: Shown, range: Range) -> Result<HostsView, Error> {
+async fn view(console: &Console, shown: ShownHosts, range: TimeRange) -> Result<HostsView, Error> {
     let search = Search { text: shown.text.clone(), online: shown.online };
     let offset = (shown.page - 1).saturating_mul(u64::from(PAGE_HOSTS));
     let (hosts, found) = console.hosts_page(&search, offset, PAGE_HOSTS).await?;
@@ -71,7 +72,7 @@ async fn view(console: &Console, shown: Shown, range: Range) -> Result<HostsView
     Ok(HostsView { status: console.status().await?, shown, hosts, found, troubled, troubled_count, glance })
 }
 
-async fn glance(console: &Console, range: Range) -> Result<Glance, Error> {
+async fn glance(console: &Console, range: TimeRange) -> Result<FleetGlance, Error> {
     let mut alerts = Severities::default();
     let raised = console.alerts(Which { limit: ALERTS_MAX, ..Which::default() }).await?;
     let more = raised.len() >= ALERTS_MAX as usize;
@@ -83,5 +84,5 @@ async fn glance(console: &Console, range: Range) -> Result<Glance, Error> {
         } += 1;
     }
     let alerts = Severities { more, ..alerts };
-    Ok(Glance { presences: console.presences().await?, alerts, overview: console.overview(), range })
+    Ok(FleetGlance { presences: console.presences().await?, alerts, overview: console.overview(), range })
 }

@@ -1,19 +1,13 @@
-//! Joining.
+//! The page for joining.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use muster_api::{CreatedToken, NewToken};
 use muster_topics::name::Name;
 
 use crate::{
-    api::{CreatedToken, NewToken},
-    console::{
-        Console, Error,
-        web::{
-            answer,
-            extract::Segments,
-            guard::{Fields, Session},
-            view::join::JoinView,
-        },
-    },
+    error::Error,
+    state::Console,
+    web::{answer, extract::PageSegments, guard::FormFields, session::WebSession, view::join::JoinView},
 };
 
 async fn view(console: &Console, created: Option<CreatedToken>) -> Result<JoinView, Error> {
@@ -24,16 +18,16 @@ async fn view(console: &Console, created: Option<CreatedToken>) -> Result<JoinVi
 }
 
 /// The page.
-pub(in crate::console::web) async fn show(State(console): State<Console>, session: Session) -> Response {
+pub(in crate::web) async fn show(State(console): State<Console>, session: WebSession) -> Response {
     let view = view(&console, None).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
 }
 
 /// Makes a token. The answer itself shows it: nothing that could be asked for later does.
-pub(in crate::console::web) async fn create(
+pub(in crate::web) async fn create(
     State(console): State<Console>,
-    session: Session,
-    fields: Fields,
+    session: WebSession,
+    fields: FormFields,
 ) -> Response {
     let answer = async {
         let ttl = fields.one("ttl_s");
@@ -46,10 +40,10 @@ pub(in crate::console::web) async fn create(
 }
 
 /// Makes a token useless.
-pub(in crate::console::web) async fn revoke(
+pub(in crate::web) async fn revoke(
     State(console): State<Console>,
-    session: Session,
-    Segments(id): Segments<Name>,
+    session: WebSession,
+    PageSegments(id): PageSegments<Name>,
 ) -> Response {
     let answer = async {
         console.revoke_token(id.as_str()).await?;

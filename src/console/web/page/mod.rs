@@ -1,5 +1,5 @@
-//! Handlers, one module for each page: each reads through [`Console`](crate::console::Console), fills
-//! a view, and draws it.
+//! Handlers, one module for each page: each reads through [`Console`](crate::Console), fills
+//! a view, and renders it.
 
 pub(super) mod alerts;
 pub(super) mod command;
@@ -17,6 +17,6 @@ use serde::Deserialize;
 
 /// The query of a page that has nothing but regions.
 #[derive(Debug, Deserialize)]
-pub(super) struct Part {
+pub(super) struct RegionQuery {
     part: Option<String>,
 }

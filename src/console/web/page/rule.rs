@@ -1,9 +1,11 @@
-//! One rule for alerts: showing it, setting it, removing it.
+//! The page of one alert rule: shows, sets and removes it.
 
 use std::collections::BTreeMap;
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use muster_api::{NewAlertRule, Problem};
 use muster_promql::number;
+use muster_rules::alert::{defaults, words};
 use muster_topics::{
     alert::{Measure, Metric, Rule, Severity},
     name::{Name, NameError},
@@ -11,22 +13,20 @@ use muster_topics::{
 use serde::Deserialize;
 
 use crate::{
-    api::{NewAlertRule, Problem},
-    console::{
-        Console, Error,
-        web::{
-            answer,
-            extract::Params,
-            guard::{Fields, Session},
-            view::rule::{RuleForm, RuleView},
-        },
+    error::Error,
+    state::Console,
+    web::{
+        answer,
+        extract::PageParams,
+        guard::FormFields,
+        session::WebSession,
+        view::rule::{RuleForm, RuleView},
     },
-    rules::alert::{defaults, words},
 };
 
 /// Which rule; a new one, if none is named.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct RulePageQuery {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -34,26 +34,26 @@ pub(in crate::console::web) struct Asked {
 }
 
 /// Faults by the name of their field.
-type Faults = BTreeMap<&'static str, String>;
+type FieldFaults = BTreeMap<&'static str, String>;
 
 /// The form, filled with what there is: the console's rule, or else the one that agents bring along.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageParams(asked): PageParams<RulePageQuery>,
 ) -> Response {
     let view = view(&console, &asked).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
 }
 
-async fn view(console: &Console, asked: &Asked) -> Result<RuleView, Error> {
+async fn view(console: &Console, asked: &RulePageQuery) -> Result<RuleView, Error> {
     let new = || RuleForm {
         name: asked.name.clone(),
         host: asked.host.clone(),
         severity: Severity::default().as_str().to_owned(),
         ..RuleForm::default()
     };
-    let unset = |form: RuleForm| RuleView { form, is_set: false, faults: Faults::new(), problem: None };
+    let unset = |form: RuleForm| RuleView { form, is_set: false, faults: FieldFaults::new(), problem: None };
     let Ok(name) = asked.name.parse::<Name>() else { return Ok(unset(new())) };
     let host = match asked.host.as_str() {
         "" => None,
@@ -73,7 +73,7 @@ async fn view(console: &Console, asked: &Asked) -> Result<RuleView, Error> {
 }
 
 /// Sets a rule; what cannot be done is told beside its field, with the form as it was.
-pub(in crate::console::web) async fn set(State(console): State<Console>, session: Session, fields: Fields) -> Response {
+pub(in crate::web) async fn set(State(console): State<Console>, session: WebSession, fields: FormFields) -> Response {
     let form = form(&fields);
     let (faults, problem, status) = match wanted(&form) {
         Err(faults) => (faults, None, StatusCode::BAD_REQUEST),
@@ -89,7 +89,7 @@ pub(in crate::console::web) async fn set(State(console): State<Console>, session
 }
 
 /// Where a refusal belongs: beside a field, or above all.
-fn refused(error: Error) -> (Faults, Option<Problem>, StatusCode) {
+fn refused(error: Error) -> (FieldFaults, Option<Problem>, StatusCode) {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let problem = error.problem;
     let words = match &problem.hint {
@@ -105,12 +105,12 @@ fn refused(error: Error) -> (Faults, Option<Problem>, StatusCode) {
         _ => None,
     };
     match field {
-        Some(field) => (Faults::from([(field, words)]), None, status),
-        None => (Faults::new(), Some(problem), status),
+        Some(field) => (FieldFaults::from([(field, words)]), None, status),
+        None => (FieldFaults::new(), Some(problem), status),
     }
 }
 
-fn form(fields: &Fields) -> RuleForm {
+fn form(fields: &FormFields) -> RuleForm {
     let text = |name: &str| fields.one(name).trim().to_owned();
     RuleForm {
         name: text("name"),
@@ -126,8 +126,8 @@ fn form(fields: &Fields) -> RuleForm {
 }
 
 /// What was typed, as a rule; or every field with something wrong in it.
-fn wanted(form: &RuleForm) -> Result<NewAlertRule, Faults> {
-    let mut faults = Faults::new();
+fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
+    let mut faults = FieldFaults::new();
     let name: Option<Name> =
         form.name.parse().map_err(|error: NameError| faults.insert("name", error.to_string())).ok();
     let metric = Metric::ALL.into_iter().find(|metric| metric.as_str() == form.metric);
@@ -168,10 +168,10 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, Faults> {
 }
 
 /// Removes a rule.
-pub(in crate::console::web) async fn remove(
+pub(in crate::web) async fn remove(
     State(console): State<Console>,
-    session: Session,
-    fields: Fields,
+    session: WebSession,
+    fields: FormFields,
 ) -> Response {
     let answer = async {
         let name = fields.one("name").parse();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filled_form_is_a_rule_and_a_rule_fills_it() {
+    fn rule_form_round_trips() {
         let new = wanted(&filled()).unwrap();
         let rule = Rule {
             metric: Metric::DiskUsed,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_told_beside_its_field() {
+    fn each_fault_is_shown_beside_its_field() {
         let check = |form: RuleForm, fields: &[&str]| {
             let faults = wanted(&form).unwrap_err();
             assert_eq!(faults.keys().copied().collect::<Vec<_>>(), fields, "{faults:?}");

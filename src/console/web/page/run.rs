@@ -1,6 +1,8 @@
-//! Running a command.
+//! The page that runs a command.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use muster_api::{NewCommand, NewTarget, Problem};
+use muster_base::argv;
 use muster_topics::{
     command::{Batch, Exec, Keep, Target, Verb},
     name::{CommandId, HostId, UnitName},
@@ -10,26 +12,24 @@ use muster_topics::{
 use serde::Deserialize;
 
 use crate::{
-    api::{NewCommand, NewTarget, Problem},
-    argv,
-    console::{
-        Console, Error,
-        store::host::Search,
-        web::{
-            answer,
-            extract::Params,
-            guard::{Fields, Session},
-            view::{
-                commands::url,
-                run::{Aim, Input, RunView, TICKED_MAX, Way},
-            },
+    error::Error,
+    state::Console,
+    store::host::Search,
+    web::{
+        answer,
+        extract::PageParams,
+        guard::FormFields,
+        session::WebSession,
+        view::{
+            commands::url,
+            run::{RunForm, RunMode, RunTarget, RunView, TICKED_MAX},
         },
     },
 };
 
 /// What the form begins with.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct RunPageQuery {
     /// This host ticked.
     host: Option<HostId>,
     /// In this container.
@@ -39,15 +39,15 @@ pub(in crate::console::web) struct Asked {
 }
 
 /// The form.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageParams(asked): PageParams<RunPageQuery>,
 ) -> Response {
     let view = async {
         let mut input = match asked.again {
             Some(id) => again(&console, id).await?,
-            None => Input::default(),
+            None => RunForm::default(),
         };
         input.ticked.extend(asked.host.map(|host| host.to_string()));
         if let Some(container) = asked.container {
@@ -59,24 +59,24 @@ pub(in crate::console::web) async fn show(
 }
 
 /// The same as an earlier command. Its environment and what it read are not in the form, and so are left out.
-async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
+async fn again(console: &Console, id: CommandId) -> Result<RunForm, Error> {
     let command = console.command(id).await?;
     let (steps, way, keep_going) = match command.verb {
-        Verb::Exec(exec) if exec.daemon => (vec![exec], Way::Daemon, false),
-        Verb::Exec(exec) => (vec![exec], Way::Once, false),
-        Verb::Batch(batch) => (batch.steps, Way::Lines, batch.keep_going),
-        _ => return Ok(Input::default()),
+        Verb::Exec(exec) if exec.daemon => (vec![exec], RunMode::Daemon, false),
+        Verb::Exec(exec) => (vec![exec], RunMode::Once, false),
+        Verb::Batch(batch) => (batch.steps, RunMode::Lines, batch.keep_going),
+        _ => return Ok(RunForm::default()),
     };
     let line = |exec: &Exec| exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv));
     let text = steps.iter().map(line).collect::<Vec<_>>().join("\n");
-    let Some(exec) = steps.into_iter().next() else { return Ok(Input::default()) };
+    let Some(exec) = steps.into_iter().next() else { return Ok(RunForm::default()) };
     let (aim, select) = match &command.target {
-        None | Some(Target::Hosts(_)) => (Aim::These, String::new()),
-        Some(Target::All) => (Aim::All, String::new()),
-        Some(Target::Group(label)) => (Aim::Picked, format!("label.{label}")),
-        Some(Target::Select(select)) => (Aim::Picked, select.to_string()),
+        None | Some(Target::Hosts(_)) => (RunTarget::These, String::new()),
+        Some(Target::All) => (RunTarget::All, String::new()),
+        Some(Target::Group(label)) => (RunTarget::Picked, format!("label.{label}")),
+        Some(Target::Select(select)) => (RunTarget::Picked, select.to_string()),
     };
-    Ok(Input {
+    Ok(RunForm {
         aim,
         select,
         ticked: command.hosts.iter().map(|line| line.host.to_string()).collect(),
@@ -88,18 +88,18 @@ async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
         no_stderr: exec.stderr == Keep::Drop,
         // A daemon has none, and whoever makes a command of it wants the usual one.
         timeout_s: match exec.timeout_ms {
-            0 => Input::default().timeout_s,
+            0 => RunForm::default().timeout_s,
             ms => ms.div_ceil(1000).to_string(),
         },
         container: exec.container.map(|unit| unit.to_string()).unwrap_or_default(),
         user: exec.user.unwrap_or_default(),
         cwd: exec.cwd.unwrap_or_default(),
-        ..Input::default()
+        ..RunForm::default()
     })
 }
 
 /// The form, filled in. A host that is ticked and not among the first ones is named instead.
-async fn form(console: &Console, mut input: Input, problem: Option<Problem>) -> Result<RunView, Error> {
+async fn form(console: &Console, mut input: RunForm, problem: Option<Problem>) -> Result<RunView, Error> {
     let (hosts, found) = console.hosts_page(&Search::default(), 0, TICKED_MAX).await?;
     let listed = |ticked: &String| hosts.iter().any(|host| host.id.to_string() == *ticked);
     let (ticked, others): (Vec<String>, Vec<String>) = input.ticked.into_iter().partition(listed);
@@ -110,10 +110,10 @@ async fn form(console: &Console, mut input: Input, problem: Option<Problem>) -> 
 }
 
 /// Runs it, and leads to the command's page; or shows the form again, as it was filled in.
-pub(in crate::console::web) async fn submit(
+pub(in crate::web) async fn submit(
     State(console): State<Console>,
-    session: Session,
-    fields: Fields,
+    session: WebSession,
+    fields: FormFields,
 ) -> Response {
     let input = input(&fields);
     let submitted = match new_command(&input) {
@@ -131,13 +131,13 @@ pub(in crate::console::web) async fn submit(
     }
 }
 
-fn input(fields: &Fields) -> Input {
+fn input(fields: &FormFields) -> RunForm {
     let text = |name: &str| fields.one(name).to_owned();
-    Input {
+    RunForm {
         aim: match fields.one("target") {
-            "all" => Aim::All,
-            "picked" => Aim::Picked,
-            _ => Aim::These,
+            "all" => RunTarget::All,
+            "picked" => RunTarget::Picked,
+            _ => RunTarget::These,
         },
         select: text("select"),
         ticked: fields.all("host").map(str::to_owned).collect(),
@@ -145,9 +145,9 @@ fn input(fields: &Fields) -> Input {
         command: fields.raw("command").to_owned(),
         shell: fields.one("shell") == "yes",
         way: match fields.one("way") {
-            "lines" => Way::Lines,
-            "daemon" => Way::Daemon,
-            _ => Way::Once,
+            "lines" => RunMode::Lines,
+            "daemon" => RunMode::Daemon,
+            _ => RunMode::Once,
         },
         keep_going: fields.one("keep_going") == "yes",
         stdin: fields.raw("stdin").to_owned(),
@@ -162,39 +162,39 @@ fn input(fields: &Fields) -> Input {
 }
 
 /// What was typed, as a command.
-fn new_command(input: &Input) -> Result<NewCommand, Error> {
+fn new_command(input: &RunForm) -> Result<NewCommand, Error> {
     let hosts: Vec<String> =
         input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
     let target = match input.aim {
-        Aim::All => NewTarget::All,
-        Aim::Picked => {
+        RunTarget::All => NewTarget::All,
+        RunTarget::Picked => {
             let select = input.select.parse::<HostSelect>();
             NewTarget::Select(select.map_err(|error| Error::invalid("bad_select", error.to_string()))?)
         }
-        Aim::These if hosts.is_empty() => {
+        RunTarget::These if hosts.is_empty() => {
             return Err(Error::invalid("no_target", "no host is chosen").hint("tick one, or choose all"));
         }
-        Aim::These => NewTarget::Hosts(hosts),
+        RunTarget::These => NewTarget::Hosts(hosts),
     };
     let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
     Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)? })
 }
 
 /// What is to be run: one command, many, or one that stays.
-fn new_verb(input: &Input) -> Result<Verb, Error> {
+fn new_verb(input: &RunForm) -> Result<Verb, Error> {
     // What browsers send for the end of a line no shell understands.
     let text = input.command.replace("\r\n", "\n");
     match input.way {
-        Way::Once => Ok(Verb::Exec(new_exec(input, &text)?)),
-        Way::Daemon => {
+        RunMode::Once => Ok(Verb::Exec(new_exec(input, &text)?)),
+        RunMode::Daemon => {
             let exec = new_exec(input, &text)?;
             Ok(Verb::Exec(Exec { daemon: true, timeout_ms: 0, ..exec }))
         }
-        Way::Lines if !input.stdin.is_empty() => {
+        RunMode::Lines if !input.stdin.is_empty() => {
             Err(Error::invalid("bad_batch", "the commands of a batch read nothing here")
                 .hint("leave the standard input empty, or run one command"))
         }
-        Way::Lines => {
+        RunMode::Lines => {
             let lines = text.lines().filter(|line| !line.trim().is_empty()).zip(1..);
             let step = |(line, number): (&str, usize)| {
                 new_exec(input, line).map_err(|mut error| {
@@ -209,7 +209,7 @@ fn new_verb(input: &Input) -> Result<Verb, Error> {
 }
 
 /// One command, with all that is said of it.
-fn new_exec(input: &Input, text: &str) -> Result<Exec, Error> {
+fn new_exec(input: &RunForm, text: &str) -> Result<Exec, Error> {
     let bad_command = |error: argv::ArgvError| Error::invalid("bad_command", error.to_string()).hint(argv::RULE);
     let (argv, shell) = match input.shell {
         true => (Vec::new(), Some(text.to_owned())),
@@ -244,13 +244,13 @@ fn number(what: &str, text: &str) -> Result<u64, Error> {
 mod tests {
     use super::*;
 
-    fn filled() -> Input {
-        Input { ticked: vec!["a".to_owned()], command: "uname -a".to_owned(), ..Input::default() }
+    fn filled() -> RunForm {
+        RunForm { ticked: vec!["a".to_owned()], command: "uname -a".to_owned(), ..RunForm::default() }
     }
 
     #[test]
-    fn a_filled_form_is_a_command() {
-        let input = Input { named: "b  c".to_owned(), user: "nobody".to_owned(), ..filled() };
+    fn form_makes_a_command() {
+        let input = RunForm { named: "b  c".to_owned(), user: "nobody".to_owned(), ..filled() };
         let command = new_command(&input).unwrap();
         let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
         assert_eq!(command.target, NewTarget::Hosts(hosts));
@@ -258,7 +258,7 @@ mod tests {
         let Verb::Exec(exec) = command.verb else { panic!("{:?}", command.verb) };
         assert_eq!((exec.argv.as_slice(), exec.timeout_ms), (&["uname".to_owned(), "-a".to_owned()][..], 60_000));
         assert_eq!((exec.user.as_deref(), exec.cwd), (Some("nobody"), None));
-        let input = Input {
+        let input = RunForm {
             shell: true,
             command: "a |\r\n b".to_owned(),
             stdin: "x\r\n".to_owned(),
@@ -269,52 +269,52 @@ mod tests {
         assert_eq!((exec.argv.len(), exec.shell.as_deref()), (0, Some("a |\n b")));
         assert_eq!(exec.stdin.unwrap().to_bytes().unwrap(), b"x\n");
         assert_eq!((exec.stdout, exec.stderr), (Keep::Stream, Keep::Drop));
-        let Verb::Exec(exec) = new_command(&Input { container: "shop/till".to_owned(), ..filled() }).unwrap().verb
+        let Verb::Exec(exec) = new_command(&RunForm { container: "shop/till".to_owned(), ..filled() }).unwrap().verb
         else {
             panic!("an exec")
         };
         assert_eq!(exec.container, Some("shop/till".parse().unwrap()));
-        let all = new_command(&Input { aim: Aim::All, ..filled() }).unwrap();
+        let all = new_command(&RunForm { aim: RunTarget::All, ..filled() }).unwrap();
         assert_eq!(all.target, NewTarget::All);
-        let picked = Input { aim: Aim::Picked, select: "label.site = north".to_owned(), ..filled() };
+        let picked = RunForm { aim: RunTarget::Picked, select: "label.site = north".to_owned(), ..filled() };
         let select = "label.site=north".parse().unwrap();
         assert_eq!(new_command(&picked).unwrap().target, NewTarget::Select(select));
     }
 
     #[test]
-    fn lines_are_a_batch_and_what_stays_is_a_daemon() {
+    fn lines_make_a_batch_and_stay_a_daemon() {
         let text = "uname -a\r\n\r\n  df 'two words'\r\n".to_owned();
-        let input = Input { way: Way::Lines, keep_going: true, command: text, ..filled() };
+        let input = RunForm { way: RunMode::Lines, keep_going: true, command: text, ..filled() };
         let Verb::Batch(batch) = new_command(&input).unwrap().verb else { panic!("a batch") };
         let argv: Vec<Vec<String>> = batch.steps.iter().map(|step| step.argv.clone()).collect();
         assert_eq!(argv, [["uname", "-a"], ["df", "two words"]]);
         assert!(batch.keep_going && batch.steps.iter().all(|step| step.timeout_ms == 60_000));
-        let wrong = Input { command: "true\necho 'a".to_owned(), ..input.clone() };
+        let wrong = RunForm { command: "true\necho 'a".to_owned(), ..input.clone() };
         let problem = new_command(&wrong).unwrap_err().problem;
         assert!(
             problem.code == "bad_command" && problem.message.starts_with("command 2 of the batch: "),
             "{problem:?}"
         );
-        let reads = Input { stdin: "x".to_owned(), ..input };
+        let reads = RunForm { stdin: "x".to_owned(), ..input };
         assert_eq!(new_command(&reads).unwrap_err().problem.code, "bad_batch");
-        let input = Input { way: Way::Daemon, ..filled() };
+        let input = RunForm { way: RunMode::Daemon, ..filled() };
         let Verb::Exec(exec) = new_command(&input).unwrap().verb else { panic!("an exec") };
         assert!(exec.daemon && exec.timeout_ms == 0, "{exec:?}");
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
-        let check = |input: Input, code: &str| assert_eq!(new_command(&input).unwrap_err().problem.code, code);
-        check(Input { command: "echo 'a".to_owned(), ..filled() }, "bad_command");
-        check(Input { command: String::new(), ..filled() }, "bad_command");
-        check(Input { ticked: Vec::new(), ..filled() }, "no_target");
-        check(Input { container: "shop".to_owned(), ..filled() }, "bad_container");
+    fn missing_or_wrong_fields_are_named() {
+        let check = |input: RunForm, code: &str| assert_eq!(new_command(&input).unwrap_err().problem.code, code);
+        check(RunForm { command: "echo 'a".to_owned(), ..filled() }, "bad_command");
+        check(RunForm { command: String::new(), ..filled() }, "bad_command");
+        check(RunForm { ticked: Vec::new(), ..filled() }, "no_target");
+        check(RunForm { container: "shop".to_owned(), ..filled() }, "bad_container");
         for wrong in ["", "phase=failed", "fact.cpus>many"] {
-            check(Input { aim: Aim::Picked, select: wrong.to_owned(), ..filled() }, "bad_select");
+            check(RunForm { aim: RunTarget::Picked, select: wrong.to_owned(), ..filled() }, "bad_select");
         }
         for wrong in ["", "0", "-1", "1.5", "x", "99999999999"] {
-            check(Input { timeout_s: wrong.to_owned(), ..filled() }, "bad_number");
-            check(Input { expires_min: wrong.to_owned(), ..filled() }, "bad_number");
+            check(RunForm { timeout_s: wrong.to_owned(), ..filled() }, "bad_number");
+            check(RunForm { expires_min: wrong.to_owned(), ..filled() }, "bad_number");
         }
     }
 }

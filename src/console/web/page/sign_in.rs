@@ -5,41 +5,42 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use muster_base::clock::now_ms;
 use serde::Deserialize;
 
 use crate::{
-    clock::now_ms,
-    console::{
-        Console, Error,
-        web::{
-            Web, answer,
-            extract::Params,
-            guard::{self, Session},
-            view::{Frame, sign_in::SignInView},
-        },
+    error::Error,
+    state::Console,
+    web::{
+        answer,
+        extract::PageParams,
+        guard,
+        session::WebSession,
+        state::Web,
+        view::{PageFrame, sign_in::SignInView},
     },
 };
 
 /// What a sign-in link carries.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Link {
+pub(in crate::web) struct SignInQuery {
     code: Option<String>,
 }
 
 /// Shows the button; looking at the page uses nothing up.
-pub(in crate::console::web) async fn show(Params(link): Params<Link>) -> Response {
+pub(in crate::web) async fn show(PageParams(link): PageParams<SignInQuery>) -> Response {
     let view = SignInView { code: link.code.filter(|code| !code.is_empty()), problem: None };
-    answer::html(StatusCode::OK, Frame::stranger(now_ms()).page(&view))
+    answer::html(StatusCode::OK, PageFrame::stranger(now_ms()).page(&view))
 }
 
 /// Uses the code up. There is no session yet, so no token either: the code is the secret.
-pub(in crate::console::web) async fn sign_in(State(web): State<Web>, request: Request) -> Response {
+pub(in crate::web) async fn sign_in(State(web): State<Web>, request: Request) -> Response {
     match new_session(&web.console, request).await {
         Ok(secret) => answer::with_cookie(answer::see("/"), &web.cookie.begin(&secret)),
         Err(error) => {
             let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             let view = SignInView { code: None, problem: Some(error.problem) };
-            answer::html(status, Frame::stranger(now_ms()).page(&view))
+            answer::html(status, PageFrame::stranger(now_ms()).page(&view))
         }
     }
 }
@@ -55,7 +56,7 @@ async fn new_session(console: &Console, request: Request) -> Result<String, Erro
 }
 
 /// Ends the session.
-pub(in crate::console::web) async fn sign_out(State(web): State<Web>, session: Session) -> Response {
+pub(in crate::web) async fn sign_out(State(web): State<Web>, session: WebSession) -> Response {
     match web.console.sign_out(session.secret()).await {
         Ok(()) => answer::with_cookie(answer::see("/sign-in"), &web.cookie.end()),
         Err(error) => answer::problem(&session.frame(), &error),

@@ -1,8 +1,12 @@
-//! One unit: showing it, and what can be ordered there.
+//! The page of one unit, and its actions.
 
 use std::collections::BTreeMap;
 
 use axum::{extract::State, response::Response};
+use muster_api::{
+    Command, NewCommand, NewTarget, Unit,
+    upgrade::{Offer, Upgrade, upgrade},
+};
 use muster_topics::{
     command::{LogView, Verb},
     name::{CommandId, HostId, LabelValue, Name, NameError, UnitName},
@@ -10,48 +14,46 @@ use muster_topics::{
 };
 use serde::Deserialize;
 
+use super::super::chart::range::TimeRange;
 use crate::{
-    api::{Command, NewCommand, NewTarget, Unit},
-    console::{
-        Console, Error,
-        web::{
-            answer,
-            chart::{self, Range},
-            extract::{Params, Segments},
-            guard::{Fields, Session},
-            view::{
-                command::Shown,
-                commands,
-                manage::words,
-                unit::{LINES, LINES_MAX, UnitView, url},
-            },
+    error::Error,
+    state::Console,
+    web::{
+        answer, chart,
+        extract::{PageParams, PageSegments},
+        guard::FormFields,
+        session::WebSession,
+        view::{
+            command::ShownOutput,
+            commands,
+            manage::words,
+            unit::{LINES, LINES_MAX, UnitView, url},
         },
     },
-    rules::upgrade::{Offer, Upgrade, upgrade},
 };
 
 /// What of it.
 #[derive(Debug, Deserialize)]
-pub(in crate::console::web) struct Asked {
+pub(in crate::web) struct UnitPageQuery {
     #[serde(default)]
-    range: Range,
+    range: TimeRange,
     /// What was just ordered here.
     asked: Option<CommandId>,
     part: Option<String>,
 }
 
 /// The page.
-pub(in crate::console::web) async fn show(
+pub(in crate::web) async fn show(
     State(console): State<Console>,
-    session: Session,
-    Segments((host, realm, name)): Segments<(HostId, Name, Name)>,
-    Params(asked): Params<Asked>,
+    session: WebSession,
+    PageSegments((host, realm, name)): PageSegments<(HostId, Name, Name)>,
+    PageParams(asked): PageParams<UnitPageQuery>,
 ) -> Response {
     let view = view(&console, host, &UnitName::new(&realm, &name), &asked).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
-async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -> Result<UnitView, Error> {
+async fn view(console: &Console, host: HostId, name: &UnitName, asked: &UnitPageQuery) -> Result<UnitView, Error> {
     let unit = console.unit(host, name).await?;
     let asked_for = match asked.asked {
         Some(id) => Some(console.command(id).await?).filter(|command| concerns(command, host, name)),
@@ -60,7 +62,7 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
     let log = match &asked_for {
         Some(Command { id, verb: Verb::UnitLogs { .. }, .. }) => {
             let (lines, words) = console.output(*id, host).await?;
-            Some((Shown::of(&lines), String::from_utf8_lossy(&words).into_owned()))
+            Some((ShownOutput::of(&lines), String::from_utf8_lossy(&words).into_owned()))
         }
         _ => None,
     };
@@ -82,11 +84,11 @@ fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
 }
 
 /// Orders something of the unit, and leads back to its page, which follows how far it has come.
-pub(in crate::console::web) async fn act(
+pub(in crate::web) async fn act(
     State(console): State<Console>,
-    session: Session,
-    Segments((host, realm, name, action)): Segments<(HostId, Name, Name, String)>,
-    fields: Fields,
+    session: WebSession,
+    PageSegments((host, realm, name, action)): PageSegments<(HostId, Name, Name, String)>,
+    fields: FormFields,
 ) -> Response {
     let unit = UnitName::new(&realm, &name);
     let answer = async {
@@ -117,7 +119,7 @@ fn ordered(newer: Option<Upgrade>, shown: &str) -> Result<Verb, Error> {
 }
 
 /// One label of a form: its name, and what becomes of it.
-fn label(fields: &Fields, value: Option<&str>) -> Result<BTreeMap<Name, Option<LabelValue>>, Error> {
+fn label(fields: &FormFields, value: Option<&str>) -> Result<BTreeMap<Name, Option<LabelValue>>, Error> {
     let wrong = |what: &str, error: NameError| {
         Error::invalid("bad_label", format!("the label's {what}: {error}")).hint("such as tier and gold")
     };
@@ -126,11 +128,11 @@ fn label(fields: &Fields, value: Option<&str>) -> Result<BTreeMap<Name, Option<L
     Ok([(name, value)].into())
 }
 
-fn note(fields: &Fields) -> Option<String> {
+fn note(fields: &FormFields) -> Option<String> {
     Some(fields.one("note").to_owned()).filter(|note| !note.is_empty())
 }
 
-fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
+fn verb(action: &str, unit: UnitName, fields: &FormFields) -> Result<Verb, Error> {
     match action {
         "start" => Ok(Verb::UnitRun { unit }),
         "stop" => Ok(Verb::UnitStop { unit }),

@@ -1,22 +1,20 @@
-//! Charts as a script gets them, from a store with real points.
+//! Tests of charts as a script gets them, from a store with real points.
 
-use muster_series::Column;
+use muster_api::AlertStanding;
+use muster_base::clock::now_ms;
+use muster_series::SeriesColumn;
 use muster_topics::{Millis, metric::Point, name::HostId};
 use serde_json::Value;
 
 use super::flow::Browser;
-use crate::{
-    api::AlertStanding,
-    clock::now_ms,
-    console::{store::alert, web::view::samples},
-};
+use crate::{store::alert, web::view::samples};
 
 const HOUR_MS: Millis = 3_600_000;
 const DAY_MS: Millis = 24 * HOUR_MS;
 
 /// Points of a host in a stretch of time: a gauge that is 0.25, and a counter that grows by 1,000 each second.
-fn columns(host: HostId, (from_ms, to_ms): (Millis, Millis), every_ms: usize) -> Vec<Column> {
-    let column = |name: &str, label: Option<(&str, &str)>, value: &dyn Fn(Millis) -> f64| Column {
+fn columns(host: HostId, (from_ms, to_ms): (Millis, Millis), every_ms: usize) -> Vec<SeriesColumn> {
+    let column = |name: &str, label: Option<(&str, &str)>, value: &dyn Fn(Millis) -> f64| SeriesColumn {
         name: name.to_owned(),
         labels: [("host", host.to_string()), ("hostname", "shop-7".to_owned())]
             .into_iter()
@@ -140,7 +138,7 @@ async fn alerts_and_newest_values_are_there() {
 }
 
 #[tokio::test]
-async fn the_first_page_tells_how_the_fleet_is() {
+async fn first_page_has_fleet_charts() {
     let browser = Browser::new().await;
     let empty = browser.page("/").await;
     assert!(empty.contains("No host has joined yet") && !empty.contains("data-charts"), "{empty}");

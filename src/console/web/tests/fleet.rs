@@ -1,10 +1,11 @@
-//! The first page of a large fleet: paging, searching, and what is in trouble.
+//! Tests of the first page of a large fleet: paging, searching, and troubled units.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
 };
 
+use muster_api::Host;
 use muster_topics::{
     V1,
     heartbeat::UnitSummary,
@@ -13,12 +14,9 @@ use muster_topics::{
 };
 
 use crate::{
-    api::Host,
-    console::{
-        store::host::{self, Search},
-        testing::Fixture,
-        web::view::samples,
-    },
+    store::host::{self, Search},
+    testing::Fixture,
+    web::view::samples,
 };
 
 /// Enters hosts with presence and state, straight into the store: `shop-00000` and so on, of which
@@ -76,7 +74,7 @@ fn report(unit: UnitName, troubled: bool) -> UnitReport {
 }
 
 #[tokio::test]
-async fn a_large_fleet_comes_in_pages() {
+async fn large_fleet_is_paged() {
     // To measure: MUSTER_HOSTS=10000 with a release build.
     let count = std::env::var("MUSTER_HOSTS").ok().and_then(|count| count.parse().ok()).unwrap_or(250);
     let fixture = Fixture::new().await;
@@ -85,7 +83,7 @@ async fn a_large_fleet_comes_in_pages() {
     let check = async |text: &str, online: Option<bool>, wanted: usize| {
         let search = Search { text: text.to_owned(), online };
         let store = fixture.shared().store.read();
-        let (hosts, found) = crate::console::store::host::page(store, &search, 0, 100).await.unwrap();
+        let (hosts, found) = crate::store::host::page(store, &search, 0, 100).await.unwrap();
         assert_eq!((hosts.len(), found), (wanted.min(100), wanted as u64), "{search:?}");
         assert!(hosts.is_sorted_by_key(|host| host.hostname.clone()));
     };
@@ -113,13 +111,13 @@ async fn a_large_fleet_comes_in_pages() {
     }
     let shown = console.presences().await.unwrap();
     assert_eq!((shown.unknown, shown.online), (count as u64, 0));
-    let presences = crate::console::store::host::presences(console.shared.store.read()).await.unwrap();
+    let presences = crate::store::host::presences(console.shared.store.read()).await.unwrap();
     let away = count.div_ceil(10) as u64;
     assert_eq!((presences.online, presences.offline), (count as u64 - away, away));
     assert_eq!((presences.stopped, presences.never), (0, 0));
     for (n, id) in ids.iter().enumerate() {
         let busy =
-            muster_topics::metric::Point::new("muster_host_cpu", &[("hostname", "shop")], crate::clock::now_ms());
+            muster_topics::metric::Point::new("muster_host_cpu", &[("hostname", "shop")], muster_base::clock::now_ms());
         fixture.shared().fleet.note(*id, &[busy.field("busy_ratio", n as f64 / count as f64)]);
     }
     assert_eq!(console.overview().measured, count);
@@ -135,7 +133,7 @@ async fn a_large_fleet_comes_in_pages() {
 }
 
 #[tokio::test]
-async fn units_held_or_stopped_on_purpose_are_not_in_trouble_and_those_that_went_back_are() {
+async fn rolled_back_units_are_troubled_and_held_ones_not() {
     let fixture = Fixture::new().await;
     let host = enter(&fixture, 1).await[0];
     let shared = fixture.shared();

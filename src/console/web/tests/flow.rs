@@ -1,14 +1,12 @@
-//! The pages over HTTP, from a real console on a free port.
+//! Tests of the pages over HTTP, from a real console on a free port.
 
+use muster_api::{NewCommand, NewTarget};
+use muster_net::pki;
 use reqwest::{Client, Response, StatusCode, header, redirect::Policy};
 
 use crate::{
-    api::{NewCommand, NewTarget},
-    console::{
-        Change,
-        testing::{Fixture, admin, exec},
-    },
-    pki,
+    PageChange,
+    testing::{Fixture, admin, exec},
 };
 
 /// A browser, as far as it matters here.
@@ -102,7 +100,7 @@ pub(super) fn location(answer: &Response) -> &str {
 }
 
 #[tokio::test]
-async fn a_link_shows_a_button_and_signs_in_once() {
+async fn sign_in_link_works_once_by_a_button() {
     let browser = Browser::stranger().await;
     let code = browser.code().await;
     let link = format!("/sign-in?code={code}");
@@ -125,7 +123,7 @@ async fn a_link_shows_a_button_and_signs_in_once() {
 }
 
 #[tokio::test]
-async fn without_a_session_nothing_is_shown() {
+async fn pages_require_a_session() {
     let mut browser = Browser::stranger().await;
     for cookie in ["", "muster-session-1=x", "nonsense", "=;;="] {
         browser.cookie = cookie.to_owned();
@@ -152,7 +150,7 @@ async fn without_a_session_nothing_is_shown() {
 }
 
 #[tokio::test]
-async fn a_session_ends_when_it_is_told_to() {
+async fn sign_out_ends_the_session() {
     let browser = Browser::new().await;
     assert!(browser.page("/").await.contains("No host has joined yet"));
     let token = browser.token().await;
@@ -163,7 +161,7 @@ async fn a_session_ends_when_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_form_must_be_of_this_session_and_this_origin() {
+async fn form_of_other_session_or_origin_is_refused() {
     let browser = Browser::new().await;
     let (token, origin) = (browser.token().await, browser.url(""));
     let host = origin.strip_prefix("http://").unwrap();
@@ -234,7 +232,7 @@ async fn a_token_is_shown_once_and_can_be_revoked() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_gone_is_removed_by_its_page() {
+async fn host_is_removed_by_its_page() {
     let browser = Browser::new().await;
     let id = browser.fixture.member("shop-7").await.id;
     let (token, path) = (browser.token().await, format!("/host/{id}/remove"));
@@ -247,7 +245,7 @@ async fn a_host_that_is_gone_is_removed_by_its_page() {
 }
 
 #[tokio::test]
-async fn a_command_goes_from_the_form_to_its_page() {
+async fn run_form_leads_to_the_commands_page() {
     let browser = Browser::new().await;
     let member = browser.fixture.member("shop-7").await;
     let (token, id) = (browser.token().await, member.id.to_string());
@@ -286,7 +284,7 @@ async fn a_command_goes_from_the_form_to_its_page() {
 }
 
 #[tokio::test]
-async fn a_command_goes_to_the_hosts_that_an_expression_picks() {
+async fn run_form_accepts_a_select_expression() {
     let browser = Browser::new().await;
     let ids = [browser.fixture.member("shop-7").await.id, browser.fixture.member("shop-8").await.id];
     browser.fixture.member("till-1").await;
@@ -320,15 +318,15 @@ async fn a_command_goes_to_the_hosts_that_an_expression_picks() {
 
     let mut db = browser.fixture.shared().store.begin().await.unwrap();
     let id = id.parse().unwrap();
-    crate::console::store::command::miss(&mut db, id, &ids).await.unwrap();
+    crate::store::command::miss(&mut db, id, &ids).await.unwrap();
     db.commit().await.unwrap();
-    browser.fixture.shared().changed(Change::Command(id));
+    browser.fixture.shared().changed(PageChange::Command(id));
     let page = browser.page(&path).await;
     assert!(page.contains("2 hosts: 0 ok, 2 missing") && page.contains("<dd>shop-7, shop-8</dd>"), "{page}");
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_a_page_that_says_so() {
+async fn unknown_address_is_a_not_found_page() {
     let browser = Browser::new().await;
     let id = browser.fixture.member("shop-7").await.id;
     let missing = [
@@ -358,7 +356,7 @@ async fn what_is_not_there_is_a_page_that_says_so() {
 }
 
 #[tokio::test]
-async fn assets_are_for_everybody_and_for_ever() {
+async fn assets_are_public_and_immutable() {
     let browser = Browser::stranger().await;
     let page = browser.page("/sign-in").await;
     let assets: Vec<&str> = page.split('"').filter(|piece| piece.starts_with("/assets/")).collect();
@@ -372,7 +370,7 @@ async fn assets_are_for_everybody_and_for_ever() {
 }
 
 #[tokio::test]
-async fn changes_are_told_and_end_with_the_session() {
+async fn events_end_with_the_session() {
     let browser = Browser::new().await;
     let member = browser.fixture.member("shop-7").await;
     let mut live = browser.get(&format!("/live?host={}", member.id)).await;
@@ -422,7 +420,7 @@ async fn alerts_are_silenced_from_their_page() {
 }
 
 #[tokio::test]
-async fn pages_below_a_path_of_a_proxy_are_refused_with_what_to_do() {
+async fn pages_below_a_proxy_path_are_refused_with_hint() {
     let browser = Browser::new().await;
     for (prefix, status) in [("/muster", 400), ("muster/", 400), ("/", 200), ("", 200)] {
         let request = browser.client.get(browser.url("/")).header(header::COOKIE, &browser.cookie);

@@ -1,4 +1,4 @@
-//! Labels of a host, from its page to the console and back.
+//! Tests of a host's labels, from its page to the console and back.
 
 use reqwest::StatusCode;
 

@@ -1,8 +1,8 @@
-//! Every sample of every view is drawn, and read again with a small strict reader.
+//! Renders every sample of every view, and parses it with a small strict parser.
 
 use std::collections::BTreeSet;
 
-use crate::console::web::view::samples::{HOSTILE, pages, parts};
+use crate::web::view::samples::{HOSTILE, pages, parts};
 
 /// A piece of a document.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ fn check_element(page: &str, element: &str, attributes: &[(&str, &str)], after: 
 }
 
 #[test]
-fn every_page_holds_together() {
+fn every_page_is_well_formed() {
     for (name, page) in pages() {
         let html = page.into_string();
         check(name, &html);
@@ -152,7 +152,7 @@ fn every_page_holds_together() {
 
 /// Were hostile text taken for markup anywhere, this element would be there: no page has one of its own.
 #[test]
-fn text_is_never_markup() {
+fn text_is_escaped() {
     let mut hostile = 0;
     for (name, page) in pages() {
         let html = page.into_string();
@@ -163,7 +163,7 @@ fn text_is_never_markup() {
 }
 
 #[test]
-fn every_region_of_a_page_is_given_alone_too() {
+fn every_region_is_served_alone() {
     let pages = pages();
     for (name, parts) in parts() {
         let page = pages.iter().find(|(page, _)| *page == name).map(|(_, page)| page.clone().into_string()).unwrap();
@@ -180,7 +180,7 @@ fn every_region_of_a_page_is_given_alone_too() {
 
 /// Values of a unit's environment may be secrets.
 #[test]
-fn environments_show_names_alone() {
+fn environments_show_only_names() {
     let (_, unit) = pages().into_iter().find(|(name, _)| *name == "unit").unwrap();
     let html = unit.into_string();
     assert!(html.contains("LOG_LEVEL") && !html.contains("secret"));
@@ -188,8 +188,8 @@ fn environments_show_names_alone() {
 
 /// What the module's prose promises, as far as the source text shows it.
 #[test]
-fn views_are_pure_and_text_is_never_called_markup() {
-    let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/web");
+fn views_are_pure_and_use_no_raw_markup() {
+    let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
     let mut files = 0;
     for folder in ["", "page", "view"] {
         for entry in std::fs::read_dir(web.join(folder)).unwrap() {

@@ -1,4 +1,4 @@
-//! Rules for alerts, from the form to the console and back.
+//! Tests of alert rules, from the form to the console and back.
 
 use reqwest::StatusCode;
 

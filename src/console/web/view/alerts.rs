@@ -1,61 +1,58 @@
-//! Alerts: those that hold, silences, those that are over, and the console's rules.
+//! Alerts: active ones, silences, ended ones, and the console's rules.
 
 use std::collections::HashMap;
 
 use maud::{Markup, html};
+use muster_api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem, host_names::HostNames};
 use muster_topics::{
     alert::{AlertState, Severity},
     name::HostId,
 };
 
 use super::{
-    Frame, Section, View, Watch,
     bits::{self, Tone, ago, count, state},
-    encoded,
+    frame::{PageFrame, PageView, PageWatch, Section},
     problem::notice,
-    region, rule,
+    region::{encoded, region},
+    rule,
 };
-use crate::{
-    api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem},
-    console::store::alert::CONSOLE,
-    host_names::HostNames,
-};
+use crate::store::alert::CONSOLE;
 
 /// How long a silence may last: the choices, in seconds.
-pub(in crate::console::web) const TIMES: [(u64, &str); 5] =
+pub(in crate::web) const TIMES: [(u64, &str); 5] =
     [(1_800, "30 minutes"), (7_200, "2 hours"), (28_800, "8 hours"), (86_400, "1 day"), (604_800, "7 days")];
 
 /// What the form for silences is filled with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) struct SilenceForm {
+pub(in crate::web) struct SilenceForm {
     /// A host, by id or name.
-    pub(in crate::console::web) host: String,
+    pub(in crate::web) host: String,
     /// A rule.
-    pub(in crate::console::web) rule: String,
+    pub(in crate::web) rule: String,
     /// Why.
-    pub(in crate::console::web) reason: String,
+    pub(in crate::web) reason: String,
 }
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct AlertsView {
+pub(in crate::web) struct AlertsView {
     /// Those that hold.
-    pub(in crate::console::web) raised: Vec<Alert>,
+    pub(in crate::web) raised: Vec<Alert>,
     /// Those that were over last.
-    pub(in crate::console::web) over: Vec<Alert>,
+    pub(in crate::web) over: Vec<Alert>,
     /// Silences that are not over.
-    pub(in crate::console::web) silences: Vec<AlertSilence>,
+    pub(in crate::web) silences: Vec<AlertSilence>,
     /// The console's rules.
-    pub(in crate::console::web) rules: Vec<AlertRule>,
+    pub(in crate::web) rules: Vec<AlertRule>,
     /// Names of the hosts that silences and rules are for.
-    pub(in crate::console::web) names: HashMap<HostId, String>,
+    pub(in crate::web) names: HashMap<HostId, String>,
     /// What the form is filled with.
-    pub(in crate::console::web) form: SilenceForm,
+    pub(in crate::web) form: SilenceForm,
     /// Why something was not done.
-    pub(in crate::console::web) problem: Option<Problem>,
+    pub(in crate::web) problem: Option<Problem>,
 }
 
-impl View for AlertsView {
+impl PageView for AlertsView {
     fn title(&self) -> String {
         "Alerts".to_owned()
     }
@@ -64,11 +61,11 @@ impl View for AlertsView {
         Some(Section::Alerts)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch::default())
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch::default())
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Alerts" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
@@ -93,7 +90,7 @@ impl View for AlertsView {
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         match name {
             "raised" => Some(self.raised(frame)),
             "over" => Some(self.over(frame)),
@@ -103,7 +100,7 @@ impl View for AlertsView {
 }
 
 impl AlertsView {
-    fn raised(&self, frame: &Frame) -> Markup {
+    fn raised(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.raised.is_empty() {
                 div.empty { p { strong { "Nothing is wrong, as far as any host can tell." } } }
@@ -111,14 +108,14 @@ impl AlertsView {
         }
     }
 
-    fn over(&self, frame: &Frame) -> Markup {
+    fn over(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.over.is_empty() { p.note { "No alert has ended within the last three months." } }
             @else { (table(&self.over, frame)) }
         }
     }
 
-    fn silence_form(&self, frame: &Frame) -> Markup {
+    fn silence_form(&self, frame: &PageFrame) -> Markup {
         let SilenceForm { host, rule, reason } = &self.form;
         frame.form("/alerts/silence", html! {
             div.row {
@@ -137,7 +134,7 @@ impl AlertsView {
         })
     }
 
-    fn silences(&self, frame: &Frame) -> Markup {
+    fn silences(&self, frame: &PageFrame) -> Markup {
         html! {
             table.cards {
                 caption.visually-hidden { "Silences" }
@@ -195,7 +192,7 @@ pub(super) fn severity(severity: Severity, quiet: bool) -> Markup {
 }
 
 /// Alerts, with what may be done about them.
-pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup {
+pub(in crate::web) fn table(alerts: &[Alert], frame: &PageFrame) -> Markup {
     let is_raised = |alert: &Alert| alert.standing == AlertStanding::Raised;
     let names = HostNames::new(alerts.iter().map(|one| (one.host, one.hostname.as_str())));
     html! {
@@ -223,7 +220,7 @@ pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup 
     }
 }
 
-fn standing(one: &Alert, frame: &Frame) -> Markup {
+fn standing(one: &Alert, frame: &PageFrame) -> Markup {
     html! {
         @match (one.standing, &one.silence) {
             (AlertStanding::Raised, Some(silence)) => {
@@ -239,7 +236,7 @@ fn standing(one: &Alert, frame: &Frame) -> Markup {
     }
 }
 
-fn ended(one: &Alert, frame: &Frame) -> Markup {
+fn ended(one: &Alert, frame: &PageFrame) -> Markup {
     let took_ms = one.ended_ms.map(|ended_ms| ended_ms.saturating_sub(one.begun_ms()));
     html! {
         @if let Some(ended_ms) = one.ended_ms { (ago(ended_ms, frame.now_ms)) }

@@ -1,8 +1,9 @@
-//! What all pages share: ages, states, sizes, empty states.
+//! Elements that all pages share: ages, states, sizes, empty states.
 //!
 //! A state is a word with a colour, never a colour alone; a value has its age beside it.
 
 use maud::{Markup, html};
+use muster_api::{CommandHost, CommandState, HostConnection, HostPresence, Unit};
 use muster_topics::{
     Millis,
     name::HostId,
@@ -11,12 +12,11 @@ use muster_topics::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::api::{CommandHost, CommandState, HostConnection, HostPresence, Unit};
-pub(in crate::console::web) use crate::size::print as bytes;
+pub(in crate::web) use muster_topics::size::print as bytes;
 
 /// The colour that goes with a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::console::web) enum Tone {
+pub(in crate::web) enum Tone {
     /// It needs somebody's eye.
     Bad,
     /// It may need one, or is on its way.
@@ -39,19 +39,19 @@ impl Tone {
 }
 
 /// A state.
-pub(in crate::console::web) fn state(tone: Tone, word: &str) -> Markup {
+pub(in crate::web) fn state(tone: Tone, word: &str) -> Markup {
     html! { span class=(tone.class()) { (word) } }
 }
 
 /// How long ago something was, or how far ahead it is, for people.
-pub(in crate::console::web) fn age(at_ms: Millis, now_ms: Millis) -> String {
+pub(in crate::web) fn age(at_ms: Millis, now_ms: Millis) -> String {
     let difference_ms = now_ms.saturating_sub(at_ms);
     let span = span(difference_ms.unsigned_abs());
     if difference_ms < 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
 /// A length of time with one unit.
-pub(in crate::console::web) fn span(ms: u64) -> String {
+pub(in crate::web) fn span(ms: u64) -> String {
     match ms / 1000 {
         s @ 0..60 => format!("{s} s"),
         s @ 60..3_600 => format!("{} min", s / 60),
@@ -61,7 +61,7 @@ pub(in crate::console::web) fn span(ms: u64) -> String {
 }
 
 /// How long something took.
-pub(in crate::console::web) fn took(ms: Millis) -> String {
+pub(in crate::web) fn took(ms: Millis) -> String {
     match u64::try_from(ms).unwrap_or(0) {
         ms @ 0..1_000 => format!("{ms} ms"),
         ms @ 1_000..60_000 => format!("{:.1} s", ms as f64 / 1000.0),
@@ -70,7 +70,7 @@ pub(in crate::console::web) fn took(ms: Millis) -> String {
 }
 
 /// A time, written out.
-pub(in crate::console::web) fn written(at_ms: Millis) -> String {
+pub(in crate::web) fn written(at_ms: Millis) -> String {
     let nanos = i128::from(at_ms) * 1_000_000;
     let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok().and_then(|time| time.format(&Rfc3339).ok());
     time.unwrap_or_else(|| format!("{at_ms} ms"))
@@ -78,30 +78,30 @@ pub(in crate::console::web) fn written(at_ms: Millis) -> String {
 
 /// The time of something that has happened, as its age, which a script keeps true. By the clock of its host that may be later than
 /// now here, and it has happened all the same.
-pub(in crate::console::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
+pub(in crate::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
     html! { time.age datetime=(written) title=(written) data-ms=(at_ms) { (age(at_ms.min(now_ms), now_ms)) } }
 }
 
 /// The time of something that is to happen, or has happened meanwhile.
-pub(in crate::console::web) fn due(at_ms: Millis, now_ms: Millis) -> Markup {
+pub(in crate::web) fn due(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
     html! { time.age datetime=(written) title=(written) data-ms=(at_ms) data-due="" { (age(at_ms, now_ms)) } }
 }
 
 /// A share of a whole.
-pub(in crate::console::web) fn percent(ratio: f64) -> String {
+pub(in crate::web) fn percent(ratio: f64) -> String {
     let percent = ratio * 100.0;
     if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
 /// A number with a separator, and what it counts.
-pub(in crate::console::web) fn count(number: u64, one: &str, many: &str) -> String {
+pub(in crate::web) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
 /// `12,345`.
-pub(in crate::console::web) fn grouped(number: u64) -> String {
+pub(in crate::web) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -114,7 +114,7 @@ pub(in crate::console::web) fn grouped(number: u64) -> String {
 }
 
 /// Whether a host is there.
-pub(in crate::console::web) fn presence(presence: Option<&HostPresence>) -> Markup {
+pub(in crate::web) fn presence(presence: Option<&HostPresence>) -> Markup {
     match presence.map(|presence| presence.state) {
         Some(HostConnection::Online) => state(Tone::Good, "online"),
         Some(HostConnection::Offline) => state(Tone::Bad, "offline"),
@@ -125,7 +125,7 @@ pub(in crate::console::web) fn presence(presence: Option<&HostPresence>) -> Mark
 }
 
 /// Whether a host is there, and since when.
-pub(in crate::console::web) fn presence_since(found: Option<&HostPresence>, now_ms: Millis) -> Markup {
+pub(in crate::web) fn presence_since(found: Option<&HostPresence>, now_ms: Millis) -> Markup {
     html! {
         (presence(found))
         @if let Some(found) = found { " " (ago(found.since_ms, now_ms)) }
@@ -133,7 +133,7 @@ pub(in crate::console::web) fn presence_since(found: Option<&HostPresence>, now_
 }
 
 /// What a unit is doing.
-pub(in crate::console::web) fn phase(phase: Phase) -> Markup {
+pub(in crate::web) fn phase(phase: Phase) -> Markup {
     match phase {
         Phase::Absent => state(Tone::Idle, "absent"),
         Phase::Installing => state(Tone::Busy, "installing"),
@@ -148,12 +148,12 @@ pub(in crate::console::web) fn phase(phase: Phase) -> Markup {
 }
 
 /// What a unit is doing, unless it is retired: then nothing is the matter with it, however it ended.
-pub(in crate::console::web) fn unit_phase(unit: &Unit) -> Markup {
+pub(in crate::web) fn unit_phase(unit: &Unit) -> Markup {
     if unit.retired().is_some() { state(Tone::Idle, "retired") } else { phase(unit.observed.phase) }
 }
 
 /// Whether a unit should run.
-pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
+pub(in crate::web) fn wanted(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
         Run::Running => "running",
@@ -162,7 +162,7 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
 }
 
 /// Why a unit is held.
-pub(in crate::console::web) fn unit_held(unit: &Unit, now_ms: Millis) -> Markup {
+pub(in crate::web) fn unit_held(unit: &Unit, now_ms: Millis) -> Markup {
     let retired = unit.retired().map(|hold| held(hold, (Tone::Idle, "held"), now_ms));
     let Some(hold) = &unit.hold else { return html! {} };
     let (tone, why) = match hold.reason {
@@ -183,12 +183,12 @@ fn held(hold: &Hold, (tone, why): (Tone, &str), now_ms: Millis) -> Markup {
 }
 
 /// How far a command has come on a host, or how it ended.
-pub(in crate::console::web) fn progress(line: &CommandHost) -> (Tone, String) {
+pub(in crate::web) fn progress(line: &CommandHost) -> (Tone, String) {
     progress_of(line.state, line.outcome.as_ref().map(|outcome| &outcome.value.status))
 }
 
 /// The same, of the state and of how it ended.
-pub(in crate::console::web) fn progress_of(state: CommandState, status: Option<&Status>) -> (Tone, String) {
+pub(in crate::web) fn progress_of(state: CommandState, status: Option<&Status>) -> (Tone, String) {
     match (state, status) {
         (CommandState::Done, Some(status)) => outcome_words(status),
         (CommandState::Done, None) => (Tone::Good, "done".to_owned()),
@@ -199,7 +199,7 @@ pub(in crate::console::web) fn progress_of(state: CommandState, status: Option<&
     }
 }
 
-pub(in crate::console::web) fn outcome_words(status: &Status) -> (Tone, String) {
+pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
     let tone = match status {
         status if status.is_success() => Tone::Good,
         // It has done nothing, as it should.
@@ -231,7 +231,7 @@ fn batch_words(steps: &[StepOutcome]) -> String {
 }
 
 /// What an outcome says beyond its state.
-pub(in crate::console::web) fn reason(line: &CommandHost) -> Option<&str> {
+pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
     match &line.outcome.as_ref()?.value.status {
         Status::Refused { message, .. } | Status::Failed { message } => Some(message),
         Status::Lost => Some("the agent began it, and cannot know what became of it; it is not run again"),
@@ -240,17 +240,17 @@ pub(in crate::console::web) fn reason(line: &CommandHost) -> Option<&str> {
 }
 
 /// The page of a host.
-pub(in crate::console::web) fn host_url(host: HostId) -> String {
+pub(in crate::web) fn host_url(host: HostId) -> String {
     format!("/host/{host}")
 }
 
 /// A command line to copy.
-pub(in crate::console::web) fn cli(line: &str) -> Markup {
+pub(in crate::web) fn cli(line: &str) -> Markup {
     html! { pre.cli tabindex="0" { code { (line) } } }
 }
 
 /// What stands where a list is empty: what it would hold, and how to begin.
-pub(in crate::console::web) fn empty(what: &str, next: &str, line: &str) -> Markup {
+pub(in crate::web) fn empty(what: &str, next: &str, line: &str) -> Markup {
     html! {
         div.empty {
             p { strong { (what) } " " (next) }
@@ -264,14 +264,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_happened_is_never_ahead_and_what_is_due_may_be() {
+    fn past_ages_are_never_negative() {
         let text = |markup: Markup| markup.into_string();
         assert!(text(ago(1_700, 1_000)).contains(">0 s ago<") && text(ago(61_000, 1_000)).contains(">0 s ago<"));
         assert!(text(due(61_000, 1_000)).contains(">in 1 min<") && text(due(1_000, 61_000)).contains(">1 min ago<"));
     }
 
     #[test]
-    fn ages() {
+    fn ages_are_formatted() {
         for (ms, wanted) in [
             (0, "0 s ago"),
             (3_900, "3 s ago"),

@@ -1,8 +1,10 @@
-//! One command: what became of it, host by host, while it happens.
+//! One command: its progress host by host, updated live.
 
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use muster_api::{Command, CommandHost, CommandState, host_names::HostNames, summary::Summary};
+use muster_base::argv;
 use muster_topics::{
     command::{Exec, Keep, Target, Verb},
     name::{CommandId, HostId},
@@ -10,53 +12,47 @@ use muster_topics::{
 };
 
 use super::{
-    Frame, Section, View, Watch,
     bits::{self, ago, bytes, count, state, written},
     commands::{summary, url, what},
-    region,
+    frame::{PageFrame, PageView, PageWatch, Section},
+    region::region,
 };
-use crate::{
-    api::{Command, CommandHost, CommandState},
-    argv,
-    console::web::ledger::Course,
-    host_names::HostNames,
-    summary::Summary,
-};
+use crate::web::command_progress::CommandProgress;
 
 /// Up to so many hosts show their output on the command's own page; of more, each has a page.
-pub(in crate::console::web) const OUTPUTS_MAX: usize = 8;
+pub(in crate::web) const OUTPUTS_MAX: usize = 8;
 /// How much of a stream is shown: its end. All of it can be fetched.
-pub(in crate::console::web) const TAIL_BYTES: usize = 64 * 1024;
+pub(in crate::web) const TAIL_BYTES: usize = 64 * 1024;
 /// Hosts on one page of a command for many.
 const PAGE_LINES: usize = 100;
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct CommandView {
+pub(in crate::web) struct CommandView {
     /// The command, with those of its hosts that are shown.
-    pub(in crate::console::web) command: Command,
+    pub(in crate::web) command: Command,
     /// How far it has come on all of them.
-    pub(in crate::console::web) course: Arc<Course>,
+    pub(in crate::web) course: Arc<CommandProgress>,
     /// One host of several.
-    pub(in crate::console::web) only: Option<HostId>,
+    pub(in crate::web) only: Option<HostId>,
     /// Output, of the hosts that show it.
-    pub(in crate::console::web) outputs: Vec<(HostId, Shown, Shown)>,
+    pub(in crate::web) outputs: Vec<(HostId, ShownOutput, ShownOutput)>,
     /// Which page of the hosts, from 1.
-    pub(in crate::console::web) page: usize,
+    pub(in crate::web) page: usize,
 }
 
 /// What is shown of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) struct Shown {
+pub(in crate::web) struct ShownOutput {
     /// Its end, as text.
-    pub(in crate::console::web) tail: String,
+    pub(in crate::web) tail: String,
     /// How much of it there is.
-    pub(in crate::console::web) whole_bytes: usize,
+    pub(in crate::web) whole_bytes: usize,
 }
 
-impl Shown {
+impl ShownOutput {
     /// The end of a stream. What is not UTF-8 shows as replacement characters.
-    pub(in crate::console::web) fn of(whole: &[u8]) -> Self {
+    pub(in crate::web) fn of(whole: &[u8]) -> Self {
         let from = whole.len().saturating_sub(TAIL_BYTES);
         let mut tail = &whole[from..];
         if from > 0 {
@@ -69,7 +65,7 @@ impl Shown {
 }
 
 /// Which of a command's hosts are shown: the one that was asked for, all if there are few, or a page of them; and whether with their output.
-pub(in crate::console::web) fn shown(course: &Course, only: Option<HostId>, page: usize) -> (&[HostId], bool) {
+pub(in crate::web) fn shown(course: &CommandProgress, only: Option<HostId>, page: usize) -> (&[HostId], bool) {
     let hosts = &course.hosts[..];
     match only {
         Some(only) => {
@@ -81,11 +77,11 @@ pub(in crate::console::web) fn shown(course: &Course, only: Option<HostId>, page
 }
 
 /// How many pages they take.
-fn pages(course: &Course) -> usize {
+fn pages(course: &CommandProgress) -> usize {
     course.hosts.len().div_ceil(PAGE_LINES).max(1)
 }
 
-impl View for CommandView {
+impl PageView for CommandView {
     fn title(&self) -> String {
         what(&self.command.verb)
     }
@@ -94,11 +90,11 @@ impl View for CommandView {
         Some(Section::Commands)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch { command: Some(self.command.id), host: None })
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch { command: Some(self.command.id), host: None })
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         let again = matches!(self.command.verb, Verb::Exec(_)).then(|| format!("/run?again={}", self.command.id));
         html! {
             div.head {
@@ -110,7 +106,7 @@ impl View for CommandView {
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         (name == "progress").then(|| self.progress(frame))
     }
 }
@@ -125,7 +121,7 @@ impl CommandView {
         }
     }
 
-    fn progress(&self, frame: &Frame) -> Markup {
+    fn progress(&self, frame: &PageFrame) -> Markup {
         html! {
             (self.facts(frame))
             @if self.only.is_some() {
@@ -141,7 +137,7 @@ impl CommandView {
         }
     }
 
-    fn facts(&self, frame: &Frame) -> Markup {
+    fn facts(&self, frame: &PageFrame) -> Markup {
         let (command, open) = (&self.command, self.course.open);
         html! {
             dl.facts {
@@ -155,7 +151,7 @@ impl CommandView {
         }
     }
 
-    fn host(&self, line: &CommandHost, stdout: &Shown, stderr: &Shown, frame: &Frame) -> Markup {
+    fn host(&self, line: &CommandHost, stdout: &ShownOutput, stderr: &ShownOutput, frame: &PageFrame) -> Markup {
         let names = HostNames::new(self.command.hosts.iter().map(|line| (line.host, line.hostname.as_str())));
         html! {
             section.output {
@@ -177,7 +173,7 @@ impl CommandView {
         }
     }
 
-    fn table(&self, frame: &Frame) -> Markup {
+    fn table(&self, frame: &PageFrame) -> Markup {
         let pages = pages(&self.course);
         let page = self.page.clamp(1, pages);
         let base = url(self.command.id);
@@ -241,7 +237,7 @@ fn by_name(summary: &Summary) -> Markup {
 }
 
 /// Whether something may still come.
-pub(in crate::console::web) fn is_open(line: &CommandHost) -> bool {
+pub(in crate::web) fn is_open(line: &CommandHost) -> bool {
     !matches!(line.state, CommandState::Done | CommandState::Missing)
 }
 
@@ -289,7 +285,7 @@ fn names<'a>(names: impl Iterator<Item = &'a String>) -> Markup {
 }
 
 /// A state, and how long it took or since when.
-fn outcome(line: &CommandHost, frame: &Frame) -> Markup {
+fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
     let (tone, words) = bits::progress(line);
     html! {
         (state(tone, &words))
@@ -333,7 +329,7 @@ fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
     }
 }
 
-fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &Shown) -> Markup {
+fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownOutput) -> Markup {
     let word = match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
@@ -385,16 +381,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_long_stream_begins_at_a_line() {
-        assert_eq!(Shown::of(b"short"), Shown { tail: "short".to_owned(), whole_bytes: 5 });
+    fn tail_of_long_output_begins_at_a_line() {
+        assert_eq!(ShownOutput::of(b"short"), ShownOutput { tail: "short".to_owned(), whole_bytes: 5 });
         let long = "äöü line\n".repeat(TAIL_BYTES / 4);
-        let shown = Shown::of(long.as_bytes());
+        let shown = ShownOutput::of(long.as_bytes());
         assert!(shown.tail.starts_with("äöü line\n") && shown.tail.len() <= TAIL_BYTES, "{:?}", &shown.tail[..40]);
         assert_eq!(shown.whole_bytes, long.len());
         let one_line = vec![b'x'; TAIL_BYTES + 7];
-        assert_eq!(Shown::of(&one_line).tail.len(), TAIL_BYTES);
+        assert_eq!(ShownOutput::of(&one_line).tail.len(), TAIL_BYTES);
         let ends_with_line = [vec![b'x'; TAIL_BYTES + 7], vec![b'\n']].concat();
-        assert_eq!(Shown::of(&ends_with_line).tail.len(), TAIL_BYTES);
-        assert_eq!(Shown::of(b"\xff\xfe").tail, "\u{fffd}\u{fffd}");
+        assert_eq!(ShownOutput::of(&ends_with_line).tail.len(), TAIL_BYTES);
+        assert_eq!(ShownOutput::of(b"\xff\xfe").tail, "\u{fffd}\u{fffd}");
     }
 }

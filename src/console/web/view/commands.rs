@@ -1,32 +1,30 @@
 //! The ledger: commands, newest first.
 
 use maud::{Markup, html};
+use muster_base::argv;
 use muster_topics::{
     command::Verb,
     name::{CommandId, UnitName},
 };
 
 use super::{
-    Frame, Section, View, Watch,
     bits::{self, ago, count, empty, state},
-    region,
+    frame::{PageFrame, PageView, PageWatch, Section},
+    region::region,
 };
-use crate::{
-    argv,
-    console::web::ledger::{Entry, Tally},
-};
+use crate::web::{command_progress::HostCounts, ledger::ListedCommand};
 
 /// How many commands a listing shows.
-pub(in crate::console::web) const LISTED: u32 = 50;
+pub(in crate::web) const LISTED: u32 = 50;
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct CommandsView {
+pub(in crate::web) struct CommandsView {
     /// The newest ones.
-    pub(in crate::console::web) commands: Vec<Entry>,
+    pub(in crate::web) commands: Vec<ListedCommand>,
 }
 
-impl View for CommandsView {
+impl PageView for CommandsView {
     fn title(&self) -> String {
         "Commands".to_owned()
     }
@@ -35,11 +33,11 @@ impl View for CommandsView {
         Some(Section::Commands)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch::default())
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch::default())
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             div.head {
                 h1 { "Commands" }
@@ -49,13 +47,13 @@ impl View for CommandsView {
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         (name == "commands").then(|| self.list(frame))
     }
 }
 
 impl CommandsView {
-    fn list(&self, frame: &Frame) -> Markup {
+    fn list(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.commands.is_empty() {
                 (empty("Nothing has been ordered yet.", "Run a program on a host, and its outcome is kept here:",
@@ -71,12 +69,12 @@ impl CommandsView {
 }
 
 /// Where a command is shown.
-pub(in crate::console::web) fn url(id: CommandId) -> String {
+pub(in crate::web) fn url(id: CommandId) -> String {
     format!("/command/{id}")
 }
 
 /// A table of commands.
-pub(in crate::console::web) fn table(commands: &[Entry], frame: &Frame) -> Markup {
+pub(in crate::web) fn table(commands: &[ListedCommand], frame: &PageFrame) -> Markup {
     html! {
         table.cards {
             caption.visually-hidden { "Commands" }
@@ -85,7 +83,7 @@ pub(in crate::console::web) fn table(commands: &[Entry], frame: &Frame) -> Marku
                      th scope="col" { "Ordered" } }
             }
             tbody {
-                @for Entry { command, tally } in commands {
+                @for ListedCommand { command, tally } in commands {
                     tr {
                         th scope="row" { a href=(url(command.id)) { code.line { (what(&command.verb)) } } }
                         td data-label="State" { (summary(tally)) }
@@ -108,7 +106,7 @@ fn names(units: &[UnitName]) -> String {
 }
 
 /// What a command does, on one line.
-pub(in crate::console::web) fn what(verb: &Verb) -> String {
+pub(in crate::web) fn what(verb: &Verb) -> String {
     let text = match verb {
         Verb::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
         Verb::Exec(exec) => {
@@ -155,7 +153,7 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
     }
 }
 
-fn hosts(tally: &Tally) -> Markup {
+fn hosts(tally: &HostCounts) -> Markup {
     html! {
         @match (&tally.first, tally.hosts) {
             (None, _) => "none",
@@ -166,7 +164,7 @@ fn hosts(tally: &Tally) -> Markup {
 }
 
 /// How far a command has come on all hosts: one state for each kind of progress, what needs an eye first.
-pub(in crate::console::web) fn summary(tally: &Tally) -> Markup {
+pub(in crate::web) fn summary(tally: &HostCounts) -> Markup {
     let (kinds, alone) = (&tally.kinds, tally.hosts == 1);
     html! {
         span.summary {

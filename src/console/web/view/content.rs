@@ -1,22 +1,22 @@
-//! Artifacts and configs: what yunos are made of.
+//! Artifacts and configs.
 
 use maud::{Markup, html};
+use muster_api::{Artifact, Config};
 use muster_topics::{manifest::Manifest, name::Digest};
 
 use super::{
-    Frame, Section, View,
     bits::{ago, bytes, empty},
+    frame::{PageFrame, PageView, Section},
 };
-use crate::api::{Artifact, Config};
 
 /// The list of artifacts.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct ArtifactsView {
+pub(in crate::web) struct ArtifactsView {
     /// By role, newest first.
-    pub(in crate::console::web) artifacts: Vec<Artifact>,
+    pub(in crate::web) artifacts: Vec<Artifact>,
 }
 
-impl View for ArtifactsView {
+impl PageView for ArtifactsView {
     fn title(&self) -> String {
         "Artifacts".to_owned()
     }
@@ -25,7 +25,7 @@ impl View for ArtifactsView {
         Some(Section::Artifacts)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Artifacts" }
             @if self.artifacts.is_empty() {
@@ -57,12 +57,12 @@ impl View for ArtifactsView {
 
 /// The list of configs.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct ConfigsView {
+pub(in crate::web) struct ConfigsView {
     /// All of them, without their content.
-    pub(in crate::console::web) configs: Vec<Config>,
+    pub(in crate::web) configs: Vec<Config>,
 }
 
-impl View for ConfigsView {
+impl PageView for ConfigsView {
     fn title(&self) -> String {
         "Configs".to_owned()
     }
@@ -71,7 +71,7 @@ impl View for ConfigsView {
         Some(Section::Configs)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Configs" }
             @if self.configs.is_empty() {
@@ -98,12 +98,12 @@ impl View for ConfigsView {
 
 /// One config.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct ConfigView {
+pub(in crate::web) struct ConfigView {
     /// With its content.
-    pub(in crate::console::web) config: Config,
+    pub(in crate::web) config: Config,
 }
 
-impl View for ConfigView {
+impl PageView for ConfigView {
     fn title(&self) -> String {
         format!("{}@{}", self.config.id, self.config.version)
     }
@@ -112,7 +112,7 @@ impl View for ConfigView {
         Some(Section::Configs)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         let content = self.config.content.as_ref().and_then(|content| serde_json::to_string_pretty(content).ok());
         html! {
             h1 { (self.config.id) "@" (self.config.version) }
@@ -127,14 +127,14 @@ impl View for ConfigView {
 
 /// What an artifact's author says of it.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct ManifestView {
+pub(in crate::web) struct ManifestView {
     /// Its hash.
-    pub(in crate::console::web) sha256: Digest,
+    pub(in crate::web) sha256: Digest,
     /// It.
-    pub(in crate::console::web) manifest: Manifest,
+    pub(in crate::web) manifest: Manifest,
 }
 
-impl View for ManifestView {
+impl PageView for ManifestView {
     fn title(&self) -> String {
         format!("Manifest {}", self.sha256.short())
     }
@@ -143,7 +143,7 @@ impl View for ManifestView {
         Some(Section::Artifacts)
     }
 
-    fn body(&self, _: &Frame) -> Markup {
+    fn body(&self, _: &PageFrame) -> Markup {
         let Manifest { role, version, description, channel, args, provides, requires, config_schema } = &self.manifest;
         let schema = config_schema.as_ref().and_then(|schema| serde_json::to_string_pretty(schema).ok());
         html! {
@@ -153,7 +153,7 @@ impl View for ManifestView {
                 @if let Some(role) = role { div { dt { "Role" } dd { (role) } } }
                 @if let Some(version) = version { div { dt { "Version" } dd { (version) } } }
                 @if !channel.is_none() { div { dt { "Channel" } dd { (format!("{channel:?}").to_lowercase()) } } }
-                @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::argv::join(args)) } } } }
+                @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_base::argv::join(args)) } } } }
                 @if !provides.is_empty() {
                     div { dt { "Provides" } dd { @for (name, port) in provides {
                         (name) @if let Some(port) = port.port { " on " (port) } @if let Some(protocol) = &port.protocol { " (" (protocol) ")" } " "

@@ -1,47 +1,44 @@
-//! The fleet at a glance: who is there, what is wrong, who is busiest and fullest, and how it went.
+//! The fleet at a glance: online hosts, problems, the busiest and fullest hosts, and their history.
 
 use maud::{Markup, html};
+use muster_api::{Status, host_names::HostNames};
 
+use super::super::chart::range::TimeRange;
 use super::{
     bits::{self, Tone, grouped, percent, state},
-    host::charts,
+    measurements::charts,
 };
 use crate::{
-    api::Status,
-    console::{
-        fleet::{Listed, Overview},
-        store::host::Presences,
-        web::chart::Range,
-    },
-    host_names::HostNames,
+    latest_measurements::{ListedHost, Overview},
+    store::host::Presences,
 };
 
 /// Alerts that hold and are not silenced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) struct Severities {
-    pub(in crate::console::web) critical: u64,
-    pub(in crate::console::web) warning: u64,
-    pub(in crate::console::web) info: u64,
+pub(in crate::web) struct Severities {
+    pub(in crate::web) critical: u64,
+    pub(in crate::web) warning: u64,
+    pub(in crate::web) info: u64,
     /// Whether there are more than were counted.
-    pub(in crate::console::web) more: bool,
+    pub(in crate::web) more: bool,
 }
 
 /// What all hosts come to.
 #[derive(Clone, Debug, Default)]
-pub(in crate::console::web) struct Glance {
+pub(in crate::web) struct FleetGlance {
     /// Who is there.
-    pub(in crate::console::web) presences: Presences,
+    pub(in crate::web) presences: Presences,
     /// What is wrong.
-    pub(in crate::console::web) alerts: Severities,
+    pub(in crate::web) alerts: Severities,
     /// What they measured last.
-    pub(in crate::console::web) overview: Overview,
+    pub(in crate::web) overview: Overview,
     /// What the charts show.
-    pub(in crate::console::web) range: Range,
+    pub(in crate::web) range: TimeRange,
 }
 
-impl Glance {
+impl FleetGlance {
     /// Numbers, each with its word.
-    pub(in crate::console::web) fn tiles(&self, status: &Status, troubled: u64) -> Markup {
+    pub(in crate::web) fn tiles(&self, status: &Status, troubled: u64) -> Markup {
         let Presences { online, offline, stopped, never, unknown } = self.presences;
         let Severities { critical, warning, info, more } = self.alerts;
         let tone = |count: u64, tone: Tone| if count > 0 { tone } else { Tone::Idle };
@@ -76,7 +73,7 @@ impl Glance {
     }
 
     /// What hosts measured last: all together, and those that stand out.
-    pub(in crate::console::web) fn lists(&self) -> Markup {
+    pub(in crate::web) fn lists(&self) -> Markup {
         let Overview { measured, cpu, memory, traffic, busiest, crammed, fullest } = &self.overview;
         let rate = |bytes: f64| format!("{}/s", bits::bytes(bytes.max(0.0) as u64));
         html! {
@@ -100,7 +97,7 @@ impl Glance {
     }
 
     /// How it went.
-    pub(in crate::console::web) fn charts(&self) -> Markup {
+    pub(in crate::web) fn charts(&self) -> Markup {
         html! {
             section.fleet-charts {
                 div.head {
@@ -113,7 +110,7 @@ impl Glance {
     }
 }
 
-fn list(title: &str, listed: &[Listed]) -> Markup {
+fn list(title: &str, listed: &[ListedHost]) -> Markup {
     let names = HostNames::new(listed.iter().map(|one| (one.host, one.hostname.as_str())));
     html! {
         @if !listed.is_empty() {

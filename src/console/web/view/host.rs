@@ -1,42 +1,43 @@
 //! One host: facts, measurements, units, recent commands.
 
 use maud::{Markup, html};
+use muster_api::{Alert, Host, HostConnection, HostLabel, LabelOrigin, Unit};
 use muster_topics::name::NAME_MAX_BYTES;
 
+use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    Frame, Section, View, Watch, alerts,
+    alerts,
     bits::{self, Tone, ago, bytes, empty, presence_since, state},
-    commands, region, unit,
+    commands,
+    frame::{PageFrame, PageView, PageWatch, Section},
+    region::region,
+    unit,
 };
-use crate::{
-    api::{Alert, Host, HostConnection, HostLabel, LabelOrigin, Unit},
-    console::web::{
-        chart::{Latest, Range},
-        ledger::Entry,
-    },
-};
+use crate::web::ledger::ListedCommand;
+
+pub(in crate::web) use super::measurements::{charts, latest};
 
 /// How many commands a host's page lists.
-pub(in crate::console::web) const RECENT: u32 = 10;
+pub(in crate::web) const RECENT: u32 = 10;
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct HostView {
+pub(in crate::web) struct HostView {
     /// The host.
-    pub(in crate::console::web) host: Host,
+    pub(in crate::web) host: Host,
     /// Its alerts that hold.
-    pub(in crate::console::web) alerts: Vec<Alert>,
+    pub(in crate::web) alerts: Vec<Alert>,
     /// Its units.
-    pub(in crate::console::web) units: Vec<Unit>,
+    pub(in crate::web) units: Vec<Unit>,
     /// The newest commands for it.
-    pub(in crate::console::web) commands: Vec<Entry>,
+    pub(in crate::web) commands: Vec<ListedCommand>,
     /// Its newest measurements.
-    pub(in crate::console::web) latest: Vec<Latest>,
+    pub(in crate::web) latest: Vec<Latest>,
     /// What its charts show.
-    pub(in crate::console::web) range: Range,
+    pub(in crate::web) range: TimeRange,
 }
 
-impl View for HostView {
+impl PageView for HostView {
     fn title(&self) -> String {
         self.host.hostname.clone()
     }
@@ -45,11 +46,11 @@ impl View for HostView {
         Some(Section::Hosts)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch { host: Some(self.host.id), command: None })
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch { host: Some(self.host.id), command: None })
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         let url = bits::host_url(self.host.id);
         html! {
             div.head {
@@ -80,7 +81,7 @@ impl View for HostView {
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         match name {
             "facts" => Some(self.facts(frame)),
             "alerts" => Some(self.alerts(frame)),
@@ -94,7 +95,7 @@ impl View for HostView {
 }
 
 impl HostView {
-    fn facts(&self, frame: &Frame) -> Markup {
+    fn facts(&self, frame: &PageFrame) -> Markup {
         let (host, now_ms) = (&self.host, frame.now_ms);
         html! {
             dl.facts {
@@ -123,7 +124,7 @@ impl HostView {
     }
 
     /// To change what operators call it. No region: what somebody is typing stays.
-    fn labels(&self, frame: &Frame) -> Markup {
+    fn labels(&self, frame: &PageFrame) -> Markup {
         let url = format!("{}/label", bits::host_url(self.host.id));
         let given = self.host.labels.iter().filter(|label| label.origin == LabelOrigin::Console);
         html! {
@@ -153,7 +154,7 @@ impl HostView {
         }
     }
 
-    fn alerts(&self, frame: &Frame) -> Markup {
+    fn alerts(&self, frame: &PageFrame) -> Markup {
         html! {
             @if !self.alerts.is_empty() {
                 section {
@@ -164,7 +165,7 @@ impl HostView {
         }
     }
 
-    fn units(&self, frame: &Frame) -> Markup {
+    fn units(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.units.is_empty() {
                 (empty("No units here.", "Give it a program to keep running:", &format!(
@@ -205,7 +206,7 @@ impl HostView {
     }
 
     /// To remove it, if it is away. No region: what somebody has opened stays open.
-    fn removal(&self, frame: &Frame) -> Markup {
+    fn removal(&self, frame: &PageFrame) -> Markup {
         let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online);
         html! {
             @if !is_there {
@@ -221,7 +222,7 @@ impl HostView {
         }
     }
 
-    fn recent(&self, frame: &Frame) -> Markup {
+    fn recent(&self, frame: &PageFrame) -> Markup {
         html! {
             @if self.commands.is_empty() {
                 (empty("Nothing has been ordered of this host yet.", "Run a program on it:",
@@ -259,39 +260,5 @@ fn certificate(expires_ms: i64, now_ms: i64) -> Markup {
         @if expires_ms == 0 { (state(Tone::Bad, "revoked")) }
         @else if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " (bits::due(expires_ms, now_ms)) }
         @else { "expires " (bits::due(expires_ms, now_ms)) }
-    }
-}
-
-/// A place for charts, which a script fills; without it the table below says the newest values.
-pub(in crate::console::web) fn charts(url: &str, range: Range) -> Markup {
-    html! {
-        div.charts.small[url == "/charts"] data-charts=(url) data-range=(range.word()) role="group" aria-label={ "Charts, last " (range.word()) } {}
-    }
-}
-
-/// The newest measurements, as a table.
-pub(in crate::console::web) fn latest(latest: &[Latest], frame: &Frame) -> Markup {
-    html! {
-        @if latest.is_empty() {
-            p.note { "No measurements within the last five minutes. An agent sends them every 30 s." }
-        } @else {
-            table.latest {
-                caption.visually-hidden { "Newest measurements" }
-                thead.visually-hidden { tr { th scope="col" { "What" } th scope="col" { "Value" } th scope="col" { "Share" } th scope="col" { "Age" } } }
-                tbody {
-                    @for one in latest {
-                        tr {
-                            th scope="row" { (one.label) }
-                            td.number { (one.value) }
-                            td { @if let Some(share) = one.share {
-                                meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{share:.3}"))
-                                    aria-label=(one.label) { (bits::percent(share)) }
-                            } }
-                            td { (ago(one.at_ms, frame.now_ms)) }
-                        }
-                    }
-                }
-            }
-        }
     }
 }

@@ -1,37 +1,33 @@
 //! All hosts: the first page, which answers "is all well, and if not, where?"
 
 use maud::{Markup, html};
+use muster_api::{Host, Status, Unit, host_names::HostNames};
 use muster_topics::unit::Phase;
 
 use super::{
-    Frame, Section, View, Watch,
     bits::{self, Tone, ago, count, empty, grouped, presence_since, state},
-    encoded,
-    glance::Glance,
-    region, region_every,
-};
-use crate::{
-    api::{Host, Status, Unit},
-    host_names::HostNames,
+    frame::{PageFrame, PageView, PageWatch, Section},
+    glance::FleetGlance,
+    region::{encoded, region, region_every},
 };
 
 /// The hosts of one page: what a screen or two show, and what stays fast on a telephone.
-pub(in crate::console::web) const PAGE_HOSTS: u32 = 100;
+pub(in crate::web) const PAGE_HOSTS: u32 = 100;
 
 /// Which hosts are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) struct Shown {
+pub(in crate::web) struct ShownHosts {
     /// What was searched for.
-    pub(in crate::console::web) text: String,
+    pub(in crate::web) text: String,
     /// Those that are online, or those that are not.
-    pub(in crate::console::web) online: Option<bool>,
+    pub(in crate::web) online: Option<bool>,
     /// Which page, from 1.
-    pub(in crate::console::web) page: u64,
+    pub(in crate::web) page: u64,
 }
 
-impl Shown {
+impl ShownHosts {
     /// The address of this listing.
-    pub(in crate::console::web) fn url(&self) -> String {
+    pub(in crate::web) fn url(&self) -> String {
         let text = (!self.text.is_empty()).then(|| format!("q={}", encoded(&self.text)));
         let online = self.online.map(|online| format!("show={}", if online { "online" } else { "away" }));
         let page = (self.page > 1).then(|| format!("page={}", self.page));
@@ -46,24 +42,24 @@ impl Shown {
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct HostsView {
+pub(in crate::web) struct HostsView {
     /// The installation.
-    pub(in crate::console::web) status: Status,
+    pub(in crate::web) status: Status,
     /// Which hosts are shown.
-    pub(in crate::console::web) shown: Shown,
+    pub(in crate::web) shown: ShownHosts,
     /// The hosts of this page.
-    pub(in crate::console::web) hosts: Vec<Host>,
+    pub(in crate::web) hosts: Vec<Host>,
     /// How many there are on all pages.
-    pub(in crate::console::web) found: u64,
+    pub(in crate::web) found: u64,
     /// Units that need somebody's eye: the first ones.
-    pub(in crate::console::web) troubled: Vec<Unit>,
+    pub(in crate::web) troubled: Vec<Unit>,
     /// How many of them there are.
-    pub(in crate::console::web) troubled_count: u64,
+    pub(in crate::web) troubled_count: u64,
     /// What all of them come to.
-    pub(in crate::console::web) glance: Glance,
+    pub(in crate::web) glance: FleetGlance,
 }
 
-impl View for HostsView {
+impl PageView for HostsView {
     fn title(&self) -> String {
         "Hosts".to_owned()
     }
@@ -72,11 +68,11 @@ impl View for HostsView {
         Some(Section::Hosts)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch::default())
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch::default())
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             div.head {
                 h1 { "Hosts" }
@@ -88,7 +84,7 @@ impl View for HostsView {
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         match name {
             "glance" => Some(self.glance()),
             "fleet" => Some(self.fleet(frame)),
@@ -127,7 +123,7 @@ impl HostsView {
         }
     }
 
-    fn fleet(&self, frame: &Frame) -> Markup {
+    fn fleet(&self, frame: &PageFrame) -> Markup {
         html! {
             (self.trouble(frame))
             @if self.hosts.is_empty() { (self.nothing()) } @else {
@@ -137,7 +133,7 @@ impl HostsView {
         }
     }
 
-    fn trouble(&self, frame: &Frame) -> Markup {
+    fn trouble(&self, frame: &PageFrame) -> Markup {
         let names = HostNames::new(self.troubled.iter().map(|unit| (unit.host, unit.hostname.as_str())));
         html! {
             @if !self.troubled.is_empty() {
@@ -178,7 +174,7 @@ impl HostsView {
         }
     }
 
-    fn table(&self, frame: &Frame) -> Markup {
+    fn table(&self, frame: &PageFrame) -> Markup {
         let names = HostNames::new(self.hosts.iter().map(|host| (host.id, host.hostname.as_str())));
         html! {
             table.cards {
@@ -197,7 +193,7 @@ impl HostsView {
         let page = self.shown.page.max(1);
         let first = (page - 1) * per_page + 1;
         let last = first + (self.hosts.len() as u64).saturating_sub(1);
-        let to = |page: u64| Shown { page, ..self.shown.clone() }.url();
+        let to = |page: u64| ShownHosts { page, ..self.shown.clone() }.url();
         html! {
             nav.pages aria-label="Pages of hosts" {
                 @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
@@ -208,7 +204,7 @@ impl HostsView {
     }
 }
 
-fn row(host: &Host, names: &HostNames<'_>, frame: &Frame) -> Markup {
+fn row(host: &Host, names: &HostNames<'_>, frame: &PageFrame) -> Markup {
     let state = host.state.as_ref();
     html! {
         tr {

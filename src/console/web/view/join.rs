@@ -1,38 +1,35 @@
-//! Joining: a one-time token for a new host, and the tokens that there are.
+//! Joining: a one-time token for a new host, and the list of tokens.
 
 use std::collections::HashMap;
 
 use maud::{Markup, html};
+use muster_api::{CreatedToken, Problem, Token, host_names::HostNames};
 use muster_topics::name::HostId;
 
 use super::{
-    Frame, Section, View,
     bits::{self, Tone, ago, state},
+    frame::{PageFrame, PageView, Section},
     problem::notice,
-};
-use crate::{
-    api::{CreatedToken, Problem, Token},
-    host_names::HostNames,
 };
 
 /// How long a token may be used: the choices, in seconds.
-pub(in crate::console::web) const TTLS: [(u64, &str); 4] =
+pub(in crate::web) const TTLS: [(u64, &str); 4] =
     [(900, "15 minutes"), (3_600, "1 hour"), (86_400, "1 day"), (604_800, "7 days")];
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct JoinView {
+pub(in crate::web) struct JoinView {
     /// All tokens, newest first.
-    pub(in crate::console::web) tokens: Vec<Token>,
+    pub(in crate::web) tokens: Vec<Token>,
     /// Names of the hosts that have used them, or that they are for.
-    pub(in crate::console::web) names: HashMap<HostId, String>,
+    pub(in crate::web) names: HashMap<HostId, String>,
     /// The one that was just made: this is the only time that it can be shown.
-    pub(in crate::console::web) created: Option<CreatedToken>,
+    pub(in crate::web) created: Option<CreatedToken>,
     /// Why none was made.
-    pub(in crate::console::web) problem: Option<Problem>,
+    pub(in crate::web) problem: Option<Problem>,
 }
 
-impl View for JoinView {
+impl PageView for JoinView {
     fn title(&self) -> String {
         "Join a host".to_owned()
     }
@@ -41,7 +38,7 @@ impl View for JoinView {
         Some(Section::Join)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Join a host" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
@@ -68,7 +65,7 @@ impl View for JoinView {
 }
 
 /// What to do with a new token.
-fn once(created: &CreatedToken, frame: &Frame) -> Markup {
+fn once(created: &CreatedToken, frame: &PageFrame) -> Markup {
     html! {
         section.notice.good role="status" {
             h2 { "Run this on the new host" }
@@ -81,7 +78,7 @@ fn once(created: &CreatedToken, frame: &Frame) -> Markup {
 }
 
 impl JoinView {
-    fn table(&self, frame: &Frame) -> Markup {
+    fn table(&self, frame: &PageFrame) -> Markup {
         html! {
             table.cards {
                 caption.visually-hidden { "Tokens" }
@@ -121,7 +118,7 @@ impl JoinView {
         }
     }
 
-    fn token_state(&self, token: &Token, frame: &Frame) -> Markup {
+    fn token_state(&self, token: &Token, frame: &PageFrame) -> Markup {
         html! {
             @match token.used {
                 Some((at_ms, host)) => {

@@ -1,22 +1,22 @@
-//! What can be done with a unit beyond starting and stopping it: newer content, labels, a signal, and its end.
+//! Further actions on a unit: upgrade, labels, signal, removal.
 
 use maud::{Markup, html};
+use muster_api::{
+    ChangeCost, Unit,
+    upgrade::{Step, Upgrade},
+};
 use muster_topics::{name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
 
-use super::{Frame, unit::url};
-use crate::{
-    api::{Cost, Unit},
-    rules::upgrade::{Step, Upgrade},
-};
+use super::{frame::PageFrame, unit::url};
 
 /// What newer content there is for a unit, in words: a form carries them, so that what is ordered is what was shown.
-pub(in crate::console::web) fn words(upgrade: &Upgrade) -> String {
+pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
     let steps: Vec<String> = upgrade.artifact.iter().chain(&upgrade.configs).map(Step::to_string).collect();
     steps.join(", ")
 }
 
 /// The section.
-pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &Frame) -> Markup {
+pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &PageFrame) -> Markup {
     let url = url(unit.host, &unit.unit);
     html! {
         section {
@@ -31,7 +31,7 @@ pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &Frame) -> Ma
     }
 }
 
-fn newer(newer: Option<&Upgrade>, frame: &Frame, url: &str) -> Markup {
+fn newer(newer: Option<&Upgrade>, frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Upgrade" }
@@ -41,7 +41,7 @@ fn newer(newer: Option<&Upgrade>, frame: &Frame, url: &str) -> Markup {
                     p { (words(upgrade)) }
                     (frame.form(&format!("{url}/upgrade"), html! {
                         input type="hidden" name="to" value=(words(upgrade));
-                        button type="submit" { "Upgrade" @if upgrade.cost != Cost::InPlace { " (" (upgrade.cost.words()) ")" } }
+                        button type="submit" { "Upgrade" @if upgrade.cost != ChangeCost::InPlace { " (" (upgrade.cost.words()) ")" } }
                     }))
                 }
             }
@@ -49,7 +49,7 @@ fn newer(newer: Option<&Upgrade>, frame: &Frame, url: &str) -> Markup {
     }
 }
 
-fn labels(unit: &Unit, frame: &Frame, url: &str) -> Markup {
+fn labels(unit: &Unit, frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Labels" }
@@ -79,7 +79,7 @@ fn labels(unit: &Unit, frame: &Frame, url: &str) -> Markup {
     }
 }
 
-fn signals(frame: &Frame, url: &str) -> Markup {
+fn signals(frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Signal" }
@@ -100,7 +100,7 @@ fn signals(frame: &Frame, url: &str) -> Markup {
 }
 
 /// To retire it, and once it is retired to have it forgotten.
-fn ending(frame: &Frame, url: &str) -> Markup {
+fn ending(frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Retire and remove" }

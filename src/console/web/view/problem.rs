@@ -1,17 +1,17 @@
-//! A request that was not granted.
+//! A refused request.
 
 use maud::{Markup, html};
+use muster_api::Problem;
 
-use super::{Frame, View};
-use crate::api::Problem;
+use super::frame::{PageFrame, PageView};
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct ProblemView {
+pub(in crate::web) struct ProblemView {
     /// HTTP status code.
-    pub(in crate::console::web) status: u16,
+    pub(in crate::web) status: u16,
     /// Why.
-    pub(in crate::console::web) problem: Problem,
+    pub(in crate::web) problem: Problem,
 }
 
 impl ProblemView {
@@ -26,12 +26,12 @@ impl ProblemView {
     }
 }
 
-impl View for ProblemView {
+impl PageView for ProblemView {
     fn title(&self) -> String {
         self.words().to_owned()
     }
 
-    fn body(&self, _: &Frame) -> Markup {
+    fn body(&self, _: &PageFrame) -> Markup {
         html! {
             h1 { (self.words()) }
             (notice(&self.problem))
@@ -41,7 +41,7 @@ impl View for ProblemView {
 }
 
 /// A problem, within a page.
-pub(in crate::console::web) fn notice(problem: &Problem) -> Markup {
+pub(in crate::web) fn notice(problem: &Problem) -> Markup {
     html! {
         div.notice.bad role="alert" {
             p { strong { (problem.message) } }

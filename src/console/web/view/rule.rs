@@ -1,45 +1,49 @@
-//! Rules for alerts: a list of those that there are, and the form that sets one.
+//! Alert rules: the list, and the form that sets one.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
+use muster_api::{AlertRule, Problem};
+use muster_rules::alert::{defaults, words};
 use muster_topics::{
     alert::{Measure, Metric, OF_MAX_BYTES, Rule, Severity},
     name::{HostId, NAME_MAX_BYTES, Name},
 };
 
-use super::{Frame, Section, View, alerts::severity, bits, encoded, problem::notice};
-use crate::{
-    api::{AlertRule, Problem},
-    rules::alert::{defaults, words},
+use super::{
+    alerts::severity,
+    bits,
+    frame::{PageFrame, PageView, Section},
+    problem::notice,
+    region::encoded,
 };
 
 /// What the form holds, as it was typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) struct RuleForm {
+pub(in crate::web) struct RuleForm {
     /// Its name.
-    pub(in crate::console::web) name: String,
+    pub(in crate::web) name: String,
     /// The one host that it is for, by id or name; all, if it is empty.
-    pub(in crate::console::web) host: String,
+    pub(in crate::web) host: String,
     /// What is looked at, in a word.
-    pub(in crate::console::web) metric: String,
+    pub(in crate::web) metric: String,
     /// The one file system or unit that is meant.
-    pub(in crate::console::web) of: String,
+    pub(in crate::web) of: String,
     /// Beyond this it is raised.
-    pub(in crate::console::web) threshold: String,
+    pub(in crate::web) threshold: String,
     /// Back at this it is cleared.
-    pub(in crate::console::web) clear: String,
+    pub(in crate::web) clear: String,
     /// For how long it has to be so.
-    pub(in crate::console::web) lasting: String,
+    pub(in crate::web) lasting: String,
     /// How bad it is, in a word.
-    pub(in crate::console::web) severity: String,
+    pub(in crate::web) severity: String,
     /// It is not looked at.
-    pub(in crate::console::web) off: bool,
+    pub(in crate::web) off: bool,
 }
 
 impl RuleForm {
     /// Filled with a rule that there is.
-    pub(in crate::console::web) fn of(name: &Name, host: Option<&str>, rule: &Rule) -> Self {
+    pub(in crate::web) fn of(name: &Name, host: Option<&str>, rule: &Rule) -> Self {
         let exact = |value: f64| match rule.metric.measure() {
             Measure::Flag => String::new(),
             measure => words::exact(measure, value),
@@ -71,18 +75,18 @@ fn lasting(ms: u64) -> String {
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct RuleView {
+pub(in crate::web) struct RuleView {
     /// What was typed.
-    pub(in crate::console::web) form: RuleForm,
+    pub(in crate::web) form: RuleForm,
     /// Whether there is such a rule on the console, so that its name and host stay as they are.
-    pub(in crate::console::web) is_set: bool,
+    pub(in crate::web) is_set: bool,
     /// What is wrong with a field, by its name.
-    pub(in crate::console::web) faults: BTreeMap<&'static str, String>,
+    pub(in crate::web) faults: BTreeMap<&'static str, String>,
     /// Why it was not taken otherwise.
-    pub(in crate::console::web) problem: Option<Problem>,
+    pub(in crate::web) problem: Option<Problem>,
 }
 
-impl View for RuleView {
+impl PageView for RuleView {
     fn title(&self) -> String {
         if self.is_set { format!("Rule {}", self.form.name) } else { "A rule for alerts".to_owned() }
     }
@@ -91,7 +95,7 @@ impl View for RuleView {
         Some(Section::Alerts)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { (self.title()) }
             p { a href="/alerts#rules" { "All alerts and rules" } }
@@ -202,7 +206,7 @@ impl RuleView {
     }
 }
 
-fn removal(name: &str, host: &str, frame: &Frame) -> Markup {
+fn removal(name: &str, host: &str, frame: &PageFrame) -> Markup {
     frame.form(
         "/alerts/rule/remove",
         html! {
@@ -260,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_written_as_they_are_read() {
+    fn durations_round_trip() {
         for (ms, text) in [(600_000, "10m"), (7_200_000, "2h"), (90_000, "90s"), (1_500, "1500ms")] {
             assert_eq!(lasting(ms), text);
             assert_eq!(muster_promql::number::duration(text), i64::try_from(ms).ok());

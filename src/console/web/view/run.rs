@@ -1,6 +1,8 @@
-//! Running a command: the form.
+//! The form that runs a command.
 
 use maud::{Markup, html};
+use muster_api::{Host, Problem, host_names::HostNames};
+use muster_base::argv;
 use muster_topics::{
     command::{BATCH_MAX, STDIN_MAX_BYTES},
     name::HostId,
@@ -8,22 +10,17 @@ use muster_topics::{
 };
 
 use super::{
-    Frame, Section, View,
     bits::{self, count},
+    frame::{PageFrame, PageView, Section},
     problem::notice,
-};
-use crate::{
-    api::{Host, Problem},
-    argv,
-    host_names::HostNames,
 };
 
 /// So many hosts can be ticked; others are named.
-pub(in crate::console::web) const TICKED_MAX: u32 = 50;
+pub(in crate::web) const TICKED_MAX: u32 = 50;
 
 /// Whom it is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) enum Aim {
+pub(in crate::web) enum RunTarget {
     /// Hosts that are ticked or named.
     #[default]
     These,
@@ -35,7 +32,7 @@ pub(in crate::console::web) enum Aim {
 
 /// What becomes of what is typed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::console::web) enum Way {
+pub(in crate::web) enum RunMode {
     /// It is one command.
     #[default]
     Once,
@@ -45,9 +42,9 @@ pub(in crate::console::web) enum Way {
     Daemon,
 }
 
-impl Way {
+impl RunMode {
     /// Its name in forms.
-    pub(in crate::console::web) fn word(self) -> &'static str {
+    pub(in crate::web) fn word(self) -> &'static str {
         match self {
             Self::Once => "once",
             Self::Lines => "lines",
@@ -58,51 +55,51 @@ impl Way {
 
 /// What the form holds, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::console::web) struct Input {
+pub(in crate::web) struct RunForm {
     /// Whom it is for.
-    pub(in crate::console::web) aim: Aim,
+    pub(in crate::web) aim: RunTarget,
     /// The expression that picks hosts.
-    pub(in crate::console::web) select: String,
+    pub(in crate::web) select: String,
     /// Hosts that are ticked, by id.
-    pub(in crate::console::web) ticked: Vec<String>,
+    pub(in crate::web) ticked: Vec<String>,
     /// Hosts that are named.
-    pub(in crate::console::web) named: String,
+    pub(in crate::web) named: String,
     /// Program and arguments, or a line for a shell.
-    pub(in crate::console::web) command: String,
+    pub(in crate::web) command: String,
     /// It is for a shell.
-    pub(in crate::console::web) shell: bool,
+    pub(in crate::web) shell: bool,
     /// One command, many, or one that stays.
-    pub(in crate::console::web) way: Way,
+    pub(in crate::web) way: RunMode,
     /// Of many, those behind one that failed are run too.
-    pub(in crate::console::web) keep_going: bool,
+    pub(in crate::web) keep_going: bool,
     /// What it is to read.
-    pub(in crate::console::web) stdin: String,
+    pub(in crate::web) stdin: String,
     /// Nobody wants its standard output.
-    pub(in crate::console::web) no_stdout: bool,
+    pub(in crate::web) no_stdout: bool,
     /// Nobody wants its standard error.
-    pub(in crate::console::web) no_stderr: bool,
+    pub(in crate::web) no_stderr: bool,
     /// Seconds.
-    pub(in crate::console::web) timeout_s: String,
+    pub(in crate::web) timeout_s: String,
     /// Minutes.
-    pub(in crate::console::web) expires_min: String,
+    pub(in crate::web) expires_min: String,
     /// Whose program it is to be.
-    pub(in crate::console::web) user: String,
+    pub(in crate::web) user: String,
     /// Where it is to run.
-    pub(in crate::console::web) cwd: String,
+    pub(in crate::web) cwd: String,
     /// In which container.
-    pub(in crate::console::web) container: String,
+    pub(in crate::web) container: String,
 }
 
-impl Default for Input {
+impl Default for RunForm {
     fn default() -> Self {
         Self {
-            aim: Aim::These,
+            aim: RunTarget::These,
             select: String::new(),
             ticked: Vec::new(),
             named: String::new(),
             command: String::new(),
             shell: false,
-            way: Way::Once,
+            way: RunMode::Once,
             keep_going: false,
             stdin: String::new(),
             no_stdout: false,
@@ -118,18 +115,18 @@ impl Default for Input {
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct RunView {
+pub(in crate::web) struct RunView {
     /// Hosts to tick: the first ones by name.
-    pub(in crate::console::web) hosts: Vec<Host>,
+    pub(in crate::web) hosts: Vec<Host>,
     /// How many hosts there are.
-    pub(in crate::console::web) found: u64,
+    pub(in crate::web) found: u64,
     /// What was typed.
-    pub(in crate::console::web) input: Input,
+    pub(in crate::web) input: RunForm,
     /// Why it was not taken.
-    pub(in crate::console::web) problem: Option<Problem>,
+    pub(in crate::web) problem: Option<Problem>,
 }
 
-impl View for RunView {
+impl PageView for RunView {
     fn title(&self) -> String {
         "Run a command".to_owned()
     }
@@ -138,7 +135,7 @@ impl View for RunView {
         Some(Section::Run)
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         html! {
             h1 { "Run a command" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
@@ -173,7 +170,7 @@ impl RunView {
     }
 
     fn ways(&self) -> Markup {
-        let way = |way: Way, words: &str| {
+        let way = |way: RunMode, words: &str| {
             html! {
                 label.choice { input type="radio" name="way" value=(way.word()) checked[self.input.way == way]; " " (words) }
             }
@@ -181,22 +178,22 @@ impl RunView {
         html! {
             fieldset {
                 legend { "As" }
-                (way(Way::Once, "one command"))
-                (way(Way::Lines, &format!("a batch: each line is a command, up to {BATCH_MAX}, one after the other; the time limit is of each")))
+                (way(RunMode::Once, "one command"))
+                (way(RunMode::Lines, &format!("a batch: each line is a command, up to {BATCH_MAX}, one after the other; the time limit is of each")))
                 label.choice { input type="checkbox" name="keep_going" value="yes" checked[self.input.keep_going]; " of a batch, go on after one that failed" }
-                (way(Way::Daemon, "a daemon: it stays, without a time limit, as a unit that can be listed and stopped"))
+                (way(RunMode::Daemon, "a daemon: it stays, without a time limit, as a unit that can be listed and stopped"))
             }
         }
     }
 
-    fn targets(&self, frame: &Frame) -> Markup {
+    fn targets(&self, frame: &PageFrame) -> Markup {
         let more = self.found > self.hosts.len() as u64 || !self.input.named.is_empty();
         let is = |aim| self.input.aim == aim;
         let names = HostNames::new(self.hosts.iter().map(|host| (host.id, host.hostname.as_str())));
         html! {
             fieldset.targets {
                 legend { "On" }
-                label.choice { input #these type="radio" name="target" value="these" checked[is(Aim::These)]; " these hosts" }
+                label.choice { input #these type="radio" name="target" value="these" checked[is(RunTarget::These)]; " these hosts" }
                 ul.ticks {
                     @for host in &self.hosts {
                         li { (self.tick(host, &names, frame)) }
@@ -209,7 +206,7 @@ impl RunView {
                     }
                 }
                 label.choice {
-                    input #picked type="radio" name="target" value="picked" checked[is(Aim::Picked)];
+                    input #picked type="radio" name="target" value="picked" checked[is(RunTarget::Picked)];
                     " the hosts that this picks"
                 }
                 div.field {
@@ -225,14 +222,14 @@ impl RunView {
                     }
                 }
                 label.choice {
-                    input #all type="radio" name="target" value="all" checked[is(Aim::All)];
+                    input #all type="radio" name="target" value="all" checked[is(RunTarget::All)];
                     " every host of the fleet (" (count(self.found, "host", "hosts")) ")"
                 }
             }
         }
     }
 
-    fn tick(&self, host: &Host, names: &HostNames<'_>, _: &Frame) -> Markup {
+    fn tick(&self, host: &Host, names: &HostNames<'_>, _: &PageFrame) -> Markup {
         let ticked = self.is_ticked(host.id);
         html! {
             label.choice {
@@ -249,7 +246,7 @@ impl RunView {
     }
 
     fn options(&self) -> Markup {
-        let Input { timeout_s, expires_min, user, cwd, container, stdin, no_stdout, no_stderr, .. } = &self.input;
+        let RunForm { timeout_s, expires_min, user, cwd, container, stdin, no_stdout, no_stderr, .. } = &self.input;
         html! {
             div.options {
                 div.field {

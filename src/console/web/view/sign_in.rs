@@ -1,26 +1,30 @@
-//! Signing in. The page of a sign-in link has one button, so that whatever looks at links before
-//! people do (previews, scanners) does not use it up.
+//! Signing in. The page of a sign-in link has one button, so that programs that open links before
+//! people do (previews, scanners) do not use it up.
 
 use maud::{Markup, html};
+use muster_api::Problem;
 
-use super::{Frame, View, bits, problem::notice};
-use crate::api::Problem;
+use super::{
+    bits,
+    frame::{PageFrame, PageView},
+    problem::notice,
+};
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct SignInView {
+pub(in crate::web) struct SignInView {
     /// The code of the link.
-    pub(in crate::console::web) code: Option<String>,
+    pub(in crate::web) code: Option<String>,
     /// Why the code before was not taken.
-    pub(in crate::console::web) problem: Option<Problem>,
+    pub(in crate::web) problem: Option<Problem>,
 }
 
-impl View for SignInView {
+impl PageView for SignInView {
     fn title(&self) -> String {
         "Sign in".to_owned()
     }
 
-    fn body(&self, _: &Frame) -> Markup {
+    fn body(&self, _: &PageFrame) -> Markup {
         html! {
             section.narrow {
                 h1 { "Sign in" }

@@ -1,4 +1,4 @@
-//! One unit: what it should be beside what it is, and what can be done about it.
+//! One unit: its desired state beside the observed one, and its actions.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -6,6 +6,7 @@ use std::{
 };
 
 use maud::{Markup, html};
+use muster_api::{Command, Unit, upgrade::Upgrade};
 use muster_topics::{
     container::{ContainerSpec, Image, Network},
     endpoint::Protocol,
@@ -13,49 +14,45 @@ use muster_topics::{
     unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
 };
 
+use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    Frame, Section, View, Watch,
     bits::{self, Tone, ago, bytes, state},
-    command::{Shown, is_open},
-    commands, host, manage, region,
+    command::{ShownOutput, is_open},
+    commands,
+    frame::{PageFrame, PageView, PageWatch, Section},
+    manage, measurements,
+    region::region,
 };
-use crate::{
-    api::{Command, Unit},
-    console::web::{
-        chart::{Latest, Range},
-        ledger::Tally,
-    },
-    rules::upgrade::Upgrade,
-};
+use crate::web::command_progress::HostCounts;
 
 /// How many lines of a log are asked for, unless it is said.
-pub(in crate::console::web) const LINES: u32 = 200;
+pub(in crate::web) const LINES: u32 = 200;
 /// At most so many.
-pub(in crate::console::web) const LINES_MAX: u32 = 5_000;
+pub(in crate::web) const LINES_MAX: u32 = 5_000;
 
 /// Where a unit is shown.
-pub(in crate::console::web) fn url(host: HostId, unit: &UnitName) -> String {
+pub(in crate::web) fn url(host: HostId, unit: &UnitName) -> String {
     format!("/host/{host}/unit/{}/{}", unit.realm(), unit.name())
 }
 
 /// The page.
 #[derive(Clone, Debug)]
-pub(in crate::console::web) struct UnitView {
+pub(in crate::web) struct UnitView {
     /// The unit.
-    pub(in crate::console::web) unit: Unit,
+    pub(in crate::web) unit: Unit,
     /// What was just ordered here.
-    pub(in crate::console::web) asked: Option<Command>,
+    pub(in crate::web) asked: Option<Command>,
     /// The end of the log, if that is what was ordered, and what its host says of what is missing.
-    pub(in crate::console::web) log: Option<(Shown, String)>,
+    pub(in crate::web) log: Option<(ShownOutput, String)>,
     /// Its newest measurements.
-    pub(in crate::console::web) latest: Vec<Latest>,
+    pub(in crate::web) latest: Vec<Latest>,
     /// What its charts show.
-    pub(in crate::console::web) range: Range,
+    pub(in crate::web) range: TimeRange,
     /// What it would get of newer content.
-    pub(in crate::console::web) newer: Option<Upgrade>,
+    pub(in crate::web) newer: Option<Upgrade>,
 }
 
-impl View for UnitView {
+impl PageView for UnitView {
     fn title(&self) -> String {
         format!("{} on {}", self.unit.unit, self.unit.hostname)
     }
@@ -64,11 +61,11 @@ impl View for UnitView {
         Some(Section::Hosts)
     }
 
-    fn watch(&self) -> Option<Watch> {
-        Some(Watch { host: Some(self.unit.host), command: None })
+    fn watch(&self) -> Option<PageWatch> {
+        Some(PageWatch { host: Some(self.unit.host), command: None })
     }
 
-    fn body(&self, frame: &Frame) -> Markup {
+    fn body(&self, frame: &PageFrame) -> Markup {
         let url = url(self.unit.host, &self.unit.unit);
         html! {
             div.head {
@@ -96,18 +93,18 @@ impl View for UnitView {
                     h2 { "Measurements" }
                     (self.range.links(&url))
                 }
-                (host::charts(&format!("{url}/charts"), self.range))
-                (region(&url, "latest", &["metrics"], host::latest(&self.latest, frame)))
+                (measurements::charts(&format!("{url}/charts"), self.range))
+                (region(&url, "latest", &["metrics"], measurements::latest(&self.latest, frame)))
             }
         }
     }
 
-    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+    fn part(&self, frame: &PageFrame, name: &str) -> Option<Markup> {
         match name {
             "asked" => Some(self.asked(frame)),
             "state" => Some(self.state(frame)),
             "log" => Some(self.log()),
-            "latest" => Some(host::latest(&self.latest, frame)),
+            "latest" => Some(measurements::latest(&self.latest, frame)),
             _ => None,
         }
     }
@@ -129,7 +126,7 @@ impl UnitView {
 
     /// What can be done with it. Forms are never fetched again, for somebody may be typing in one; so they are the same whatever it
     /// is at the moment, and what makes no sense then its host refuses, with the reason. What changes is told in regions alone.
-    fn actions(&self, frame: &Frame, url: &str) -> Markup {
+    fn actions(&self, frame: &PageFrame, url: &str) -> Markup {
         html! {
             div.actions {
                 (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
@@ -149,7 +146,7 @@ impl UnitView {
     }
 
     /// To hold it, and to end its hold.
-    fn holding(&self, frame: &Frame, url: &str) -> Markup {
+    fn holding(&self, frame: &PageFrame, url: &str) -> Markup {
         html! {
             (frame.form(&format!("{url}/hold"), html! {
                 div.row {
@@ -163,12 +160,12 @@ impl UnitView {
     }
 
     /// What was just ordered, and how far it has come.
-    fn asked(&self, frame: &Frame) -> Markup {
+    fn asked(&self, frame: &PageFrame) -> Markup {
         html! {
             @if let Some(asked) = &self.asked {
                 p.notice {
                     a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
-                    (commands::summary(&Tally::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
+                    (commands::summary(&HostCounts::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
                     @for line in &asked.hosts {
                         @if let Some(reason) = bits::reason(line) { span.why { (reason) } }
                     }
@@ -198,7 +195,7 @@ impl UnitView {
         }
     }
 
-    fn state(&self, frame: &Frame) -> Markup {
+    fn state(&self, frame: &PageFrame) -> Markup {
         let Unit { desired, observed, hold, at_ms, .. } = &self.unit;
         let now_ms = frame.now_ms;
         html! {
@@ -320,7 +317,7 @@ fn spec(spec: &Spec) -> Markup {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
             } } }
         }
-        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::argv::join(args)) } } } }
+        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_base::argv::join(args)) } } } }
         @if !env.is_empty() {
             // Values may be secrets; names say what is set.
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
@@ -367,7 +364,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
             Image::Existing(name) => { div { dt { "Adopted" } dd { "the container " code { (name) } } } }
             Image::Rootfs(_) | Image::Archive(_) => {}
         }
-        @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (crate::argv::join(entry)) } } } }
+        @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (muster_base::argv::join(entry)) } } } }
         @for mount in &container.mounts {
             div { dt { "Mount" } dd {
                 code { (mount.host) } " as " code { (mount.inside) } @if mount.read_only { " (read only)" }
@@ -382,7 +379,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
 }
 
 /// A table of units of one host.
-pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
+pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
     html! {
         table.cards {
             caption.visually-hidden { "Units" }
@@ -419,16 +416,17 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::console::web::view::samples;
+    use crate::web::view::samples;
 
     /// What stands outside of regions stays as it was when the page was made: if it said anything of the unit's state it would
     /// contradict the rest before long.
     #[test]
-    fn forms_of_unit_are_the_same_whatever_state_it_is_in() {
-        let frame = Frame { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms: 0 };
+    fn unit_forms_do_not_depend_on_state() {
+        let frame = PageFrame { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms: 0 };
         let forms = |index: usize| {
             let unit = samples::unit("anna", index);
-            let view = UnitView { unit, asked: None, log: None, latest: Vec::new(), range: Range::Hour, newer: None };
+            let view =
+                UnitView { unit, asked: None, log: None, latest: Vec::new(), range: TimeRange::Hour, newer: None };
             let html = view.body(&frame).into_string();
             assert!(!html.contains("no process"), "{html}");
             let actions = html.split("action=\"").skip(1).filter_map(|rest| rest.split('"').next()?.rsplit('/').next());

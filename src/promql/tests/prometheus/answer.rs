@@ -1,8 +1,8 @@
-//! What both say, and whether it is the same.
+//! Compares both answers.
 
 use std::collections::BTreeMap;
 
-use muster_promql::{Instant, Labels, Millis, Sample};
+use muster_promql::{Instant, Labels, Millis, TimedValue};
 use serde_json::Value;
 
 use crate::grammar::When;
@@ -13,7 +13,7 @@ pub(crate) enum Answer {
     Text(String),
     Scalar(f64),
     Vector(Vec<(Labels, f64)>),
-    Matrix(Vec<(Labels, Vec<Sample>)>),
+    Matrix(Vec<(Labels, Vec<TimedValue>)>),
 }
 
 pub(crate) enum Verdict {
@@ -56,7 +56,7 @@ fn labels(json: &Value) -> Labels {
     json.as_object().unwrap().iter().map(|(name, value)| (name, value.as_str().unwrap())).collect()
 }
 
-fn sample(json: &Value) -> Sample {
+fn sample(json: &Value) -> TimedValue {
     let seconds = json[0].as_f64().unwrap();
     ((seconds * 1000.0).round() as Millis, json[1].as_str().unwrap().parse().unwrap())
 }
@@ -66,7 +66,7 @@ fn near(a: f64, b: f64) -> bool {
     a.is_nan() && b.is_nan() || a == b || (a - b).abs() <= 1e-9 * a.abs().max(b.abs()) || (a - b).abs() < 1e-12
 }
 
-type Series = BTreeMap<Labels, Vec<Sample>>;
+type Series = BTreeMap<Labels, Vec<TimedValue>>;
 
 pub(crate) fn compare(query: &str, when: When, theirs: &Answer, ours: &Answer) -> Verdict {
     let different = |what: &str| Verdict::Different(format!("{what}\n  theirs: {theirs:?}\n  ours:   {ours:?}"));
@@ -85,11 +85,11 @@ pub(crate) fn compare(query: &str, when: When, theirs: &Answer, ours: &Answer) -
             compare_series(query, &series(a), &series(b)).unwrap_or_else(|| different("other values"))
         }
         (Answer::Matrix(a), Answer::Matrix(b)) => {
-            let in_order = |matrix: &[(Labels, Vec<Sample>)]| matrix.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            let in_order = |matrix: &[(Labels, Vec<TimedValue>)]| matrix.windows(2).all(|pair| pair[0].0 < pair[1].0);
             if matches!(when, When::Range(_)) && (!in_order(a) || !in_order(b)) {
                 return different("another order");
             }
-            let series = |matrix: &[(Labels, Vec<Sample>)]| -> Series { matrix.iter().cloned().collect() };
+            let series = |matrix: &[(Labels, Vec<TimedValue>)]| -> Series { matrix.iter().cloned().collect() };
             compare_series(query, &series(a), &series(b)).unwrap_or_else(|| different("other values"))
         }
         _ => different("another kind"),

@@ -1,4 +1,4 @@
-//! Numbers that only look random, so that a seed gives the same ones anywhere (SplitMix64).
+//! Pseudo-random numbers that are the same everywhere for a seed (SplitMix64).
 
 pub(crate) struct Chance(u64);
 

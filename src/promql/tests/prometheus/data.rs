@@ -1,8 +1,8 @@
-//! Series made from a seed: gauges, counters that begin anew, gaps, histograms, and numbers that are none.
+//! Series generated from a seed: gauges, counters that reset, gaps, histograms, and NaN.
 
 use std::{fmt::Write, ops::RangeInclusive};
 
-use muster_promql::{Labels, Matchers, Millis, NAME, Sample, Source, SourceError, number};
+use muster_promql::{Labels, Matchers, Millis, NAME, Source, SourceError, TimedValue, number};
 
 use crate::chance::Chance;
 
@@ -12,7 +12,7 @@ pub(crate) const START_MS: Millis = 1_700_000_000_000;
 pub(crate) const LENGTH_MS: Millis = 3 * 3_600_000;
 
 pub(crate) struct Data {
-    series: Vec<(Labels, Vec<Sample>)>,
+    series: Vec<(Labels, Vec<TimedValue>)>,
 }
 
 impl Data {
@@ -27,7 +27,7 @@ impl Data {
         data
     }
 
-    fn add(&mut self, name: &str, labels: &[(&str, &str)], samples: Vec<Sample>) {
+    fn add(&mut self, name: &str, labels: &[(&str, &str)], samples: Vec<TimedValue>) {
         self.series.push((labels.iter().copied().chain([(NAME, name)]).collect(), samples));
     }
 
@@ -189,7 +189,7 @@ impl Source for Data {
         series: u64,
         times: RangeInclusive<Millis>,
         _: usize,
-        into: &mut Vec<Sample>,
+        into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError> {
         let samples = &self.series[series as usize].1;
         into.extend(samples.iter().filter(|(at_ms, _)| times.contains(at_ms)));

@@ -1,6 +1,6 @@
-//! Queries made from a seed. Each has the right types, so that most are answered; whether labels match is left to chance.
+//! Queries generated from a seed. Each is well-typed, so that most are answered; whether labels match is left to chance.
 
-use muster_promql::{Millis, Range};
+use muster_promql::{Millis, QueryRange};
 
 use crate::{
     chance::Chance,
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
     At(Millis),
-    Range(Range),
+    Range(QueryRange),
 }
 
 const NAMES: [&str; 17] = [
@@ -46,13 +46,14 @@ pub(crate) fn range(chance: &mut Chance) -> When {
     let start_ms = START_MS - 300_000 + chance.below(LENGTH_MS as usize) as Millis;
     let step_ms = chance.one(&[1_000, 7_000, 15_000, 60_000, 300_000, 1_234_567]);
     let steps = chance.below(40) as Millis;
-    When::Range(Range { start_ms, end_ms: start_ms + steps * step_ms + chance.below(1_000) as Millis, step_ms })
+    When::Range(QueryRange { start_ms, end_ms: start_ms + steps * step_ms + chance.below(1_000) as Millis, step_ms })
 }
 
 /// Times for a query that a person wrote.
 pub(crate) fn every_way() -> Vec<When> {
     let middle = START_MS + LENGTH_MS / 2 + 321;
-    let range = |start_ms, step_ms, steps| When::Range(Range { start_ms, end_ms: start_ms + step_ms * steps, step_ms });
+    let range =
+        |start_ms, step_ms, steps| When::Range(QueryRange { start_ms, end_ms: start_ms + step_ms * steps, step_ms });
     vec![
         When::At(middle),
         When::At(START_MS - 60_000),

@@ -1,4 +1,4 @@
-//! Queries that people wrote: what dashboards ask, what textbooks show, and what must be refused.
+//! Hand-written queries: typical of dashboards, from textbooks, and ones that must be refused.
 
 pub(crate) const QUERIES: &[&str] = &[
     // Selectors.

@@ -1,10 +1,10 @@
-//! The same data, the same query, the same answer: Prometheus itself is asked, and then this crate.
+//! Asks Prometheus and this crate the same queries over the same data, and compares the answers.
 //!
-//! Modules: `data` (series made from a seed, as text for Prometheus and as a [`Source`](muster_promql::Source)),
-//! `oracle` (the real Prometheus on a free port), `grammar` (queries made from a seed), `list` (queries that people
-//! wrote), `answer` (what both say, and whether it is the same).
+//! Modules: `data` (series generated from a seed, as text for Prometheus and as a [`Source`](muster_promql::Source)),
+//! `oracle` (the real Prometheus on a free port), `grammar` (queries generated from a seed), `list` (hand-written
+//! queries), `answer` (compares the answers).
 //!
-//! `MUSTER_SEED` and `MUSTER_QUERIES` choose other queries and how many; a failure prints both answers.
+//! `MUSTER_SEED` and `MUSTER_QUERIES` choose other queries and their number; a failure prints both answers.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ mod oracle;
 
 use std::{env, str::FromStr};
 
-use muster_promql::{Error, Limits, Query};
+use muster_promql::{Error, ParsedQuery, QueryLimits};
 
 use self::{
     answer::{Answer, Verdict},
@@ -47,8 +47,8 @@ fn asked<T: FromStr>(variable: &str, default: T) -> T {
 
 /// What this crate answers.
 fn ours(data: &Data, query: &str, when: When) -> Answer {
-    let limits = Limits::default();
-    let answer = Query::parse(query).and_then(|parsed| match when {
+    let limits = QueryLimits::default();
+    let answer = ParsedQuery::parse(query).and_then(|parsed| match when {
         When::At(at_ms) => parsed.instant(data, at_ms, &limits).map(|instant| answer::of_instant(instant, at_ms)),
         When::Range(range) => parsed.range(data, range, &limits).map(Answer::Matrix),
     });
@@ -85,7 +85,7 @@ fn compare(oracle: &Oracle, data: &Data, queries: impl Iterator<Item = (String, 
 }
 
 #[test]
-fn what_prometheus_answers_is_answered() {
+fn answers_equal_prometheus() {
     let data = Data::new(1);
     let oracle = Oracle::start(&data);
     compare(&oracle, &data, list::QUERIES.iter().map(|query| ((*query).to_owned(), grammar::every_way())));

@@ -1,4 +1,4 @@
-//! The real Prometheus, on a free port, over blocks made of the same data.
+//! The real Prometheus, on a free port, over blocks with the same data.
 
 use std::{
     fs,

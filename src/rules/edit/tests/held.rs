@@ -1,9 +1,9 @@
-//! What beside its spec is desired of a unit, and what changes a part of it.
+//! Tests of desired state beside the spec, and of verbs that change a part of it.
 
 use super::*;
 
 #[test]
-fn only_what_is_stopped_and_held_is_removed() {
+fn only_stopped_and_held_unit_is_removed() {
     let operator = Some(HoldReason::Operator);
     for phase in [Phase::Absent, Phase::Installing, Phase::Stopped, Phase::Backoff, Phase::Failed] {
         check_held((Run::Stopped, phase, operator), &rm(), "forget");
@@ -19,13 +19,13 @@ fn only_what_is_stopped_and_held_is_removed() {
         (Observed { pid: Some(1), ..seen(Phase::Failed) }, "hint: wait"),
         (seen(Phase::Stopped), "hint: `muster unit retire"),
     ] {
-        let refusal = edit(&unit(), Some(Current { desired: &desired, hold: None, observed: &observed }), &rm());
+        let refusal = edit(&unit(), Some(CurrentUnit { desired: &desired, hold: None, observed: &observed }), &rm());
         assert!(refusal.as_ref().unwrap_err().message.contains(words), "{refusal:?}");
     }
 }
 
 #[test]
-fn what_is_there_for_one_run_is_removed_once_that_is_over() {
+fn transient_unit_is_removed_after_its_run() {
     for (run, phase, outcome) in [
         (Run::Running, Phase::Stopped, "forget"),
         (Run::Running, Phase::Failed, "forget"),
@@ -35,13 +35,13 @@ fn what_is_there_for_one_run_is_removed_once_that_is_over() {
         (Run::Stopped, Phase::Stopping, "Conflict"),
     ] {
         let (desired, observed) = (desired(run, |spec| spec.transient = true), seen(phase));
-        let current = Current { desired: &desired, hold: None, observed: &observed };
+        let current = CurrentUnit { desired: &desired, hold: None, observed: &observed };
         assert_eq!(word(&edit(&unit(), Some(current), &rm())), outcome, "{run:?} {phase:?}");
     }
 }
 
 #[test]
-fn a_hold_is_kept_until_somebody_ends_it() {
+fn operators_hold_lasts_until_unhold() {
     let (operator, broken) = (Some(HoldReason::Operator), Some(HoldReason::Broken));
     for (run, phase) in [(Run::Running, Phase::Running), (Run::Stopped, Phase::Stopped), (Run::Running, Phase::Failed)]
     {
@@ -66,7 +66,7 @@ fn a_hold_is_kept_until_somebody_ends_it() {
 }
 
 #[test]
-fn a_note_is_a_line() {
+fn multiline_note_is_refused() {
     let now = (Run::Running, Phase::Running, None);
     check_held(now, &held(Some(&"\u{fc}".repeat(NOTE_MAX_CHARS))), "running 0 held");
     check_held(now, &held(Some(&"x".repeat(NOTE_MAX_CHARS + 1))), "Invalid");
@@ -82,11 +82,11 @@ fn labels_change_in_place() {
     let observed = seen(Phase::Running);
     let edited = |labels: &[(&str, Option<&str>)]| {
         let labels = labels.iter().map(|(k, v)| (k.parse().unwrap(), v.map(|v| v.parse().unwrap()))).collect();
-        let current = Current { desired: &before, hold: None, observed: &observed };
+        let current = CurrentUnit { desired: &before, hold: None, observed: &observed };
         edit(&unit(), Some(current), &Verb::UnitLabel { unit: unit(), labels })
     };
-    assert_eq!(edited(&[("tier", Some("gold")), ("colour", None)]), Ok(Edit::Keep));
-    let Ok(Edit::Set { spec, revision, .. }) = edited(&[("tier", Some("tin")), ("site", None), ("a", Some("b"))])
+    assert_eq!(edited(&[("tier", Some("gold")), ("colour", None)]), Ok(UnitEdit::Keep));
+    let Ok(UnitEdit::Set { spec, revision, .. }) = edited(&[("tier", Some("tin")), ("site", None), ("a", Some("b"))])
     else {
         panic!("should be a change")
     };
@@ -99,7 +99,7 @@ fn labels_change_in_place() {
 }
 
 #[test]
-fn an_upgrade_changes_content_and_nothing_else() {
+fn upgrade_changes_only_content() {
     let config = |version: &str| ConfigRef {
         id: "hello.main".parse().unwrap(),
         version: version.parse().unwrap(),
@@ -114,10 +114,10 @@ fn an_upgrade_changes_content_and_nothing_else() {
     let observed = seen(Phase::Running);
     let upgraded = |from: &Digest, artifact: Option<&ArtifactRef>, configs: Vec<ConfigRef>| {
         let verb = Verb::UnitUpgrade { unit: unit(), from: from.clone(), artifact: artifact.cloned(), configs };
-        edit(&unit(), Some(Current { desired: &before, hold: None, observed: &observed }), &verb)
+        edit(&unit(), Some(CurrentUnit { desired: &before, hold: None, observed: &observed }), &verb)
     };
     let right = before.revision.clone();
-    let Ok(Edit::Set { spec: after, revision, .. }) = upgraded(&right, Some(&newer), vec![config("2")]) else {
+    let Ok(UnitEdit::Set { spec: after, revision, .. }) = upgraded(&right, Some(&newer), vec![config("2")]) else {
         panic!("should be a change")
     };
     let Spec::Yuno(after) = *after else { panic!("a yuno") };
@@ -126,14 +126,14 @@ fn an_upgrade_changes_content_and_nothing_else() {
     assert_ne!(revision, right);
     // What is so already is kept, whatever was planned from.
     let other = Digest::of(b"other");
-    assert_eq!(upgraded(&other, Some(&spec.artifact), vec![config("1")]), Ok(Edit::Keep));
+    assert_eq!(upgraded(&other, Some(&spec.artifact), vec![config("1")]), Ok(UnitEdit::Keep));
     assert_eq!(word(&upgraded(&other, Some(&newer), vec![])), "Conflict");
     let unknown = ConfigRef { id: "other".parse().unwrap(), ..config("2") };
     assert_eq!(word(&upgraded(&right, None, vec![unknown])), "Conflict");
 }
 
 #[test]
-fn frozen_is_a_wish_as_well() {
+fn freeze_is_desired_state() {
     let (freeze, thaw) = (Verb::UnitFreeze { unit: unit() }, Verb::UnitThaw { unit: unit() });
     check((Run::Running, Phase::Running, false), &freeze, "running 0 frozen");
     check((Run::Running, Phase::Running, false), &thaw, "keep");
@@ -152,7 +152,7 @@ fn frozen_is_a_wish_as_well() {
         (retired(), "stopped 0 held"),
         (applied(yuno(|_| ()), Some(Run::Stopped)), "stopped 0"),
     ] {
-        let current = Current { desired: &before, hold: None, observed: &observed };
+        let current = CurrentUnit { desired: &before, hold: None, observed: &observed };
         assert_eq!(word(&edit(&unit(), Some(current), &verb)), outcome, "{verb:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Specs that are applied as they are shown, with masks where secrets may be.
+//! Tests of specs that are applied as they are shown, with masked secrets.
 
 use super::*;
 
@@ -7,24 +7,26 @@ fn with(value: &str) -> Box<Spec> {
 }
 
 #[test]
-fn a_mask_stands_for_what_is_there() {
+fn mask_keeps_the_present_value() {
     let before = Desired { spec: *with("hunter2"), ..desired(Run::Running, |_| ()) };
     let observed = seen(Phase::Running);
-    let current = Some(Current { desired: &before, hold: None, observed: &observed });
-    assert_eq!(edit(&unit(), current, &applied(with(MASK), None)), Ok(Edit::Keep));
+    let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
+    assert_eq!(edit(&unit(), current, &applied(with(MASK), None)), Ok(UnitEdit::Keep));
     let also = yuno(|spec| {
         spec.env.insert("TOKEN".to_owned(), MASK.to_owned());
         spec.env.insert("PORT".to_owned(), "1".to_owned());
     });
-    let Ok(Edit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else { panic!("should be a change") };
+    let Ok(UnitEdit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else {
+        panic!("should be a change")
+    };
     let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
     assert_eq!((&spec.env["TOKEN"][..], &spec.env["PORT"][..]), ("hunter2", "1"));
 }
 
 #[test]
-fn a_mask_of_nothing_is_refused() {
+fn mask_without_present_value_is_refused() {
     assert_eq!(word(&edit(&unit(), None, &applied(with(MASK), None))), "Invalid");
     let (before, observed) = (desired(Run::Running, |_| ()), seen(Phase::Running));
-    let current = Some(Current { desired: &before, hold: None, observed: &observed });
+    let current = Some(CurrentUnit { desired: &before, hold: None, observed: &observed });
     assert_eq!(word(&edit(&unit(), current, &applied(with(MASK), None))), "Invalid");
 }

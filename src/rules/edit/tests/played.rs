@@ -1,18 +1,18 @@
-//! What plays, and what cannot.
+//! Tests of `play` and `pause`.
 
 use muster_topics::{channel::Ability, unit::Channel};
 
 use super::*;
 
 #[test]
-fn what_plays_and_what_cannot() {
+fn play_is_refused_without_capability() {
     let play = |run| Verb::UnitPlay { unit: unit(), run };
     let pause = || Verb::UnitPause { unit: unit() };
     let check = |now: (Run, Phase), seen: fn(&mut Observed), verb: &Verb, outcome: &str| {
         let desired = desired(now.0, |spec| spec.channel = Channel::Lines);
         let mut observed = Observed { phase: now.1, ..Observed::absent(0) };
         seen(&mut observed);
-        let result = edit(&unit(), Some(Current { desired: &desired, hold: None, observed: &observed }), verb);
+        let result = edit(&unit(), Some(CurrentUnit { desired: &desired, hold: None, observed: &observed }), verb);
         assert_eq!(word(&result), outcome, "{verb:?} when {now:?}");
     };
     let running = (Run::Running, Phase::Running);

@@ -1,4 +1,4 @@
-//! What has to hold on the host of the model, at any time and at the end.
+//! The invariants of the model's host, at any time and at the end.
 
 use muster_topics::unit::HoldReason;
 
@@ -8,7 +8,7 @@ impl World {
     /// What is up has passed what it has to pass, and is thrown back by nothing.
     pub(super) fn check_probes(&mut self) {
         let side = &self.sides[&self.unit.slot()];
-        let (Instance::Alive(alive), Some((_, process)), Some((desired, _))) =
+        let (EffectiveInstance::Alive(alive), Some((_, process)), Some((desired, _))) =
             (&self.unit.instance, &side.process, &self.row)
         else {
             return;
@@ -26,7 +26,7 @@ impl World {
         // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent,
         // or its revision has failed and it runs on until there is what replaces it.
         let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
-        let ends = matches!(self.unit.plan(self.now_ms), Some(Step::Stop { .. }));
+        let ends = matches!(self.unit.plan(self.now_ms), Some(PlanStep::Stop { .. }));
         let ends = ends || self.unit.is_leaving(alive);
         assert!(is_up || waits || ends || !side.was_up, "thrown back: {:?}", self.unit);
         self.side(self.unit.slot()).was_up |= is_up;
@@ -48,7 +48,7 @@ impl World {
     pub(super) fn check(&self) {
         self.check_two();
         if matches!(self.unit.observed.phase, Phase::Running | Phase::Playing)
-            && let Instance::Alive(alive) = &self.unit.instance
+            && let EffectiveInstance::Alive(alive) = &self.unit.instance
         {
             let (revision, process) = self.own().process.as_ref().expect("running without a process");
             assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));

@@ -1,4 +1,4 @@
-//! What happens on the host of the model, and how it comes to rest.
+//! Random events on the model's host, until it comes to rest.
 
 use super::*;
 
@@ -12,7 +12,7 @@ impl World {
     /// What happens to an instance happens to the one in this slot.
     fn happen_in(&mut self, slot: Slot, event: Event) {
         match event {
-            Event::Beside(event) => self.happen_in(slot.other(), *event),
+            Event::Second(event) => self.happen_in(slot.other(), *event),
             Event::Apply { artifact, grace_ms, probes, run, first } => {
                 self.verb(&apply(artifact, grace_ms, probes, run, first));
             }
@@ -25,7 +25,7 @@ impl World {
             Event::Freeze => self.verb(&Verb::UnitFreeze { unit: name() }),
             Event::Thaw => self.verb(&Verb::UnitThaw { unit: name() }),
             Event::Rm => self.verb(&Verb::UnitRm { unit: name() }),
-            Event::Gate(gate) => self.see(Seen::Gate(gate)),
+            Event::Gate(gate) => self.see(UnitEvent::Gate(gate)),
             Event::InstallEnds(fate) => self.install_ends(fate),
             Event::LaunchEnds(fate) => self.launch_ends(slot, fate),
             Event::Exit(code) => self.exit(slot, code),
@@ -40,7 +40,7 @@ impl World {
             }
             Event::Wait(ms) => {
                 self.now_ms += ms;
-                self.see(Seen::Tick);
+                self.see(UnitEvent::Tick);
             }
             Event::Wire(port, lacks) => {
                 self.wired = (port, lacks);
@@ -60,23 +60,23 @@ impl World {
             }
             Event::ProbedBefore(place) => {
                 // No process of the model has this number.
-                let process = Process { pid: 1, start_ticks: 1, started_ms: self.now_ms };
+                let process = ProcessId { pid: 1, start_ticks: 1, started_ms: self.now_ms };
                 let which = Which::ALL[usize::from(place) % 3];
-                self.see(Seen::Probed { process, which, verdict: Verdict::Passed });
-                self.see(Seen::Probed { process, which, verdict: Verdict::Failed("old".to_owned()) });
+                self.see(UnitEvent::Probed { process, which, verdict: ProbeVerdict::Passed });
+                self.see(UnitEvent::Probed { process, which, verdict: ProbeVerdict::Failed("old".to_owned()) });
             }
         }
     }
 
-    pub(super) fn probed(&mut self, probing: &Probing, good: bool) {
-        let Probing { process, which, coming, slot, .. } = *probing;
+    pub(super) fn probed(&mut self, probing: &ProbeRequest, good: bool) {
+        let ProbeRequest { process, which, coming, slot, .. } = *probing;
         let side = self.side(slot);
         assert_eq!(side.process.as_ref().map(|(_, process)| *process), Some(process), "another process is probed");
         assert!(!side.frozen || side.freezing.is_some(), "what is suspended is probed");
         let verdict = match (good, coming) {
-            (true, _) => Verdict::Passed,
-            (false, true) => Verdict::Pending("no".to_owned()),
-            (false, false) => Verdict::Failed("no".to_owned()),
+            (true, _) => ProbeVerdict::Passed,
+            (false, true) => ProbeVerdict::Pending("no".to_owned()),
+            (false, false) => ProbeVerdict::Failed("no".to_owned()),
         };
         match which {
             Which::Start => {
@@ -86,7 +86,7 @@ impl World {
             Which::Ready => side.passed[1] |= good,
             Which::Live => assert!(side.was_up, "it is not up yet"),
         }
-        self.see(Seen::Probed { process, which, verdict });
+        self.see(UnitEvent::Probed { process, which, verdict });
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -100,7 +100,7 @@ impl World {
     pub(super) fn settle(&mut self) {
         self.wired.1 = false;
         self.wire();
-        self.see(Seen::Gate(Gate::Open));
+        self.see(UnitEvent::Gate(StartGate::Open));
         for _ in 0..100 {
             self.answers();
             if self.gone {
@@ -136,9 +136,9 @@ impl World {
                 }
             }
             match self.unit.plan(self.now_ms) {
-                Some(Step::WaitUntil(at_ms)) => {
+                Some(PlanStep::WaitUntil(at_ms)) => {
                     self.now_ms = at_ms;
-                    self.see(Seen::Tick);
+                    self.see(UnitEvent::Tick);
                 }
                 None if self.is_idle() => return,
                 _ => {}

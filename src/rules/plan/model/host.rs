@@ -1,9 +1,9 @@
-//! The host of the model: what really runs, and what the shell does there.
+//! The model's host: its real processes, and the shell's actions.
 
 use muster_topics::unit::HoldReason;
 
 use super::*;
-use crate::rules::edit::{Current, Edit, Holding, edit};
+use crate::edit::{CurrentUnit, HoldChange, UnitEdit, edit};
 
 impl World {
     pub(super) fn new() -> Self {
@@ -12,7 +12,7 @@ impl World {
             now_ms,
             generation: 0,
             row: None,
-            unit: Unit::new(None, now_ms),
+            unit: PlannedUnit::new(None, now_ms),
             sides: Slot::ALL.map(|slot| (slot, Side::default())).into(),
             wired: (1, false),
             pids: 100,
@@ -37,13 +37,13 @@ impl World {
     }
 
     /// Something is seen of what is in a slot.
-    pub(super) fn see_in(&mut self, slot: Slot, seen: Seen) {
+    pub(super) fn see_in(&mut self, slot: Slot, seen: UnitEvent) {
         let seen = self.unit.seen_in(slot, seen);
         self.see(seen);
     }
 
-    pub(super) fn see(&mut self, seen: Seen) {
-        self.gone &= !matches!(seen, Seen::Desired(Some(_), _));
+    pub(super) fn see(&mut self, seen: UnitEvent) {
+        self.gone &= !matches!(seen, UnitEvent::Desired(Some(_), _));
         if self.gone {
             return;
         }
@@ -66,58 +66,58 @@ impl World {
         for _ in 0..5 {
             match self.unit.plan(self.now_ms) {
                 None => return,
-                Some(Step::WaitUntil(at_ms)) => return assert!(at_ms > self.now_ms, "waits for what is over"),
+                Some(PlanStep::WaitUntil(at_ms)) => return assert!(at_ms > self.now_ms, "waits for what is over"),
                 Some(step) => {
                     self.perform(self.unit.slot(), step);
-                    self.unit.observe(Seen::Began(step), self.now_ms);
+                    self.unit.observe(UnitEvent::Began(step), self.now_ms);
                 }
             }
         }
         panic!("the planner finds no rest: {:?}", self.unit);
     }
 
-    pub(super) fn perform(&mut self, slot: Slot, step: Step) {
+    pub(super) fn perform(&mut self, slot: Slot, step: PlanStep) {
         let desired = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
         match step {
-            Step::Adopt => self.adopting = true,
-            Step::Install => self.installing = desired,
-            Step::Start { .. } => {
-                assert_eq!(*self.unit.gate(), Gate::Open, "started before its turn");
+            PlanStep::Adopt => self.adopting = true,
+            PlanStep::Install => self.installing = desired,
+            PlanStep::Start { .. } => {
+                assert_eq!(*self.unit.gate(), StartGate::Open, "started before its turn");
                 assert!(!self.wired.1, "started while it lacks something");
                 // What it has replaced may play still.
                 let wish = self.wants_play() && self.sides[&slot.other()].process.is_none();
                 self.launch(slot, desired, wish);
             }
-            Step::StartBeside => {
+            PlanStep::StartSecond => {
                 let own = &self.sides[&slot].process;
                 assert!(own.as_ref().is_some_and(|(revision, _)| Some(revision) != desired.as_ref()), "beside itself");
                 self.launch(slot.other(), desired, false);
             }
-            Step::Stop { .. } => self.ask_to_stop(slot),
-            Step::StopBeside { .. } => self.ask_to_stop(slot.other()),
-            Step::Reload => {
+            PlanStep::Stop { .. } => self.ask_to_stop(slot),
+            PlanStep::StopSecond { .. } => self.ask_to_stop(slot.other()),
+            PlanStep::Reload => {
                 // It may be about to end, if an earlier life of the agent has asked for that.
                 assert!(self.side(slot).process.is_some(), "nothing to reload");
                 self.reloading = desired;
             }
-            Step::Freeze | Step::Thaw => {
+            PlanStep::Freeze | PlanStep::Thaw => {
                 assert!(self.side(slot).process.is_some(), "nothing to freeze");
-                self.side(slot).freezing = Some(step == Step::Freeze);
+                self.side(slot).freezing = Some(step == PlanStep::Freeze);
             }
-            Step::Play { playing, ask } => {
+            PlanStep::Play { playing, ask } => {
                 let is_there = self.side(slot).connection.is_some();
                 assert!(is_there && self.asked.is_none(), "nobody to ask, or one who is being asked");
                 let plays_beside = self.side(slot.other()).plays;
                 assert!(!playing || !plays_beside, "two that play");
                 (self.asked, self.side(slot).wish) = (Some((slot, ask, playing)), playing);
             }
-            Step::Remove => {
+            PlanStep::Remove => {
                 for side in self.sides.values() {
                     assert!(side.process.is_none() && side.launching.is_none(), "removed while it runs");
                 }
                 (self.removing, self.installing) = (true, None);
             }
-            Step::WaitUntil(_) => unreachable!("driven, not performed"),
+            PlanStep::WaitUntil(_) => unreachable!("driven, not performed"),
         }
     }
 
@@ -135,21 +135,21 @@ impl World {
     }
 
     pub(super) fn verb(&mut self, verb: &Verb) {
-        let current = self.row.as_ref().map(|(desired, _)| Current {
+        let current = self.row.as_ref().map(|(desired, _)| CurrentUnit {
             desired,
             hold: self.unit.hold.as_ref(),
             observed: &self.unit.observed,
         });
         match edit(&name(), current, verb) {
-            Err(_) | Ok(Edit::Keep) => return,
-            Ok(Edit::Forget) => self.row = None,
-            Ok(Edit::Set { spec, revision, run, frozen, holding }) => {
+            Err(_) | Ok(UnitEdit::Keep) => return,
+            Ok(UnitEdit::Forget) => self.row = None,
+            Ok(UnitEdit::Set { spec, revision, run, frozen, holding }) => {
                 self.generation += 1;
                 let before = self.row.take().and_then(|(_, hold)| hold);
                 let hold = match holding {
-                    Holding::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
-                    Holding::End => None,
-                    Holding::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
+                    HoldChange::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
+                    HoldChange::End => None,
+                    HoldChange::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
                 };
                 let Spec::Yuno(yuno) = &*spec else { panic!("a yuno") };
                 self.speaking.insert(revision.clone(), speaks(&yuno.artifact.sha256));
@@ -162,18 +162,18 @@ impl World {
 
     pub(super) fn desire(&mut self) {
         let (desired, hold) = self.row.clone().unzip();
-        self.see(Seen::Desired(desired.map(Box::new), hold.flatten()));
+        self.see(UnitEvent::Desired(desired.map(Box::new), hold.flatten()));
         self.wire();
     }
 
     pub(super) fn wire(&mut self) {
         let (port, lacks) = self.wired;
-        self.see(Seen::Wired(wiring(port), lacks.then(|| "something".to_owned())));
+        self.see(UnitEvent::Wired(wiring(port), lacks.then(|| "something".to_owned())));
     }
 
     pub(super) fn spawn(&mut self, slot: Slot, revision: Digest) {
         self.pids += 1;
-        let process = Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms };
+        let process = ProcessId { pid: self.pids, start_ticks: 1, started_ms: self.now_ms };
         self.asked.take_if(|(of, ..)| *of == slot);
         let side = self.side(slot);
         assert!(side.process.is_none(), "a second process");
@@ -183,21 +183,21 @@ impl World {
         side.process = Some((revision, process));
     }
 
-    pub(super) fn tell(&self, slot: Slot) -> Told {
+    pub(super) fn tell(&self, slot: Slot) -> ShimReport {
         let side = &self.sides[&slot];
         let process = side.process.as_ref().map(|(_, process)| *process);
         let (restarts, last, connection) = (side.restarts, side.last.clone(), side.connection.clone());
         let (ready, frozen, wiring) = (side.ready, side.frozen, wiring(side.with));
-        Told { process, restarts, last, ready, frozen, connection, wiring, ..Told::default() }
+        ShimReport { process, restarts, last, ready, frozen, connection, wiring, ..ShimReport::default() }
     }
 
-    pub(super) fn end(&mut self, slot: Slot, exit: Exit) -> Option<(Digest, Ended)> {
+    pub(super) fn end(&mut self, slot: Slot, exit: Exit) -> Option<(Digest, InstanceExit)> {
         let now_ms = self.now_ms;
         self.asked.take_if(|(of, ..)| *of == slot);
         let side = self.side(slot);
         let (revision, process) = side.process.take()?;
         (side.connection, side.ready, side.plays) = (None, false, false);
-        let ended = Ended::new(exit, Some(process.started_ms), now_ms);
+        let ended = InstanceExit::new(exit, Some(process.started_ms), now_ms);
         side.last = Some(ended.clone());
         Some((revision, ended))
     }
@@ -211,10 +211,10 @@ impl World {
                 let side = self.side(slot);
                 (side.restarts, side.last, side.attended) = (0, None, true);
                 self.spawn(slot, revision);
-                self.see_in(slot, Seen::Started);
-                self.see_in(slot, Seen::Told(self.tell(slot)));
+                self.see_in(slot, UnitEvent::Started);
+                self.see_in(slot, UnitEvent::Told(self.tell(slot)));
             }
-            Fate::Heals | Fate::Fatal => self.see_in(slot, Seen::NotStarted(failure)),
+            Fate::Heals | Fate::Fatal => self.see_in(slot, UnitEvent::NotStarted(failure)),
             Fate::Unknown => {
                 // Whether it came to run is the pid's parity; the agent cannot know.
                 let side = self.side(slot);
@@ -225,13 +225,13 @@ impl World {
                 }
                 self.pids += 1;
                 match (is_own, self.sides[&slot].process.clone()) {
-                    (true, _) => self.see(Seen::StartUnknown),
+                    (true, _) => self.see(UnitEvent::StartUnknown),
                     // What is started beside is looked up at once.
                     (false, Some((revision, _))) => {
                         self.side(slot).attended = true;
-                        self.see_in(slot, Seen::Found(Found::Alive(revision, self.tell(slot))));
+                        self.see_in(slot, UnitEvent::Found(FoundInstance::Alive(revision, self.tell(slot))));
                     }
-                    (false, None) => self.see_in(slot, Seen::NotStarted(failure)),
+                    (false, None) => self.see_in(slot, UnitEvent::NotStarted(failure)),
                 }
             }
         }
@@ -241,8 +241,8 @@ impl World {
         let Some(revision) = self.installing.take() else { return };
         let failure = Failure { error: "no".to_owned(), may_heal: fate == Fate::Heals };
         match fate {
-            Fate::Good | Fate::Unknown => self.see(Seen::Installed(revision)),
-            Fate::Heals | Fate::Fatal => self.see(Seen::NotInstalled { revision, failure, random: 0.5 }),
+            Fate::Good | Fate::Unknown => self.see(UnitEvent::Installed(revision)),
+            Fate::Heals | Fate::Fatal => self.see(UnitEvent::NotInstalled { revision, failure, random: 0.5 }),
         }
     }
 
@@ -264,7 +264,7 @@ impl World {
         }
         (self.installing, self.adopting, self.removing, self.reloading) = (None, false, false, None);
         self.asked = None;
-        self.unit = Unit::new(Some(self.unit.kept()), self.now_ms);
+        self.unit = PlannedUnit::new(Some(self.unit.kept()), self.now_ms);
         self.desire();
     }
 
@@ -274,7 +274,7 @@ impl World {
             side.stopping = false;
             if std::mem::take(&mut side.attended) {
                 let restarts = side.restarts;
-                self.see_in(slot, Seen::Ended(Over { restarts, last }));
+                self.see_in(slot, UnitEvent::Ended(InstanceEnd { restarts, last }));
             }
         }
     }
@@ -295,7 +295,8 @@ impl World {
         self.asked.take_if(|(of, ..)| *of == slot);
         let side = self.side(slot);
         side.connections += 1;
-        side.connection = Some(Connection { number: side.connections, playing: side.wish, can: vec![Ability::Play] });
+        side.connection =
+            Some(PlayConnection { number: side.connections, playing: side.wish, can: vec![Ability::Play] });
         (side.plays, side.ready) = (side.wish, true);
         self.tell_if_attended(slot);
     }
@@ -309,7 +310,7 @@ impl World {
 
     pub(super) fn tell_if_attended(&mut self, slot: Slot) {
         if self.side(slot).attended {
-            self.see_in(slot, Seen::Told(self.tell(slot)));
+            self.see_in(slot, UnitEvent::Told(self.tell(slot)));
         }
     }
 
@@ -320,10 +321,10 @@ impl World {
         }
         let answer = match fate {
             Fate::Good => Ok(()),
-            Fate::Fatal => Err(NotPlayed::Refused("no".to_owned())),
-            Fate::Heals | Fate::Unknown => Err(NotPlayed::Unanswered("late".to_owned())),
+            Fate::Fatal => Err(PlayFailure::Refused("no".to_owned())),
+            Fate::Heals | Fate::Unknown => Err(PlayFailure::Unanswered("late".to_owned())),
         };
-        self.see(Seen::Played { ask, answer });
+        self.see(UnitEvent::Played { ask, answer });
     }
 
     /// What is in a slot is looked up.
@@ -331,11 +332,11 @@ impl World {
         let side = self.side(slot);
         side.attended = side.process.is_some();
         let found = match (&side.process, side.last.clone()) {
-            (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell(slot)),
-            (None, Some(last)) => Found::Ended(Over { restarts: side.restarts, last }),
-            (None, None) => Found::Nothing,
+            (Some((revision, _)), _) => FoundInstance::Alive(revision.clone(), self.tell(slot)),
+            (None, Some(last)) => FoundInstance::Ended(InstanceEnd { restarts: side.restarts, last }),
+            (None, None) => FoundInstance::Nothing,
         };
-        self.see_in(slot, Seen::Found(found));
+        self.see_in(slot, UnitEvent::Found(found));
     }
 
     /// What answers by itself, without being asked to.
@@ -354,9 +355,9 @@ impl World {
                 // Some differ in more than their configs, such as in their channel.
                 Some((runs, _)) if reloads && side.connection.is_some() == speaks => {
                     *runs = revision.clone();
-                    self.see(Seen::Reloaded(revision));
+                    self.see(UnitEvent::Reloaded(revision));
                 }
-                _ => self.see(Seen::NotReloaded(revision)),
+                _ => self.see(UnitEvent::NotReloaded(revision)),
             }
         }
         for slot in Slot::ALL {
@@ -368,9 +369,9 @@ impl World {
             }
         }
         if std::mem::take(&mut self.removing) {
-            self.see(Seen::Removed);
+            self.see(UnitEvent::Removed);
             if self.row.is_none() {
-                self.unit = Unit::new(None, self.now_ms);
+                self.unit = PlannedUnit::new(None, self.now_ms);
                 self.gone = true;
                 self.sides.values_mut().for_each(|side| side.last = None);
             }

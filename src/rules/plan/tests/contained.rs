@@ -1,4 +1,4 @@
-//! Cases of containers, as far as they are not those of yunos.
+//! Cases of containers, where they differ from yunos.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn running(spec: Spec) -> Bench {
 }
 
 #[test]
-fn it_is_brought_back_five_times_and_then_held() {
+fn container_is_restarted_five_times_then_held() {
     let mut bench = running(plain());
     for (attempt, wait_s) in [5, 10, 20, 40, 60].into_iter().enumerate() {
         bench.end(1);
@@ -48,13 +48,13 @@ fn it_is_brought_back_five_times_and_then_held() {
 }
 
 #[test]
-fn what_cannot_be_started_has_five_chances_as_well() {
+fn failed_container_start_is_retried_five_times() {
     let mut bench = Bench::new(desired(1, plain(), Run::Running));
     bench.install();
     let failure = || Failure { error: "no runtime".to_owned(), may_heal: true };
     let mut waits = Vec::new();
     while bench.unit.hold.is_none() {
-        bench.see(Seen::NotStarted(failure()));
+        bench.see(UnitEvent::NotStarted(failure()));
         let Some(retry_ms) = bench.unit.observed.retry_ms else { break };
         waits.push((retry_ms - bench.now_ms) / SECOND);
         bench.pass(retry_ms - bench.now_ms);
@@ -64,42 +64,42 @@ fn what_cannot_be_started_has_five_chances_as_well() {
 }
 
 #[test]
-fn other_limits_reach_what_runs_and_anything_else_makes_it_anew() {
+fn changed_limits_apply_and_other_changes_recreate() {
     let limited = |pids: u32| container(serde_json::json!({"limits": {"pids": pids}}));
     let mut bench = running(limited(5));
     bench.see(wants(desired(2, limited(6), Run::Running)));
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
-    bench.see(Seen::Reloaded(limited(6).revision().unwrap()));
+    bench.see(UnitEvent::Reloaded(limited(6).revision().unwrap()));
     bench.check("RUNNING");
     assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
     let other = container(serde_json::json!({"args": ["b"]}));
     bench.see(wants(desired(3, other.clone(), Run::Running)));
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
-    bench.see(Seen::NotReloaded(other.revision().unwrap()));
+    bench.see(UnitEvent::NotReloaded(other.revision().unwrap()));
     bench.check("stop own 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
 }
 
 #[test]
-fn what_a_runtime_does_not_hear_is_told_until_it_does() {
+fn failed_runtime_call_is_retried() {
     let mut bench = running(plain());
     let frozen = Desired { frozen: true, ..desired(2, plain(), Run::Running) };
     bench.see(wants(frozen));
     bench.check("Freeze, RUNNING");
     let error = || "it does not answer".to_owned();
-    bench.see(Seen::Unheard { error: error() });
+    bench.see(UnitEvent::Unheard { error: error() });
     assert_eq!((bench.reached(), bench.unit.observed.error.clone()), (1, Some(error())));
     // Another generation is another try.
     bench.see(wants(desired(3, plain(), Run::Stopped)));
     assert_eq!(bench.unit.observed.error, None);
-    bench.see(Seen::Unheard { error: error() });
+    bench.see(UnitEvent::Unheard { error: error() });
     assert_eq!(bench.unit.observed.error, Some(error()));
     bench.end(0);
     assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
     // Of what has ended meanwhile it is no news.
-    bench.see(Seen::Unheard { error: error() });
+    bench.see(UnitEvent::Unheard { error: error() });
     assert_eq!(bench.unit.observed.error, None);
 }

@@ -1,12 +1,12 @@
-//! Holds, and what is frozen.
+//! Cases of holds and frozen units.
 
 use super::*;
 
-fn held(desired: Desired, reason: HoldReason) -> Seen {
-    Seen::Desired(Some(Box::new(desired)), Some(Hold::new(reason, 0)))
+fn held(desired: Desired, reason: HoldReason) -> UnitEvent {
+    UnitEvent::Desired(Some(Box::new(desired)), Some(Hold::new(reason, 0)))
 }
 
-fn by_operator(desired: Desired) -> Seen {
+fn by_operator(desired: Desired) -> UnitEvent {
     held(desired, HoldReason::Operator)
 }
 
@@ -15,7 +15,7 @@ fn a(generation: u64, run: Run) -> Desired {
 }
 
 #[test]
-fn what_is_held_and_does_not_run_is_not_started() {
+fn held_stopped_unit_is_not_started() {
     let mut bench = Bench::new(a(1, Run::Stopped));
     bench.install();
     bench.trail.clear();
@@ -28,7 +28,7 @@ fn what_is_held_and_does_not_run_is_not_started() {
 }
 
 #[test]
-fn what_is_held_and_runs_goes_on_and_is_not_replaced() {
+fn held_running_unit_is_not_replaced() {
     let mut bench = Bench::running();
     bench.see(by_operator(a(2, Run::Running)));
     bench.see(by_operator(desired(3, spec("b", |_| ()), Run::Running)));
@@ -45,7 +45,7 @@ fn what_is_held_and_runs_goes_on_and_is_not_replaced() {
 }
 
 #[test]
-fn what_ends_while_it_is_held_is_not_started_again() {
+fn unit_ended_while_held_is_not_restarted() {
     let mut bench = Bench::running();
     bench.see(by_operator(a(2, Run::Running)));
     bench.end(3);
@@ -59,7 +59,7 @@ fn what_ends_while_it_is_held_is_not_started_again() {
 }
 
 #[test]
-fn what_is_held_stops_all_the_same() {
+fn held_unit_can_be_stopped() {
     let mut bench = Bench::running();
     bench.see(by_operator(a(2, Run::Running)));
     bench.see(by_operator(a(3, Run::Stopped)));
@@ -71,10 +71,10 @@ fn what_is_held_stops_all_the_same() {
 }
 
 #[test]
-fn an_operators_hold_outlives_the_agent() {
+fn operators_hold_survives_restart() {
     for (phase, run, found, trail) in [
-        (Phase::Stopped, Run::Running, Found::Nothing, "STOPPED"),
-        (Phase::Failed, Run::Running, Found::Nothing, "FAILED"),
+        (Phase::Stopped, Run::Running, FoundInstance::Nothing, "STOPPED"),
+        (Phase::Failed, Run::Running, FoundInstance::Nothing, "FAILED"),
     ] {
         let mut bench = Bench::new(a(1, Run::Stopped));
         bench.install();
@@ -83,10 +83,10 @@ fn an_operators_hold_outlives_the_agent() {
         let hold = Hold::new(HoldReason::Operator, 0);
         bench.unit.hold = Some(hold.clone());
         let kept = bench.unit.kept();
-        let mut after = Bench { unit: Unit::new(Some(kept), 0), now_ms: 0, pid: 0, trail: Vec::new() };
+        let mut after = Bench { unit: PlannedUnit::new(Some(kept), 0), now_ms: 0, pid: 0, trail: Vec::new() };
         after.see(by_operator(a(2, run)));
         after.trail.clear();
-        after.see(Seen::Found(found));
+        after.see(UnitEvent::Found(found));
         after.check(trail);
         assert_eq!(after.unit.hold, Some(hold));
         // A task that was held is not one that has finished.
@@ -96,7 +96,7 @@ fn an_operators_hold_outlives_the_agent() {
 }
 
 #[test]
-fn a_task_that_has_finished_is_not_begun_again_by_the_way() {
+fn finished_task_is_not_started_again() {
     let task = |grace_ms| {
         let change = move |spec: &mut muster_topics::unit::YunoSpec| {
             (spec.restart, spec.grace_ms) = (Restart::OnFailure, grace_ms);
@@ -113,9 +113,9 @@ fn a_task_that_has_finished_is_not_begun_again_by_the_way() {
     bench.see(wants(desired(4, task(2), Run::Running)));
     bench.check("STOPPED");
     assert_eq!(bench.reached(), 4);
-    let mut after = Bench { unit: Unit::new(Some(bench.unit.kept()), 0), now_ms: 0, pid: 0, trail: Vec::new() };
+    let mut after = Bench { unit: PlannedUnit::new(Some(bench.unit.kept()), 0), now_ms: 0, pid: 0, trail: Vec::new() };
     after.see(wants(desired(4, task(2), Run::Running)));
-    after.see(Seen::Found(Found::Nothing));
+    after.see(UnitEvent::Found(FoundInstance::Nothing));
     after.check("Adopt, STOPPED");
     // To stop it and run it is another matter.
     after.see(wants(desired(5, task(2), Run::Stopped)));
@@ -123,21 +123,24 @@ fn a_task_that_has_finished_is_not_begun_again_by_the_way() {
     after.check("STOPPED, start 0, STARTING");
 }
 
-fn frozen(generation: u64, frozen: bool) -> Seen {
+fn frozen(generation: u64, frozen: bool) -> UnitEvent {
     wants(Desired { frozen, ..a(generation, Run::Running) })
 }
 
-fn told(bench: &Bench, frozen: bool) -> Seen {
+fn told(bench: &Bench, frozen: bool) -> UnitEvent {
     let process = bench.unit.process();
-    Seen::Told(Told { process, frozen, ..Told::default() })
+    UnitEvent::Told(ShimReport { process, frozen, ..ShimReport::default() })
 }
 
 #[test]
-fn what_shall_be_frozen_is_asked_until_it_says_that_it_is() {
+fn freeze_is_repeated_until_confirmed() {
     let mut bench = Bench::running();
     bench.see(frozen(2, true));
     bench.check("Freeze, RUNNING");
-    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (1, Some(Step::WaitUntil(SECOND + FREEZE_AGAIN_MS))));
+    assert_eq!(
+        (bench.reached(), bench.unit.plan(bench.now_ms)),
+        (1, Some(PlanStep::WaitUntil(SECOND + FREEZE_AGAIN_MS)))
+    );
     bench.pass(FREEZE_AGAIN_MS);
     bench.check("Freeze, RUNNING");
     let seen = told(&bench, true);
@@ -152,7 +155,7 @@ fn what_shall_be_frozen_is_asked_until_it_says_that_it_is() {
 }
 
 #[test]
-fn what_is_frozen_stops_and_what_starts_is_frozen_once_it_is_up() {
+fn frozen_unit_stops_and_started_unit_is_frozen_once_up() {
     let mut bench = Bench::running();
     bench.see(frozen(2, true));
     let seen = told(&bench, true);

@@ -1,4 +1,4 @@
-//! What probes find, and what is done about it.
+//! Cases of probe results.
 
 use super::*;
 
@@ -36,18 +36,18 @@ impl Bench {
         bench
     }
 
-    fn probe(&mut self, which: &str, verdict: Verdict) {
+    fn probe(&mut self, which: &str, verdict: ProbeVerdict) {
         let which = *Which::ALL.iter().find(|name| name.as_str().starts_with(which)).unwrap();
         let process = self.unit.process().unwrap();
-        self.see(Seen::Probed { process, which, verdict });
+        self.see(UnitEvent::Probed { process, which, verdict });
     }
 
     fn pass_probe(&mut self, which: &str) {
-        self.probe(which, Verdict::Passed);
+        self.probe(which, ProbeVerdict::Passed);
     }
 
     fn fail_probe(&mut self, which: &str) {
-        self.probe(which, Verdict::Failed("no answer".to_owned()));
+        self.probe(which, ProbeVerdict::Failed("no answer".to_owned()));
     }
 
     fn tried(&self) -> String {
@@ -64,26 +64,26 @@ impl Bench {
 }
 
 #[test]
-fn the_start_probe_goes_first_and_the_ready_probe_says_when_it_runs() {
+fn start_probe_runs_first_and_ready_probe_decides_running() {
     let mut bench = Bench::started("srl", Restart::Always);
     // To have stayed up for a while is not enough.
     bench.pass(5 * SECOND);
     assert_eq!(bench.tried(), "s");
-    bench.probe("s", Verdict::Pending("refused".to_owned()));
+    bench.probe("s", ProbeVerdict::Pending("refused".to_owned()));
     assert_eq!(
         (bench.unready(), bench.unit.plan(bench.now_ms)),
-        (Some("start probe: refused"), Some(Step::WaitUntil(LIMIT)))
+        (Some("start probe: refused"), Some(PlanStep::WaitUntil(LIMIT)))
     );
     bench.pass_probe("s");
     assert_eq!((bench.tried().as_str(), bench.unready()), ("r", None));
     bench.pass_probe("r");
     bench.check("STARTING, RUNNING");
     assert_eq!((bench.tried().as_str(), bench.reached()), ("rl", 1));
-    assert_eq!(bench.unit.way(), Way::Running);
+    assert_eq!(bench.unit.way(), Expectation::Running);
 }
 
 #[test]
-fn it_waits_for_its_word_and_for_its_probe() {
+fn unit_needs_notify_and_probe_to_be_up() {
     for first in ["word", "probe"] {
         let mut spec = probed("r", Restart::Always);
         let Spec::Yuno(yuno) = &mut spec else { panic!("a yuno") };
@@ -92,7 +92,7 @@ fn it_waits_for_its_word_and_for_its_probe() {
         bench.install();
         bench.start();
         let process = bench.unit.process();
-        let word = Seen::Told(Told { process, ready: true, ..Told::default() });
+        let word = UnitEvent::Told(ShimReport { process, ready: true, ..ShimReport::default() });
         bench.trail.clear();
         if first == "word" {
             bench.see(word.clone());
@@ -111,10 +111,10 @@ fn it_waits_for_its_word_and_for_its_probe() {
 }
 
 #[test]
-fn what_does_not_come_up_in_time_is_ended_and_backed_off() {
+fn start_timeout_ends_unit_and_backs_off() {
     for (which, words) in [("s", "start probe: refused"), ("r", "ready probe: refused")] {
         let mut bench = Bench::started(which, Restart::Always);
-        bench.probe(which, Verdict::Pending("refused".to_owned()));
+        bench.probe(which, ProbeVerdict::Pending("refused".to_owned()));
         bench.pass(LIMIT - 1);
         bench.check("STARTING");
         bench.pass(1);
@@ -128,7 +128,7 @@ fn what_does_not_come_up_in_time_is_ended_and_backed_off() {
 }
 
 #[test]
-fn an_end_for_a_probe_counts_as_a_failure_whatever_the_exit_code() {
+fn end_by_probe_counts_as_failure() {
     for (restart, trail) in
         [(Restart::Always, "start 0, STARTING"), (Restart::OnFailure, "start 0, STARTING"), (Restart::Never, "FAILED")]
     {
@@ -159,26 +159,26 @@ fn an_end_for_a_probe_counts_as_a_failure_whatever_the_exit_code() {
 }
 
 #[test]
-fn one_that_is_not_ready_runs_on_and_keeps_others() {
+fn unready_unit_runs_and_blocks_dependents() {
     let mut bench = Bench::up("rl");
     bench.fail_probe("r");
-    assert_eq!((bench.unready(), bench.unit.way()), (Some("ready probe: no answer"), Way::Unready));
+    assert_eq!((bench.unready(), bench.unit.way()), (Some("ready probe: no answer"), Expectation::Unready));
     bench.pass_probe("r");
-    assert_eq!((bench.unready(), bench.unit.way()), (None, Way::Running));
+    assert_eq!((bench.unready(), bench.unit.way()), (None, Expectation::Running));
     bench.check("RUNNING");
 }
 
 #[test]
-fn what_is_held_is_probed_and_left_alone() {
+fn held_unit_is_probed_and_not_ended() {
     for seen in ["held", "lacks"] {
         let mut bench = Bench::up("l");
         match seen {
             "held" => {
                 let hold = Hold::new(HoldReason::Operator, 0);
                 let again = desired(2, probed("l", Restart::Always), Run::Running);
-                bench.see(Seen::Desired(Some(Box::new(again)), Some(hold)));
+                bench.see(UnitEvent::Desired(Some(Box::new(again)), Some(hold)));
             }
-            _ => bench.see(Seen::Wired(Wiring::default(), Some("no db".to_owned()))),
+            _ => bench.see(UnitEvent::Wired(EndpointWiring::default(), Some("no db".to_owned()))),
         }
         assert_eq!(bench.tried(), "l");
         bench.fail_probe("l");
@@ -189,14 +189,14 @@ fn what_is_held_is_probed_and_left_alone() {
         other.pass_probe("l");
         for (bench, is_ended) in [(&mut bench, true), (&mut other, false)] {
             bench.see(wants(desired(3, probed("l", Restart::Always), Run::Running)));
-            bench.see(Seen::Wired(Wiring::default(), None));
+            bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
             assert_eq!(bench.trail.iter().any(|step| step == "stop Term 30000"), is_ended, "{seen}");
         }
     }
     // Nor does one have to come up that is held.
     let mut bench = Bench::started("s", Restart::Always);
     let again = desired(2, probed("s", Restart::Always), Run::Running);
-    bench.see(Seen::Desired(Some(Box::new(again.clone())), Some(Hold::new(HoldReason::Operator, 0))));
+    bench.see(UnitEvent::Desired(Some(Box::new(again.clone())), Some(Hold::new(HoldReason::Operator, 0))));
     bench.pass(2 * LIMIT);
     bench.check("STARTING");
     bench.see(wants(Desired { generation: 3, ..again }));
@@ -207,19 +207,19 @@ fn what_is_held_is_probed_and_left_alone() {
 }
 
 #[test]
-fn what_is_suspended_is_not_probed() {
+fn suspended_unit_is_not_probed() {
     let mut bench = Bench::up("rl");
     let frozen = Desired { frozen: true, ..desired(2, probed("rl", Restart::Always), Run::Running) };
     bench.see(wants(frozen));
     let (process, frozen) = (bench.unit.process(), true);
-    bench.see(Seen::Told(Told { process, frozen, ..Told::default() }));
+    bench.see(UnitEvent::Told(ShimReport { process, frozen, ..ShimReport::default() }));
     assert_eq!((bench.tried().as_str(), bench.unit.observed.phase), ("", Phase::Running));
-    bench.see(Seen::Told(Told { process, ..Told::default() }));
+    bench.see(UnitEvent::Told(ShimReport { process, ..ShimReport::default() }));
     assert_eq!(bench.tried(), "rl");
 }
 
 #[test]
-fn another_process_has_to_come_up_again() {
+fn new_process_starts_with_start_probe() {
     let mut bench = Bench::up("srl");
     let before = bench.unit.process().unwrap();
     bench.fail_probe("r");
@@ -228,14 +228,14 @@ fn another_process_has_to_come_up_again() {
     bench.check("RUNNING, STARTING");
     assert_eq!((bench.tried().as_str(), bench.unready()), ("s", None));
     // What was found of the one before says nothing of this one.
-    bench.see(Seen::Probed { process: before, which: Which::Start, verdict: Verdict::Passed });
+    bench.see(UnitEvent::Probed { process: before, which: Which::Start, verdict: ProbeVerdict::Passed });
     assert_eq!(bench.tried(), "s");
     bench.pass(LIMIT);
     bench.check("STARTING, stop Term 30000, STOPPING");
 }
 
 #[test]
-fn other_probes_do_not_throw_it_back() {
+fn changed_probes_keep_unit_running() {
     let mut bench = Bench::up("");
     bench.pass(SECOND);
     bench.see(wants(desired(2, probed("srl", Restart::Always), Run::Running)));
@@ -247,7 +247,7 @@ fn other_probes_do_not_throw_it_back() {
 }
 
 #[test]
-fn what_is_being_replaced_is_not_probed() {
+fn leaving_instance_is_not_probed() {
     let mut bench = Bench::up("rl");
     let mut next = probed("rl", Restart::Always);
     let Spec::Yuno(yuno) = &mut next else { panic!("a yuno") };
@@ -257,23 +257,23 @@ fn what_is_being_replaced_is_not_probed() {
 }
 
 /// The agent is started again, and finds the process that there was.
-fn adopted(bench: &Bench, found: Found) -> Bench {
+fn adopted(bench: &Bench, found: FoundInstance) -> Bench {
     let desired = bench.unit.desired.clone().unwrap();
-    let unit = Unit::new(Some(bench.unit.kept()), bench.now_ms);
+    let unit = PlannedUnit::new(Some(bench.unit.kept()), bench.now_ms);
     let mut next = Bench { unit, now_ms: bench.now_ms, pid: bench.pid, trail: Vec::new() };
     next.see(wants(desired));
     next.trail.clear();
-    next.see(Seen::Found(found));
+    next.see(UnitEvent::Found(found));
     next
 }
 
-fn alive(bench: &Bench) -> Found {
-    let told = Told { process: bench.unit.process(), ..Told::default() };
-    Found::Alive(bench.unit.observed.revision.clone().unwrap(), told)
+fn alive(bench: &Bench) -> FoundInstance {
+    let told = ShimReport { process: bench.unit.process(), ..ShimReport::default() };
+    FoundInstance::Alive(bench.unit.observed.revision.clone().unwrap(), told)
 }
 
 #[test]
-fn an_agent_that_comes_back_throws_nothing_back() {
+fn restart_of_agent_keeps_unit_running() {
     let mut bench = Bench::up("srl");
     bench.fail_probe("r");
     let mut next = adopted(&bench, alive(&bench));
@@ -292,20 +292,20 @@ fn an_agent_that_comes_back_throws_nothing_back() {
 }
 
 #[test]
-fn an_end_for_a_probe_counts_also_if_the_agent_was_away() {
+fn end_by_probe_counts_while_agent_was_away() {
     let mut bench = Bench::up("l");
     bench.fail_probe("l");
     bench.check("stop Term 30000, STOPPING");
     // It may not have heard that it has to end.
     adopted(&bench, alive(&bench)).check("stop Term 30000, STOPPING");
-    let over = Over { restarts: 0, last: bench.ended(Exit::Code(0), 0) };
-    let mut next = adopted(&bench, Found::Ended(over));
+    let over = InstanceEnd { restarts: 0, last: bench.ended(Exit::Code(0), 0) };
+    let mut next = adopted(&bench, FoundInstance::Ended(over));
     next.check("start 0, STARTING");
     assert!(next.error().starts_with("hangs: live probe: no answer; ended"), "{}", next.error());
 }
 
 #[test]
-fn a_containers_probes_count_as_those_of_a_yuno() {
+fn container_probes_count_as_yuno_probes() {
     let spec = |probes: serde_json::Value| -> Spec {
         let spec = serde_json::json!({
             "kind": "container", "image": {"name": "a"}, "rollback": "never", "start_timeout_ms": 7_000, "probes": probes,
@@ -319,7 +319,7 @@ fn a_containers_probes_count_as_those_of_a_yuno() {
     bench.start();
     bench.pass(5 * SECOND);
     bench.trail.clear();
-    assert_eq!((bench.tried().as_str(), bench.unit.plan(bench.now_ms)), ("s", Some(Step::WaitUntil(7 * SECOND))));
+    assert_eq!((bench.tried().as_str(), bench.unit.plan(bench.now_ms)), ("s", Some(PlanStep::WaitUntil(7 * SECOND))));
     bench.pass_probe("s");
     bench.pass_probe("r");
     bench.check("STARTING, RUNNING");

@@ -1,4 +1,4 @@
-//! Cases of a change of revision that fails, and of one that does not.
+//! Cases of changes of revision that fail, and of those that succeed.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn verified() -> Bench {
     bench.start();
     bench.pass(SECOND);
     assert_eq!(bench.unit.verified(), None);
-    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(11 * SECOND)));
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(11 * SECOND)));
     bench.pass(10 * SECOND);
     assert_eq!(bench.unit.verified().map(|verified| &verified.revision), Some(&revision(&good("a"))));
     assert_eq!(bench.unit.plan(bench.now_ms), None, "it rests");
@@ -48,7 +48,7 @@ fn changed_to(spec: Spec) -> Bench {
 
 fn wired(bench: &mut Bench) {
     assert!(bench.unit.needs_wiring());
-    bench.see(Seen::Wired(Wiring::default(), None));
+    bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
 }
 
 /// It went back from what is desired, and runs as `a` again.
@@ -73,7 +73,7 @@ fn check_back(bench: &mut Bench, why: &str) {
 }
 
 #[test]
-fn what_crashes_has_its_immediate_restarts_and_then_goes_back() {
+fn crashing_trial_rolls_back_after_immediate_restarts() {
     let mut bench = changed_to(good("b"));
     for restarts in 1..=3 {
         let last = bench.ended(Exit::Code(1), 0);
@@ -87,7 +87,7 @@ fn what_crashes_has_its_immediate_restarts_and_then_goes_back() {
 }
 
 #[test]
-fn what_crashes_after_it_was_up_and_before_it_is_verified_goes_back() {
+fn crash_before_verification_rolls_back() {
     let mut bench = changed_to(good("b"));
     for restarts in 1..=3 {
         bench.pass(5 * SECOND);
@@ -101,7 +101,7 @@ fn what_crashes_after_it_was_up_and_before_it_is_verified_goes_back() {
 }
 
 #[test]
-fn what_is_verified_does_not_go_back() {
+fn verified_revision_is_not_rolled_back() {
     let mut bench = changed_to(good("b"));
     bench.pass(SECOND);
     assert_eq!((bench.reached(), bench.unit.observed.on_trial), (2, true));
@@ -117,11 +117,11 @@ fn what_is_verified_does_not_go_back() {
 }
 
 #[test]
-fn what_is_never_up_goes_back_when_its_time_is_over() {
+fn start_timeout_rolls_back() {
     let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let mut bench = changed_to(slow);
     let started_ms = bench.now_ms;
-    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(started_ms + 20 * SECOND)));
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(PlanStep::WaitUntil(started_ms + 20 * SECOND)));
     bench.pass(19 * SECOND);
     assert_eq!(bench.unit.observed.rolled_back, None);
     bench.pass(SECOND);
@@ -134,9 +134,9 @@ fn what_is_never_up_goes_back_when_its_time_is_over() {
 }
 
 #[test]
-fn what_was_silent_for_too_long_goes_back_at_once() {
+fn watchdog_timeout_rolls_back() {
     let mut bench = changed_to(with("b", |spec| spec.channel = Channel::Notify));
-    let last = Ended { silent: true, ..bench.ended(Exit::Signal(9), 0) };
+    let last = InstanceExit { silent: true, ..bench.ended(Exit::Signal(9), 0) };
     bench.told(1, Some(last));
     bench.check("Install, STARTING");
     bench.install();
@@ -145,14 +145,14 @@ fn what_was_silent_for_too_long_goes_back_at_once() {
 }
 
 #[test]
-fn what_cannot_be_installed_or_started_goes_back() {
+fn failed_install_or_start_rolls_back() {
     let mut bench = verified();
     bench.see(wants(desired(2, good("b"), Run::Running)));
     bench.fail_install(true);
     assert_eq!(bench.unit.observed.rolled_back, None, "it may come yet, and nothing is lost meanwhile");
     bench.fail_install(false);
     assert_eq!((bench.unit.observed.phase, bench.reached()), (Phase::Running, 2));
-    bench.see(Seen::Wired(Wiring::default(), None));
+    bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
     assert_eq!(bench.unit.observed.rolled_back.as_ref().map(|back| back.error.as_str()), Some("no"));
     assert_eq!(bench.unit.plan(bench.now_ms), None, "what ran goes on");
 
@@ -160,13 +160,13 @@ fn what_cannot_be_installed_or_started_goes_back() {
         let mut bench = changed_to(good("b"));
         bench.end(0);
         let failure = Failure { error: "no such user".to_owned(), may_heal };
-        bench.see(Seen::NotStarted(failure));
+        bench.see(UnitEvent::NotStarted(failure));
         check_back(&mut bench, "no such user");
     }
 }
 
 #[test]
-fn what_has_nothing_to_go_back_to_is_as_it_was() {
+fn without_verified_revision_nothing_is_rolled_back() {
     let mut bench = Bench::new(desired(1, good("a"), Run::Running));
     bench.install();
     bench.start();
@@ -185,7 +185,7 @@ fn what_has_nothing_to_go_back_to_is_as_it_was() {
 }
 
 #[test]
-fn the_next_generation_is_a_new_try() {
+fn next_generation_is_tried_again() {
     let mut bench = changed_to(with("b", |spec| spec.restart = Restart::Never));
     bench.end(1);
     check_back(&mut bench, "exit code 1");
@@ -205,19 +205,19 @@ fn the_next_generation_is_a_new_try() {
 }
 
 #[test]
-fn an_agent_that_was_killed_in_the_middle_goes_on_with_what_is_verified() {
+fn interrupted_rollback_continues_after_restart() {
     let mut bench = changed_to(with("b", |spec| spec.restart = Restart::Never));
     bench.end(1);
     // Before anything of the verified one runs: the generation is not reached.
     let kept = bench.unit.kept();
     assert_eq!(kept.observed.generation, 1);
     let mut after =
-        Bench { unit: Unit::new(Some(kept), bench.now_ms), now_ms: bench.now_ms, pid: 9, trail: Vec::new() };
+        Bench { unit: PlannedUnit::new(Some(kept), bench.now_ms), now_ms: bench.now_ms, pid: 9, trail: Vec::new() };
     let bad = with("b", |spec| spec.restart = Restart::Never);
     after.see(wants(desired(2, bad.clone(), Run::Running)));
     assert_eq!(after.unit.desired.as_ref().map(|desired| &desired.revision), Some(&revision(&good("a"))));
-    let ended = Ended { exit: Exit::Code(1), ..after.ended(Exit::Code(1), 0) };
-    after.see(Seen::Found(Found::Ended(Over { restarts: 0, last: ended })));
+    let ended = InstanceExit { exit: Exit::Code(1), ..after.ended(Exit::Code(1), 0) };
+    after.see(UnitEvent::Found(FoundInstance::Ended(InstanceEnd { restarts: 0, last: ended })));
     after.install();
     after.start();
     after.pass(SECOND);
@@ -227,21 +227,21 @@ fn an_agent_that_was_killed_in_the_middle_goes_on_with_what_is_verified() {
 }
 
 #[test]
-fn the_time_of_a_trial_goes_on_across_a_restart_of_the_agent() {
+fn trial_time_continues_after_restart() {
     let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let bench = changed_to(slow.clone());
     let (kept, process) = (bench.unit.kept(), bench.unit.process());
     let now_ms = bench.now_ms + 15 * SECOND;
-    let mut after = Bench { unit: Unit::new(Some(kept), now_ms), now_ms, pid: 9, trail: Vec::new() };
+    let mut after = Bench { unit: PlannedUnit::new(Some(kept), now_ms), now_ms, pid: 9, trail: Vec::new() };
     after.see(wants(desired(2, slow.clone(), Run::Running)));
-    after.see(Seen::Found(Found::Alive(revision(&slow), Told { process, ..Told::default() })));
-    assert_eq!(after.unit.plan(now_ms), Some(Step::WaitUntil(now_ms + 5 * SECOND)));
+    after.see(UnitEvent::Found(FoundInstance::Alive(revision(&slow), ShimReport { process, ..ShimReport::default() })));
+    assert_eq!(after.unit.plan(now_ms), Some(PlanStep::WaitUntil(now_ms + 5 * SECOND)));
     after.pass(5 * SECOND);
     assert!(after.unit.observed.rolled_back.is_some());
 }
 
 #[test]
-fn what_can_be_changed_while_it_runs_is_part_of_what_is_gone_back_to() {
+fn rollback_restores_in_place_settings() {
     let mut bench = verified();
     let patient = with("a", |spec| spec.grace_ms = 7);
     bench.see(wants(desired(2, patient.clone(), Run::Running)));
@@ -255,7 +255,7 @@ fn what_can_be_changed_while_it_runs_is_part_of_what_is_gone_back_to() {
 }
 
 #[test]
-fn a_reload_that_fails_goes_back_with_a_new_process() {
+fn failed_reload_rolls_back_with_new_process() {
     let reloads = |spec: &mut YunoSpec| spec.reload = muster_topics::reload::Reload::Signal;
     let mut bench = Bench::new(desired(1, with("a", reloads), Run::Running));
     bench.install();
@@ -267,7 +267,7 @@ fn a_reload_that_fails_goes_back_with_a_new_process() {
     bench.see(wants(desired(2, bad.clone(), Run::Running)));
     bench.install();
     bench.check("Install, RUNNING, Reload, RUNNING");
-    bench.see(Seen::Reloaded(revision(&bad)));
+    bench.see(UnitEvent::Reloaded(revision(&bad)));
     assert!(bench.unit.observed.on_trial);
     for restarts in 1..=3 {
         let last = bench.ended(Exit::Code(1), 0);
@@ -282,17 +282,17 @@ fn a_reload_that_fails_goes_back_with_a_new_process() {
 }
 
 #[test]
-fn what_is_held_proves_nothing_and_stays_what_it_is() {
+fn held_unit_is_not_verified() {
     let slow = with("b", |spec| (spec.channel, spec.healthy_within_ms) = (Channel::Notify, Some(20_000)));
     let mut bench = changed_to(slow.clone());
     let hold = Hold::new(HoldReason::Operator, 0);
-    bench.see(Seen::Desired(Some(Box::new(desired(3, slow, Run::Running))), Some(hold)));
+    bench.see(UnitEvent::Desired(Some(Box::new(desired(3, slow, Run::Running))), Some(hold)));
     bench.pass(3_600 * SECOND);
     assert_eq!(bench.unit.observed.rolled_back, None);
 }
 
 #[test]
-fn a_task_that_is_done_is_not_done_again() {
+fn rolled_back_task_is_not_run_again() {
     let task = |spec: &mut YunoSpec| spec.restart = Restart::OnFailure;
     let mut bench = Bench::new(desired(1, with("a", task), Run::Running));
     bench.install();
@@ -305,10 +305,10 @@ fn a_task_that_is_done_is_not_done_again() {
 }
 
 #[test]
-fn a_reboot_in_the_middle_of_a_trial_is_nobodys_fault() {
+fn reboot_during_trial_is_no_failure() {
     let mut bench = changed_to(good("b"));
-    let last = Ended { with_host: true, ..bench.ended(Exit::Unknown, 0) };
-    bench.see(Seen::Ended(Over { restarts: 0, last }));
+    let last = InstanceExit { with_host: true, ..bench.ended(Exit::Unknown, 0) };
+    bench.see(UnitEvent::Ended(InstanceEnd { restarts: 0, last }));
     assert_eq!(bench.unit.observed.rolled_back, None);
     bench.check("start 0, STARTING");
 }

@@ -1,10 +1,10 @@
-//! What a unit waits for, and what it is wired to.
+//! Cases of endpoints and connectors.
 
 use muster_topics::endpoint::Connector;
 
 use super::*;
 
-fn to_db(port: u16) -> Wiring {
+fn to_db(port: u16) -> EndpointWiring {
     let connector = Connector {
         name: "db".parse().unwrap(),
         address: "127.0.0.1".parse().unwrap(),
@@ -12,28 +12,28 @@ fn to_db(port: u16) -> Wiring {
         protocol: Default::default(),
         unit: "default/db".parse().unwrap(),
     };
-    Wiring { endpoints: Vec::new(), connectors: vec![connector] }
+    EndpointWiring { endpoints: Vec::new(), connectors: vec![connector] }
 }
 
-fn lacks(what: &str) -> Seen {
-    Seen::Wired(Wiring::default(), Some(what.to_owned()))
+fn lacks(what: &str) -> UnitEvent {
+    UnitEvent::Wired(EndpointWiring::default(), Some(what.to_owned()))
 }
 
-fn wired(port: u16) -> Seen {
-    Seen::Wired(to_db(port), None)
+fn wired(port: u16) -> UnitEvent {
+    UnitEvent::Wired(to_db(port), None)
 }
 
 /// It runs, and was started with this.
-fn runs_with(bench: &mut Bench, with: Wiring) {
-    bench.see(Seen::Started);
+fn runs_with(bench: &mut Bench, with: EndpointWiring) {
+    bench.see(UnitEvent::Started);
     bench.pid += 1;
-    let process = Some(Process { pid: bench.pid, start_ticks: 1, started_ms: bench.now_ms });
-    bench.see(Seen::Told(Told { process, wiring: with, ..Told::default() }));
+    let process = Some(ProcessId { pid: bench.pid, start_ticks: 1, started_ms: bench.now_ms });
+    bench.see(UnitEvent::Told(ShimReport { process, wiring: with, ..ShimReport::default() }));
     bench.pass(SECOND);
 }
 
 #[test]
-fn what_lacks_something_is_installed_and_not_started() {
+fn unit_without_endpoint_is_not_started() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Stopped));
     bench.see(lacks("no db"));
     bench.see(wants(desired(2, spec("a", |_| ()), Run::Running)));
@@ -55,7 +55,7 @@ fn what_lacks_something_is_installed_and_not_started() {
 }
 
 #[test]
-fn what_runs_goes_on_while_it_lacks_something() {
+fn running_unit_continues_without_endpoint() {
     let mut bench = Bench::running();
     bench.see(lacks("no db"));
     bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
@@ -68,7 +68,7 @@ fn what_runs_goes_on_while_it_lacks_something() {
 }
 
 #[test]
-fn what_is_wired_anew_is_started_anew_once() {
+fn changed_wiring_restarts_once() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.see(wired(1));
     bench.install();
@@ -78,7 +78,7 @@ fn what_is_wired_anew_is_started_anew_once() {
     bench.see(wired(2));
     bench.check("stop Term 30000, STOPPING");
     let last = bench.ended(Exit::Signal(15), SECOND);
-    bench.see(Seen::Ended(Over { restarts: 0, last }));
+    bench.see(UnitEvent::Ended(InstanceEnd { restarts: 0, last }));
     bench.check("start 0, STARTING");
     runs_with(&mut bench, to_db(2));
     bench.check("STARTING, RUNNING");
@@ -89,7 +89,7 @@ fn what_is_wired_anew_is_started_anew_once() {
 }
 
 #[test]
-fn what_runs_is_not_started_anew_before_it_is_known_what_it_has() {
+fn unknown_wiring_restarts_nothing() {
     let mut bench = Bench::running();
     bench.unit.runs_with = None;
     bench.see(wired(1));

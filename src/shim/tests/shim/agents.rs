@@ -1,4 +1,4 @@
-//! Agents that come and go, and shims that are killed.
+//! Tests of agents that connect and disconnect, and of shims that are killed.
 
 use std::{
     fs,
@@ -7,15 +7,15 @@ use std::{
 };
 
 use muster_shim::{
-    Exit, Report, Step,
-    files::{self, Found},
+    ProcessExit, StartReport, StartStep,
+    files::{self, StateFile},
     proc,
 };
 
 use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, kill, pids_in, service, with_folder};
 
 #[test]
-fn an_agent_that_comes_back_finds_everything() {
+fn reconnected_agent_gets_the_whole_state() {
     let mut rig = Rig::new();
     let launch = with_folder(&rig, command("while ! [ -e $FOLDER/go ]; do sleep 0.02; done; echo out; exit 6"));
     let main = rig.launch(&launch).main;
@@ -30,15 +30,15 @@ fn an_agent_that_comes_back_finds_everything() {
     // Nobody is there when it ends.
     rig.connection = None;
     fs::write(rig.path("go"), "").unwrap();
-    let over = || matches!(files::read_state(rig.folder.path()), Ok(Found::State(state)) if state.over);
+    let over = || matches!(files::read_state(rig.folder.path()), Ok(StateFile::State(state)) if state.over);
     eventually("its end", over);
-    let Found::State(state) = files::read_state(rig.folder.path()).unwrap() else { panic!() };
-    assert_eq!(state.last.unwrap().exit, Exit::Code(6));
+    let StateFile::State(state) = files::read_state(rig.folder.path()).unwrap() else { panic!() };
+    assert_eq!(state.last.unwrap().exit, ProcessExit::Code(6));
     assert_eq!(rig.text("stdout"), "out\n");
 }
 
 #[test]
-fn nonsense_from_an_agent_harms_nobody() {
+fn invalid_requests_are_ignored() {
     let mut rig = Rig::new();
     rig.launch(&command("sleep 60"));
     for nonsense in [
@@ -53,7 +53,7 @@ fn nonsense_from_an_agent_harms_nobody() {
         assert!(rig.state().main.is_some(), "{nonsense:?}");
     }
     rig.stop(0);
-    assert_eq!(rig.exit(), Exit::Signal(KILL));
+    assert_eq!(rig.exit(), ProcessExit::Signal(KILL));
 }
 
 #[test]
@@ -67,15 +67,49 @@ fn a_killed_shim_is_replaced_without_a_second_copy() {
     rig.kill_shim();
     assert!(is_alive(main.pid), "a dead shim is no SIGPIPE");
 
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     assert_eq!(rig.state().main, Some(main.clone()));
     let len = rig.text("log").len();
     eventually("output of after", || rig.text("log").len() > len);
     fs::write(rig.path("go"), "").unwrap();
     let over = rig.over();
-    assert_eq!(over.last.unwrap().exit, Exit::Unknown);
+    assert_eq!(over.last.unwrap().exit, ProcessExit::Unknown);
     assert!(rig.text("log").ends_with("last\n"));
     assert_eq!(pids_in(&rig, "pids", 1), [main.pid], "it ran once");
+}
+
+#[test]
+fn files_that_were_damaged_are_whole_again_once_an_agent_has_connected() {
+    let boot = format!("boot.{}", proc::boot_id().unwrap());
+    for name in [files::STATE, files::LAUNCH, &boot] {
+        type Damage = fn(&std::path::Path);
+        let damages: [Damage; 3] = [
+            |path| fs::remove_file(path).unwrap(),
+            |path| fs::write(path, "").unwrap(),
+            |path| {
+                fs::remove_file(path).unwrap();
+                fs::create_dir(path).unwrap();
+            },
+        ];
+        for damage in damages {
+            let mut rig = Rig::new();
+            let launch = with_folder(&rig, service("echo $$ >> $FOLDER/pids; exec sleep 60", 5));
+            let main = rig.launch(&launch).main.unwrap();
+            pids_in(&rig, "pids", 1);
+            let whole = fs::read(rig.path(name)).unwrap();
+            damage(&rig.path(name));
+            assert!(rig.connect());
+            assert_eq!(rig.state().main, Some(main.clone()));
+            eventually("the file", || fs::read(rig.path(name)).is_ok_and(|found| found == whole));
+            // And so a shim after this one finds what runs.
+            rig.kill_shim();
+            assert_eq!(rig.start(&launch, true), StartReport::Started, "{name}");
+            assert_eq!(rig.state().main, Some(main.clone()), "{name}");
+            assert_eq!(pids_in(&rig, "pids", 1), [main.pid], "it ran once");
+            rig.stop(0);
+            rig.over();
+        }
+    }
 }
 
 #[test]
@@ -86,10 +120,10 @@ fn an_adopted_family_can_be_ended() {
     let main = rig.launch(&launch).main.unwrap();
     let family = pids_in(&rig, "pids", 3);
     rig.kill_shim();
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     rig.stop(100);
     let over = rig.over();
-    assert_eq!((over.last.unwrap().exit, over.restarts), (Exit::Unknown, 0));
+    assert_eq!((over.last.unwrap().exit, over.restarts), (ProcessExit::Unknown, 0));
     assert!(!is_alive(main.pid));
     // The first of them is in its session. The others left it, and their parents had ended before
     // anybody could know whose they are: that takes a cgroup.
@@ -98,7 +132,7 @@ fn an_adopted_family_can_be_ended() {
 }
 
 #[test]
-fn adopting_what_has_ended_meanwhile_starts_nothing() {
+fn adopting_ended_program_starts_nothing() {
     let mut rig = Rig::new();
     let launch = with_folder(&rig, service("echo $$ >> $FOLDER/pids; exec sleep 60", 5));
     let main = rig.launch(&launch).main.unwrap();
@@ -106,13 +140,13 @@ fn adopting_what_has_ended_meanwhile_starts_nothing() {
     rig.kill_shim();
     kill(main.pid);
     eventually("both gone", || !is_alive(main.pid));
-    assert_eq!(rig.start(&launch, true), Report::Over);
+    assert_eq!(rig.start(&launch, true), StartReport::Over);
     let over = rig.over();
     let last = over.last.unwrap();
-    assert_eq!((last.exit, last.started_ms), (Exit::Unknown, Some(main.started_ms)));
+    assert_eq!((last.exit, last.started_ms), (ProcessExit::Unknown, Some(main.started_ms)));
     assert_eq!(pids_in(&rig, "pids", 1).len(), 1);
     // And once more: it is over.
-    assert!(matches!(rig.start(&launch, true), Report::Failed { step: Step::Prepare, .. }));
+    assert!(matches!(rig.start(&launch, true), StartReport::Failed { step: StartStep::Prepare, .. }));
 }
 
 #[test]
@@ -123,7 +157,7 @@ fn a_shim_killed_at_any_moment_leaves_a_whole_record_and_no_unrecorded_program()
         rig.launch(&launch);
         std::thread::sleep(Duration::from_micros(round * 737));
         rig.kill_shim();
-        let Found::State(state) = files::read_state(rig.folder.path()).unwrap() else { panic!("no record") };
+        let StateFile::State(state) = files::read_state(rig.folder.path()).unwrap() else { panic!("no record") };
         // Whoever got as far as running is recorded: the last one that ran is the recorded one, or
         // one that had ended before.
         std::thread::sleep(Duration::from_millis(20));

@@ -1,8 +1,8 @@
-//! Programs in cgroups: limits that hold, and nothing that gets away.
+//! Tests of programs in cgroups: limits apply, and no process escapes.
 
 use std::fs;
 
-use muster_shim::{Exit, Launch, Report, Step, cgroup::Cgroup, files};
+use muster_shim::{Launch, ProcessExit, StartReport, StartStep, cgroup::Cgroup, files};
 
 use crate::{
     leaf::{KINDS, Kind, Leaf},
@@ -19,7 +19,7 @@ fn a_program_is_in_its_cgroup_from_its_first_instruction_and_that_goes_with_it()
         let Some(leaf) = Leaf::make(kind) else { continue };
         let mut rig = Rig::new();
         rig.launch(&in_cgroup(&leaf, Launch { argv: argv(&["/bin/cat", "/proc/self/cgroup"]), ..command("") }));
-        assert_eq!(rig.exit(), Exit::Code(0));
+        assert_eq!(rig.exit(), ProcessExit::Code(0));
         let text = rig.text("stdout");
         for folder in leaf.cgroup.folders() {
             let name = folder.file_name().unwrap().to_str().unwrap();
@@ -30,18 +30,18 @@ fn a_program_is_in_its_cgroup_from_its_first_instruction_and_that_goes_with_it()
 }
 
 #[test]
-fn a_cgroup_that_is_not_there_is_told() {
+fn missing_cgroup_is_reported() {
     let mut rig = Rig::new();
     let cgroup = Cgroup { memory: Some("/no/such/cgroup".into()), ..Cgroup::default() };
     let report = rig.start(&Launch { cgroup, ..command("echo runs") }, false);
-    assert_eq!(report, Report::Failed { step: Step::Cgroup, which: None, errno: 2 });
+    assert_eq!(report, StartReport::Failed { step: StartStep::Cgroup, which: None, errno: 2 });
 }
 
 #[test]
-fn who_eats_memory_is_killed_for_it_and_that_is_told() {
+fn oom_kill_is_reported() {
     // A stream without a line's end, all of which tail has to remember; by itself, and under a shell.
     for (script, exit) in
-        [("exec tail /dev/zero", Exit::Signal(KILL)), ("tail /dev/zero; exit $?", Exit::Code(128 + KILL))]
+        [("exec tail /dev/zero", ProcessExit::Signal(KILL)), ("tail /dev/zero; exit $?", ProcessExit::Code(128 + KILL))]
     {
         let Some(leaf) = Leaf::make(Kind::All) else { return };
         if !leaf.limit_memory(16 * 1024 * 1024) {
@@ -57,7 +57,7 @@ fn who_eats_memory_is_killed_for_it_and_that_is_told() {
 }
 
 #[test]
-fn who_is_killed_otherwise_has_not_used_up_its_memory() {
+fn other_kill_is_not_reported_as_oom() {
     let Some(leaf) = Leaf::make(Kind::All) else { return };
     if !leaf.limit_memory(16 * 1024 * 1024) {
         return;
@@ -72,7 +72,7 @@ fn who_is_killed_otherwise_has_not_used_up_its_memory() {
     assert!(again.last.unwrap().oom_killed);
     fs::write(rig.path("go"), "").unwrap();
     let last = rig.over().last.unwrap();
-    assert_eq!((last.exit, last.oom_killed), (Exit::Signal(KILL), false));
+    assert_eq!((last.exit, last.oom_killed), (ProcessExit::Signal(KILL), false));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_fork_bomb_is_held_and_ended() {
 }
 
 #[test]
-fn who_forks_twice_and_leaves_the_session_is_killed_with_the_rest() {
+fn double_forked_process_is_killed_with_the_rest() {
     for kind in KINDS {
         let Some(leaf) = Leaf::make(kind) else { continue };
         let mut rig = Rig::new();
@@ -113,16 +113,16 @@ fn who_forks_twice_and_leaves_the_session_is_killed_with_the_rest() {
         let family = pids_in(&rig, "pids", 3);
         // Another shim cannot know by their parents whose they are.
         rig.kill_shim();
-        assert_eq!(rig.start(&launch, true), Report::Started);
+        assert_eq!(rig.start(&launch, true), StartReport::Started);
         rig.stop(50);
-        assert_eq!(rig.over().last.unwrap().exit, Exit::Unknown);
+        assert_eq!(rig.over().last.unwrap().exit, ProcessExit::Unknown);
         assert_eq!(family.iter().filter(|pid| is_alive(**pid)).count(), 0, "{kind:?}: {family:?}");
         assert!(!leaf.exists(), "{kind:?}");
     }
 }
 
 #[test]
-fn what_is_left_of_a_program_that_died_with_its_shim_is_cleared() {
+fn leftovers_of_dead_shim_are_killed() {
     for kind in KINDS {
         let Some(leaf) = Leaf::make(kind) else { continue };
         let mut rig = Rig::new();
@@ -137,7 +137,7 @@ fn what_is_left_of_a_program_that_died_with_its_shim_is_cleared() {
         // It has nothing to adopt, and something to clear.
         rig.start(&launch, true);
         let over = rig.over();
-        assert_eq!((over.last.unwrap().exit, over.restarts), (Exit::Unknown, 0));
+        assert_eq!((over.last.unwrap().exit, over.restarts), (ProcessExit::Unknown, 0));
         assert_eq!(family.iter().filter(|pid| is_alive(**pid)).count(), 0, "{kind:?}: {family:?}");
         assert!(!leaf.exists(), "{kind:?}");
     }
@@ -161,11 +161,11 @@ fn cgroups_that_a_program_made_in_its_own_go_with_it() {
 }
 
 #[test]
-fn what_failed_to_start_leaves_no_cgroup() {
+fn failed_start_leaves_no_cgroup() {
     let Some(leaf) = Leaf::make(Kind::All) else { return };
     let mut rig = Rig::new();
     let launch = in_cgroup(&leaf, Launch { argv: argv(&["/no/such/program"]), ..command("") });
-    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Exec, which: None, errno: 2 });
+    assert_eq!(rig.start(&launch, false), StartReport::Failed { step: StartStep::Exec, which: None, errno: 2 });
     assert!(!leaf.exists());
-    assert_eq!(files::read_state(rig.folder.path()).unwrap(), files::Found::Nothing);
+    assert_eq!(files::read_state(rig.folder.path()).unwrap(), files::StateFile::Nothing);
 }

@@ -1,4 +1,4 @@
-//! Programs that speak JSON lines.
+//! Tests of programs that speak JSON lines.
 
 use std::{
     fs,
@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use muster_shim::{Channel, Event, Exit, LINE_MAX_BYTES, Launch, Notify, Report, Request, RestartOn, State, Welcome};
+use muster_shim::{
+    ChannelInfo, ChannelWelcome, LINE_MAX_BYTES, Launch, NotifyKind, ProcessExit, ProgramState, RestartOn, ShimEvent,
+    ShimRequest, StartReport,
+};
 
 use crate::rig::{Rig, argv, eventually, pids_in, service, with_folder};
 
@@ -38,38 +41,38 @@ fn name(rig: &Rig) -> String {
 }
 
 fn speaker(rig: &Rig, script: &str, watchdog_ms: Option<u64>) -> Launch {
-    let welcome = Welcome {
+    let welcome = ChannelWelcome {
         unit: "default/a".into(),
         host: "here".into(),
         realm: "default".into(),
         playing: false,
         config: Some("/etc/a.json".into()),
     };
-    let notify = Notify { name: name(rig), start_timeout_ms: 60_000, watchdog_ms, lines: Some(welcome) };
+    let notify = NotifyKind { name: name(rig), start_timeout_ms: 60_000, watchdog_ms, lines: Some(welcome) };
     let mut launch = with_folder(rig, Launch { notify: Some(notify), ..service("", 0) });
     launch.argv = argv(&["/usr/bin/perl", "-e", &format!("{PRELUDE}{script}")]);
     launch.env.push(("MUSTER_SOCKET".into(), format!("@{}", name(rig))));
     launch
 }
 
-fn channel(state: &State) -> &Channel {
+fn channel(state: &ProgramState) -> &ChannelInfo {
     state.channel.as_ref().unwrap()
 }
 
-fn is_connected(state: &State) -> bool {
+fn is_connected(state: &ProgramState) -> bool {
     channel(state).connected.is_some()
 }
 
 fn say(rig: &mut Rig, id: &str, line: &str) {
-    rig.send(&Request::Say { id: id.into(), line: line.into() });
+    rig.send(&ShimRequest::Say { id: id.into(), line: line.into() });
 }
 
 /// The next event that is no state.
 #[track_caller]
-fn said(rig: &mut Rig) -> Event {
+fn said(rig: &mut Rig) -> ShimEvent {
     loop {
         match rig.event().expect("the shim is gone") {
-            Event::State(_) => {}
+            ShimEvent::State(_) => {}
             event => return event,
         }
     }
@@ -98,8 +101,8 @@ fn lines_pass_both_ways() {
     mark(&rig, "a");
     rig.state_where(|state| state.notified.ready && state.notified.status.as_deref() == Some("warm"));
     say(&mut rig, "7", r#"{"command":{"id":"7","name":"level","args":{}}}"#);
-    assert_eq!(said(&mut rig), Event::Said { line: r#"{"answer":{"id":"7","ok":{"level":3}}}"#.into() });
-    assert_eq!(said(&mut rig), Event::Said { line: r#"{"stats":{"requests":1}}"#.into() });
+    assert_eq!(said(&mut rig), ShimEvent::Said { line: r#"{"answer":{"id":"7","ok":{"level":3}}}"#.into() });
+    assert_eq!(said(&mut rig), ShimEvent::Said { line: r#"{"stats":{"requests":1}}"#.into() });
     let heard = rig.text("heard");
     let welcome =
         r#"{"welcome":{"unit":"default/a","host":"here","realm":"default","playing":false,"config":"/etc/a.json"}}"#;
@@ -107,15 +110,15 @@ fn lines_pass_both_ways() {
     mark(&rig, "b");
     let over = rig.over();
     assert!(!is_connected(&over));
-    assert_eq!(over.last.unwrap().exit, Exit::Code(4));
+    assert_eq!(over.last.unwrap().exit, ProcessExit::Code(4));
 }
 
 #[test]
-fn who_cannot_be_reached_is_told_at_once() {
+fn unreachable_program_is_reported_at_once() {
     let mut rig = Rig::new();
     let launch = speaker(&rig, r#"&until("a"); dial($ENV{MUSTER_TOKEN}); &until("b"); close $socket; sleep 60"#, None);
     rig.launch(&launch);
-    let unreachable = |id: &str| Event::Unreachable { id: id.into() };
+    let unreachable = |id: &str| ShimEvent::Unreachable { id: id.into() };
     say(&mut rig, "1", "{}");
     assert_eq!(said(&mut rig), unreachable("1"));
     mark(&rig, "a");
@@ -168,15 +171,15 @@ fn only_the_program_itself_is_let_in() {
     });
     say(&mut rig, "1", "{}");
     rig.stop(0);
-    assert!(!matches!(said_or_over(&mut rig), Some(Event::Unreachable { .. })));
+    assert!(!matches!(said_or_over(&mut rig), Some(ShimEvent::Unreachable { .. })));
 }
 
 /// The next event that is no state, or nothing if it is over before.
-fn said_or_over(rig: &mut Rig) -> Option<Event> {
+fn said_or_over(rig: &mut Rig) -> Option<ShimEvent> {
     loop {
         match rig.event().expect("the shim is gone") {
-            Event::State(state) if state.over => return None,
-            Event::State(_) => {}
+            ShimEvent::State(state) if state.over => return None,
+            ShimEvent::State(_) => {}
             event => return Some(event),
         }
     }
@@ -192,10 +195,10 @@ fn each_start_has_a_token_of_its_own_and_hears_the_newest_wish() {
         sleep 60 if $second;
         &until("again"); exit 1"#;
     let mut launch = speaker(&rig, script, None);
-    launch.restart = muster_shim::Restart { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
+    launch.restart = muster_shim::RestartLimits { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
     rig.launch(&launch);
     rig.state_where(is_connected);
-    rig.send(&Request::Playing { playing: true });
+    rig.send(&ShimRequest::Playing { playing: true });
     rig.state_where(|state| channel(state).playing);
     mark(&rig, "again");
     let state = rig.state_where(|state| state.restarts == 1 && is_connected(state));
@@ -226,11 +229,11 @@ fn another_shim_takes_the_channel_back() {
     let launch = speaker(&rig, script, None);
     rig.launch(&launch);
     let before = rig.state_where(|state| state.notified.ready);
-    rig.send(&Request::Playing { playing: true });
+    rig.send(&ShimRequest::Playing { playing: true });
     rig.state_where(|state| channel(state).playing);
     let main = pids_in(&rig, "pids", 1)[0];
     rig.kill_shim();
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     let state = rig.state_where(is_connected);
     assert_eq!((state.main.as_ref().unwrap().pid, channel(&state).connections), (main, 2));
     assert_eq!(channel(&state).token, channel(&before).token);
@@ -258,7 +261,7 @@ fn start_deadline_and_watchdog_are_those_of_notify() {
     let launch = speaker(&rig, script, Some(1_000));
     rig.launch(&launch);
     let last = rig.over().last.unwrap();
-    assert_eq!((last.exit, last.silent), (Exit::Signal(6), true));
+    assert_eq!((last.exit, last.silent), (ProcessExit::Signal(6), true));
     assert_eq!(rig.text("log"), "spoke\n".repeat(10));
 }
 
@@ -299,8 +302,8 @@ fn a_flood_costs_no_memory_and_the_agent_nothing() {
 #[test]
 fn no_line_is_too_long_for_the_agents_protocol() {
     let line = "\"".repeat(muster_shim::SAID_MAX_BYTES);
-    let event = serde_json::to_string(&Event::Said { line: line.clone() }).unwrap();
+    let event = serde_json::to_string(&ShimEvent::Said { line: line.clone() }).unwrap();
     assert!(event.len() < LINE_MAX_BYTES);
-    let request = serde_json::to_string(&Request::Say { id: "x".repeat(64), line }).unwrap();
+    let request = serde_json::to_string(&ShimRequest::Say { id: "x".repeat(64), line }).unwrap();
     assert!(request.len() < LINE_MAX_BYTES);
 }

@@ -1,8 +1,8 @@
-//! Programs that go to the background.
+//! Tests of programs that go to the background.
 
 use std::fs;
 
-use muster_shim::{Exit, Forking, Launch, Output, Report, State, proc};
+use muster_shim::{ForkingMode, Launch, OutputMode, ProcessExit, ProgramState, StartReport, proc};
 
 use crate::rig::{KILL, Rig, TERM, eventually, is_alive, kill, pids_in, service, with_folder};
 
@@ -16,23 +16,23 @@ fn daemon(work: &str) -> String {
 
 fn forking(rig: &Rig, script: &str, pid_file: Option<&str>) -> Launch {
     let pid_file = pid_file.map(|name| rig.path(name).to_str().unwrap().to_owned());
-    let forking = Forking { pid_file, start_timeout_ms: 20_000 };
+    let forking = ForkingMode { pid_file, start_timeout_ms: 20_000 };
     with_folder(rig, Launch { forking: Some(forking), ..service(script, 1) })
 }
 
-fn is_up(state: &State) -> bool {
+fn is_up(state: &ProgramState) -> bool {
     state.notified.ready
 }
 
-fn main_pid(state: &State) -> i32 {
+fn main_pid(state: &ProgramState) -> i32 {
     state.main.as_ref().unwrap().pid
 }
 
 #[test]
-fn what_goes_to_the_background_is_kept_there() {
+fn daemonised_program_is_kept() {
     let mut rig = Rig::new();
     let launch = forking(&rig, &daemon(":"), None);
-    assert_eq!(rig.start(&launch, false), Report::Started);
+    assert_eq!(rig.start(&launch, false), StartReport::Started);
     let first = rig.state_where(is_up);
     eventually("the daemon is the main process", || main_pid(&first) > 0 && !pids_in(&rig, "pids", 1).is_empty());
     // It may have been a process on the way at first.
@@ -44,10 +44,10 @@ fn what_goes_to_the_background_is_kept_there() {
     kill(pid);
     let again = pids_in(&rig, "pids", 2)[1];
     let state = rig.state_where(|state| is_up(state) && main_pid(state) == again);
-    assert_eq!((state.restarts, state.last.unwrap().exit), (1, Exit::Signal(KILL)));
+    assert_eq!((state.restarts, state.last.unwrap().exit), (1, ProcessExit::Signal(KILL)));
     rig.stop(10_000);
     let last = rig.over().last.unwrap();
-    assert_eq!((last.exit, last.left_some), (Exit::Code(7), false));
+    assert_eq!((last.exit, last.left_some), (ProcessExit::Code(7), false));
     assert!(!is_alive(again));
 }
 
@@ -59,7 +59,7 @@ fn a_file_says_which_is_the_main_process_once_it_names_one_of_the_program() {
     let helper = "(sh -c 'echo $$ >> $FOLDER/helper; exec sleep 100' > /dev/null 2>&1 &);";
     let script = format!("{helper} {}", daemon("sleep 0.5; echo $$ > $FOLDER/pid"));
     let launch = forking(&rig, &script, Some("pid"));
-    assert_eq!(rig.start(&launch, false), Report::Started);
+    assert_eq!(rig.start(&launch, false), StartReport::Started);
     let state = rig.state_where(is_up);
     let pid = pids_in(&rig, "pids", 1)[0];
     assert_eq!(main_pid(&state), pid, "and not its older helper");
@@ -75,7 +75,7 @@ fn a_file_says_which_is_the_main_process_once_it_names_one_of_the_program() {
     let state = rig.state_where(|state| main_pid(state) != pid);
     assert_eq!((main_pid(&state).to_string(), state.restarts), (next, 0));
     rig.stop(10_000);
-    assert_eq!(rig.exit(), Exit::Signal(TERM));
+    assert_eq!(rig.exit(), ProcessExit::Signal(TERM));
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn one_that_names_nothing_of_its_own_has_failed() {
     let mut launch = forking(&rig, &script, Some("pid"));
     launch.restart.budget = 0;
     launch.forking.as_mut().unwrap().start_timeout_ms = 1_000;
-    assert_eq!(rig.start(&launch, false), Report::Started);
+    assert_eq!(rig.start(&launch, false), StartReport::Started);
     let last = rig.over().last.unwrap();
-    assert_eq!((last.exit, last.silent), (Exit::Code(7), true));
+    assert_eq!((last.exit, last.silent), (ProcessExit::Code(7), true));
     assert!(!is_alive(pids_in(&rig, "pids", 1)[0]), "nothing is left of it");
 }
 
@@ -95,7 +95,7 @@ fn one_that_names_nothing_of_its_own_has_failed() {
 fn an_agent_and_a_shim_that_are_gone_leave_it_running_and_find_it() {
     let mut rig = Rig::new();
     let launch = forking(&rig, &daemon("echo $$ > $FOLDER/pid"), Some("pid"));
-    assert_eq!(rig.start(&launch, false), Report::Started);
+    assert_eq!(rig.start(&launch, false), StartReport::Started);
     let pid = main_pid(&rig.state_where(is_up));
     // An agent that is gone.
     rig.connection = None;
@@ -104,11 +104,11 @@ fn an_agent_and_a_shim_that_are_gone_leave_it_running_and_find_it() {
     // And a shim.
     rig.kill_shim();
     assert!(is_alive(pid));
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     let state = rig.state();
     assert_eq!((main_pid(&state), is_up(&state)), (pid, true));
     rig.stop(10_000);
-    assert_eq!(rig.exit(), Exit::Unknown, "nobody saw how");
+    assert_eq!(rig.exit(), ProcessExit::Unknown, "nobody saw how");
     eventually("it ends", || !is_alive(pid));
 }
 
@@ -118,8 +118,8 @@ fn one_that_ends_without_leaving_anything_or_badly_has_ended() {
         let mut rig = Rig::new();
         let mut launch = forking(&rig, &script, None);
         launch.restart.budget = 0;
-        assert_eq!(rig.start(&launch, false), Report::Started);
-        assert_eq!(rig.exit(), Exit::Code(code));
+        assert_eq!(rig.start(&launch, false), StartReport::Started);
+        assert_eq!(rig.exit(), ProcessExit::Code(code));
         for pid in rig.text("pids").lines().filter_map(|line| line.parse().ok()) {
             assert!(proc::stat(pid).is_none_or(|stat| stat.is_dead()), "nothing is left of it");
         }
@@ -133,8 +133,8 @@ fn one_that_should_not_go_to_the_background_is_told_apart() {
     {
         let mut rig = Rig::new();
         let launch = with_folder(&rig, service(&script, 0));
-        assert!(matches!(launch.output, Output::Log { .. }));
-        assert_eq!(rig.start(&launch, false), Report::Started);
+        assert!(matches!(launch.output, OutputMode::Log { .. }));
+        assert_eq!(rig.start(&launch, false), StartReport::Started);
         let last = rig.over().last.unwrap();
         assert_eq!(last.left_some, left_some, "{script}: {last:?}");
     }

@@ -1,6 +1,6 @@
-//! Programs that are suspended as a whole, with a cgroup that can and without any.
+//! Tests of suspending a whole program, with a freezer cgroup and without.
 
-use muster_shim::{Exit, Launch, Report, Request, cgroup::Cgroup, proc};
+use muster_shim::{Launch, ProcessExit, ShimRequest, StartReport, cgroup::Cgroup, proc};
 
 use crate::{
     leaf::{Kind, Leaf},
@@ -40,7 +40,7 @@ impl Frozen {
             let main = rig.launch(&launch).main.unwrap().pid;
             let mut frozen = Self { rig, launch, main, _leaf: leaf };
             frozen.until_counting();
-            frozen.rig.send(&Request::Freeze);
+            frozen.rig.send(&ShimRequest::Freeze);
             frozen.rig.state_where(|state| state.frozen);
             frozen.until_still();
             then(frozen);
@@ -77,11 +77,11 @@ impl Frozen {
 #[test]
 fn all_of_a_program_stands_still_until_it_is_thawed() {
     Frozen::each(|mut frozen| {
-        frozen.rig.send(&Request::Thaw);
+        frozen.rig.send(&ShimRequest::Thaw);
         frozen.rig.state_where(|state| !state.frozen);
         frozen.until_counting();
         frozen.rig.stop(30_000);
-        assert_eq!(frozen.rig.exit(), Exit::Code(5));
+        assert_eq!(frozen.rig.exit(), ProcessExit::Code(5));
     });
 }
 
@@ -89,7 +89,7 @@ fn all_of_a_program_stands_still_until_it_is_thawed() {
 fn a_frozen_program_can_be_stopped_and_has_its_grace() {
     Frozen::each(|mut frozen| {
         frozen.rig.stop(30_000);
-        assert_eq!(frozen.rig.exit(), Exit::Code(5));
+        assert_eq!(frozen.rig.exit(), ProcessExit::Code(5));
         assert!(frozen.rig.text("log").ends_with("bye\n"));
     });
 }
@@ -98,14 +98,14 @@ fn a_frozen_program_can_be_stopped_and_has_its_grace() {
 fn a_frozen_program_can_be_killed_and_the_next_is_not_frozen() {
     Frozen::each(|mut frozen| {
         frozen.rig.stop(0);
-        assert_eq!(frozen.rig.exit(), Exit::Signal(9));
+        assert_eq!(frozen.rig.exit(), ProcessExit::Signal(9));
     });
     Frozen::each(|mut frozen| {
         // By somebody else: what is started again runs.
         crate::rig::kill(frozen.main);
         if frozen.launch.cgroup.unified.is_none() && frozen.launch.cgroup.freezer.is_some() {
             // Frozen by v1, it dies of that only once it is thawed.
-            frozen.rig.send(&Request::Thaw);
+            frozen.rig.send(&ShimRequest::Thaw);
         }
         let again = frozen.rig.state_where(|state| state.restarts == 1);
         assert!(!again.frozen && again.main.is_some());
@@ -120,11 +120,11 @@ fn a_frozen_program_can_be_killed_and_the_next_is_not_frozen() {
 fn frozen_it_stays_if_its_shim_is_killed() {
     Frozen::each(|mut frozen| {
         frozen.rig.kill_shim();
-        assert_eq!(frozen.rig.start(&frozen.launch, true), Report::Started);
+        assert_eq!(frozen.rig.start(&frozen.launch, true), StartReport::Started);
         let state = frozen.rig.state();
         assert!(state.frozen && proc::is_alive(&state.main.unwrap()));
         frozen.until_still();
-        frozen.rig.send(&Request::Thaw);
+        frozen.rig.send(&ShimRequest::Thaw);
         frozen.rig.state_where(|state| !state.frozen);
         // The other one has lost its parents and its session: only a cgroup knows whose it is.
         let near = frozen.rig.text("near");

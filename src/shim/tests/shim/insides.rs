@@ -1,4 +1,4 @@
-//! Programs inside a container: here one that is nothing but namespaces, as `unshare` makes them.
+//! Tests of programs inside a container: here one that consists of namespaces only, as `unshare` makes them.
 
 use std::{
     fs,
@@ -6,7 +6,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use muster_shim::{Attributes, Capture, Exit, Inside, Launch, Output, Report, Step, User, attributes, files, proc};
+use muster_shim::{
+    CaptureResult, ContainerNamespaces, Launch, OutputMode, ProcessAttributes, ProcessExit, ResolvedUser, StartReport,
+    StartStep, attributes, files, proc,
+};
 use nix::unistd::geteuid;
 
 use crate::{
@@ -42,9 +45,9 @@ impl Container {
         Some(Self { unshare, first: first.unwrap() })
     }
 
-    fn inside(&self) -> Inside {
+    fn inside(&self) -> ContainerNamespaces {
         let start_ticks = proc::stat(self.first).unwrap().start_ticks;
-        Inside { pid: self.first, start_ticks, cgroups: Vec::new(), bounding: u64::MAX, owner: 0 }
+        ContainerNamespaces { pid: self.first, start_ticks, cgroups: Vec::new(), bounding: u64::MAX, owner: 0 }
     }
 
     fn launch(&self, script: &str) -> Launch {
@@ -59,8 +62,8 @@ impl Drop for Container {
     }
 }
 
-fn user(id: u32) -> Option<User> {
-    Some(User { uid: id, gid: id, groups: vec![id] })
+fn user(id: u32) -> Option<ResolvedUser> {
+    Some(ResolvedUser { uid: id, gid: id, groups: vec![id] })
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn it_is_in_every_namespace_of_its_container_and_a_child_of_its_shim() {
         proc::stat(state.main.unwrap().pid).map(|stat| stat.ppid).filter(|ppid| Some(*ppid) != rig.shim()),
         None
     );
-    assert_eq!(rig.exit(), Exit::Code(7));
+    assert_eq!(rig.exit(), ProcessExit::Code(7));
     let text = rig.text("stdout");
     let mut lines = text.lines();
     for name in ["mnt", "pid", "net", "ipc", "uts", "user", "cgroup"] {
@@ -92,39 +95,43 @@ fn only_the_container_that_is_meant_is_entered() {
     let (esrch, exdev) = (3, 18);
     let meant = container.inside();
     let own = i32::try_from(std::process::id()).unwrap();
-    let own = Inside { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, ..meant.clone() };
+    let own = ContainerNamespaces { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, ..meant.clone() };
     for (inside, errno) in [
-        (Inside { start_ticks: meant.start_ticks + 1, ..meant.clone() }, esrch),
-        (Inside { pid: i32::MAX, ..meant }, esrch),
+        (ContainerNamespaces { start_ticks: meant.start_ticks + 1, ..meant.clone() }, esrch),
+        (ContainerNamespaces { pid: i32::MAX, ..meant }, esrch),
         // What is on the host runs nothing there either.
         (own, exdev),
     ] {
         let mut rig = Rig::new();
         let report = rig.start(&Launch { inside: Some(inside), ..command("touch ran") }, false);
-        assert_eq!(report, Report::Failed { step: Step::Enter, which: None, errno });
-        assert_eq!(files::read_state(rig.folder.path()).unwrap(), files::Found::Nothing);
+        assert_eq!(report, StartReport::Failed { step: StartStep::Enter, which: None, errno });
+        assert_eq!(files::read_state(rig.folder.path()).unwrap(), files::StateFile::Nothing);
     }
 }
 
 #[test]
-fn what_cannot_be_started_inside_is_told_as_outside() {
+fn failed_start_inside_is_reported_as_outside() {
     let Some(container) = Container::start() else { return };
     let (enoent, eacces) = (2, 13);
-    let attributes = Attributes {
-        rlimits: vec![attributes::Rlimit { resource: attributes::Resource::Nofile, soft: Some(9), hard: Some(8) }],
-        ..Attributes::default()
+    let attributes = ProcessAttributes {
+        rlimits: vec![attributes::ResourceLimit {
+            resource: attributes::LimitResource::Nofile,
+            soft: Some(9),
+            hard: Some(8),
+        }],
+        ..ProcessAttributes::default()
     };
     for (launch, step, errno) in [
-        (Launch { argv: argv(&["/no/such/program"]), ..container.launch("") }, Step::Exec, enoent),
-        (Launch { argv: argv(&["/etc/passwd"]), ..container.launch("") }, Step::Exec, eacces),
-        (Launch { cwd: "/no/such/folder".into(), ..container.launch("") }, Step::Cwd, enoent),
+        (Launch { argv: argv(&["/no/such/program"]), ..container.launch("") }, StartStep::Exec, enoent),
+        (Launch { argv: argv(&["/etc/passwd"]), ..container.launch("") }, StartStep::Exec, eacces),
+        (Launch { cwd: "/no/such/folder".into(), ..container.launch("") }, StartStep::Cwd, enoent),
     ] {
         let mut rig = Rig::new();
-        assert_eq!(rig.start(&launch, false), Report::Failed { step, which: None, errno }, "{launch:?}");
+        assert_eq!(rig.start(&launch, false), StartReport::Failed { step, which: None, errno }, "{launch:?}");
     }
     let mut rig = Rig::new();
     let report = rig.start(&Launch { attributes, ..container.launch("") }, false);
-    assert!(matches!(report, Report::Failed { step: Step::Rlimit, which: Some(0), .. }), "{report:?}");
+    assert!(matches!(report, StartReport::Failed { step: StartStep::Rlimit, which: Some(0), .. }), "{report:?}");
     assert!(is_alive(container.first));
 }
 
@@ -137,10 +144,10 @@ fn its_capabilities_are_at_most_those_of_the_container() {
         let mut launch = container.launch("");
         launch.argv = argv(&["/bin/cat", "/proc/self/status"]);
         launch.user = user(id);
-        launch.inside = Some(Inside { bounding, owner: id, ..container.inside() });
+        launch.inside = Some(ContainerNamespaces { bounding, owner: id, ..container.inside() });
         let mut rig = Rig::new();
         rig.launch(&launch);
-        assert_eq!(rig.exit(), Exit::Code(0));
+        assert_eq!(rig.exit(), ProcessExit::Code(0));
         let text = rig.text("stdout");
         let bits = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -152,14 +159,14 @@ fn its_capabilities_are_at_most_those_of_the_container() {
 }
 
 #[test]
-fn what_it_reads_is_a_copy_that_nobody_can_change() {
+fn standard_input_inside_is_an_immutable_copy() {
     let Some(container) = Container::start() else { return };
     let mut rig = Rig::new();
     fs::write(rig.path(files::STDIN), "words\n").unwrap();
-    let output = Output::Capture(Capture { stdin: true, ..Capture::of(1_000) });
+    let output = OutputMode::Capture(CaptureResult { stdin: true, ..CaptureResult::of(1_000) });
     let script = "cat; cat < /dev/stdin; echo more 2> /dev/null > /proc/self/fd/0 || echo no";
     rig.launch(&Launch { output, ..container.launch(script) });
-    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.exit(), ProcessExit::Code(0));
     assert_eq!(rig.text("stdout"), "words\nwords\nno\n");
     assert_eq!(rig.text("stdin"), "words\n");
 }
@@ -181,7 +188,7 @@ fn it_ends_with_its_time_and_so_does_all_that_it_forked() {
         let count = pids_in(&rig, "pids", 4).len();
         assert_eq!(leaf.cgroup.members().len().min(count), count, "{kind:?}");
         let last = rig.over().last.unwrap();
-        assert!(last.timed_out && last.exit == Exit::Signal(KILL), "{last:?}");
+        assert!(last.timed_out && last.exit == ProcessExit::Signal(KILL), "{last:?}");
         assert!(!leaf.exists(), "{kind:?}: {:?}", leaf.cgroup.members());
         assert!(is_alive(container.first));
     }
@@ -193,7 +200,7 @@ fn it_ends_with_its_container() {
     let mut rig = Rig::new();
     rig.launch(&container.launch("while :; do sleep 60; done"));
     drop(container);
-    assert_eq!(rig.exit(), Exit::Signal(KILL));
+    assert_eq!(rig.exit(), ProcessExit::Signal(KILL));
 }
 
 #[test]
@@ -205,9 +212,9 @@ fn a_shim_that_is_killed_is_replaced() {
     let main = rig.launch(&launch).main.unwrap();
     eventually("it to run", || rig.text("up") == "up\n");
     rig.kill_shim();
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     assert_eq!(rig.state().main.unwrap(), main);
     fs::write(rig.path("end"), "").unwrap();
-    assert_eq!(rig.exit(), Exit::Unknown);
+    assert_eq!(rig.exit(), ProcessExit::Unknown);
     assert!(is_alive(container.first));
 }

@@ -1,4 +1,4 @@
-//! Cgroups for tests, made as the agent makes them.
+//! Cgroups for tests, created as the agent creates them.
 
 use std::{
     fs,

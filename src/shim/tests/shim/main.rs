@@ -1,4 +1,4 @@
-//! The shim with real processes.
+//! Tests of the shim with real processes.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "this is all test")]
 

@@ -1,6 +1,6 @@
-//! The process that waits to be the program's next one.
+//! Tests of the process kept ready.
 
-use muster_shim::{Exit, Launch, Report, Request};
+use muster_shim::{Launch, ProcessExit, ShimRequest, StartReport};
 
 use crate::{
     leaf::{KINDS, Kind, Leaf},
@@ -73,7 +73,7 @@ fn without_it_the_program_is_started_all_the_same() {
 fn it_ends_with_its_shim_and_holds_nothing_that_the_next_shim_needs() {
     Waiting::each(|Waiting { mut rig, launch, leaf, main, next }| {
         rig.kill_shim();
-        assert_eq!(rig.start(&launch, true), Report::Started);
+        assert_eq!(rig.start(&launch, true), StartReport::Started);
         eventually("its end", || !is_alive(next));
         assert_eq!(rig.state().main.unwrap().pid, main);
         let another = next_of(&rig, &leaf);
@@ -86,13 +86,13 @@ fn it_ends_with_its_shim_and_holds_nothing_that_the_next_shim_needs() {
 #[test]
 fn a_shim_that_dies_while_it_is_frozen_lets_go_at_once() {
     Waiting::each(|Waiting { mut rig, launch, next, .. }| {
-        rig.send(&Request::Freeze);
+        rig.send(&ShimRequest::Freeze);
         rig.state_where(|state| state.frozen);
         // What waits cannot end now, and so could keep what it had open.
         rig.kill_shim();
-        assert_eq!(rig.start(&launch, true), Report::Started);
+        assert_eq!(rig.start(&launch, true), StartReport::Started);
         assert!(rig.state().frozen);
-        rig.send(&Request::Thaw);
+        rig.send(&ShimRequest::Thaw);
         eventually("its end", || !is_alive(next));
         rig.stop(5_000);
         rig.over();
@@ -109,10 +109,10 @@ fn none_waits_where_processes_are_counted_or_none_is_to_follow() {
     let mut rig = Rig::new();
     rig.launch(&with_folder(&rig, Launch { cgroup: leaf.cgroup.clone(), ..service("sleep 1.5; exit 3", 1) }));
     let again = rig.state_where(|state| state.restarts == 1);
-    assert_eq!(again.last.unwrap().exit, Exit::Code(3));
+    assert_eq!(again.last.unwrap().exit, ProcessExit::Code(3));
     assert_eq!(rig.next(), None);
     let last = rig.over().last.unwrap();
-    assert_eq!(last.exit, Exit::Code(3));
+    assert_eq!(last.exit, ProcessExit::Code(3));
 
     let Some(leaf) = Leaf::make(Kind::V1) else { return };
     let mut rig = Rig::new();
@@ -124,6 +124,6 @@ fn none_waits_where_processes_are_counted_or_none_is_to_follow() {
     pids_in(&rig, "mains", 2);
     kill(second);
     // The budget is used up.
-    assert_eq!(rig.exit(), Exit::Signal(KILL));
+    assert_eq!(rig.exit(), ProcessExit::Signal(KILL));
     assert!(rig.next().is_none() && !leaf.exists());
 }

@@ -1,4 +1,4 @@
-//! Programs that say that they are up, and alive.
+//! Tests of programs that notify readiness and liveness.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use muster_shim::{Exit, Launch, Notify, Report, Restart, RestartOn, State};
+use muster_shim::{Launch, NotifyKind, ProcessExit, ProgramState, RestartLimits, RestartOn, StartReport};
 
 use crate::rig::{Rig, argv, command, eventually, pids_in, service, with_folder};
 
@@ -30,19 +30,19 @@ fn name(rig: &Rig) -> String {
 
 /// A program in Perl, which every Debian has, that may speak.
 fn speaker(rig: &Rig, script: &str, watchdog_ms: Option<u64>) -> Launch {
-    let notify = Notify { name: name(rig), start_timeout_ms: 60_000, watchdog_ms, lines: None };
+    let notify = NotifyKind { name: name(rig), start_timeout_ms: 60_000, watchdog_ms, lines: None };
     let mut launch = with_folder(rig, Launch { notify: Some(notify), ..service("", 0) });
     launch.argv = argv(&["/usr/bin/perl", "-e", &format!("{PRELUDE}{script}")]);
     launch.env.push(("NOTIFY_SOCKET".into(), format!("@{}", name(rig))));
     launch
 }
 
-fn failing(budget: u32) -> Restart {
-    Restart { on: RestartOn::Failure, budget, reset_after_ms: 60_000 }
+fn failing(budget: u32) -> RestartLimits {
+    RestartLimits { on: RestartOn::Failure, budget, reset_after_ms: 60_000 }
 }
 
 #[test]
-fn what_a_program_says_is_told() {
+fn status_and_readiness_are_reported() {
     let mut rig = Rig::new();
     let script = r#"
         &until("a"); notify("STATUS=warming up");
@@ -53,7 +53,7 @@ fn what_a_program_says_is_told() {
         &until("f"); exit 3;"#;
     let launch = speaker(&rig, script, None);
     assert!(rig.launch(&launch).notified.is_nothing());
-    let mut step = |file: &str, is: &dyn Fn(&State) -> bool| {
+    let mut step = |file: &str, is: &dyn Fn(&ProgramState) -> bool| {
         fs::write(rig.path(file), "").unwrap();
         rig.state_where(is).notified
     };
@@ -65,7 +65,7 @@ fn what_a_program_says_is_told() {
     step("e", &|state| state.notified.stopping);
     fs::write(rig.path("f"), "").unwrap();
     let over = rig.over();
-    assert_eq!((over.last.unwrap().exit, over.notified.is_nothing()), (Exit::Code(3), true));
+    assert_eq!((over.last.unwrap().exit, over.notified.is_nothing()), (ProcessExit::Code(3), true));
     assert_eq!(rig.text("log").matches("MAINPID is not taken").count(), 1);
 }
 
@@ -117,7 +117,7 @@ fn an_unchanged_program_of_systemds_is_understood() {
 }
 
 #[test]
-fn one_that_does_not_come_up_in_time_is_ended_and_has_failed() {
+fn start_timeout_ends_the_program() {
     let mut rig = Rig::new();
     let mut launch = speaker(&rig, "$SIG{TERM} = sub { exit 0 }; print qq(started\\n); sleep 1 while 1", None);
     launch.notify.as_mut().unwrap().start_timeout_ms = 400;
@@ -126,11 +126,11 @@ fn one_that_does_not_come_up_in_time_is_ended_and_has_failed() {
     let over = rig.over();
     let last = over.last.unwrap();
     assert!(last.silent && last.start_timed_out && over.restarts == 1, "{last:?}");
-    assert!(matches!(last.exit, Exit::Code(0) | Exit::Signal(15)), "{last:?}");
+    assert!(matches!(last.exit, ProcessExit::Code(0) | ProcessExit::Signal(15)), "{last:?}");
 }
 
 #[test]
-fn one_that_falls_silent_is_aborted_and_started_again() {
+fn watchdog_timeout_restarts_the_program() {
     let mut rig = Rig::new();
     // The first time it speaks ten times, which is longer than it may be silent, and then never again.
     let script = r#"
@@ -144,7 +144,7 @@ fn one_that_falls_silent_is_aborted_and_started_again() {
     rig.launch(&launch);
     let again = rig.state_where(|state| state.restarts == 1 && state.main.is_some());
     let last = again.last.unwrap();
-    assert_eq!((last.exit, last.silent, last.start_timed_out), (Exit::Signal(6), true, false));
+    assert_eq!((last.exit, last.silent, last.start_timed_out), (ProcessExit::Signal(6), true, false));
     assert_eq!(rig.text("log"), "spoke\n".repeat(10));
     // The second one goes on speaking, and lives.
     rig.state_where(|state| state.notified.ready);
@@ -155,16 +155,16 @@ fn one_that_falls_silent_is_aborted_and_started_again() {
 }
 
 #[test]
-fn a_frozen_program_is_not_taken_for_a_silent_one() {
+fn frozen_program_does_not_trip_the_watchdog() {
     let mut rig = Rig::new();
     let script = r#"notify("READY=1"); while (1) { notify("WATCHDOG=1"); select(undef, undef, undef, 0.02) }"#;
     let launch = speaker(&rig, script, Some(700));
     rig.launch(&launch);
     rig.state_where(|state| state.notified.ready);
-    rig.send(&muster_shim::Request::Freeze);
+    rig.send(&muster_shim::ShimRequest::Freeze);
     rig.state_where(|state| state.frozen);
     std::thread::sleep(std::time::Duration::from_millis(1_500));
-    rig.send(&muster_shim::Request::Thaw);
+    rig.send(&muster_shim::ShimRequest::Thaw);
     let thawed = rig.state_where(|state| !state.frozen);
     assert!(thawed.main.is_some() && thawed.restarts == 0);
     rig.stop(0);
@@ -182,7 +182,7 @@ fn another_shim_hears_it_and_knows_what_it_had_said() {
     rig.state_where(|state| state.notified.ready);
     pids_in(&rig, "pids", 1);
     rig.kill_shim();
-    assert_eq!(rig.start(&launch, true), Report::Started);
+    assert_eq!(rig.start(&launch, true), StartReport::Started);
     assert!(rig.state().notified.ready);
     fs::write(rig.path("a"), "").unwrap();
     let heard = rig.state_where(|state| state.notified.status.is_some()).notified;
@@ -192,7 +192,7 @@ fn another_shim_hears_it_and_knows_what_it_had_said() {
 }
 
 #[test]
-fn many_words_are_told_as_few() {
+fn flood_of_status_messages_is_merged() {
     let mut rig = Rig::new();
     let script = r#"notify("STATUS=$_") for 1..3000; notify("READY=1"); sleep 60"#;
     let launch = speaker(&rig, script, None);
@@ -209,14 +209,14 @@ fn many_words_are_told_as_few() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_and_nothing_runs() {
+fn taken_socket_name_fails_the_start() {
     let mut rig = Rig::new();
     let _taken = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name(&rig)).unwrap()).unwrap();
     let launch = speaker(&rig, "print qq(runs\\n)", None);
     let eaddrinuse = 98;
-    let step = muster_shim::Step::Prepare;
-    assert_eq!(rig.start(&launch, false), Report::Failed { step, which: None, errno: eaddrinuse });
+    let step = muster_shim::StartStep::Prepare;
+    assert_eq!(rig.start(&launch, false), StartReport::Failed { step, which: None, errno: eaddrinuse });
     assert!(!rig.path(muster_shim::files::SOCKET).exists());
     rig.launch(&command("exit 0"));
-    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.exit(), ProcessExit::Code(0));
 }

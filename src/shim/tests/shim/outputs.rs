@@ -1,8 +1,8 @@
-//! What becomes of output.
+//! Tests of output.
 
 use std::fs;
 
-use muster_shim::{Capture, Event, Exit, Launch, Output, files, proc};
+use muster_shim::{CaptureResult, Launch, OutputMode, ProcessExit, ShimEvent, files, proc};
 
 use crate::rig::{Rig, TERM, argv, command, eventually, is_alive, pids_in, service, with_folder};
 
@@ -13,8 +13,8 @@ fn both_streams_are_kept_apart_and_told() {
     let mut lens = [0, 0];
     let over = loop {
         match rig.event().unwrap() {
-            Event::Output { stderr, len_bytes } => lens[usize::from(stderr)] = len_bytes,
-            Event::State(state) if state.over => break state,
+            ShimEvent::Output { stderr, len_bytes } => lens[usize::from(stderr)] = len_bytes,
+            ShimEvent::State(state) if state.over => break state,
             _ => {}
         }
     };
@@ -24,12 +24,12 @@ fn both_streams_are_kept_apart_and_told() {
 }
 
 #[test]
-fn what_is_over_the_limit_is_dropped_and_counted() {
+fn output_over_limit_is_dropped_and_counted() {
     let mut rig = Rig::new();
-    let output = Output::Capture(Capture::of(1_000));
+    let output = OutputMode::Capture(CaptureResult::of(1_000));
     rig.launch(&Launch { output, ..command("head -c 300000 /dev/zero; head -c 1001 /dev/zero >&2; echo end >&2") });
     let over = rig.over();
-    assert_eq!(over.last.unwrap().exit, Exit::Code(0));
+    assert_eq!(over.last.unwrap().exit, ProcessExit::Code(0));
     assert_eq!(over.dropped_bytes, (299_000, 5));
     assert_eq!((rig.text("stdout").len(), rig.text("stderr").len()), (1_000, 1_000));
 }
@@ -38,17 +38,18 @@ fn what_is_over_the_limit_is_dropped_and_counted() {
 fn each_stream_has_its_own_limit_and_may_go_nowhere() {
     let mut rig = Rig::new();
     let script = "echo 1234567890; echo 1234567890 >&2; at=$(readlink /proc/$$/fd/1); echo $at >&2";
-    let output = Output::Capture(Capture { max_bytes: 5, stderr_max_bytes: Some(8), ..Capture::default() });
+    let output =
+        OutputMode::Capture(CaptureResult { max_bytes: 5, stderr_max_bytes: Some(8), ..CaptureResult::default() });
     rig.launch(&Launch { output, ..command(script) });
     let over = rig.over();
     assert_eq!((rig.text("stdout").as_str(), rig.text("stderr").as_str()), ("12345", "12345678"));
     assert!(over.dropped_bytes.0 == 6 && over.dropped_bytes.1 > 3, "{over:?}");
 
     let mut rig = Rig::new();
-    let output = Output::Capture(Capture { drop_stdout: true, ..Capture::of(1_000) });
+    let output = OutputMode::Capture(CaptureResult { drop_stdout: true, ..CaptureResult::of(1_000) });
     rig.launch(&Launch { output, ..command(script) });
     let over = rig.over();
-    assert_eq!(over.last.unwrap().exit, Exit::Code(0));
+    assert_eq!(over.last.unwrap().exit, ProcessExit::Code(0));
     assert_eq!(rig.text("stderr"), "1234567890\n/dev/null\n");
     assert!(!rig.folder.path().join("stdout").exists() && over.dropped_bytes == (0, 0));
 }
@@ -57,7 +58,7 @@ fn each_stream_has_its_own_limit_and_may_go_nowhere() {
 fn a_command_reads_what_it_was_given_and_otherwise_nothing() {
     let mut rig = Rig::new();
     fs::write(rig.folder.path().join(files::STDIN), "from the file").unwrap();
-    let output = Output::Capture(Capture { stdin: true, ..Capture::of(1_000) });
+    let output = OutputMode::Capture(CaptureResult { stdin: true, ..CaptureResult::of(1_000) });
     rig.launch(&Launch { output, ..command("cat; cat < /dev/stdin") });
     rig.over();
     assert_eq!(rig.text("stdout"), "from the filefrom the file");
@@ -69,13 +70,17 @@ fn a_command_reads_what_it_was_given_and_otherwise_nothing() {
 }
 
 #[test]
-fn endless_output_ends_with_the_time() {
+fn endless_output_ends_at_time_limit() {
     let mut rig = Rig::new();
-    rig.launch(&Launch { timeout_ms: Some(300), output: Output::Capture(Capture::of(100)), ..command("exec yes") });
+    rig.launch(&Launch {
+        timeout_ms: Some(300),
+        output: OutputMode::Capture(CaptureResult::of(100)),
+        ..command("exec yes")
+    });
     let over = rig.over();
     let last = over.last.clone().unwrap();
     assert!(last.timed_out);
-    assert_eq!(last.exit, Exit::Signal(TERM));
+    assert_eq!(last.exit, ProcessExit::Signal(TERM));
     assert!(over.dropped_bytes.0 > 100_000, "{over:?}");
     assert_eq!(rig.text("stdout").len(), 100);
 }
@@ -88,7 +93,7 @@ fn what_a_command_starts_in_the_background_stays_and_is_drained() {
                    head -c 300000 /dev/zero; echo done > $FOLDER/done) & echo $! > $FOLDER/pids; echo hello";
     let launch = with_folder(&rig, command(script));
     rig.launch(&launch);
-    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.exit(), ProcessExit::Code(0));
     assert_eq!(rig.text("stdout"), "hello\n");
     let daemon = pids_in(&rig, "pids", 1)[0];
     assert!(is_alive(daemon));
@@ -102,7 +107,7 @@ fn what_a_command_starts_in_the_background_stays_and_is_drained() {
 #[test]
 fn a_log_is_rotated_and_goes_on_after_a_relaunch() {
     let mut rig = Rig::new();
-    let output = Output::Log { max_bytes: 100, keep: 2, max_age_ms: None };
+    let output = OutputMode::Log { max_bytes: 100, keep: 2, max_age_ms: None };
     let launch =
         Launch { output, ..service("i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; echo e >&2", 0) };
     rig.launch(&launch);

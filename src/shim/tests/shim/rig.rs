@@ -10,8 +10,9 @@ use std::{
 };
 
 use muster_shim::{
-    Capture, Event, Exit, Launch, NEXT, Output, Report, Request, Restart, RestartOn, State, VERSION,
-    files::{self, Found},
+    CaptureResult, Launch, NEXT, OutputMode, ProcessExit, ProgramState, RestartLimits, RestartOn, ShimEvent,
+    ShimRequest, StartReport, VERSION,
+    files::{self, StateFile},
     proc,
 };
 
@@ -67,7 +68,7 @@ impl Rig {
         String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
 
-    pub(crate) fn start(&mut self, launch: &Launch, adopt: bool) -> Report {
+    pub(crate) fn start(&mut self, launch: &Launch, adopt: bool) -> StartReport {
         let lock = File::create(self.path(files::LOCK)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while lock.try_lock().is_err() {
@@ -89,8 +90,8 @@ impl Rig {
 
     /// Starts it and takes the first state.
     #[track_caller]
-    pub(crate) fn launch(&mut self, launch: &Launch) -> State {
-        assert_eq!(self.start(launch, false), Report::Started);
+    pub(crate) fn launch(&mut self, launch: &Launch) -> ProgramState {
+        assert_eq!(self.start(launch, false), StartReport::Started);
         self.state()
     }
 
@@ -107,21 +108,21 @@ impl Rig {
         (connection.read_line(&mut line).unwrap() > 0).then_some(line)
     }
 
-    pub(crate) fn event(&mut self) -> Option<Event> {
+    pub(crate) fn event(&mut self) -> Option<ShimEvent> {
         self.line().map(|line| serde_json::from_str(&line).unwrap())
     }
 
     #[track_caller]
-    pub(crate) fn state(&mut self) -> State {
+    pub(crate) fn state(&mut self) -> ProgramState {
         loop {
-            if let Event::State(state) = self.event().expect("the shim is gone") {
+            if let ShimEvent::State(state) = self.event().expect("the shim is gone") {
                 return state;
             }
         }
     }
 
     #[track_caller]
-    pub(crate) fn state_where(&mut self, mut wanted: impl FnMut(&State) -> bool) -> State {
+    pub(crate) fn state_where(&mut self, mut wanted: impl FnMut(&ProgramState) -> bool) -> ProgramState {
         loop {
             let state = self.state();
             if wanted(&state) {
@@ -132,25 +133,25 @@ impl Rig {
 
     /// Waits for the end, and for the shim to have told the file the same.
     #[track_caller]
-    pub(crate) fn over(&mut self) -> State {
+    pub(crate) fn over(&mut self) -> ProgramState {
         let state = self.state_where(|state| state.over);
-        assert_eq!(files::read_state(self.folder.path()).unwrap(), Found::State(state.clone()));
+        assert_eq!(files::read_state(self.folder.path()).unwrap(), StateFile::State(state.clone()));
         state
     }
 
     #[track_caller]
-    pub(crate) fn exit(&mut self) -> Exit {
+    pub(crate) fn exit(&mut self) -> ProcessExit {
         self.over().last.unwrap().exit
     }
 
-    pub(crate) fn send(&mut self, request: &Request) {
+    pub(crate) fn send(&mut self, request: &ShimRequest) {
         let mut line = serde_json::to_vec(request).unwrap();
         line.push(b'\n');
         self.connection.as_mut().unwrap().get_mut().write_all(&line).unwrap();
     }
 
     pub(crate) fn stop(&mut self, grace_ms: u64) {
-        self.send(&Request::Stop { signal: TERM, grace_ms });
+        self.send(&ShimRequest::Stop { signal: TERM, grace_ms });
     }
 }
 
@@ -160,7 +161,7 @@ impl Drop for Rig {
         if let Some(shim) = self.shim().filter(|shim| is_alive(*shim)) {
             kill_if_there(shim);
         }
-        if let Ok(Found::State(State { main: Some(main), .. })) = files::read_state(self.folder.path())
+        if let Ok(StateFile::State(ProgramState { main: Some(main), .. })) = files::read_state(self.folder.path())
             && proc::is_alive(&main)
         {
             kill_if_there(main.pid);
@@ -183,13 +184,13 @@ pub(crate) fn command(script: &str) -> Launch {
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         cwd: "/".into(),
         user: None,
-        attributes: muster_shim::Attributes::default(),
+        attributes: muster_shim::ProcessAttributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
         inside: None,
         notify: None,
         forking: None,
-        output: Output::Capture(Capture::of(1024 * 1024)),
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
+        output: OutputMode::Capture(CaptureResult::of(1024 * 1024)),
+        restart: RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
         stop_signal: TERM,
         grace_ms: 10_000,
@@ -198,8 +199,8 @@ pub(crate) fn command(script: &str) -> Launch {
 
 pub(crate) fn service(script: &str, budget: u32) -> Launch {
     Launch {
-        output: Output::Log { max_bytes: 1024 * 1024, keep: 2, max_age_ms: None },
-        restart: Restart { on: RestartOn::Always, budget, reset_after_ms: 60_000 },
+        output: OutputMode::Log { max_bytes: 1024 * 1024, keep: 2, max_age_ms: None },
+        restart: RestartLimits { on: RestartOn::Always, budget, reset_after_ms: 60_000 },
         timeout_ms: None,
         ..command(script)
     }

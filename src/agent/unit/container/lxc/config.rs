@@ -1,7 +1,7 @@
-//! From what a container is made of to LXC's words for it, and back from the words of its lists.
+//! Translates a container's spec to LXC's configuration, and parses the output of LXC's lists.
 //!
-//! **Invariant: what came from outside is a value, and never a line of its own.** Each stands in quotation marks, of which
-//! LXC takes away the outermost two and looks at no others; what has a line break in it is refused.
+//! **Invariant: untrusted text is a value, and never a line of its own.** Each value stands in quotation marks, of which
+//! LXC removes the outermost two and ignores any others; a value with a line break is refused.
 
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ use muster_topics::{
     process::{Amount, Resource, Rlimit},
 };
 
-use super::users::User;
-use crate::agent::{cgroup::LimitFile, execute::SEARCH_PATH, unit::container::runtime::Recipe};
+use super::users::InsideUser;
+use crate::{cgroup::LimitFile, execute::program_path::SEARCH_PATH, unit::container::runtime::Recipe};
 
 /// What the root of a container may do, which is less than the host's: what Docker leaves it, without making devices.
 const CAPABILITIES: &str = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw \
@@ -27,11 +27,11 @@ const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 const UTS_MAX_BYTES: usize = 63;
 
 /// What a configuration is written from, beside the recipe.
-pub(super) struct Frame<'a> {
+pub(super) struct ConfigContext<'a> {
     pub(super) name: &'a str,
     /// `dir:PATH` or `overlay:LOWER:UPPER`.
     pub(super) rootfs: &'a str,
-    pub(super) user: &'a User,
+    pub(super) user: &'a InsideUser,
     /// The file that has the limits.
     pub(super) limits: &'a str,
     /// What mounts the file system that it writes to, in its own view of files, if it has one of its own.
@@ -41,9 +41,13 @@ pub(super) struct Frame<'a> {
 }
 
 /// The configuration of a container.
-pub(super) fn text(frame: &Frame<'_>, recipe: &Recipe, is_folder: impl Fn(&str) -> bool) -> Result<String, String> {
-    let Frame { name, rootfs, user, limits, mount, hooks } = frame;
-    let mut lines = Lines::default();
+pub(super) fn text(
+    frame: &ConfigContext<'_>,
+    recipe: &Recipe,
+    is_folder: impl Fn(&str) -> bool,
+) -> Result<String, String> {
+    let ConfigContext { name, rootfs, user, limits, mount, hooks } = frame;
+    let mut lines = ConfigLines::default();
     lines.add("lxc.rootfs.path", rootfs)?;
     // No words of LXC's own follow a hook.
     lines.add("lxc.hook.version", "1")?;
@@ -116,9 +120,9 @@ pub(super) fn limits(files: &[LimitFile]) -> String {
 
 /// Lines of a configuration.
 #[derive(Default)]
-struct Lines(String);
+struct ConfigLines(String);
 
-impl Lines {
+impl ConfigLines {
     fn add(&mut self, key: &str, value: &str) -> Result<(), String> {
         if value.contains(['\n', '\0']) {
             return Err(format!("LXC takes no line breaks: {key} would be {value:?}"));
@@ -221,8 +225,8 @@ mod tests {
     }
 
     fn write(recipe: &Recipe) -> Result<String, String> {
-        let user = User { uid: 700, gid: 7, groups: vec![], home: "/srv".to_owned() };
-        let frame = Frame {
+        let user = InsideUser { uid: 700, gid: 7, groups: vec![], home: "/srv".to_owned() };
+        let frame = ConfigContext {
             name: "muster.default.shop",
             rootfs: "dir:/a b",
             user: &user,
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stay_values() {
+    fn values_are_quoted() {
         let mut recipe = recipe();
         recipe.cwd = Some("/a\"b = c # d".to_owned());
         recipe.env = [("A", " b\" "), ("PATH", "/x"), ("Q", "'")].map(|(a, b)| (a.to_owned(), b.to_owned())).into();
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_a_line_of_its_own_is_refused() {
+    fn value_with_line_break_is_refused() {
         let line = "x\nlxc.hook.pre-start = /bin/sh".to_owned();
         let env = |name: &str, value: &str| Recipe { env: [(name.to_owned(), value.to_owned())].into(), ..recipe() };
         for recipe in
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn no_network_is_given_away_by_chance() {
+    fn container_has_own_network_namespace() {
         for (network, keeps) in [(Network::None, false), (Network::Bridge, false), (Network::Host, true)] {
             let text = write(&Recipe { network, ..recipe() }).unwrap();
             // This one would take the host's network away.
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn lists() {
+    fn lists_of_lxc_are_parsed() {
         let text =
             "NAME   STATE   PID  \nweb    RUNNING 4711 \nthe db FROZEN  4712 \nold STOPPED -\nnew STARTING -\n\n";
         let all: Vec<_> = listed(text).collect();

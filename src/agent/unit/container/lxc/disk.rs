@@ -1,14 +1,14 @@
-//! What a container may write at most: a file system of its own, in a file of that size. What it has written over its image is
-//! in there, so that it can never be more.
+//! Limits what a container may write: a file system of its own, in a file of that size. All that it writes over its image
+//! goes there.
 //!
 //! | name | what |
 //! |---|---|
-//! | `disk` | the file, in which only what was written takes room |
-//! | `room` | where it is mounted, in the container's own view of files: on the host there is nothing to be seen |
+//! | `disk` | the file, which is sparse |
+//! | `room` | where it is mounted, in the container's own mount namespace: invisible on the host |
 //!
-//! LXC mounts it itself before it looks at the root file system (`lxc.hook.pre-mount`), and the kernel takes mount and loop
-//! device away with the last process inside, whoever is there to see. **Invariant: LXC gives that line to a shell, so that
-//! nothing is in it but paths of the agent's own of which a shell takes every letter for itself.**
+//! LXC mounts it before it opens the root file system (`lxc.hook.pre-mount`), and the kernel removes mount and loop
+//! device with the last process inside. **Invariant: LXC passes that line to a shell, so it contains
+//! nothing but paths of the agent's own, without characters that a shell interprets.**
 
 use std::{
     ffi::OsStr,
@@ -17,11 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{WORK_MAX, tool};
-use crate::{
-    agent::unit::failure::{may_heal, never},
-    rules::plan::Failure,
-};
+use muster_rules::plan::Failure;
+
+use super::tool::{self, WORK_MAX};
+use crate::unit::failure::{may_heal, never};
 
 const DISK: &str = "disk";
 const ROOM: &str = "room";
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_is_given_nothing_of_its_own() {
+    fn mount_hook_contains_only_safe_paths() {
         let line = mount(Path::new("/var/lib/muster/lxc/muster.default.shop_1-2")).unwrap();
         assert!(
             line.ends_with("/muster.default.shop_1-2/disk /var/lib/muster/lxc/muster.default.shop_1-2/room"),
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_has_its_size_and_what_it_began_with() {
+    async fn disk_has_its_size_and_initial_files() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(upper(folder.path(), "delta")).unwrap();
         make(folder.path(), 8 << 20).await.unwrap();

@@ -1,5 +1,5 @@
-//! How a container ended, from the log that `lxc-start` writes at the level INFO: its own exit status tells only whether
-//! there was a container at all.
+//! Reads how a container ended from the log that `lxc-start` writes at level INFO: its own exit status tells only whether
+//! the container was started.
 //!
 //! ```text
 //! lxc-start NAME TIME NOTICE   start - ../src/lxc/start.c:post_start:2205 - Started "/bin/sh" with pid "29831"
@@ -7,7 +7,7 @@
 //! lxc-start NAME TIME INFO     error - ../src/lxc/error.c:lxc_error_set_and_log:34 - Child <29831> ended on signal Killed(9)
 //! ```
 //!
-//! An exit with 0 is told nowhere; it is what is left if `lxc-start` itself has done its work to the end.
+//! An exit with 0 is not logged; it is assumed if `lxc-start` itself ended properly.
 
 use muster_topics::unit::Exit;
 
@@ -15,11 +15,11 @@ use muster_topics::unit::Exit;
 const WHY_MAX_CHARS: usize = 400;
 
 /// The exit of a container's first process, from that log and the exit of `lxc-start`.
-pub(super) fn exit(log: &str, lxc_start: muster_shim::Exit) -> Exit {
+pub(super) fn exit(log: &str, lxc_start: muster_shim::ProcessExit) -> Exit {
     let told = log.lines().rev().find_map(|line| ended_on(message(line)?));
     match (told, lxc_start) {
         (Some(exit), _) => exit,
-        (None, muster_shim::Exit::Code(0)) => Exit::Code(0),
+        (None, muster_shim::ProcessExit::Code(0)) => Exit::Code(0),
         // It never was there, or whoever would have known was ended before it.
         (None, _) => Exit::Unknown,
     }
@@ -65,8 +65,8 @@ mod tests {
     }
 
     #[test]
-    fn exits() {
-        use muster_shim::Exit::{Code, Signal};
+    fn exit_codes_and_signals_are_parsed() {
+        use muster_shim::ProcessExit::{Code, Signal};
         for (message, lxc_start, wanted) in [
             ("Child <7> ended on error (3)", Code(0), Exit::Code(3)),
             ("Child <7> ended on signal Killed(9)", Code(0), Exit::Signal(9)),
@@ -82,11 +82,11 @@ mod tests {
             assert_eq!(exit(&format!("{STARTED}{}", line("INFO", message)), lxc_start), wanted, "{message}");
         }
         assert_eq!(exit("", Code(0)), Exit::Code(0));
-        assert_eq!(exit("nonsense\n - - -\n", muster_shim::Exit::Unknown), Exit::Unknown);
+        assert_eq!(exit("nonsense\n - - -\n", muster_shim::ProcessExit::Unknown), Exit::Unknown);
     }
 
     #[test]
-    fn the_cause_comes_first() {
+    fn first_error_is_the_cause() {
         let log = [
             line("INFO", "all is well"),
             line("ERROR", "No such file or directory - Failed to exec \"/bin/x\""),

@@ -1,17 +1,17 @@
-//! The folder of a container.
+//! The folder of an LXC container.
 //!
 //! | name | what |
 //! |---|---|
-//! | `made.json` | what it was made from: that there is one tells it apart from other people's |
-//! | `config`, `limits` | what LXC is told |
-//! | `delta`, `work` | what it has written, over the image (overlayfs) |
-//! | `disk`, `room` | the same in a file system of its own, where it may write no more than so much (`disk`) |
+//! | `made.json` | what it was created from; its presence tells our containers from others |
+//! | `config`, `limits` | LXC's configuration |
+//! | `delta`, `work` | what the container has written, over the image (overlayfs) |
+//! | `disk`, `room` | the same in a file system of its own, if its size is limited (`disk`) |
 //! | `rootfs` | a copy of the image, where there is no overlayfs |
 //! | `run/` | its shim's folder, with its log |
-//! | `cgroups`, `counted` | what its last run's cgroups were, and what they had counted at its end |
-//! | `lxc.log` | what `lxc-start` has to say of its last start and end |
+//! | `cgroups`, `counted` | the cgroups of its last run, and their counters at its end |
+//! | `lxc.log` | what `lxc-start` logged of its last start and end |
 //!
-//! **Invariant: a container's folder is whole.** It is made beside, and renamed.
+//! **Invariant: a container's folder is complete.** It is created under another name, and renamed.
 
 use std::{
     collections::BTreeMap,
@@ -22,24 +22,26 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use muster_shim::files::{self, Found as Recorded};
+use muster_base::files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically};
+use muster_rules::plan::Failure;
+use muster_shim::files::{self, StateFile as Recorded};
 use muster_topics::{name::Digest, process::Limits, unit::Exit};
 use nix::sys::statfs;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::{WORK_MAX, config, disk, ended, image, oom, tool, users};
+use super::{
+    config, disk, ended, image, oom,
+    tool::{self, WORK_MAX},
+    users,
+};
 use crate::{
-    agent::{
-        cgroup::{Hierarchies, limit_files},
-        unit::{
-            container::runtime::{Phase, Recipe},
-            failure::{blocking, may_heal, never},
-            folders,
-        },
+    cgroup::{Hierarchies, limit_files},
+    unit::{
+        container::runtime::{ContainerPhase, Recipe},
+        failure::{blocking, may_heal, never},
+        folders,
     },
-    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
-    rules::plan::Failure,
 };
 
 const MADE: &str = "made.json";
@@ -57,7 +59,7 @@ const NEW_PREFIX: &str = ".new-";
 
 /// What was made, in `made.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Made {
+pub(super) struct CreationRecord {
     pub(super) labels: BTreeMap<String, String>,
     /// The root file system that it is made of.
     pub(super) image: Digest,
@@ -66,18 +68,18 @@ pub(super) struct Made {
 }
 
 /// What there is of a name.
-pub(super) enum Found {
+pub(super) enum FolderState {
     Nothing,
     /// Something that no agent has made.
     Others,
-    Ours(Made),
+    Ours(CreationRecord),
 }
 
 /// The folder of one container.
 #[derive(Clone, Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct ContainerFolder(PathBuf);
 
-impl Folder {
+impl ContainerFolder {
     pub(super) fn new(path: &Path, name: &str) -> Self {
         Self(path.join(name))
     }
@@ -95,25 +97,25 @@ impl Folder {
         self.0.join(LXC_LOG)
     }
 
-    pub(super) fn look(&self) -> Result<Found, Failure> {
+    pub(super) fn look(&self) -> Result<FolderState, Failure> {
         match fs::read(self.0.join(MADE)) {
             Ok(content) => match serde_json::from_slice(&content) {
-                Ok(made) => Ok(Found::Ours(made)),
+                Ok(made) => Ok(FolderState::Ours(made)),
                 Err(error) => Err(self.failure("understood", &error)),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(if self.0.exists() { Found::Others } else { Found::Nothing })
+                Ok(if self.0.exists() { FolderState::Others } else { FolderState::Nothing })
             }
             Err(error) => Err(self.failure("read", &error)),
         }
     }
 
     /// What its shim has recorded, if it was ever started, and in this boot.
-    pub(super) fn recorded(&self) -> Option<muster_shim::State> {
+    pub(super) fn recorded(&self) -> Option<muster_shim::ProgramState> {
         match files::read_state(&self.run()) {
             Ok(Recorded::State(state)) => {
                 let this_boot = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
-                Some(muster_shim::State { over: state.over || !this_boot, ..state })
+                Some(muster_shim::ProgramState { over: state.over || !this_boot, ..state })
             }
             _ => None,
         }
@@ -160,7 +162,7 @@ impl Folder {
         let mount = recipe.disk_bytes.map(|_| disk::mount(&self.0)).transpose()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
         let hooks = oom::hooks(&self.0, &Hierarchies::detect());
-        let frame = config::Frame {
+        let frame = config::ConfigContext {
             name: &name,
             rootfs: &rootfs,
             user: &user,
@@ -171,7 +173,7 @@ impl Folder {
         let is_folder = |host: &str| fs::metadata(host).is_ok_and(|metadata| metadata.is_dir());
         let config = config::text(&frame, recipe, is_folder).map_err(never)?;
         let argv = recipe.entry.iter().flatten().chain(&recipe.args).cloned().collect();
-        let made = Made { labels: recipe.labels.clone(), image, argv };
+        let made = CreationRecord { labels: recipe.labels.clone(), image, argv };
         let at = |name: &str| beside.path().join(name);
         let write = || {
             // Environments have secrets.
@@ -202,11 +204,11 @@ impl Folder {
     }
 
     /// How it ended, of which its shim knows how `lxc-start` did.
-    pub(super) fn ended(&self, last: &muster_shim::Ended) -> Phase {
+    pub(super) fn ended(&self, last: &muster_shim::ProgramEnd) -> ContainerPhase {
         let exit = ended::exit(&self.said(), last.exit);
         // What coped with the loss of a process did not end of it.
         let oom_killed = exit != Exit::Code(0) && oom::has_killed(&self.0);
-        Phase::Ended { exit, oom_killed, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
+        ContainerPhase::Ended { exit, oom_killed, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
     }
 
     /// Why it did not start.

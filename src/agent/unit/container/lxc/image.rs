@@ -1,11 +1,11 @@
-//! Root file systems: one folder for each digest, unpacked once, from which any number of containers are made.
+//! Root file systems: one folder for each digest, unpacked once, from which any number of containers are created.
 //!
-//! `tar` unpacks them (whatever of gzip, xz and zstd it can), in a process of its own: the agent's memory is dear. It refuses
-//! paths that go up (`..`), takes absolute ones as inside, and follows no link that it has unpacked itself out of the folder.
-//! Devices are left out: a container has a `/dev` of its own, and may make none. Whatever stands for a file that is *not*
-//! there (`.wh.…`, in a layer of an image) is a file like any other: a layer is no root file system.
+//! `tar` unpacks them (gzip, xz and zstd as far as it supports them), in a process of its own, to save the agent's memory. It refuses
+//! paths that go up (`..`), takes absolute ones as relative, and follows no link that it has unpacked itself out of the folder.
+//! Devices are left out: a container has a `/dev` of its own, and may create none. Whiteout files (`.wh.…`, in a layer of an
+//! image) are unpacked as ordinary files: a layer is not a root file system.
 //!
-//! **Invariant: a folder that has the name of a digest is whole**: it is unpacked beside, brought to the disk and renamed.
+//! **Invariant: a folder named after a digest is complete**: it is unpacked under another name, synced and renamed.
 
 use std::{
     collections::BTreeSet,
@@ -17,17 +17,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use muster_base::files::{PRIVATE_FOLDER, make_folder, sync_folder};
+use muster_rules::plan::Failure;
 use muster_topics::name::Digest;
 use tempfile::TempDir;
 
 use super::tool;
-use crate::{
-    agent::unit::{
-        failure::{blocking, may_heal, never},
-        folders,
-    },
-    files::{PRIVATE_FOLDER, make_folder, sync_folder},
-    rules::plan::Failure,
+use crate::unit::{
+    failure::{blocking, may_heal, never},
+    folders,
 };
 
 const IMAGES: &str = ".images";
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_leads_out_of_it_is_refused() {
+    async fn paths_outside_the_folder_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (inside, path) = (folder.path().join("in"), folder.path().join("lxc"));
         fs::create_dir(&inside).unwrap();

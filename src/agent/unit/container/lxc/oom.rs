@@ -1,13 +1,13 @@
-//! Whether something of a container was killed for its memory. LXC tells that nowhere, and removes the container's cgroup as
-//! soon as it has ended; but it runs hooks, on the host and whether there is an agent or not: one before the container's own
-//! program is started, which notes what its cgroups are, and one before they are removed, which keeps what they have counted.
+//! Detects that a process of a container was killed for lack of memory. LXC does not report it and removes the container's cgroup
+//! at its end. But LXC runs hooks on the host, whether or not an agent runs: one before the container's
+//! program starts, which records its cgroups, and one before they are removed, which saves their counters.
 //!
-//! **Invariant: a hook never fails**, for LXC would not start a container whose hook does.
+//! **Invariant: a hook never fails**, because LXC would not start a container whose hook fails.
 
 use std::{fs, io, path::Path};
 
 use super::disk::is_plain;
-use crate::agent::cgroup::Hierarchies;
+use crate::cgroup::Hierarchies;
 
 /// What the cgroups of the container were, as `/proc/PID/cgroup` has it.
 const CGROUPS: &str = "cgroups";
@@ -74,7 +74,7 @@ mod tests {
                           31 1 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn hooks_note_the_cgroups_and_keep_what_they_counted() {
+    fn hooks_save_cgroups_and_counters() {
         let hierarchies = Hierarchies::parse(MOUNTS, String::new());
         let hooks = hooks(Path::new("/var/lib/muster/lxc/muster.default.shop"), &hierarchies);
         let [(start, note), (stop, keep)] = hooks.as_slice() else { panic!("{hooks:?}") };

@@ -1,17 +1,17 @@
-//! Which process is the first of a container, as the kernel tells it: a child of the `lxc-start` that is known by its start
-//! time, and the first in a namespace of processes of its own.
+//! Finds the first process of a container in `/proc`: a child of the `lxc-start` process that is identified by its start
+//! time, and the first in a pid namespace of its own.
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
-use muster_shim::{Main, proc};
+use muster_shim::{MainProcessId, proc};
 use nix::libc;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::agent::cgroup::Hierarchies;
+use crate::cgroup::Hierarchies;
 
 /// The first process of the container of an `lxc-start`, once it executes its own program: until then it is LXC that
 /// prepares what is around it.
-pub(super) fn first_of(monitor: &Main) -> Option<i32> {
+pub(super) fn first_of(monitor: &MainProcessId) -> Option<i32> {
     if !proc::is_alive(monitor) {
         return None;
     }
@@ -21,7 +21,7 @@ pub(super) fn first_of(monitor: &Main) -> Option<i32> {
 }
 
 /// Sends it a signal; false if it is not there any more. That it is the one is looked at again once it is held.
-pub(super) fn send(monitor: &Main, pid: i32, signal: i32) -> io::Result<bool> {
+pub(super) fn send(monitor: &MainProcessId, pid: i32, signal: i32) -> io::Result<bool> {
     let signal = signal_of(signal).ok_or(io::ErrorKind::InvalidInput)?;
     let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     let handle = match pidfd_open(handle, PidfdFlags::empty()) {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_a_namespace_below_ours() {
+    fn first_process_of_the_namespace_is_found() {
         for (line, wanted) in [
             ("NSpid:\t29831\t1", true),
             ("NSpid:\t29831\t7\t1", true),
@@ -108,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_no_container_has_no_first_process_and_nothing_is_signalled() {
+    fn process_without_container_has_no_first_process() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
-        let monitor = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 0 };
+        let monitor = MainProcessId { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 0 };
         assert!(children(own).contains(&child.id().cast_signed()));
         assert_eq!(first_of(&monitor), None);
         assert!(!send(&monitor, child.id().cast_signed(), 9).unwrap());

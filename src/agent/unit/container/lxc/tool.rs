@@ -1,5 +1,5 @@
-//! Running a program of LXC's (or `tar`, `cp`) to its end, within a deadline. No shell is between: each argument arrives as
-//! it is.
+//! Runs one of LXC's programs (or `tar`, `cp`) to its end, with a deadline. No shell is involved, so arguments arrive
+//! unchanged.
 
 use std::{
     ffi::OsStr,
@@ -9,16 +9,17 @@ use std::{
     time::Duration,
 };
 
+use muster_rules::plan::Failure;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::Command,
     time::timeout,
 };
 
-use crate::{
-    agent::{execute::SEARCH_PATH, unit::failure::may_heal},
-    rules::plan::Failure,
-};
+use crate::{execute::program_path::SEARCH_PATH, unit::failure::may_heal};
+
+/// What makes mounts and cgroups takes longer; below a start's own deadline.
+pub(super) const WORK_MAX: Duration = Duration::from_secs(25);
 
 /// The most that is read of what one says: a list of ten thousand containers.
 const SAID_MAX_BYTES: u64 = 1024 * 1024;
@@ -28,13 +29,13 @@ const WHY_MAX_CHARS: usize = 300;
 
 /// A program that has ended.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct ToolOutput {
     pub(super) ok: bool,
     pub(super) stdout: String,
     stderr: String,
 }
 
-impl Ran {
+impl ToolOutput {
     /// Why it has failed, in its own words: the first line that it has complained with.
     pub(super) fn why(&self) -> String {
         self.why_but("")
@@ -71,7 +72,7 @@ pub(super) fn missing(program: &str) -> Failure {
 }
 
 /// Runs a program for at most `limit`; what takes longer is killed.
-pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Result<Ran, Failure> {
+pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Result<ToolOutput, Failure> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => missing(program),
         _ => may_heal(format!("{program} cannot be run: {error}")),
@@ -91,7 +92,7 @@ pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Resu
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let ended = async {
         let (stdout, stderr) = tokio::try_join!(read(stdout), read(stderr))?;
-        Ok::<_, io::Error>(Ran { ok: child.wait().await?.success(), stdout, stderr })
+        Ok::<_, io::Error>(ToolOutput { ok: child.wait().await?.success(), stdout, stderr })
     };
     match timeout(limit, ended).await {
         Ok(ran) => ran.map_err(failed),
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_says_too_much_is_cut_off() {
+    async fn long_output_is_truncated() {
         let ran = run("yes", &[], LIMIT).await.unwrap();
         assert_eq!((ran.ok, ran.stdout.len() as u64), (false, SAID_MAX_BYTES));
     }

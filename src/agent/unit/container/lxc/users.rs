@@ -1,12 +1,12 @@
-//! Who somebody is inside: by the root file system's own `/etc/passwd` and `/etc/group`.
+//! Resolves users inside a root file system, by its own `/etc/passwd` and `/etc/group`.
 
 use std::{fs::File, os::fd::AsFd, path::Path};
 
-use crate::agent::rootfs::{self, Account};
+use crate::rootfs::{self, ContainerUser};
 
 /// A user inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct InsideUser {
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// Those that he is in beside.
@@ -15,7 +15,7 @@ pub(super) struct User {
 }
 
 /// Who `user` (`USER` or `USER:GROUP`, by name or number) is in a root file system; its root if nobody is named.
-pub(super) fn find(root: &Path, user: Option<&str>) -> Result<User, String> {
+pub(super) fn find(root: &Path, user: Option<&str>) -> Result<InsideUser, String> {
     let read = |file: &str| {
         let read = File::open(root).and_then(|root| rootfs::read(root.as_fd(), file));
         read.map_err(|error| format!("{file} of the image cannot be read: {error}"))
@@ -23,12 +23,12 @@ pub(super) fn find(root: &Path, user: Option<&str>) -> Result<User, String> {
     named(&read("/etc/passwd")?, &read("/etc/group")?, user.unwrap_or("0"))
 }
 
-fn named(passwd: &str, group: &str, user: &str) -> Result<User, String> {
+fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, String> {
     let (user, of_group) = match user.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (user, None),
     };
-    let account = Account::find(passwd, user);
+    let account = ContainerUser::find(passwd, user);
     let uid = account.as_ref().map(|account| account.uid).or_else(|| user.parse().ok()).ok_or_else(|| {
         format!("user {user:?} is not in the image's /etc/passwd. hint: a number needs no entry there")
     })?;
@@ -39,7 +39,7 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<User, String> {
         (None, None) => (0, Vec::new()),
     };
     let home = account.map_or_else(|| "/".to_owned(), |account| account.home);
-    Ok(User { uid, gid, groups, home })
+    Ok(InsideUser { uid, gid, groups, home })
 }
 
 fn group_of(group: &str, name: &str) -> Result<u32, String> {
@@ -60,7 +60,7 @@ mod tests {
     fn check(user: &str, wanted: Result<(u32, u32, &[u32], &str), &str>) {
         match (named(PASSWD, GROUP, user), wanted) {
             (Ok(found), Ok((uid, gid, groups, home))) => {
-                assert_eq!(found, User { uid, gid, groups: groups.to_vec(), home: home.to_owned() });
+                assert_eq!(found, InsideUser { uid, gid, groups: groups.to_vec(), home: home.to_owned() });
             }
             (Err(error), Err(words)) => assert!(error.contains(words), "{error}"),
             (found, _) => panic!("{user}: {found:?}"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn by_name_and_by_number() {
+    fn users_resolve_by_name_and_number() {
         check("shop", Ok((700, 70, &[80, 90], "/srv")));
         check("700", Ok((700, 70, &[80, 90], "/srv")));
         check("shop:till", Ok((700, 80, &[], "/srv")));

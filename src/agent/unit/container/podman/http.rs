@@ -1,4 +1,4 @@
-//! Requests over the socket. The agent's HTTP client can speak over one, so that nothing more is needed for this.
+//! HTTP requests over the Unix socket, with the HTTP client that the agent has anyway.
 
 use std::{
     io,
@@ -6,16 +6,21 @@ use std::{
     time::Duration,
 };
 
+use muster_net::{http, pki};
+use muster_rules::plan::Failure;
 use reqwest::{Body, Client, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::strange;
-use crate::{
-    agent::unit::container::{may_heal, never},
-    http, pki,
-    rules::plan::Failure,
-};
+use crate::unit::failure::{may_heal, never};
+
+/// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
+pub(super) const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// A message of an interface that is not what its documents say.
+fn strange(what: &str, error: impl std::fmt::Display) -> Failure {
+    may_heal(format!("Podman's or Docker's answer is not understood: {what}: {error}"))
+}
 
 /// The longest answer that is read: what is longer than the longest log is none that was asked for.
 const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -27,18 +32,18 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A client of one socket.
-pub(super) struct Http {
+pub(super) struct SocketClient {
     client: Client,
     socket: PathBuf,
 }
 
 /// An answer, whole.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
 }
 
-impl Http {
+impl SocketClient {
     pub(super) fn new(socket: &Path) -> io::Result<Self> {
         // It never speaks TLS, but wants to know how.
         let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
@@ -68,7 +73,7 @@ impl Http {
         query: &[(&str, &str)],
         body: Option<&Value>,
         limit: Duration,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HttpAnswer, Failure> {
         let mut request = self.client.request(method, url(path)).query(query).timeout(limit);
         if let Some(body) = body {
             request = request.json(body);
@@ -77,12 +82,12 @@ impl Http {
     }
 
     /// Sends a body of any length, and waits for the answer for as long as its caller does.
-    pub(super) async fn post(&self, path: &str, query: &[(&str, &str)], body: Body) -> Result<Answer, Failure> {
+    pub(super) async fn post(&self, path: &str, query: &[(&str, &str)], body: Body) -> Result<HttpAnswer, Failure> {
         let request = self.client.request(Method::POST, url(path)).query(query);
         self.send(request.header("content-type", "application/x-tar").body(body), None).await
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder, limit: Option<Duration>) -> Result<Answer, Failure> {
+    async fn send(&self, request: reqwest::RequestBuilder, limit: Option<Duration>) -> Result<HttpAnswer, Failure> {
         let mut response = request.send().await.map_err(|error| self.failure(&error, limit))?;
         let status = response.status();
         let mut body = Vec::new();
@@ -92,7 +97,7 @@ impl Http {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { status, body })
+        Ok(HttpAnswer { status, body })
     }
 
     fn failure(&self, error: &reqwest::Error, limit: Option<Duration>) -> Failure {
@@ -124,7 +129,7 @@ fn cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-impl Answer {
+impl HttpAnswer {
     /// Itself, if what was asked for was done.
     pub(super) fn accepted(self, what: &str, name: &str) -> Result<Self, Failure> {
         if self.status.is_success() {
@@ -143,10 +148,10 @@ impl Answer {
     /// Why it was refused, in the words of whoever refused it.
     pub(super) fn message(&self) -> String {
         #[derive(serde::Deserialize)]
-        struct Said {
+        struct RuntimeErrorBody {
             message: String,
         }
-        let said = serde_json::from_slice(&self.body).map(|Said { message }| message);
+        let said = serde_json::from_slice(&self.body).map(|RuntimeErrorBody { message }| message);
         let text = said.unwrap_or_else(|_| String::from_utf8_lossy(&self.body).into_owned());
         text.trim().chars().take(500).collect()
     }

@@ -1,4 +1,4 @@
-//! Images: whether one is there, and how it comes there.
+//! Images: checks whether one is present, and pulls, imports or loads it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,15 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_rules::plan::Failure;
 use muster_topics::{container::Image, name::Digest};
 use reqwest::{Body, Method, StatusCode};
 use serde::Deserialize;
 
-use super::{LOOK_MAX, http::Http};
-use crate::{
-    agent::unit::container::{may_heal, never},
-    rules::plan::Failure,
-};
+use super::http::{LOOK_MAX, SocketClient};
+use crate::unit::failure::{may_heal, never};
 
 /// How long an image is kept that nobody needs, as artifacts are: somebody may go back to it.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
@@ -38,7 +36,7 @@ pub(super) fn name(image: &Image) -> String {
     tag.map(|tag| format!("{name}:{tag}")).unwrap_or(name)
 }
 
-pub(super) async fn is_there(http: &Http, image: &Image) -> Result<bool, Failure> {
+pub(super) async fn is_there(http: &SocketClient, image: &Image) -> Result<bool, Failure> {
     let name = name(image);
     let answer = http.ask(Method::GET, &format!("/images/{name}/json"), &[], None, LOOK_MAX).await?;
     if answer.status == StatusCode::NOT_FOUND {
@@ -47,7 +45,7 @@ pub(super) async fn is_there(http: &Http, image: &Image) -> Result<bool, Failure
     answer.accepted("look at the image", &name).map(|_| true)
 }
 
-pub(super) async fn bring(http: &Http, image: &Image, file: Option<&Path>) -> Result<(), Failure> {
+pub(super) async fn bring(http: &SocketClient, image: &Image, file: Option<&Path>) -> Result<(), Failure> {
     let (name, tag) = called(image);
     let no_file = || never("an image that is an artifact comes from its file".to_owned());
     match (image, tag) {
@@ -85,7 +83,7 @@ fn is_bare(name: &str) -> bool {
 
 /// Loads an archive, and gives the image in it a name of ours. It also takes the name that stands in the archive: that is given
 /// back to whatever had it, or taken away. **Nobody else may load meanwhile**, whose archive may have the same name in it.
-async fn load(http: &Http, ours: (&str, &str), file: &Path) -> Result<(), Failure> {
+async fn load(http: &SocketClient, ours: (&str, &str), file: &Path) -> Result<(), Failure> {
     let before = names(http).await?;
     let answer = http.post("/images/load", &[("quiet", "true")], open(file).await?).await?;
     let words = answer.accepted("load", "the archive").and_then(|answer| said(&answer.body)).map_err(not_loaded)?;
@@ -104,7 +102,7 @@ async fn load(http: &Http, ours: (&str, &str), file: &Path) -> Result<(), Failur
     named
 }
 
-async fn tag(http: &Http, image: &str, (repo, tag): (&str, &str)) -> Result<(), Failure> {
+async fn tag(http: &SocketClient, image: &str, (repo, tag): (&str, &str)) -> Result<(), Failure> {
     let path = format!("/images/{image}/tag");
     let answer = http.ask(Method::POST, &path, &[("repo", repo), ("tag", tag)], None, LOOK_MAX).await?;
     answer.accepted("name the image", image).map(drop)
@@ -133,9 +131,9 @@ fn not_loaded(failure: Failure) -> Failure {
 
 /// Images that nobody needs, by name, and since when.
 #[derive(Debug, Default)]
-pub(super) struct Idle(BTreeMap<String, Instant>);
+pub(super) struct IdleImages(BTreeMap<String, Instant>);
 
-impl Idle {
+impl IdleImages {
     /// The images that nobody has needed for long, of those that are there.
     pub(super) fn past(&mut self, there: Vec<String>, needed: &BTreeSet<Digest>, now: Instant) -> Vec<String> {
         let is_needed = |name: &str| {
@@ -151,23 +149,23 @@ impl Idle {
 }
 
 /// All images that are artifacts, by name.
-pub(super) async fn all(http: &Http) -> Result<Vec<String>, Failure> {
+pub(super) async fn all(http: &SocketClient) -> Result<Vec<String>, Failure> {
     let names = names(http).await?.into_keys();
     Ok(names.filter(|name| [ROOTFS, ARCHIVE].iter().any(|ours| is_of(name, ours))).collect())
 }
 
 /// The names of all images, each with its image's id.
-async fn names(http: &Http) -> Result<BTreeMap<String, String>, Failure> {
+async fn names(http: &SocketClient) -> Result<BTreeMap<String, String>, Failure> {
     #[derive(Deserialize)]
-    struct Listed {
+    struct ListedImage {
         #[serde(rename = "Id")]
         id: String,
         #[serde(default, rename = "RepoTags")]
         names: Option<Vec<String>>,
     }
     let answer = http.ask(Method::GET, "/images/json", &[], None, LOOK_MAX).await?;
-    let listed: Vec<Listed> = answer.accepted("list", "images")?.json()?;
-    let of = |image: Listed| image.names.unwrap_or_default().into_iter().map(move |name| (name, image.id.clone()));
+    let listed: Vec<ListedImage> = answer.accepted("list", "images")?.json()?;
+    let of = |image: ListedImage| image.names.unwrap_or_default().into_iter().map(move |name| (name, image.id.clone()));
     Ok(listed.into_iter().flat_map(of).collect())
 }
 
@@ -176,7 +174,7 @@ fn is_of(name: &str, repository: &str) -> bool {
 }
 
 /// Removes an image, unless a container is made of it.
-pub(super) async fn remove(http: &Http, name: &str) -> Result<(), Failure> {
+pub(super) async fn remove(http: &SocketClient, name: &str) -> Result<(), Failure> {
     let answer = http.ask(Method::DELETE, &format!("/images/{name}"), &[], None, LOOK_MAX).await?;
     if [StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&answer.status) {
         return Ok(());
@@ -192,14 +190,14 @@ async fn open(file: &Path) -> Result<Body, Failure> {
 /// What is said while an image comes: lines of JSON, of which one may be an error, whatever the answer began with.
 fn said(body: &[u8]) -> Result<Vec<String>, Failure> {
     #[derive(Deserialize)]
-    struct Line {
+    struct ProgressLine {
         #[serde(default)]
         stream: Option<String>,
         #[serde(default)]
         error: Option<String>,
     }
     let mut words = Vec::new();
-    for line in serde_json::Deserializer::from_slice(body).into_iter::<Line>().map_while(Result::ok) {
+    for line in serde_json::Deserializer::from_slice(body).into_iter::<ProgressLine>().map_while(Result::ok) {
         if let Some(error) = line.error.filter(|error| !error.is_empty()) {
             return Err(may_heal(format!("the image cannot be had: {}", error.trim())));
         }
@@ -223,13 +221,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_needed_for_a_day_goes() {
+    fn images_unused_for_a_day_are_removed() {
         let digests = [b"a", b"b", b"c"].map(|bytes| Digest::of(bytes));
         let names = digests.each_ref().map(|digest| format!("{ROOTFS}:{digest}")).to_vec();
         let began = Instant::now();
         let at = |hours: u64| began + Duration::from_secs(hours * 3_600);
         let needed = |of: &[usize]| of.iter().map(|index| digests[*index].clone()).collect::<BTreeSet<_>>();
-        let mut idle = Idle::default();
+        let mut idle = IdleImages::default();
         let mut past = |of: &[usize], hours| idle.past(names.clone(), &needed(of), at(hours));
         assert_eq!(past(&[0, 1], 0), Vec::<String>::new());
         assert_eq!(past(&[0], 12), Vec::<String>::new());
@@ -239,12 +237,15 @@ mod tests {
         assert_eq!(past(&[0], 36), [names[1].clone()]);
         assert_eq!(past(&[0], 48), [names[1].clone()]);
         // What somebody else has called so stays.
-        assert_eq!(Idle::default().past(vec![format!("{ROOTFS}:latest")], &needed(&[]), at(99)), Vec::<String>::new());
+        assert_eq!(
+            IdleImages::default().past(vec![format!("{ROOTFS}:latest")], &needed(&[]), at(99)),
+            Vec::<String>::new()
+        );
         assert!(is_of("localhost/muster-rootfs:1", ROOTFS) && !is_of("localhost/muster-rootfs2:1", ROOTFS));
     }
 
     #[test]
-    fn names_that_leave_something_open() {
+    fn ambiguous_image_names_are_completed() {
         for (name, bare) in [
             ("alpine", true),
             ("registry:5000/shop/web", true),
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_is_none_stays_that() {
+    fn invalid_archive_is_refused() {
         for (said, heals) in [
             ("failed to load image: payload does not match any of the supported image formats:\n * oci: a", false),
             ("open /data/tmp/docker-import-1/blobs/json: no such file or directory", false),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_while_an_image_comes() {
+    fn pull_progress_is_parsed() {
         let words = |body: &str| said(body.as_bytes()).map_err(|failure| failure.error);
         assert_eq!(words(""), Ok(vec![]));
         assert_eq!(words("{\"stream\":\"a\"}\n{\"status\":\"b\"}\n"), Ok(vec!["a".to_owned()]));

@@ -1,11 +1,11 @@
-//! What containers said, as it comes: frames of standard output and error, with a time before each line.
+//! Reads container logs: frames of standard output and error, each line with a timestamp.
 //!
-//! Podman tells no more of a time than its second, so a place in a log is a second and how many lines of it were told.
+//! Podman filters logs by whole seconds only, so a position in a log is a second and the number of lines of it that were read.
 
 use muster_topics::{Millis, command::LogView};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::agent::unit::log;
+use crate::unit::log;
 
 /// Stream, three zeros, and the length of what follows.
 const HEADER_BYTES: usize = 8;
@@ -15,7 +15,7 @@ const COUNT_BITS: u32 = 24;
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ContainerLogLine {
     /// In which second since the epoch.
     pub(super) at_s: u64,
     /// When, as precisely as it was told.
@@ -26,12 +26,12 @@ pub(super) struct Line {
 
 /// Some lines, and the mark of where they end.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines {
-    pub(super) lines: Vec<Line>,
+pub(super) struct ContainerLogLines {
+    pub(super) lines: Vec<ContainerLogLine>,
     pub(super) mark: u64,
 }
 
-impl Lines {
+impl ContainerLogLines {
     /// What of them is in a view, as text; `open`: what was told before has not ended its line.
     pub(super) fn text(&self, view: &LogView, mut open: bool) -> Vec<u8> {
         let mut text = Vec::new();
@@ -52,31 +52,31 @@ pub(super) fn second(mark: u64) -> u64 {
 }
 
 /// Of all lines from the second of a mark on, those after it.
-pub(super) fn after(lines: Vec<Line>, mark: u64) -> Lines {
+pub(super) fn after(lines: Vec<ContainerLogLine>, mark: u64) -> ContainerLogLines {
     let (at_s, told) = (second(mark), mark & ((1 << COUNT_BITS) - 1));
     // Time may have been asked for more precisely than it was told.
-    let lines: Vec<Line> = lines.into_iter().filter(|line| line.at_s >= at_s).collect();
+    let lines: Vec<ContainerLogLine> = lines.into_iter().filter(|line| line.at_s >= at_s).collect();
     let mark = lines.last().map_or(mark, |last| mark_at(last.at_s, &lines));
     let of_second = lines.iter().take_while(|line| line.at_s == at_s).count();
     let skipped = usize::try_from(told).unwrap_or(usize::MAX).min(of_second);
-    Lines { lines: lines.into_iter().skip(skipped).collect(), mark }
+    ContainerLogLines { lines: lines.into_iter().skip(skipped).collect(), mark }
 }
 
 /// Lines that end in some second, and all from that second on.
-pub(super) fn joined(last: Vec<Line>, since: Vec<Line>) -> Lines {
+pub(super) fn joined(last: Vec<ContainerLogLine>, since: Vec<ContainerLogLine>) -> ContainerLogLines {
     let from_s = since.first().map_or(u64::MAX, |line| line.at_s);
-    let lines: Vec<Line> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
+    let lines: Vec<ContainerLogLine> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
     let mark = lines.last().map_or(0, |last| mark_at(last.at_s, &lines));
-    Lines { lines, mark }
+    ContainerLogLines { lines, mark }
 }
 
-fn mark_at(at_s: u64, lines: &[Line]) -> u64 {
+fn mark_at(at_s: u64, lines: &[ContainerLogLine]) -> u64 {
     let told = lines.iter().filter(|line| line.at_s == at_s).count();
     at_s << COUNT_BITS | u64::try_from(told).unwrap_or(u64::MAX).min((1 << COUNT_BITS) - 1)
 }
 
 /// Reads as much as is there of them; a frame that is cut off is left out.
-pub(super) fn read(mut body: &[u8]) -> Vec<Line> {
+pub(super) fn read(mut body: &[u8]) -> Vec<ContainerLogLine> {
     let mut lines = Vec::new();
     // What is not framed comes from a terminal, which ours never have.
     while let Some((header, rest)) = body.split_at_checked(HEADER_BYTES) {
@@ -90,12 +90,12 @@ pub(super) fn read(mut body: &[u8]) -> Vec<Line> {
     lines
 }
 
-fn line(bytes: &[u8]) -> Option<Line> {
+fn line(bytes: &[u8]) -> Option<ContainerLogLine> {
     let space = bytes.iter().position(|byte| *byte == b' ')?;
     let at = OffsetDateTime::parse(std::str::from_utf8(&bytes[..space]).ok()?, &Rfc3339).ok()?;
     let at_s = u64::try_from(at.unix_timestamp()).ok()?;
     let at_ms = Millis::try_from(at.unix_timestamp_nanos() / 1_000_000).ok()?;
-    Some(Line { at_s, at_ms, text: bytes[space + 1..].to_vec() })
+    Some(ContainerLogLine { at_s, at_ms, text: bytes[space + 1..].to_vec() })
 }
 
 #[cfg(test)]
@@ -109,8 +109,8 @@ mod tests {
         frame
     }
 
-    fn lines(lines: &[(u64, &str)]) -> Vec<Line> {
-        let line = |(at_s, text): &(u64, &str)| Line {
+    fn lines(lines: &[(u64, &str)]) -> Vec<ContainerLogLine> {
+        let line = |(at_s, text): &(u64, &str)| ContainerLogLine {
             at_s: *at_s,
             at_ms: Millis::try_from(*at_s).unwrap() * 1_000,
             text: text.as_bytes().to_vec(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_become_lines() {
+    fn frames_are_parsed_to_lines() {
         let mut body = frame(1, "1970-01-01T00:00:01.000000002Z a b\n");
         body.extend(frame(2, "1970-01-01T01:00:02+01:00 c\n1970-01-01T00:00:03Z d\n"));
         let whole = body.clone();
@@ -132,19 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_misses_nothing_and_reads_nothing_twice() {
+    fn follower_reads_each_line_once() {
         let all = [(5, "a"), (5, "b"), (7, "c"), (7, "d"), (7, "e"), (9, "f")];
-        let text = |found: &Lines| String::from_utf8(found.text(&LogView::default(), false)).unwrap();
+        let text = |found: &ContainerLogLines| String::from_utf8(found.text(&LogView::default(), false)).unwrap();
         for known in 0..=all.len() {
             for most in 0..=all.len() {
                 let there = lines(&all[..known]);
                 // As a runtime answers: so many from the end, and from a second on.
                 let tail = there[there.len().saturating_sub(most.max(1))..].to_vec();
-                let since =
-                    |at_s: u64, of: &[Line]| of.iter().filter(|line| line.at_s >= at_s).cloned().collect::<Vec<_>>();
+                let since = |at_s: u64, of: &[ContainerLogLine]| {
+                    of.iter().filter(|line| line.at_s >= at_s).cloned().collect::<Vec<_>>()
+                };
                 let first = match tail.last().map(|line| line.at_s) {
                     Some(at_s) => joined(tail, since(at_s, &there)),
-                    None => Lines::default(),
+                    None => ContainerLogLines::default(),
                 };
                 let wanted: String = all[..known][known.saturating_sub(most)..].iter().map(|line| line.1).collect();
                 // Of the last second there may be more.
@@ -159,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn view_has_lines_of_its_times_with_these_before_them() {
-        let all = Lines { lines: lines(&[(1, "a\n"), (2, "b"), (2, "b\n"), (3, "c\n")]), mark: 0 };
+    fn view_filters_lines_by_time() {
+        let all = ContainerLogLines { lines: lines(&[(1, "a\n"), (2, "b"), (2, "b\n"), (3, "c\n")]), mark: 0 };
         let text = |view: &LogView| String::from_utf8(all.text(view, false)).unwrap();
         let view = LogView { since_ms: Some(2_000), until_ms: Some(2_000), times: true };
         assert_eq!(text(&view), "1970-01-01T00:00:02.000Z bb\n");

@@ -1,4 +1,4 @@
-//! What is said over the socket: as much of it as is needed.
+//! Requests and answers of the HTTP API, as far as they are used.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::image;
-use crate::agent::unit::container::runtime::{self, Phase, Recipe, State};
+use crate::unit::container::runtime::{self, ContainerPhase, Recipe, RuntimeState};
 
 /// `GET /version`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Version {
+pub(super) struct VersionAnswer {
     #[serde(default)]
     pub(super) components: Vec<Component>,
 }
@@ -33,40 +33,40 @@ pub(super) struct Component {
 /// `GET /containers/NAME/json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Seen {
+pub(super) struct InspectedContainer {
     #[serde(default)]
     id: String,
     #[serde(default)]
     name: String,
-    state: SeenState,
-    config: SeenConfig,
+    state: InspectedState,
+    config: InspectedConfig,
     #[serde(default)]
-    host_config: SeenHostConfig,
+    host_config: InspectedHostConfig,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct SeenHostConfig {
+struct InspectedHostConfig {
     memory: i64,
     #[serde(rename = "NanoCpus")]
     nano_cpus: i64,
     cpu_quota: i64,
     cpu_period: i64,
     pids_limit: Option<i64>,
-    restart_policy: SeenRestartPolicy,
+    restart_policy: InspectedRestartPolicy,
     auto_remove: bool,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-struct SeenRestartPolicy {
+struct InspectedRestartPolicy {
     name: String,
 }
 
 /// `GET /containers/json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Listed {
+pub(super) struct ContainerListItem {
     id: String,
     #[serde(default)]
     names: Option<Vec<String>>,
@@ -78,11 +78,11 @@ pub(super) struct Listed {
     labels: Option<BTreeMap<String, String>>,
 }
 
-impl Listed {
+impl ContainerListItem {
     /// Its id, and what else is told in a list.
-    pub(super) fn into_listed(self) -> (String, runtime::Listed) {
+    pub(super) fn into_listed(self) -> (String, runtime::ListedContainer) {
         let name = self.names.into_iter().flatten().next().unwrap_or_else(|| self.id.clone());
-        let listed = runtime::Listed {
+        let listed = runtime::ListedContainer {
             name: name.trim_start_matches('/').to_owned(),
             labels: self.labels.unwrap_or_default(),
             state: match self.state.as_str() {
@@ -102,7 +102,7 @@ impl Listed {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct SeenState {
+struct InspectedState {
     status: String,
     #[serde(default)]
     pid: i32,
@@ -118,7 +118,7 @@ struct SeenState {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct SeenConfig {
+struct InspectedConfig {
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
     /// A name or a number, as a text or as a number.
@@ -126,10 +126,10 @@ struct SeenConfig {
     stop_signal: Value,
 }
 
-impl Seen {
+impl InspectedContainer {
     /// What it may use. Nothing, or less, is no limit.
     pub(super) fn limits(&self) -> Limits {
-        let SeenHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit, .. } = self.host_config;
+        let InspectedHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit, .. } = self.host_config;
         let some = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
         let share = match (some(nano_cpus), some(cpu_quota), some(cpu_period)) {
             (Some(nano), ..) => Some(nano as f64 / 1e9),
@@ -150,7 +150,7 @@ impl Seen {
 
     /// What would be done to it beside what its agent does.
     fn obstacle(&self) -> Option<String> {
-        let SeenHostConfig { restart_policy, auto_remove, .. } = &self.host_config;
+        let InspectedHostConfig { restart_policy, auto_remove, .. } = &self.host_config;
         let policy = Some(restart_policy.name.as_str()).filter(|policy| !matches!(*policy, "" | "no"));
         policy
             .map(|policy| {
@@ -162,24 +162,24 @@ impl Seen {
             .or_else(|| auto_remove.then(|| "it is removed as soon as it ends. hint: make it without --rm".to_owned()))
     }
 
-    pub(super) fn into_state(self) -> State {
+    pub(super) fn into_state(self) -> RuntimeState {
         let obstacle = self.obstacle();
-        let SeenState { status, pid, exit_code, oom_killed, started_at, finished_at } = self.state;
+        let InspectedState { status, pid, exit_code, oom_killed, started_at, finished_at } = self.state;
         let (started_ms, at_ms) = (millis(&started_at), millis(&finished_at));
         let phase = match status.as_str() {
-            "created" | "configured" | "initialized" => Phase::Made,
-            "running" => Phase::Runs { pid, started_ms, frozen: false },
-            "paused" => Phase::Runs { pid, started_ms, frozen: true },
+            "created" | "configured" | "initialized" => ContainerPhase::Made,
+            "running" => ContainerPhase::Runs { pid, started_ms, frozen: false },
+            "paused" => ContainerPhase::Runs { pid, started_ms, frozen: true },
             "exited" | "dead" | "stopped" => {
-                Phase::Ended { exit: exit(exit_code, oom_killed), oom_killed, started_ms, at_ms }
+                ContainerPhase::Ended { exit: exit(exit_code, oom_killed), oom_killed, started_ms, at_ms }
             }
             // `stopping`, `removing`, `restarting`, and what there may be yet.
-            _ => Phase::Busy,
+            _ => ContainerPhase::Busy,
         };
         let name = self.name.trim_start_matches('/').to_owned();
-        let SeenConfig { labels, stop_signal } = self.config;
+        let InspectedConfig { labels, stop_signal } = self.config;
         let stop_signal = own_stop_signal(stop_signal, &name);
-        State { id: self.id, name, labels: labels.unwrap_or_default(), phase, stop_signal, obstacle }
+        RuntimeState { id: self.id, name, labels: labels.unwrap_or_default(), phase, stop_signal, obstacle }
     }
 }
 
@@ -216,7 +216,7 @@ fn exit(code: i32, oom_killed: bool) -> Exit {
 /// `POST /containers/create`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Create {
+pub(super) struct CreateBody {
     image: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cmd: Vec<String>,
@@ -235,7 +235,7 @@ pub(super) struct Create {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct HostConfig {
-    mounts: Vec<Mount>,
+    mounts: Vec<MountBody>,
     network_mode: &'static str,
     port_bindings: BTreeMap<String, Vec<Binding>>,
     /// Its agent starts it again, and nobody else.
@@ -244,7 +244,7 @@ struct HostConfig {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     storage_opt: BTreeMap<&'static str, String>,
     #[serde(flatten)]
-    resources: Resources,
+    resources: ResourceLimits,
 }
 
 #[derive(Debug, Serialize)]
@@ -262,7 +262,7 @@ fn amount(amount: Amount) -> i64 {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Mount {
+struct MountBody {
     #[serde(rename = "Type")]
     kind: &'static str,
     source: String,
@@ -280,7 +280,7 @@ struct Binding {
 /// Limits, as Docker has them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Resources {
+pub(super) struct ResourceLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<u64>,
     /// Swap included.
@@ -292,7 +292,7 @@ pub(super) struct Resources {
     pids_limit: Option<u32>,
 }
 
-impl Resources {
+impl ResourceLimits {
     pub(super) fn of(limits: Limits) -> Self {
         Self {
             memory: limits.memory_bytes,
@@ -322,7 +322,7 @@ pub(super) fn podman_limits(limits: Limits) -> Value {
     resources
 }
 
-impl Create {
+impl CreateBody {
     pub(super) fn of(recipe: &Recipe) -> Self {
         let mut exposed_ports = BTreeMap::new();
         let mut port_bindings: BTreeMap<String, Vec<Binding>> = BTreeMap::new();
@@ -332,7 +332,7 @@ impl Create {
             let (host_ip, host_port) = (endpoint.address.to_string(), endpoint.port.to_string());
             port_bindings.entry(port).or_default().push(Binding { host_ip, host_port });
         }
-        let mount = |mount: &muster_topics::container::Mount| Mount {
+        let mount = |mount: &muster_topics::container::Mount| MountBody {
             kind: "bind",
             source: mount.host.clone(),
             target: mount.inside.clone(),
@@ -366,7 +366,7 @@ impl Create {
                     .collect(),
                 storage_opt: recipe.disk_bytes.map(|bytes| ("size", bytes.to_string())).into_iter().collect(),
                 restart_policy: json!({ "Name": "no" }),
-                resources: Resources::of(recipe.limits),
+                resources: ResourceLimits::of(recipe.limits),
             },
         }
     }
@@ -377,17 +377,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states() {
+    fn container_states_are_parsed() {
         let of = |state: Value| {
-            let seen: Seen = serde_json::from_value(json!({"State": state, "Config": {"Labels": {"a": "b"}}})).unwrap();
+            let seen: InspectedContainer =
+                serde_json::from_value(json!({"State": state, "Config": {"Labels": {"a": "b"}}})).unwrap();
             seen.into_state().phase
         };
         let (start, end) = ("1970-01-01T00:00:01.5Z", "1970-01-01T00:00:02+00:00");
-        let runs = |frozen| Phase::Runs { pid: 7, started_ms: Some(1_500), frozen };
+        let runs = |frozen| ContainerPhase::Runs { pid: 7, started_ms: Some(1_500), frozen };
         assert_eq!(of(json!({"Status": "running", "Pid": 7, "StartedAt": start})), runs(false));
         assert_eq!(of(json!({"Status": "paused", "Pid": 7, "StartedAt": start})), runs(true));
-        assert_eq!(of(json!({"Status": "created", "StartedAt": "0001-01-01T00:00:00Z"})), Phase::Made);
-        assert_eq!(of(json!({"Status": "stopping"})), Phase::Busy);
+        assert_eq!(of(json!({"Status": "created", "StartedAt": "0001-01-01T00:00:00Z"})), ContainerPhase::Made);
+        assert_eq!(of(json!({"Status": "stopping"})), ContainerPhase::Busy);
         for (code, oom_killed, exit) in [
             (0, false, Exit::Code(0)),
             (3, false, Exit::Code(3)),
@@ -397,19 +398,19 @@ mod tests {
             (-1, false, Exit::Unknown),
         ] {
             let state = json!({"Status": "exited", "ExitCode": code, "OOMKilled": oom_killed, "StartedAt": start, "FinishedAt": end});
-            let wanted = Phase::Ended { exit, oom_killed, started_ms: Some(1_500), at_ms: Some(2_000) };
+            let wanted = ContainerPhase::Ended { exit, oom_killed, started_ms: Some(1_500), at_ms: Some(2_000) };
             assert_eq!(of(state), wanted);
         }
-        let bare: Seen =
+        let bare: InspectedContainer =
             serde_json::from_value(json!({"State": {"Status": "exited"}, "Config": {"Labels": null}})).unwrap();
         assert_eq!(bare.into_state().labels.len(), 0);
     }
 
     #[test]
-    fn stop_signal_of_a_container_is_read_in_every_form() {
+    fn stop_signal_is_parsed_in_every_form() {
         let signal = |said: Value| {
             let seen = json!({"State": {"Status": "running"}, "Config": {"StopSignal": said}});
-            serde_json::from_value::<Seen>(seen).unwrap().into_state().stop_signal
+            serde_json::from_value::<InspectedContainer>(seen).unwrap().into_state().stop_signal
         };
         for (said, number) in
             [(json!("SIGQUIT"), 3), (json!("3"), 3), (json!(3), 3), (json!("SIGRTMIN+3"), 37), (json!("37"), 37)]
@@ -422,12 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn what_only_its_maker_can_keep() {
+    fn unsupported_settings_of_adopted_container_are_listed() {
         let obstacle = |host_config: Value| {
             let seen = json!({
                 "Id": "ab", "Name": "/web", "State": {"Status": "running"}, "Config": {}, "HostConfig": host_config,
             });
-            let state = serde_json::from_value::<Seen>(seen).unwrap().into_state();
+            let state = serde_json::from_value::<InspectedContainer>(seen).unwrap().into_state();
             assert_eq!((state.id.as_str(), state.name.as_str()), ("ab", "web"));
             state.obstacle.unwrap_or_default()
         };

@@ -1,9 +1,9 @@
-//! Yunos that are asked things on their channels: the sample in Python, which the examples have.
+//! Tests of questions to yunos on their channels, with the Python sample of the examples.
 
 use muster_topics::{channel::Ability, outcome::RefusalCode};
 
 use super::*;
-use crate::agent::unit::Ask;
+use crate::unit::InstanceRequest;
 
 const SAMPLE: &str = include_str!("../../../../../examples/yuno.py");
 
@@ -16,13 +16,13 @@ fn play(unit: &UnitName) -> Verb {
 }
 
 impl Host {
-    async fn ask(&self, units: &[UnitName], ask: Ask, limit_ms: u64) -> Value {
+    async fn ask(&self, units: &[UnitName], ask: InstanceRequest, limit_ms: u64) -> Value {
         serde_json::from_slice(&self.units.ask(units, &ask, Duration::from_millis(limit_ms)).await.unwrap()).unwrap()
     }
 
     async fn command(&self, unit: &UnitName, name: &str, args: Value) -> Value {
         let args = args.as_object().unwrap().clone();
-        let ask = Ask::Command { name: name.to_owned(), args };
+        let ask = InstanceRequest::Command { name: name.to_owned(), args };
         self.ask(std::slice::from_ref(unit), ask, 60_000).await[unit.as_str()].take()
     }
 
@@ -30,7 +30,7 @@ impl Host {
     async fn said(&self, unit: &UnitName, word: &str, times: usize) {
         loop {
             let logs =
-                String::from_utf8(self.units.log(unit, LogFrom::Last(100), LogView::default()).await.unwrap().text)
+                String::from_utf8(self.units.log(unit, FollowFrom::Last(100), LogView::default()).await.unwrap().text)
                     .unwrap();
             if logs.lines().filter(|line| *line == word).count() >= times {
                 return;
@@ -41,7 +41,7 @@ impl Host {
 }
 
 #[tokio::test]
-async fn one_that_can_play_plays_and_goes_on_to() {
+async fn yuno_plays_and_continues_after_restart() {
     let mut host = Host::start().await;
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, SAMPLE, lines())).await.unwrap();
@@ -72,7 +72,7 @@ async fn one_that_can_play_plays_and_goes_on_to() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_and_ends_the_try() {
+async fn refused_play_is_reported() {
     let host = Host::start().await;
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, SAMPLE, lines())).await.unwrap();
@@ -93,14 +93,14 @@ async fn a_refusal_is_told_and_ends_the_try() {
 }
 
 #[tokio::test]
-async fn one_without_a_channel_is_not_asked() {
+async fn yuno_without_channel_is_not_asked() {
     let host = Host::start().await;
     let unit = unit();
     host.verb(&unit, &host.apply(&unit, SERVICE, json!({}))).await.unwrap();
     host.until_phase(&unit, Phase::Running).await;
     let refusal = host.verb(&unit, &play(&unit)).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Unsupported);
-    let answer = host.ask(std::slice::from_ref(&unit), Ask::Stats, 60_000).await;
+    let answer = host.ask(std::slice::from_ref(&unit), InstanceRequest::Stats, 60_000).await;
     assert_eq!(answer[unit.as_str()]["error"]["code"], "unsupported");
     // If it was to play before it was changed so, that is told, and it runs.
     let playing = match host.apply(&unit, SAMPLE, lines()) {
@@ -116,7 +116,7 @@ async fn one_without_a_channel_is_not_asked() {
 }
 
 #[tokio::test]
-async fn many_are_asked_at_once_and_each_has_an_answer() {
+async fn concurrent_questions_each_have_an_answer() {
     let host = Host::start().await;
     let names = ["default/hello", "default/deaf", "default/gone", "default/unheard"];
     let units: Vec<UnitName> = names.iter().map(|name| name.parse().unwrap()).collect();
@@ -129,7 +129,8 @@ async fn many_are_asked_at_once_and_each_has_an_answer() {
     host.stop(&units[2]).await;
     let state = host.until_phase(&units[1], Phase::Running).await;
     kill(pid(&state), Signal::SIGSTOP).unwrap();
-    let ask = Ask::Command { name: "echo".to_owned(), args: json!({"a": [1]}).as_object().unwrap().clone() };
+    let ask =
+        InstanceRequest::Command { name: "echo".to_owned(), args: json!({"a": [1]}).as_object().unwrap().clone() };
     let answers = host.ask(&units, ask, 3_000).await;
     assert_eq!(answers[names[0]], json!({"ok": {"a": [1]}}));
     assert_eq!(answers[names[1]]["error"]["code"], "deadline");
@@ -140,7 +141,7 @@ async fn many_are_asked_at_once_and_each_has_an_answer() {
     let unknown = host.command(&units[0], "sing", json!({})).await;
     assert_eq!(unknown["error"]["code"], "unknown");
     // One that ends in between is told at once rather than at the deadline.
-    let hang = Ask::Command { name: "hang".to_owned(), args: serde_json::Map::new() };
+    let hang = InstanceRequest::Command { name: "hang".to_owned(), args: serde_json::Map::new() };
     let (answer, ()) = tokio::join!(host.ask(&units[..1], hang, 600_000), async {
         let state = host.units.states().borrow()[&units[0]].clone();
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! What processes are given, what they may use, and what they say of themselves.
+//! Tests of what processes receive, what they may use, and what they report.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn its_process_is_what_its_spec_says() {
+async fn process_matches_its_spec() {
     let host = Host::start().await;
     let unit = unit();
     let program =
@@ -51,7 +51,7 @@ async fn its_process_is_what_its_spec_says() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_given_is_told_and_nothing_runs() {
+async fn unavailable_attribute_fails_the_start() {
     let host = Host::start().await;
     let unit = unit();
     for (fields, words, phase) in [
@@ -74,7 +74,7 @@ async fn what_cannot_be_given_is_told_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_working_folder_that_comes_late_is_waited_for() {
+async fn missing_working_folder_is_waited_for() {
     let host = Host::start().await;
     let unit = unit();
     let late = host.folder.path().join("late-mount");
@@ -94,7 +94,7 @@ fn has_all_capabilities() -> bool {
 }
 
 #[tokio::test]
-async fn limits_hold_and_go_with_the_unit() {
+async fn limits_apply_and_are_removed_with_the_unit() {
     let host = Host::start().await;
     let unit = unit();
     let limits = json!({"memory_bytes": 16 * 1024 * 1024, "cpu": 0.5, "pids": 20});
@@ -138,7 +138,7 @@ async fn limits_hold_and_go_with_the_unit() {
 }
 
 #[tokio::test]
-async fn what_this_host_cannot_limit_is_told_while_it_runs() {
+async fn unavailable_limits_are_reported() {
     let host = Host::start().await;
     let unit = unit();
     // More than any kernel counts to.
@@ -157,7 +157,7 @@ async fn what_this_host_cannot_limit_is_told_while_it_runs() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_unit_outlives_its_shim_and_its_main_process() {
+async fn no_process_of_a_unit_outlives_it() {
     let host = Host::start().await;
     let unit = unit();
     // Away from its parents and from its session: only a cgroup knows whose it is.
@@ -205,7 +205,7 @@ sleep 1000;
 "#;
 
 #[tokio::test]
-async fn one_that_says_when_it_is_up_is_running_from_then_on_and_ended_when_it_hangs() {
+async fn notify_unit_runs_once_ready_and_hanging_one_is_ended() {
     let mut host = Host::start().await;
     let unit = unit();
     let fields = json!({"channel": "notify", "watchdog_ms": 2_000, "started_after_ms": 0});
@@ -230,7 +230,7 @@ async fn one_that_says_when_it_is_up_is_running_from_then_on_and_ended_when_it_h
 }
 
 #[tokio::test]
-async fn one_that_never_comes_up_has_failed() {
+async fn unit_that_never_comes_up_fails() {
     let host = Host::start().await;
     let unit = unit();
     let fields = json!({"channel": "notify", "start_timeout_ms": 300, "restart": "never"});

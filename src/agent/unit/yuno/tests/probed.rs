@@ -1,4 +1,4 @@
-//! Probes of real processes.
+//! Tests of probes of real processes.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn is_unready(state: &UnitState, words: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_command_says_when_it_is_ready_and_when_not() {
+async fn command_probe_decides_readiness() {
     let mut host = Host::start().await;
     let unit = unit();
     let ready = exec("test -e ready || { echo \"$WHO: not yet, $MUSTER_UNIT\"; exit 3; }");
@@ -58,7 +58,7 @@ async fn a_command_says_when_it_is_ready_and_when_not() {
 }
 
 #[tokio::test]
-async fn what_hangs_is_ended_and_so_is_what_its_probe_has_forked() {
+async fn failing_live_probe_ends_unit_and_probe_children() {
     let host = Host::start().await;
     let unit = unit();
     let mut live = exec("test -e well || { sleep 1000 & echo $! >forked; wait; }");
@@ -76,7 +76,7 @@ async fn what_hangs_is_ended_and_so_is_what_its_probe_has_forked() {
 }
 
 #[tokio::test]
-async fn what_does_not_come_up_in_time_has_failed() {
+async fn start_timeout_fails_the_unit() {
     let host = Host::start().await;
     let unit = unit();
     // A port of its own, on which nobody listens.
@@ -113,7 +113,7 @@ async fn probes_are_changed_in_place() {
 }
 
 #[tokio::test]
-async fn a_command_is_within_the_cgroup_of_its_unit() {
+async fn probe_command_runs_in_the_units_cgroup() {
     let host = Host::start().await;
     let unit = unit();
     host.probed(json!({"ready": exec("cat /proc/self/cgroup >where.new; mv where.new where")})).await;

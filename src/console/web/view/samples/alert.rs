@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(in crate::console::web) fn alert(hostname: &str, message: &str, standing: AlertStanding, number: i64) -> Alert {
+pub(in crate::web) fn alert(hostname: &str, message: &str, standing: AlertStanding, number: i64) -> Alert {
     let (unit, mount) = if number % 2 == 0 { (None, Some("/".to_owned())) } else { (Some(name(1)), None) };
     let is_raised = standing == AlertStanding::Raised;
     Alert {

@@ -51,10 +51,10 @@ pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
     }
 }
 
-pub(super) fn commands(hostname: &str) -> Vec<Entry> {
+pub(super) fn commands(hostname: &str) -> Vec<ListedCommand> {
     let restart = Command { verb: Verb::UnitRestart { unit: name(1) }, ..command("", hostname, 1) };
     let commands = [command("uname", hostname, 1), command("df", hostname, 24), restart, command("true", hostname, 0)];
-    commands.map(Entry::of).into()
+    commands.map(ListedCommand::of).into()
 }
 
 pub(super) fn command_view(hostname: &str, output: &str) -> CommandView {
@@ -66,13 +66,13 @@ pub(super) fn command_view(hostname: &str, output: &str) -> CommandView {
 
 /// A page of a command.
 pub(super) fn view(mut command: Command, page: usize) -> CommandView {
-    let standing = |line: &CommandHost| Standing {
+    let standing = |line: &CommandHost| HostCommandStatus {
         host: line.host,
         hostname: line.hostname.clone(),
         state: line.state,
         status: line.outcome.as_ref().map(|outcome| Arc::new(outcome.value.status.clone())),
     };
-    let course = Arc::new(Course::of(&command.hosts.iter().map(standing).collect::<Vec<_>>()));
+    let course = Arc::new(CommandProgress::of(&command.hosts.iter().map(standing).collect::<Vec<_>>()));
     let (hosts, _) = shown(&course, None, page);
     command.hosts.sort_by_key(|line| hosts.iter().position(|host| *host == line.host).unwrap_or(usize::MAX));
     command.hosts.truncate(hosts.len());
@@ -89,7 +89,7 @@ pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
     view(command, 1)
 }
 
-pub(super) fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {
+pub(super) fn run(hostname: &str, mut input: RunForm, problem: Option<Problem>) -> RunView {
     let hosts: Vec<_> = (0..6).map(|index| host(&format!("{hostname}{index}"), index)).collect();
     input.ticked = vec![hosts[1].id.to_string()];
     RunView { hosts, found: 60, input, problem }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// One host; four of them differ.
-pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
+pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
     let presence = match index % 4 {
         3 => HostConnection::Offline,
         2 => HostConnection::Stopped,
@@ -96,7 +96,7 @@ pub(super) fn hosts(hostname: &str, count: usize) -> HostsView {
             broker_url: "mqtts://192.0.2.1:8883".to_owned(),
             console_url: "https://192.0.2.1:7443".to_owned(),
         },
-        shown: Shown { page: 1, ..Shown::default() },
+        shown: ShownHosts { page: 1, ..ShownHosts::default() },
         hosts,
         found: count as u64 * 100,
         troubled_count: troubled.len() as u64 * 3,
@@ -112,15 +112,15 @@ pub(super) fn host_view(hostname: &str, units: usize) -> HostView {
         units: (0..units).map(|index| unit(hostname, index)).collect(),
         commands: commands(hostname),
         latest: latest(if hostname == HOSTILE { HOSTILE } else { "Memory" }),
-        range: Range::SixHours,
+        range: TimeRange::SixHours,
     }
 }
 
 /// The fleet at a glance.
-fn glance(hostname: &str, count: usize) -> Glance {
+fn glance(hostname: &str, count: usize) -> FleetGlance {
     let many = count as u64;
     let listed = |mount: Option<&str>| {
-        let one = |index: usize| Listed {
+        let one = |index: usize| ListedHost {
             host: HostId::random(),
             hostname: format!("{hostname}{index}"),
             mount: mount.map(|mount| if hostname == HOSTILE { HOSTILE.to_owned() } else { mount.to_owned() }),
@@ -129,7 +129,7 @@ fn glance(hostname: &str, count: usize) -> Glance {
         (0..count.min(5)).map(one).collect::<Vec<_>>()
     };
     let gib = f64::from(1 << 30);
-    Glance {
+    FleetGlance {
         presences: Presences { online: many * 60, offline: many * 38, stopped: many, never: many, unknown: 0 },
         alerts: Severities { critical: many, warning: many * 3, info: 1, more: count > 10 },
         overview: Overview {
@@ -141,6 +141,6 @@ fn glance(hostname: &str, count: usize) -> Glance {
             crammed: listed(None),
             fullest: listed(Some("/var/lib/data")),
         },
-        range: Range::Day,
+        range: TimeRange::Day,
     }
 }

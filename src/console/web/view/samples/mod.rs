@@ -1,5 +1,5 @@
-//! Values of each view, as tests draw them: the usual, the empty, and the hostile, in which every text
-//! that comes from elsewhere tries to be markup.
+//! Sample values of each view for tests: usual, empty, and hostile ones, in which every text
+//! from elsewhere tries to be markup.
 
 mod alert;
 mod command;
@@ -28,43 +28,41 @@ use muster_topics::{
     },
 };
 
-pub(in crate::console::web) use self::{alert::alert, fleet::host, unit::unit};
+pub(in crate::web) use self::{alert::alert, fleet::host, unit::unit};
+use muster_api::{
+    Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config, CreatedToken,
+    Host, HostConnection, HostLabel, HostPresence, LabelOrigin, Problem, Received, Status, Token, Unit,
+    upgrade::{Offer, Upgrade, upgrade},
+};
+
 use self::{alert::*, command::*, content::*, fleet::*, unit::*};
 use super::{
-    Frame, View,
+    PageFrame, PageView,
     alerts::{AlertsView, SilenceForm},
-    command::{CommandView, Shown as Text, shown},
+    command::{CommandView, ShownOutput as Text, shown},
     commands::CommandsView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
-    glance::{Glance, Severities},
+    glance::{FleetGlance, Severities},
     host::HostView,
-    hosts::{HostsView, Shown},
+    hosts::{HostsView, ShownHosts},
     join::JoinView,
     problem::ProblemView,
     rule::{RuleForm, RuleView},
-    run::{Aim, Input, RunView},
+    run::{RunForm, RunTarget, RunView},
     sign_in::SignInView,
     unit::UnitView,
 };
 use crate::{
-    api::{
-        Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config,
-        CreatedToken, Host, HostConnection, HostLabel, HostPresence, LabelOrigin, Problem, Received, Status, Token,
-        Unit,
+    fleet::{ListedHost, Overview},
+    store::{command_status::HostCommandStatus, host::Presences},
+    web::{
+        chart::{latest::Latest, range::TimeRange},
+        ledger::{CommandProgress, ListedCommand},
     },
-    console::{
-        fleet::{Listed, Overview},
-        store::{course::Standing, host::Presences},
-        web::{
-            chart::{Latest, Range},
-            ledger::{Course, Entry},
-        },
-    },
-    rules::upgrade::{Offer, Upgrade, upgrade},
 };
 
 /// A text that would be noticed if it were taken for markup.
-pub(in crate::console::web) const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;";
+pub(in crate::web) const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;";
 
 const NOW: Millis = 1_700_000_000_000;
 
@@ -72,8 +70,8 @@ fn ago(seconds: i64) -> Millis {
     NOW - seconds * 1000
 }
 
-fn frame() -> Frame {
-    Frame {
+fn frame() -> PageFrame {
+    PageFrame {
         operator: Some("admin".parse().unwrap()),
         token: "00ff".repeat(16),
         alerts: 3,
@@ -83,17 +81,20 @@ fn frame() -> Frame {
 }
 
 /// Every page, drawn.
-pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
+pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     let mut pages = vec![
-        ("sign-in", Frame::stranger(NOW).page(&SignInView { code: Some("ab12".repeat(16)), problem: None })),
-        ("sign-in-hostile", Frame::stranger(NOW).page(&SignInView { code: Some(HOSTILE.to_owned()), problem: None })),
-        ("sign-in-first", Frame::stranger(NOW).page(&SignInView { code: None, problem: Some(problem(HOSTILE)) })),
+        ("sign-in", PageFrame::stranger(NOW).page(&SignInView { code: Some("ab12".repeat(16)), problem: None })),
+        (
+            "sign-in-hostile",
+            PageFrame::stranger(NOW).page(&SignInView { code: Some(HOSTILE.to_owned()), problem: None }),
+        ),
+        ("sign-in-first", PageFrame::stranger(NOW).page(&SignInView { code: None, problem: Some(problem(HOSTILE)) })),
     ];
     let mut add = |name, view: &dyn Fn() -> Markup| pages.push((name, view()));
     add("hosts", &|| frame().page(&hosts("shop-7", 12)));
     add("hosts-empty", &|| frame().page(&hosts("", 0)));
     add("hosts-none-found", &|| {
-        let shown = Shown { text: HOSTILE.to_owned(), online: Some(false), page: 3 };
+        let shown = ShownHosts { text: HOSTILE.to_owned(), online: Some(false), page: 3 };
         frame().page(&HostsView { shown, ..hosts("", 0) })
     });
     add("hosts-hostile", &|| frame().page(&hosts(HOSTILE, 3)));
@@ -101,7 +102,7 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("host-empty", &|| {
         let host = Host { presence: None, state: None, ..host("fresh", 0) };
         let empty =
-            HostView { host, alerts: vec![], units: vec![], commands: vec![], latest: vec![], range: Range::Hour };
+            HostView { host, alerts: vec![], units: vec![], commands: vec![], latest: vec![], range: TimeRange::Hour };
         frame().page(&empty)
     });
     add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
@@ -136,24 +137,28 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
         add(page, &|| frame().page(&command_over(hostname, select)));
     }
     add("run-picked", &|| {
-        let input = Input { aim: Aim::Picked, select: "label.site=north".to_owned(), ..Input::default() };
+        let input = RunForm { aim: RunTarget::Picked, select: "label.site=north".to_owned(), ..RunForm::default() };
         frame().page(&run("shop-7", input, None))
     });
-    add("run", &|| frame().page(&run("shop-7", Input { command: "uname -a".to_owned(), ..Input::default() }, None)));
+    add("run", &|| {
+        frame().page(&run("shop-7", RunForm { command: "uname -a".to_owned(), ..RunForm::default() }, None))
+    });
     add("run-refused", &|| {
         let text = || HOSTILE.to_owned();
-        let input = Input {
+        let input = RunForm {
             command: text(),
             named: text(),
             select: text(),
             user: text(),
             cwd: text(),
             timeout_s: text(),
-            ..Input::default()
+            ..RunForm::default()
         };
         frame().page(&run(HOSTILE, input, Some(problem(HOSTILE))))
     });
-    add("run-nowhere", &|| frame().page(&RunView { hosts: vec![], found: 0, input: Input::default(), problem: None }));
+    add("run-nowhere", &|| {
+        frame().page(&RunView { hosts: vec![], found: 0, input: RunForm::default(), problem: None })
+    });
     add("alerts", &|| frame().page(&alerts("shop-7", "disk /: 93 %")));
     add("alerts-empty", &|| {
         let empty = AlertsView { raised: vec![], over: vec![], silences: vec![], ..alerts("", "") };
@@ -193,11 +198,11 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
 }
 
 /// Regions by name, as a page gives each alone.
-pub(in crate::console::web) type Regions = Vec<(&'static str, Option<Markup>)>;
+pub(in crate::web) type Regions = Vec<(&'static str, Option<Markup>)>;
 
 /// Pages that have regions.
-pub(in crate::console::web) fn parts() -> Vec<(&'static str, Regions)> {
-    fn each(view: &impl View, names: &[&'static str]) -> Regions {
+pub(in crate::web) fn parts() -> Vec<(&'static str, Regions)> {
+    fn each(view: &impl PageView, names: &[&'static str]) -> Regions {
         names.iter().map(|name| (*name, view.part(&frame(), name))).collect()
     }
     vec![

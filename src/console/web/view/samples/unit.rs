@@ -7,7 +7,7 @@ pub(super) fn config_ref(id: &str) -> ConfigRef {
 }
 
 /// One unit; an odd one is in trouble.
-pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
+pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let failed = index % 2 == 1;
     let artifact = ArtifactRef {
@@ -88,7 +88,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
 }
 
 /// A container with all that one can have.
-pub(in crate::console::web) fn container(hostname: &str) -> Unit {
+pub(in crate::web) fn container(hostname: &str) -> Unit {
     let unit = unit(hostname, 0);
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let every = |check| Some(Probe::new(check));
@@ -134,7 +134,7 @@ pub(super) fn unit_view(hostname: &str, log: &str) -> UnitView {
         asked: Some(asked),
         log: Some((log, "200 lines are shown, and there are more\n".to_owned())),
         latest: latest("Memory"),
-        range: Range::Hour,
+        range: TimeRange::Hour,
         newer: newer(hostname),
     }
 }

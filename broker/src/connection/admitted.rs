@@ -1,0 +1,22 @@
+//! An admitted client.
+
+use std::{sync::Arc, time::Duration};
+
+use super::last_will::LastWill;
+use crate::{
+    access::ClientAccess,
+    registry::ConnectionTicket,
+    session::{ClientLimits, ClientSession},
+};
+
+/// What the answer to a CONNECT found out about a client.
+pub(crate) struct AdmittedClient {
+    pub(crate) ticket: ConnectionTicket,
+    pub(crate) access: Arc<ClientAccess>,
+    pub(crate) reach: ClientLimits,
+    pub(crate) will: Option<LastWill>,
+    pub(crate) session: ClientSession,
+    pub(crate) session_expiry_s: u32,
+    /// How long it may be silent.
+    pub(crate) silence: Duration,
+}

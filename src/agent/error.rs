@@ -1,0 +1,71 @@
+//! Errors that keep an agent from starting.
+
+use std::{io, path::PathBuf};
+
+use muster_sqlite::room;
+
+use super::{config::AgentConfigError, join::JoinError, store::StoreError};
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Its configuration cannot work.
+    #[error(transparent)]
+    Config(#[from] AgentConfigError),
+    /// Its folder cannot be used.
+    #[error("the agent's folder {path}: {source}. hint: {}", folder_hint(source))]
+    Folder {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be asked on its own host.
+    #[error("the agent's local interface cannot listen on {place}: {source}. hint: {}", local_hint(source))]
+    Local {
+        /// The socket, or the address.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another one has it.
+    #[error(
+        "another agent runs with the folder {path}. hint: stop that one, or give this one a folder of its own (`data_dir`)"
+    )]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// It is no member of a fleet, and has nothing to become one with.
+    #[error(
+        "this host has not joined a fleet. hint: make a token with `muster token create` on the console's side, and give it as `join`"
+    )]
+    NotJoined,
+    /// It could not become one.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// Its store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its units cannot be taken up.
+    #[error("the host's units cannot be taken up: {0}")]
+    Units(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+pub(super) fn folder_hint(error: &io::Error) -> String {
+    if room::is_missing_for(error) {
+        return format!("this host's disk is full: {}", room::HINT);
+    }
+    "the agent's user must be able to write there (`data_dir`)".to_owned()
+}
+
+pub(super) fn local_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local.listen`)",
+        // A socket's path has at most 107 bytes.
+        io::ErrorKind::InvalidInput => {
+            "choose a folder with a shorter path (`data_dir`), or none (`local.socket = false`)"
+        }
+        _ => "`local.socket` and `local.listen` say where it listens",
+    }
+}

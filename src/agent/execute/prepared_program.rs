@@ -1,0 +1,41 @@
+//! A validated program of a command, ready to be launched.
+
+use muster_rules::CommandRefusal;
+use muster_shim::Launch;
+use muster_topics::{
+    command::{Exec, STDIN_MAX_BYTES},
+    outcome::RefusalCode,
+};
+
+use super::{inside::RunningContainer, prepare::launch};
+
+/// What to run for a command.
+#[derive(Debug)]
+pub(super) struct PreparedProgram {
+    pub(super) launch: Launch,
+    /// What it reads.
+    pub(super) stdin: Option<Vec<u8>>,
+}
+
+/// From a command to what to run for it, on the host or in a container.
+pub(super) fn prepare(exec: &Exec, inside: Option<&RunningContainer>) -> Result<PreparedProgram, CommandRefusal> {
+    let stdin = stdin(exec)?;
+    let launch = match inside {
+        Some(container) => container.launch(exec)?,
+        None => launch(exec)?,
+    };
+    Ok(PreparedProgram { launch, stdin })
+}
+
+pub(super) fn stdin(exec: &Exec) -> Result<Option<Vec<u8>>, CommandRefusal> {
+    let Some(data) = &exec.stdin else { return Ok(None) };
+    let invalid = |message: String| CommandRefusal::new(RefusalCode::Invalid, message);
+    let bytes = data.to_bytes().map_err(|error| invalid(format!("its standard input is no base64: {error}")))?;
+    if bytes.len() > STDIN_MAX_BYTES {
+        return Err(invalid(format!(
+            "its standard input has {} bytes, and {STDIN_MAX_BYTES} are allowed",
+            bytes.len()
+        )));
+    }
+    Ok(Some(bytes))
+}

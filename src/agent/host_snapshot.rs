@@ -1,0 +1,234 @@
+//! Builds the host snapshot that heartbeats carry: facts, and a summary of every unit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    PAYLOAD_MAX_BYTES,
+    alert::AlertSummary,
+    heartbeat::{Facts, HostState, Interface, UnitSummary},
+    label,
+    name::{HostId, Name, UnitName},
+    select,
+    unit::Hold,
+};
+use tokio::sync::watch;
+
+use super::{
+    facts,
+    store::label::ConsoleLabels,
+    unit::{
+        UnitContainers,
+        state::{UnitState, UnitStates},
+    },
+};
+
+/// The most that a state may take: a message, less what surrounds the state in a heartbeat.
+const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
+
+/// The part of a host's state that does not come from units.
+#[derive(Clone, Debug)]
+pub(super) struct HostSnapshot {
+    pub(super) hostname: String,
+    pub(super) facts: Facts,
+    interfaces: BTreeMap<String, Interface>,
+    /// Those that its own configuration gives it.
+    own_labels: BTreeMap<Name, String>,
+    /// Those that the console gives it, which stand before them.
+    given_labels: ConsoleLabels,
+    /// What both come to.
+    labels: BTreeMap<Name, String>,
+    realms: Vec<Name>,
+    alerts: BTreeMap<Name, AlertSummary>,
+    alert_rules: Option<u64>,
+    containers: watch::Receiver<UnitContainers>,
+}
+
+impl HostSnapshot {
+    pub(super) fn new(own_labels: BTreeMap<Name, String>, realms: &BTreeSet<Name>) -> Self {
+        Self {
+            hostname: facts::hostname(),
+            facts: facts::facts(),
+            interfaces: facts::interfaces(),
+            labels: own_labels.clone(),
+            own_labels,
+            given_labels: ConsoleLabels::default(),
+            realms: realms.iter().cloned().collect(),
+            alerts: BTreeMap::new(),
+            alert_rules: None,
+            containers: watch::channel(UnitContainers::default()).1,
+        }
+    }
+
+    /// The containers of the host are listed here from now on.
+    pub(super) fn contain(&mut self, containers: watch::Receiver<UnitContainers>) {
+        self.containers = containers;
+    }
+
+    /// These alerts hold from now on, by the console's rules of this generation and the host's own.
+    pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
+        (self.alerts, self.alert_rules) = (alerts, rules);
+    }
+
+    /// The host carries these realms from now on.
+    pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
+        self.realms = realms.iter().cloned().collect();
+    }
+
+    /// The console gives it these labels from now on.
+    pub(super) fn give_labels(&mut self, given: ConsoleLabels) {
+        self.labels = label::merge(&self.own_labels, &given.labels);
+        self.given_labels = given;
+    }
+
+    /// The generation of the console's labels; nothing if there are none.
+    pub(super) fn label_generation(&self) -> Option<u64> {
+        (self.given_labels.generation > 0).then_some(self.given_labels.generation)
+    }
+
+    /// Looks again at what may have changed.
+    pub(super) fn look(&mut self) {
+        self.hostname = facts::hostname();
+        self.interfaces = facts::interfaces();
+    }
+
+    /// The names of its labels, each of which makes it a member of a group.
+    pub(super) fn groups(&self) -> Vec<Name> {
+        self.labels.keys().cloned().collect()
+    }
+
+    /// Its units, as select expressions see them.
+    pub(super) fn units<'a>(&'a self, host: HostId, units: &'a UnitStates) -> Vec<select::Unit<'a>> {
+        let unit = |(name, state): (&'a UnitName, &'a UnitState)| select::Unit {
+            host,
+            hostname: &self.hostname,
+            name,
+            spec: &state.desired.spec,
+            phase: state.observed.phase,
+            content: state.observed.content.as_ref(),
+        };
+        units.iter().map(unit).collect()
+    }
+
+    /// The host, as select expressions see it.
+    pub(super) fn seen<'a>(&'a self, host: HostId, units: &'a [select::Unit<'a>]) -> select::Host<'a> {
+        select::Host {
+            host,
+            hostname: &self.hostname,
+            agent_version: env!("CARGO_PKG_VERSION"),
+            facts: Some(&self.facts),
+            labels: &self.labels,
+            realms: &self.realms,
+            units,
+        }
+    }
+
+    /// The whole state.
+    pub(super) fn with(&self, units: &UnitStates) -> HostState {
+        let summary = |state: &UnitState| UnitSummary {
+            generation: state.observed.generation,
+            run: state.desired.run,
+            phase: state.observed.phase,
+            hold: state.hold.as_ref().map(Hold::in_short),
+            rolled_back: state.observed.rolled_back.is_some(),
+        };
+        fitted(HostState {
+            hostname: self.hostname.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            facts: self.facts.clone(),
+            interfaces: self.interfaces.clone(),
+            labels: self.labels.clone(),
+            realms: self.realms.clone(),
+            alerts: self.alerts.clone(),
+            alert_rules: self.alert_rules,
+            label_generation: self.label_generation(),
+            own_labels: (!self.given_labels.labels.is_empty()).then(|| self.own_labels.clone()),
+            containers: self.containers.borrow().as_ref().clone(),
+            units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
+        })
+    }
+}
+
+/// Leaves out what does not fit into one message: first the units, which are on topics of their own
+/// (there is room for about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
+fn fitted(mut state: HostState) -> HostState {
+    let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
+    if !fits(&state) {
+        state.units.clear();
+    }
+    if !fits(&state) {
+        state.containers.clear();
+    }
+    if !fits(&state) {
+        state.interfaces.clear();
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::label::HOST_LABELS_MAX;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::{LABEL_MAX_BYTES, LABELS_MAX, REALMS_MAX};
+
+    fn name(index: usize) -> Name {
+        format!("{index:0>63}").parse().unwrap()
+    }
+
+    fn state(units: usize, interfaces: usize) -> HostState {
+        let labels = (0..LABELS_MAX).map(|index| (name(index), "x".repeat(LABEL_MAX_BYTES))).collect();
+        let mut host_snapshot = HostSnapshot::new(labels, &(0..REALMS_MAX).map(name).collect());
+        let given = (0..HOST_LABELS_MAX).map(|index| (name(1_000 + index), "x".repeat(63).parse().unwrap())).collect();
+        host_snapshot.give_labels(ConsoleLabels { generation: u64::MAX, labels: given });
+        let mut state = host_snapshot.with(&UnitStates::default());
+        let interface = Interface {
+            mac: "00:11:22:33:44:55".to_owned(),
+            addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/128".to_owned(); 16],
+        };
+        state.interfaces = (0..interfaces).map(|index| (format!("interface-{index:0>5}"), interface.clone())).collect();
+        let summary: UnitSummary = serde_json::from_value(json!({
+            "generation": u64::MAX, "run": "running", "phase": "installing",
+            "hold": {"reason": "broken", "since_ms": i64::MAX},
+        }))
+        .unwrap();
+        let unit = |index: usize| format!("{index:0>20}/{index:0>40}").parse().unwrap();
+        state.units = (0..units).map(|index| (unit(index), summary.clone())).collect();
+        state
+    }
+
+    #[track_caller]
+    fn check(units: usize, interfaces: usize, left: (usize, usize)) {
+        let state = fitted(state(units, interfaces));
+        assert_eq!((state.units.len(), state.interfaces.len()), left);
+        assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
+    }
+
+    #[test]
+    fn snapshot_fits_into_one_message() {
+        check(100, 2, (100, 2));
+        check(1_000, 2, (0, 2));
+        check(0, 64, (0, 0));
+        check(1_000, 64, (0, 0));
+    }
+
+    #[test]
+    fn console_label_overrides_own_until_removed() {
+        let own: BTreeMap<Name, String> = [("site".parse().unwrap(), "north".to_owned())].into();
+        let mut host_snapshot = HostSnapshot::new(own.clone(), &BTreeSet::new());
+        let shown = |host_snapshot: &HostSnapshot| {
+            let state = host_snapshot.with(&UnitStates::default());
+            let labels: Vec<String> = state.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert_eq!(state.own_labels(), &own);
+            (labels.join(" "), host_snapshot.groups().len(), state.label_generation)
+        };
+        let mut give = |generation, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            host_snapshot.give_labels(ConsoleLabels { generation, labels });
+            shown(&host_snapshot)
+        };
+        assert_eq!(give(0, &[]), ("site=north".to_owned(), 1, None));
+        assert_eq!(give(1, &[("site", "south"), ("canary", "yes")]), ("canary=yes site=south".to_owned(), 2, Some(1)));
+        assert_eq!(give(2, &[]), ("site=north".to_owned(), 1, Some(2)));
+    }
+}

@@ -1,0 +1,116 @@
+//! Stores the instances of the agent that have used this store in this place: a file with a line for each, newest first.
+//! [`muster_rules::presence`] tells an earlier instance from a clone by them.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use muster_base::files;
+use muster_rules::presence::{self, StoreLife};
+use uuid::Uuid;
+
+use super::{error::AgentError, facts};
+
+/// Earlier lives that are remembered. Of more than these, one would have to be the last that a broker heard of.
+const FORMER_MAX: usize = 16;
+
+/// This life, and earlier ones.
+#[derive(Debug)]
+pub(super) struct InstanceHistory {
+    path: PathBuf,
+    place: String,
+    instance: Uuid,
+    former: Vec<StoreLife>,
+}
+
+impl InstanceHistory {
+    /// Begins a life, which is remembered before anybody hears of it.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub(super) fn begin(folder: &Path) -> Result<Self, AgentError> {
+        let path = folder.join("instances");
+        let failed = |source| AgentError::Folder { path: path.clone(), source };
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            // A line that is damaged is as one that is not there.
+            text => String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
+        };
+        let place = place(folder).map_err(failed)?;
+        let mut former = presence::former(&text, &place);
+        former.truncate(FORMER_MAX);
+        let instance = Uuid::new_v4();
+        let lives = Self { path: path.clone(), place, instance, former };
+        lives.write(StoreLife { instance, is_newcomer: true }).map_err(failed)?;
+        Ok(lives)
+    }
+
+    /// By what this life is known.
+    pub(super) fn instance(&self) -> Uuid {
+        self.instance
+    }
+
+    /// Earlier ones, newest first.
+    pub(super) fn former(&self) -> &[StoreLife] {
+        &self.former
+    }
+
+    /// This life works from now on, which is remembered.
+    pub(super) fn works(&self) {
+        if let Err(error) = self.write(StoreLife { instance: self.instance, is_newcomer: false }) {
+            tracing::warn!(%error, file = %self.path.display(), "it is not remembered that this agent works");
+        }
+    }
+
+    /// Replaces the file, with this life as it is now. Nothing is synced: of what a machine forgets when it crashes there is
+    /// nothing left to be known, for its next start is another place.
+    fn write(&self, own: StoreLife) -> io::Result<()> {
+        let text = presence::lines(std::iter::once(&own).chain(&self.former), &self.place);
+        files::replace(&self.path, text.as_bytes(), files::SECRET_MODE)
+    }
+}
+
+/// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
+/// a copy of the whole disk, which can only be used by a machine that was started with it.
+fn place(folder: &Path) -> io::Result<String> {
+    let found = fs::metadata(folder)?;
+    Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_instances_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut earlier = Vec::new();
+        for _ in 0..FORMER_MAX + 3 {
+            let lives = InstanceHistory::begin(folder.path()).unwrap();
+            let newest: Vec<_> = earlier.iter().rev().take(FORMER_MAX).copied().collect();
+            assert_eq!(lives.former(), newest);
+            earlier.push(StoreLife { instance: lives.instance(), is_newcomer: true });
+        }
+    }
+
+    #[test]
+    fn damaged_file_counts_as_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("instances"), [0xff, 0xfe, b'\n', 0x80]).unwrap();
+        let lives = InstanceHistory::begin(folder.path()).unwrap();
+        assert_eq!(lives.former(), []);
+    }
+
+    #[test]
+    fn newcomer_is_marked_until_it_works() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = InstanceHistory::begin(folder.path()).unwrap();
+        first.works();
+        let second = InstanceHistory::begin(folder.path()).unwrap();
+        assert_eq!(second.former(), [StoreLife { instance: first.instance(), is_newcomer: false }]);
+        let third = InstanceHistory::begin(folder.path()).unwrap();
+        assert_eq!(third.former().iter().map(|life| life.is_newcomer).collect::<Vec<_>>(), [true, false]);
+    }
+}

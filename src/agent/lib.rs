@@ -1,0 +1,452 @@
+//! The agent: one per host. It takes signed commands, keeps units in their desired state, and reports.
+//!
+//! Modules, in reading order:
+//!
+//! - [`config`]: its configuration
+//! - [`join`], `pin`, `renew`: the host's identity, and how it stays a member of its fleet
+//! - [`store`]: state that survives the agent
+//! - `core`: the loop, which owns all state
+//! - `command_handler`: handles commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
+//!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; `log_follower`: follows a unit's log;
+//!   `pending_writes`: writes that wait for the store; `bounds`: limits of what is kept
+//! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
+//! - [`publisher`]: publishes until acknowledged; `host_snapshot` and [`facts`]: the host's state; [`unit_topics`] and
+//!   `alert_topics`: the retained topics
+//! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: limits of units; `rootfs`: reads files of containers
+//! - [`unit`], [`artifact`]: units, and their programs
+//! - [`local`]: the HTTP interface on the host itself
+//! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`manager`]: notices to the service manager
+//! - [`install`]: the agent as a service of its host; [`join_args`]: reads the join token; [`init`]: the first process of a container
+//! - `crash`: crash points for tests
+//!
+//! # Tasks
+//!
+//! The loop; the link (events to the loop, 64 deep); the units' task (a watch); the metrics' task (a
+//! watch); the renewal (a watch with the identity, which link and units follow); one for each running command.
+//!
+//! **Invariant: no process of a unit or a command ends because the agent ends.**
+
+mod alert;
+mod alert_topics;
+pub mod artifact;
+mod bounds;
+#[cfg(test)]
+mod bus_tests;
+mod cancel_tokens;
+mod cgroup;
+mod command_handler;
+pub mod config;
+mod core;
+mod crash;
+mod daemon;
+mod error;
+pub mod execute;
+pub mod facts;
+mod host_snapshot;
+pub mod init;
+pub mod install;
+mod instance_history;
+pub mod join;
+pub mod join_args;
+mod label;
+pub mod link;
+pub mod local;
+mod log_follower;
+pub mod manager;
+pub mod metric;
+mod pending_writes;
+mod pin;
+mod program_queue;
+pub mod publisher;
+mod realm_commands;
+mod renew;
+mod rootfs;
+mod running;
+mod sealing;
+pub mod shim;
+pub mod store;
+#[cfg(test)]
+mod testing;
+pub mod unit;
+mod unit_set;
+pub mod unit_topics;
+
+pub use running::RunningAgent;
+
+pub use error::AgentError;
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+
+use muster_base::{
+    clock,
+    files::{self, RoleFile},
+};
+use muster_rules::{
+    heartbeat::HeartbeatSchedule,
+    time::{AHEAD_MAX_MS, KnownTime},
+};
+use muster_sqlite::room::{self, Reserve, ReserveSize};
+use muster_topics::{Millis, join::JoinToken, name::HostId};
+use nix::fcntl::{Flock, FlockArg};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    alert::{AlertEvaluator, EvaluatorParts},
+    artifact::Artifacts,
+    bounds::StoreBounds,
+    config::{Config, LocalConfig},
+    core::{AgentLoop, AgentParts, Inputs},
+    execute::Executor,
+    host_snapshot::HostSnapshot,
+    instance_history::InstanceHistory,
+    join::{JoinError, Joiner, MemberIdentity},
+    link::{ClientIdentity, LinkTask, TrafficMeter},
+    local::{LocalServer, LoopHandle},
+    manager::ServiceManager,
+    metric::{MetricsTask, QueueLengths, figures::MetricSources},
+    publisher::Publisher,
+    shim::Shims,
+    store::{
+        Store, StoreError,
+        journal::{self, RestoredOutbox},
+    },
+    unit::Units,
+};
+
+/// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
+/// this holds a quarter of a MiB; beyond it, programs wait, or their shims drop.
+const EXEC_EVENTS: usize = 16;
+
+/// How long a host that is a member waits for a console to join it anew: a little more than one exchange may take.
+const REJOIN: Duration = Duration::from_secs(35);
+
+/// What is kept in reserve for commands on a full disk: the write-ahead log of the store at its largest, 4 MiB, and as much again for
+/// the store, answers and files of programs. A command takes some ten KiB.
+const RESERVE: ReserveSize = ReserveSize { total_bytes: 8 << 20, piece_bytes: 256 << 10 };
+/// What a start may write: the shim's program, the log's index (32 KiB), what earlier lives have left to be recorded.
+const START_BYTES: u64 = 1 << 20;
+
+/// Starts an agent: returns once its units are kept and it begins to connect. A host that has not
+/// joined joins first, and waits for as long as the console cannot be reached.
+///
+/// # Errors
+/// If folder, store or configuration cannot be used, or the host may not join. Nothing runs then.
+pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
+    start_managed(config, &ServiceManager::default()).await
+}
+
+/// The same, of an agent whose service manager is told if it has to join first: that may take until somebody
+/// approves the host, and no manager waits for so long.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<RunningAgent, AgentError> {
+    let config = config.anchored().map_err(|(path, source)| AgentError::Folder { path, source })?;
+    config.check()?;
+    let policy = config.whole_policy()?;
+    let folder = config.data_dir.clone();
+    make_folder(&folder)?;
+    let lock = lock(&folder)?;
+    clear_places(&folder)?;
+    let host = join::host_id(&folder)?;
+    let realms = config.all_realms();
+    let mut host_snapshot = HostSnapshot::new(config.labels.clone(), &realms);
+    let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
+    let reserve = Reserve::open(&folder, RESERVE);
+    if !reserve.ensure_bytes(START_BYTES) {
+        tracing::error!(
+            data = %folder.display(),
+            "this host's disk is full, and nothing is left in reserve: no command can be taken in. hint: {}", room::HINT
+        );
+    }
+    let is_member = join::load(&folder)?.is_some();
+    let store =
+        Store::open_or_replace(&folder.join("agent.db"), is_member, now_ms).await?.with_reserve(reserve.clone());
+    if !is_member && config.join.is_some() {
+        manager.ready("this host joins its fleet");
+    }
+    let identity = membership(&config, host, &host_snapshot).await?;
+    let life = store.begin_life(now_ms).await?;
+    let lives = InstanceHistory::begin(&folder)?;
+    // Whoever forgets commands sooner might do one again by a time that went back.
+    let goes_back = Millis::from(config.journal.kept_after_expiry_s) * 1000 >= AHEAD_MAX_MS;
+    let me = ClientIdentity {
+        host,
+        instance: lives.instance(),
+        epoch: life.epoch,
+        keep_alive_s: config.keep_alive_s,
+        goes_back,
+    };
+    tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
+
+    let (stop, tasks) = (CancellationToken::new(), CancellationToken::new());
+    // Whatever fails from here on takes the tasks with it.
+    let guard = tasks.clone().drop_guard();
+    let failed = |source| AgentError::Folder { path: folder.clone(), source };
+    let shims = Shims::install(&folder).map_err(failed)?.with_reserve(reserve.clone());
+    let (identity, identity_watch) = watch::channel(Arc::new(identity));
+    tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
+    let sealing = sealing::load_or_make(&folder)?;
+    tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), tasks.clone()));
+    let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
+        .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
+    let units = Units::start(
+        store.clone(),
+        host,
+        shims.clone(),
+        artifacts,
+        (folder.clone(), &config.containers),
+        tasks.clone(),
+    )
+    .await
+    .map_err(|error| AgentError::Units(Box::new(error)))?;
+    host_snapshot.contain(units.containers());
+    let (meter, queues) = (Arc::<TrafficMeter>::default(), Arc::<QueueLengths>::default());
+    let metrics = MetricsTask::start(
+        store.clone(),
+        metric_settings(&config),
+        metric::HostTags { host, hostname: host_snapshot.hostname.clone() },
+        life.epoch,
+        MetricSources::new(units.clone(), meter.clone(), queues.clone()),
+        tasks.clone(),
+    );
+    let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
+    let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender).with_containers(units.clone());
+    put_commands_back(&store, &executor, now_ms).await?;
+    let unfinished = journal::unfinished(&store).await?;
+
+    host_snapshot.give_labels(store::label::given(&store).await?);
+    let (groups, groups_watch) = watch::channel(host_snapshot.groups());
+    let beats =
+        HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
+    let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
+    let mut publisher = Publisher::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
+    let lookout =
+        lookout(&config, &store, (&host_snapshot, &reserve), &mut publisher).await?.with_loss(life.noticed_ms);
+    let (ready_sender, ready) = watch::channel(false);
+    let (asker, asked) = LoopHandle::new();
+    let LocalConfig { socket, listen } = config.local;
+    let local = LocalServer::listen(&folder, socket, listen).await;
+    let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
+    tokio::spawn(local.serve(asker.clone(), tasks.clone()));
+    let inputs = Inputs {
+        link: LinkTask::start_metered(me.clone(), groups_watch, identity_watch.clone(), meter, tasks.clone()),
+        exec,
+        units: units.states(),
+        metrics: metrics.stored(),
+        samples: metrics.samples(),
+        asked,
+        stop: stop.clone(),
+    };
+    let agent = AgentLoop::new(AgentParts {
+        me,
+        store: store.clone(),
+        identity: identity_watch,
+        sealing,
+        realms,
+        policy,
+        user: facts::own_user(),
+        created_ms: life.created_ms,
+        lost_ms: life.lost_ms,
+        last_epoch: life.last_epoch,
+        time: if goes_back { KnownTime::new(life.signed_ms).with_way_back() } else { KnownTime::new(life.signed_ms) },
+        executor,
+        units: units.clone(),
+        publisher,
+        host_snapshot,
+        groups,
+        bounds: StoreBounds::new(config.journal.clone()),
+        lookout,
+        queues,
+        lives,
+        ready: ready_sender,
+        inputs,
+    });
+    let core = tokio::spawn(agent.run(unfinished));
+    guard.disarm();
+    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
+}
+
+/// Puts commands back into the journal that it has lost, and of which their programs' shims know.
+async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -> Result<(), StoreError> {
+    for (command, body) in executor.noted().await {
+        match journal::restore(store, &command, &body, now_ms).await? {
+            RestoredOutbox::Lost => tracing::warn!(
+                command.id = %command.id,
+                "a command that runs, or has run, is put back into the agent's store"
+            ),
+            RestoredOutbox::Unfinished => {}
+            // The agent was killed before its files were gone.
+            RestoredOutbox::Answered => executor.forget(command.id).await,
+        }
+    }
+    Ok(())
+}
+
+/// The alerts of the host: those of earlier lives hold on, or are over and wait to be acknowledged.
+async fn lookout(
+    config: &Config,
+    store: &Store,
+    (host_snapshot, reserve): (&HostSnapshot, &Reserve),
+    publisher: &mut Publisher,
+) -> Result<AlertEvaluator, StoreError> {
+    let (held, ended) = store::alert::all(store).await?;
+    for alert in held.iter().chain(&ended) {
+        publisher.alerts.say(alert.clone(), 0);
+    }
+    let sample_ms = Millis::from(config.metrics.sample_ms);
+    let about = EvaluatorParts { reserve, cpus: host_snapshot.facts.cpus, sample_ms };
+    Ok(AlertEvaluator::new(config.alerts.all_rules(), store::alert::central(store).await?, held, &about))
+}
+
+fn metric_settings(config: &Config) -> metric::MetricSettings {
+    metric::MetricSettings {
+        sample: Duration::from_millis(config.metrics.sample_ms.into()),
+        publish: Duration::from_millis(config.metrics.publish_ms.into()),
+        pack: config.metrics.pack,
+        choice: metric::GroupChoice { periods: config.metrics.every_s, off: config.metrics.off.clone() },
+        buffer_max_bytes: config.metrics.buffer_max_bytes,
+        buffer_max_age: Duration::from_secs(config.metrics.buffer_max_age_s),
+    }
+}
+
+/// The host's identity: the one that it has, or the one that it gets by joining now.
+async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot) -> Result<MemberIdentity, AgentError> {
+    let folder = &config.data_dir;
+    let present = join::load(folder)?;
+    let token = config.join.as_ref().map(config::Secret::reveal);
+    let good = |identity: &MemberIdentity| identity.validity_ms().is_ok_and(|(_, ends_ms)| is_ahead(ends_ms));
+    match (present, token) {
+        (Some(identity), None) => Ok(identity),
+        (Some(identity), Some(token)) if good(&identity) => {
+            if join::fingerprint(&identity.membership.authority)? != token.authority {
+                tracing::warn!(
+                    "this host is a member of another fleet than the token is for, and stays there. hint: to move it, \
+                     stop the agent and give it an empty folder (`data_dir`)"
+                );
+                return Ok(identity);
+            }
+            if !join::is_another_token(folder, token) {
+                return Ok(identity);
+            }
+            // Somebody took the trouble to make a new token: that is how a host comes back that was revoked.
+            match tokio::time::timeout(REJOIN, join_anew(folder, token, host, host_snapshot, Some(&identity))).await {
+                Ok(Ok(new)) => Ok(new),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "this host has not joined with the new token, and stays what it was");
+                    Ok(identity)
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        "the console does not answer; this host stays what it was, and joins at the next start"
+                    );
+                    Ok(identity)
+                }
+            }
+        }
+        (None, None) => Err(join::lost(folder, host).map_or(AgentError::NotJoined, AgentError::Join)),
+        // None yet, or one whose certificate has expired.
+        (present, Some(token)) => Ok(join_anew(folder, token, host, host_snapshot, present.as_ref()).await?),
+    }
+}
+
+async fn join_anew(
+    folder: &Path,
+    token: &JoinToken,
+    host: HostId,
+    host_snapshot: &HostSnapshot,
+    present: Option<&MemberIdentity>,
+) -> Result<MemberIdentity, JoinError> {
+    let sealing_key = Some(sealing::load_or_make(folder)?.public());
+    let joiner = Joiner { host, hostname: &host_snapshot.hostname, facts: &host_snapshot.facts, sealing_key };
+    let identity = match join::join(token, &joiner, present).await {
+        Err(error) if present.is_some() && error.is_of_revoked_key() => {
+            tracing::warn!("the key of this host was revoked; it joins with new ones");
+            // Who has the one may have the other, and on a broker without the list still reads what comes to this host.
+            let joiner = Joiner { sealing_key: Some(sealing::make(folder)?.public()), ..joiner };
+            join::join(token, &joiner, None).await?
+        }
+        joined => joined?,
+    };
+    join::save_joined(folder, &identity, token)?;
+    tracing::info!(host.id = %host, console = token.url, "this host has joined");
+    Ok(identity)
+}
+
+fn is_ahead(time_ms: Millis) -> bool {
+    time_ms > clock::now_ms()
+}
+
+/// Makes the agent's folder, for its owner alone. Where that is root, units may run as other users, and
+/// their programs and folders lie below: then others may pass through, and still not list it.
+fn make_folder(folder: &Path) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
+    let mode = files::workloads_folder();
+    files::make_folder(folder, mode).map_err(failed)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// Sees to it that the agent's own files and folders can be made and written: there is nobody on site who could.
+fn clear_places(folder: &Path) -> Result<(), AgentError> {
+    const FILES: [&str; 11] = [
+        "agent.db",
+        "agent.db-wal",
+        "agent.db-shm",
+        "agent.mark",
+        "host",
+        "identity.json",
+        "instances",
+        "intent/realms.json",
+        "reserve",
+        "sealing.key",
+        "token.sha256",
+    ];
+    const FOLDERS: [&str; 4] = ["artifacts", "exec", "intent", "units"];
+    files::clear_places(folder, RoleFile::Folder, &FOLDERS)
+        .and_then(|()| files::clear_places(folder, RoleFile::File, &FILES))
+        .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
+}
+
+/// One agent per folder. The lock goes with the process, however that ends; the file stays.
+fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
+    let path = folder.join("lock");
+    files::clear_places(folder, RoleFile::File, &["lock"])
+        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => AgentError::Busy { path: folder.to_owned() },
+        errno => AgentError::Folder { path, source: errno.into() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_agent_on_a_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("a/b");
+        make_folder(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, files::workloads_folder());
+        let first = lock(&folder).unwrap();
+        let second = lock(&folder).unwrap_err();
+        assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
+        drop(first);
+        lock(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn agent_without_token_and_membership_has_a_hint() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config { data_dir: folder.path().join("agent"), ..Config::default() };
+        let error = start(config).await.unwrap_err();
+        assert!(matches!(error, AgentError::NotJoined) && error.to_string().contains("token create"), "{error}");
+    }
+}

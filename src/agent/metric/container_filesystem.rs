@@ -1,0 +1,70 @@
+//! Measures the file systems of containers whose disk is limited.
+
+use std::{collections::BTreeMap, path::Path};
+
+use muster_shim::proc;
+use muster_topics::name::UnitName;
+
+use super::filesystem::FileSystemSpace;
+use crate::unit::state::{UnitState, UnitStates};
+
+/// A container that runs, and may write so much.
+#[derive(Clone, Debug)]
+pub(super) struct LimitedContainer {
+    pub(super) unit: UnitName,
+    /// Its first process: the number, and when it was started.
+    process: (i32, u64),
+    most_bytes: u64,
+}
+
+/// A file system of a container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ContainerSpace {
+    pub(super) unit: UnitName,
+    pub(super) total_bytes: u64,
+    /// What of that is used.
+    pub(super) used_bytes: u64,
+}
+
+/// The first process of each of this host's units whose disk has no limit.
+pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
+    let one = |(unit, state): (&UnitName, &UnitState)| {
+        let is_open = state.desired.spec.container()?.disk_bytes.is_none();
+        Some((unit.to_string(), state.process.filter(|_| is_open)?))
+    };
+    states.iter().filter_map(one).collect()
+}
+
+/// Those of this host's units.
+pub(super) fn limited(states: &UnitStates) -> Vec<LimitedContainer> {
+    let one = |(unit, state): (&UnitName, &UnitState)| {
+        let most_bytes = state.desired.spec.container()?.disk_bytes?;
+        Some(LimitedContainer { unit: unit.clone(), process: state.process?, most_bytes })
+    };
+    states.iter().filter_map(one).collect()
+}
+
+/// How full its file system is now. What lies over the image is in a file system that is no larger than the limit; one that is larger is
+/// the host's, of a revision that had no limit.
+pub(super) fn measure(LimitedContainer { unit, process, most_bytes }: LimitedContainer) -> Option<ContainerSpace> {
+    let root = proc::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
+    let FileSystemSpace { total_bytes, used_bytes, .. } = FileSystemSpace::of(Path::new(&root))?;
+    (1..=most_bytes).contains(&total_bytes).then_some(ContainerSpace { unit, total_bytes, used_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_file_systems_are_measured() {
+        let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
+        let unit: UnitName = "default/shop".parse().unwrap();
+        let of =
+            |start_ticks, most_bytes| LimitedContainer { unit: unit.clone(), process: (pid, start_ticks), most_bytes };
+        let containers = [of(start_ticks, u64::MAX), of(start_ticks, 4096), of(start_ticks + 1, u64::MAX)];
+        let rooms: Vec<_> = containers.into_iter().filter_map(measure).collect();
+        let [root] = &rooms[..] else { panic!("{rooms:?}") };
+        assert!(0 < root.used_bytes && root.used_bytes <= root.total_bytes, "{root:?}");
+    }
+}

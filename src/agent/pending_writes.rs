@@ -1,0 +1,148 @@
+//! Writes about commands (admission, start, output, outcome) that wait until the store has taken them. A full disk delays an
+//! outcome and loses none.
+
+use muster_base::clock;
+use muster_topics::{
+    Millis,
+    ack::ReportAck,
+    name::CommandId,
+    outcome::{CHUNK_MAX_BYTES, Status, Stream},
+};
+
+use super::{
+    command_handler::TaskResult,
+    core::AgentLoop,
+    daemon::{self, UnitDraft},
+    execute::{RunningPermit, event::ExecEvent},
+    program_queue::QueuedProgram,
+    store::{
+        self, StoreError,
+        journal::{self, CommandEnd},
+    },
+};
+
+/// The most of a unit's log that one answer carries.
+const LOG_MAX_BYTES: usize = 1024 * 1024;
+
+/// Something that must get into the store.
+#[derive(Debug)]
+pub(super) enum PendingWrite {
+    /// A program's output, or its end.
+    Exec(ExecEvent),
+    /// A command ends without a program.
+    Ended(CommandId, Status),
+    /// A program that waited is about to be started.
+    Turn(QueuedProgram, RunningPermit),
+    /// A transient unit is to be.
+    Daemon(Box<UnitDraft>),
+    /// A log was read, or another question answered, and that was all: the answer, and words for people.
+    Read(CommandId, (Vec<u8>, Vec<u8>)),
+}
+
+impl AgentLoop {
+    /// Stores all facts in one transaction, whose cost they share. If that fails they stay.
+    pub(super) async fn record(&mut self) -> Result<(), StoreError> {
+        if self.facts.is_empty() {
+            return Ok(());
+        }
+        let now_ms = clock::now_ms();
+        let mut keys = Vec::new();
+        let mut tx = self.store.begin().await?;
+        for fact in &self.facts {
+            enter_pending_write(&mut tx, fact, now_ms, &mut keys).await?;
+        }
+        store::commit(tx, "record facts").await?;
+        if !keys.is_empty() {
+            self.weigh_output().await?;
+        }
+        for key in keys {
+            self.queue(Some(key));
+        }
+        for fact in std::mem::take(&mut self.facts) {
+            let (id, files) = match fact {
+                PendingWrite::Exec(ExecEvent::Output { .. }) => continue,
+                PendingWrite::Turn(program, place) => {
+                    self.start_program(program, place);
+                    continue;
+                }
+                PendingWrite::Exec(ExecEvent::Ended { id, .. }) => (id, true),
+                PendingWrite::Daemon(daemon) => {
+                    self.units.desired_changed();
+                    self.publisher.beats.hasten();
+                    (daemon.id, false)
+                }
+                PendingWrite::Ended(id, _) | PendingWrite::Read(id, _) => (id, false),
+            };
+            self.running.remove(&id);
+            if files {
+                let executor = self.executor.clone();
+                self.work.spawn(async move {
+                    executor.forget(id).await;
+                    TaskResult::Done
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn enter_pending_write(
+    tx: &mut sqlx::SqliteConnection,
+    fact: &PendingWrite,
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    match fact {
+        PendingWrite::Exec(ExecEvent::Output { id, stream, offset_bytes, bytes }) => {
+            keys.extend(journal::add_output(tx, *id, *stream, *offset_bytes, bytes, now_ms).await?);
+        }
+        PendingWrite::Exec(ExecEvent::Ended { id, status, started_ms, rest, dropped_bytes }) => {
+            let ending = CommandEnd {
+                status: status.clone(),
+                started_ms: *started_ms,
+                rest: rest.clone(),
+                dropped_bytes: *dropped_bytes,
+            };
+            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
+        }
+        PendingWrite::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
+        PendingWrite::Daemon(daemon) => {
+            let status = daemon::apply(tx, daemon, now_ms).await?;
+            keys.extend(journal::finish(tx, daemon.id, status.into(), now_ms).await?);
+        }
+        PendingWrite::Turn(program, _) => journal::set_queued(tx, program.id, false).await?,
+        PendingWrite::Read(id, (answer, words)) => answer_with(tx, *id, (answer, words), now_ms, keys).await?,
+    }
+    Ok(())
+}
+
+/// Answers a question, with what is left of its answer in as many messages as it takes, and a few words for people.
+pub(super) async fn answer_with(
+    tx: &mut sqlx::SqliteConnection,
+    id: CommandId,
+    (output, words): (&[u8], &[u8]),
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    let (pieces, rest, dropped_bytes) = pieces(output);
+    for (index, piece) in pieces.enumerate() {
+        let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
+        keys.extend(journal::add_output(tx, id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
+    }
+    let ending = CommandEnd {
+        status: Status::Completed,
+        started_ms: None,
+        rest: (rest.to_vec(), words.to_vec()),
+        dropped_bytes: (dropped_bytes, 0),
+    };
+    keys.extend(journal::finish(tx, id, ending, now_ms).await?);
+    Ok(())
+}
+
+/// The end of a log in pieces, what remains, and how much was left out.
+fn pieces(log: &[u8]) -> (std::slice::ChunksExact<'_, u8>, &[u8], u64) {
+    let dropped = log.len().saturating_sub(LOG_MAX_BYTES);
+    let pieces = log[dropped..].chunks_exact(CHUNK_MAX_BYTES);
+    let rest = pieces.remainder();
+    (pieces, rest, dropped as u64)
+}

@@ -1,0 +1,168 @@
+//! Admits the programs of commands: gives each a place to run, or queues it, and starts it.
+//!
+//! **Invariant: a program that the journal has as waiting was not started**, because the journal is updated before the start. So after
+//! a restart of the agent it waits again; any other has to be looked up.
+
+use std::time::Duration;
+
+use muster_base::clock;
+use muster_rules::{CommandRefusal, authorise::Authorised};
+use muster_topics::{
+    Millis, V1,
+    command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},
+    name::CommandId,
+    outcome::{Content, RefusalCode, Report, Status},
+};
+
+use super::{
+    command_handler::{RunningCommand, TaskResult},
+    core::AgentLoop,
+    execute::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit, event::SentBytes},
+    pending_writes::PendingWrite,
+    store::{
+        self, StoreError,
+        journal::{self, UnfinishedCommand},
+    },
+};
+
+/// A program that waits, or is about to be started.
+#[derive(Debug)]
+pub(super) struct QueuedProgram {
+    pub(super) id: CommandId,
+    pub(super) what: ProgramRequest,
+    pub(super) expires_ms: Millis,
+}
+
+/// What is to be run.
+#[derive(Debug)]
+pub(super) enum ProgramRequest {
+    One(Box<Exec>),
+    Several(Batch),
+}
+
+impl ProgramRequest {
+    fn of(verb: Verb) -> Option<Self> {
+        match verb {
+            Verb::Exec(exec) => Some(Self::One(Box::new(exec))),
+            Verb::Batch(batch) => Some(Self::Several(batch)),
+            _ => None,
+        }
+    }
+}
+
+impl AgentLoop {
+    /// Enters a program that is to be run, with its place. `verb` is the command's with all that only this host may read.
+    pub(super) async fn order_program(&mut self, command: Authorised<Command>, verb: Verb) -> Result<(), StoreError> {
+        let id = command.get().id;
+        let mut tx = self.store.begin().await?;
+        if !self.enter(&mut tx, command.get()).await? {
+            tx.rollback().await?;
+            return self.repeated(id).await;
+        }
+        if let Verb::Exec(Exec { daemon: true, .. }) = &verb {
+            store::commit(tx, "enter command").await?;
+            self.running.insert(id, RunningCommand::since(self.now_ms()));
+            let Verb::Exec(exec) = verb else { return Ok(()) };
+            self.prepare_daemon(id, command.into_inner().operator, exec);
+            return Ok(());
+        }
+        // If it cannot be stored the place is free again, and the command comes again.
+        let admitted = self.executor.admit(id);
+        let clock_ms = clock::now_ms();
+        let left_ms = command.get().expires_ms.saturating_sub(self.time.now_ms(clock_ms));
+        if let (Err(refusal), true) = (&admitted, left_ms > BUSY_FINAL_MS) {
+            // Nothing of it was begun, and nothing of it is kept: the console has it wait, and sends it again.
+            tx.rollback().await?;
+            tracing::info!(command.id = %id, reason = refusal.message, "no room for a command");
+            self.publisher.note(Report { v: V1, command: id, seq: 0, at_ms: clock_ms, content: Content::Busy });
+            return Ok(());
+        }
+        let key = match &admitted {
+            Ok(AdmittedCommand::Now(_)) => None,
+            Ok(AdmittedCommand::Later(_)) => {
+                journal::set_queued(&mut tx, id, true).await?;
+                None
+            }
+            Err(refusal) => journal::finish(&mut tx, id, Status::from(refusal.clone()).into(), clock::now_ms()).await?,
+        };
+        store::commit(tx, "enter command").await?;
+        self.queue(key);
+        let expires_ms = command.get().expires_ms;
+        let Some(what) = ProgramRequest::of(verb) else { return Ok(()) };
+        let program = QueuedProgram { id, what, expires_ms };
+        match admitted {
+            Ok(AdmittedCommand::Now(place)) => self.start_program(program, place),
+            Ok(AdmittedCommand::Later(queued)) => self.await_turn(program, queued),
+            Err(refusal) => tracing::info!(command.id = %id, reason = refusal.message, "refused"),
+        }
+        Ok(())
+    }
+
+    /// Starts a program that has its place, and of which the journal does not say that it waits.
+    pub(super) fn start_program(&mut self, QueuedProgram { id, what, .. }: QueuedProgram, place: RunningPermit) {
+        let since_ms = self.now_ms();
+        self.running.entry(id).or_insert_with(|| RunningCommand::since(since_ms));
+        let (executor, store) = (self.executor.clone(), self.store.clone());
+        self.work.spawn(async move {
+            if let Ok(Some(body)) = journal::body(&store, id).await {
+                executor.note(id, body).await;
+            }
+            let begun = match what {
+                ProgramRequest::One(exec) => executor.run(id, &exec, place).await,
+                ProgramRequest::Several(batch) => {
+                    executor.run_batch(id, batch, place);
+                    Ok(())
+                }
+            };
+            if begun.is_err() {
+                executor.unnote(id).await;
+            }
+            TaskResult::Begun(id, begun)
+        });
+    }
+
+    fn await_turn(&mut self, program: QueuedProgram, queued: QueuePermit) {
+        tracing::info!(command.id = %program.id, "the command waits for its turn");
+        self.running.insert(program.id, RunningCommand::since(self.now_ms()));
+        let executor = self.executor.clone();
+        let left_ms = program.expires_ms.saturating_sub(self.time.now_ms(clock::now_ms()));
+        let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
+        self.work.spawn(async move { TaskResult::Turn(program, executor.wait(queued, limit).await) });
+    }
+
+    /// The wait of a program is over.
+    pub(super) fn turn_came(&mut self, program: QueuedProgram, turn: QueueResult) {
+        let QueuedProgram { id, expires_ms, .. } = program;
+        // A machine that slept did not count the time.
+        let is_late = self.time.now_ms(clock::now_ms()) > expires_ms;
+        let fact = match turn {
+            QueueResult::Cancelled => PendingWrite::Ended(id, Status::Cancelled),
+            QueueResult::Come(place) if !is_late => PendingWrite::Turn(program, place),
+            QueueResult::Come(_) | QueueResult::Expired => {
+                let message = "the command expired while it waited for its turn. hint: as many run as may at once";
+                PendingWrite::Ended(id, CommandRefusal::new(RefusalCode::Expired, message).into())
+            }
+        };
+        self.facts.push_back(fact);
+    }
+
+    /// Takes up a program that an earlier life of the agent left running, or waiting. Those that run come first, so
+    /// that they have their places.
+    pub(super) fn resume_program(&mut self, unfinished: UnfinishedCommand, expires_ms: Millis, what: ProgramRequest) {
+        let UnfinishedCommand { id, queued, stdout_bytes, stderr_bytes, .. } = unfinished;
+        if queued {
+            let place = self.executor.admit_again(id);
+            self.await_turn(QueuedProgram { id, what, expires_ms }, place);
+            return;
+        }
+        self.running.insert(id, RunningCommand::begun_since(self.now_ms()));
+        let (executor, sent) = (self.executor.clone(), SentBytes { stdout_bytes, stderr_bytes });
+        self.work.spawn(async move {
+            match what {
+                ProgramRequest::One(exec) => executor.resume(id, &exec, sent).await,
+                ProgramRequest::Several(batch) => executor.resume_batch(id, batch, sent),
+            }
+            TaskResult::Done
+        });
+    }
+}

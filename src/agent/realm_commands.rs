@@ -1,0 +1,144 @@
+//! Handles verbs about the host as a whole: realms, and snapshots of its units.
+//!
+//! Each is one transaction, like an edit of one unit ([`super::command_handler`]): its change, its journal row, its outcome
+//! and its outbox row. A refused verb leaves nothing but the refusal.
+
+use std::collections::BTreeSet;
+
+use muster_base::clock;
+use muster_rules::CommandRefusal;
+use muster_topics::{
+    Millis,
+    command::{Command, Verb},
+    name::{Name, UnitName},
+    outcome::{RefusalCode, Status},
+    unit::Spec,
+};
+use serde::Serialize;
+use sqlx::SqliteConnection;
+
+use super::{
+    core::AgentLoop,
+    pending_writes::answer_with,
+    store::{self, StoreError, journal, realm, snapshot, unit::ChangeContext},
+};
+
+/// What a verb has come to.
+enum RealmResult {
+    /// Nothing has changed that anybody else has to know.
+    Told(Vec<u8>),
+    /// Desired state has changed, or what it comes to, or what snapshots need.
+    Changed(Vec<u8>),
+}
+
+impl AgentLoop {
+    /// Does a verb about realms or snapshots, and answers.
+    pub(super) async fn order_realm_command(&mut self, command: &Command, verb: &Verb) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        if !self.enter(&mut tx, command).await? {
+            tx.rollback().await?;
+            return self.repeated(command.id).await;
+        }
+        let mut keys = Vec::new();
+        let changed = match self.realm_command(&mut tx, command, verb, now_ms).await? {
+            Ok(RealmResult::Told(output)) => {
+                answer_with(&mut tx, command.id, (&output, &[]), now_ms, &mut keys).await?;
+                false
+            }
+            Ok(RealmResult::Changed(output)) => {
+                answer_with(&mut tx, command.id, (&output, &[]), now_ms, &mut keys).await?;
+                true
+            }
+            Err(refusal) => {
+                // Some of it may have been done already.
+                tx.rollback().await?;
+                tx = self.store.begin().await?;
+                self.enter(&mut tx, command).await?;
+                keys.extend(journal::finish(&mut tx, command.id, Status::from(refusal).into(), now_ms).await?);
+                false
+            }
+        };
+        store::commit(tx, "estate").await?;
+        if changed {
+            self.carry_realms().await;
+            self.units.desired_changed();
+            self.publisher.beats.hasten();
+        }
+        for key in keys {
+            self.queue(Some(key));
+        }
+        Ok(())
+    }
+
+    async fn realm_command(
+        &self,
+        tx: &mut SqliteConnection,
+        command: &Command,
+        verb: &Verb,
+        now_ms: Millis,
+    ) -> Result<Result<RealmResult, CommandRefusal>, StoreError> {
+        let identity = self.identity.borrow().clone();
+        let asker =
+            ChangeContext { operator: &command.operator, now_ms, key: identity.membership.revision_key.as_ref() };
+        let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
+        let nothing = |()| RealmResult::Changed(Vec::new());
+        Ok(match verb {
+            Verb::RealmSet { realm } if !command.realms.iter().any(|told| told.name == *realm) => Err(
+                CommandRefusal::new(RefusalCode::Invalid, format!("the command does not say what realm {realm} is")),
+            ),
+            Verb::RealmSet { .. } => realm::take_in(tx, &command.realms).await?.map(nothing),
+            Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
+            Verb::SnapshotTake { snapshot } => {
+                let is_denied = |unit: &UnitName| self.policy.forbids_realm(&unit.realm()).is_some();
+                snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| RealmResult::Changed(Vec::new()))
+            }
+            Verb::SnapshotLs => Ok(RealmResult::Told(json(&snapshot::list(tx).await?)?)),
+            Verb::SnapshotDiff { snapshot } => match snapshot::compare(tx, snapshot).await? {
+                Ok(diff) => Ok(RealmResult::Told(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotActivate { snapshot } => match snapshot::activate(tx, snapshot, may_be, asker).await? {
+                Ok(diff) => Ok(RealmResult::Changed(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotDeactivate { snapshot } => match snapshot::deactivate(tx, snapshot, may_be, asker).await? {
+                Ok(diff) => Ok(RealmResult::Changed(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotRm { snapshot } => {
+                snapshot::remove(tx, snapshot).await?.map(|()| RealmResult::Changed(Vec::new()))
+            }
+            other => {
+                let message = format!("{} is not about realms or snapshots", other.name());
+                Err(CommandRefusal::new(RefusalCode::Invalid, message))
+            }
+        })
+    }
+
+    /// Whether the host's own policy allows a unit to become this again: it may be stricter than it was then.
+    fn may_be(&self, unit: &UnitName, spec: &Spec) -> Result<(), CommandRefusal> {
+        let user = spec.host_user().unwrap_or(&self.user);
+        let refusal = self.policy.forbids_realm(&unit.realm()).or_else(|| self.policy.forbids_user(user));
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Looks up which realms the host carries: its owner's, and those of which the console has told it.
+    pub(super) async fn carry_realms(&mut self) {
+        let told = match self.store.realms().await {
+            Ok(realms) => realms,
+            Err(error) => return tracing::error!(%error, "the realms of this host cannot be read"),
+        };
+        let realms: BTreeSet<Name> =
+            self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
+        if realms != self.realms {
+            self.host_snapshot.carry(&realms);
+            self.realms = realms;
+            self.observe_units();
+        }
+    }
+}
+
+fn json<T: Serialize>(answer: &T) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(answer).map_err(|source| StoreError::Content { what: "answer", source })
+}

@@ -1,0 +1,90 @@
+//! The handle of a running agent, which stops it.
+
+use std::{fs, time::Duration};
+
+use muster_topics::name::HostId;
+use nix::fcntl::Flock;
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    local::{LoopHandle, LoopQuestion},
+    metric::MetricsTask,
+    store::Store,
+    unit::{Units, state::UnitStates},
+};
+
+/// How long the loop may take to end.
+pub(super) const STOP: Duration = Duration::from_secs(5);
+
+/// A running agent. Dropping this stops it without a goodbye.
+#[derive(Debug)]
+pub struct RunningAgent {
+    pub(super) host: HostId,
+    pub(super) ready: watch::Receiver<bool>,
+    pub(super) stop: CancellationToken,
+    pub(super) tasks: CancellationToken,
+    pub(super) store: Store,
+    pub(super) metrics: MetricsTask,
+    pub(super) units: Units,
+    pub(super) asker: LoopHandle,
+    pub(super) core: JoinHandle<()>,
+    pub(super) _lock: Flock<fs::File>,
+}
+
+impl RunningAgent {
+    /// The host that it is for.
+    #[must_use]
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Whether it is connected, alone for its host, and takes commands: now, and on each change.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<bool> {
+        self.ready.clone()
+    }
+
+    /// Grows with each batch of measurements that is stored.
+    #[must_use]
+    pub fn measured(&self) -> watch::Receiver<u64> {
+        self.metrics.stored()
+    }
+
+    /// All units of the host: now, and on each change.
+    #[must_use]
+    pub fn units(&self) -> watch::Receiver<UnitStates> {
+        self.units.states()
+    }
+
+    /// Waits until what earlier lives of the agent left running has been looked up.
+    pub async fn looked_up(&self) {
+        self.units.looked_up().await;
+    }
+
+    /// Waits until its loop answers; false if that has ended.
+    pub async fn answers(&self) -> bool {
+        self.asker.ask(LoopQuestion::Standing).await.is_some()
+    }
+
+    /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
+    /// runs for units and commands goes on.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        if tokio::time::timeout(STOP, &mut self.core).await.is_err() {
+            tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
+        }
+        self.tasks.cancel();
+        // Its last samples go into the store, for the next life to send.
+        self.metrics.stopped().await;
+        self.store.close().await;
+    }
+}
+
+impl Drop for RunningAgent {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.tasks.cancel();
+        self.core.abort();
+    }
+}

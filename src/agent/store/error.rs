@@ -1,0 +1,101 @@
+//! Errors of the store.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use muster_sqlite::room;
+
+/// Something went wrong with the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A statement failed.
+    #[error("the agent's store: {}{}", .0, room::advice_of_store(.0))]
+    Sql(#[from] sqlx::Error),
+    /// The tables could not be brought up to date.
+    #[error("the agent's store cannot be brought up to date: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The store cannot be opened, and why is known.
+    #[error("the agent's store {path} {meaning}: {source}. hint: {hint}")]
+    Unusable {
+        /// Its file.
+        path: PathBuf,
+        /// What that means.
+        meaning: &'static str,
+        /// What can be done about it.
+        hint: &'static str,
+        /// What was found.
+        source: Box<StoreError>,
+    },
+    /// What is stored cannot be read back.
+    #[error("the agent's store holds a {what} that cannot be read: {source}")]
+    Content {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// SQLite found the file itself to be wrong.
+    #[error("the agent's store is damaged: {0}")]
+    Damaged(String),
+    /// The mark beside it cannot be used.
+    #[error(
+        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it, and there \
+         has to be room on the disk"
+    )]
+    Mark {
+        /// The store's file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A damaged store could not be moved out of the way.
+    #[error("the damaged store {path} cannot be set aside: {source}")]
+    SetAside {
+        /// The store's file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether there is no room on the disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(error) => room::is_missing(error),
+            Self::Migrate(error) => room::is_missing_to_migrate(error),
+            Self::Mark { source, .. } => room::is_missing_for(source),
+            _ => false,
+        }
+    }
+
+    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    pub(super) fn of_store(self, path: &Path) -> Self {
+        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
+        let (meaning, hint) = match &self {
+            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
+            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
+                "was written by a newer version of muster",
+                "start that version again. Without it, move the file away with its -wal and -shm, and start this one: what units are to be is \
+                 put back from `intent`, what programs of commands have done from their shims, and what was issued before is refused",
+            ),
+            _ => return self,
+        };
+        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
+    }
+
+    /// Whether the file itself is at fault, so that no retry can help.
+    pub(super) fn is_damage(&self) -> bool {
+        let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
+        let code = match self {
+            Self::Damaged(_) => return true,
+            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => code(error),
+            _ => None,
+        };
+        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
+        code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
+    }
+}

@@ -1,0 +1,40 @@
+//! The kinds of units that this host can keep.
+
+use std::{io, sync::Arc};
+
+use muster_topics::{name::HostId, unit::Spec};
+
+use super::super::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
+use super::{container::Containers, kind::UnitKind, yuno::Yunos};
+
+/// All kinds that there are.
+#[derive(Clone)]
+pub(super) struct Kinds {
+    pub(super) all: Arc<[Arc<dyn UnitKind>]>,
+    /// One of them, which knows of more than units.
+    pub(super) containers: Option<Arc<Containers>>,
+}
+
+impl Kinds {
+    pub(super) fn open(
+        data_dir: &std::path::Path,
+        host: HostId,
+        shims: Shims,
+        artifacts: Artifacts,
+        containers: &ContainersConfig,
+    ) -> io::Result<Self> {
+        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
+        let yunos = Yunos::new(data_dir, host, artifacts, shims, containers.clone())?;
+        // Yunos come last: when they give back artifacts, all others have said what they need.
+        Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<dyn UnitKind>> {
+        self.all.iter()
+    }
+
+    /// The kind of a spec.
+    pub(super) fn of(&self, spec: &Spec) -> Option<&Arc<dyn UnitKind>> {
+        self.iter().find(|kind| kind.name() == spec.kind())
+    }
+}

@@ -1,0 +1,51 @@
+//! Orders the starts of this host's units: applies the rules ([`order`]) to the task's entries.
+
+use std::collections::BTreeMap;
+
+use muster_rules::{
+    order::{self, Expectation, OrderNode, OrderNodes, StartGate},
+    plan::PlannedUnit,
+};
+use muster_topics::{Millis, name::UnitName};
+
+use super::entry::UnitEntry;
+
+/// Where a unit stands among the others: what counts for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OrderState {
+    way: Expectation,
+    launching: bool,
+    starts: bool,
+}
+
+impl OrderState {
+    pub(super) fn of(unit: &PlannedUnit, now_ms: Millis) -> Self {
+        Self { way: unit.way(), launching: unit.is_launching(), starts: unit.would_start(now_ms) }
+    }
+}
+
+fn nodes(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> OrderNodes<'_> {
+    entries.iter().filter_map(|(name, entry)| Some((name, node(&entry.unit, now_ms)?))).collect()
+}
+
+fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
+    let OrderState { way, launching, starts } = OrderState::of(unit, now_ms);
+    Some(OrderNode { spec: &unit.desired.as_ref()?.spec, way, launching, starts })
+}
+
+/// What keeps a unit from being started.
+pub(super) fn gate(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> StartGate {
+    // Most have nobody to wait for; what runs waits for nobody, and it costs something to ask around.
+    let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
+    if is_idle { order::gate(name, &nodes(entries, now_ms)) } else { StartGate::Open }
+}
+
+/// Units whose gate is not what they know of it.
+pub(super) fn stale(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> Vec<UnitName> {
+    let nodes = nodes(entries, now_ms);
+    let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();
+    let is_stale = |(name, entry): &(&UnitName, &UnitEntry)| {
+        is_idle(&entry.unit) && *entry.unit.gate() != order::gate(name, &nodes)
+    };
+    entries.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
+}

@@ -1,0 +1,205 @@
+//! What a command has come to on all its hosts together, in the words that the command line and the pages share.
+
+use std::collections::{BTreeMap, HashSet};
+
+use muster_topics::{
+    name::HostId,
+    outcome::{RefusalCode, Status},
+};
+
+use crate::{CommandHost, CommandState};
+
+/// What a command has come to on one host, as it is counted. What needs an eye stands after what went well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// It did what was asked.
+    Ok,
+    /// The host has it, or may yet get it.
+    Open,
+    /// It was done, and not with success.
+    Failed,
+    /// It took too long.
+    TimedOut,
+    /// Somebody ended it.
+    Cancelled,
+    /// The host did not begin it.
+    Refused,
+    /// Nobody knows what became of it.
+    Lost,
+    /// No answer came before it expired.
+    Missing,
+    /// The host is none of those that were meant any more; it did nothing.
+    NotSelected,
+}
+
+impl Class {
+    /// Of what is known of one host.
+    #[must_use]
+    pub fn of(host: &CommandHost) -> Self {
+        Self::of_state(host.state, host.outcome.as_ref().map(|outcome| &outcome.value.status))
+    }
+
+    /// Of how far one host has come, and how it ended.
+    #[must_use]
+    pub fn of_state(state: CommandState, status: Option<&Status>) -> Self {
+        match (status, state) {
+            (Some(status), _) => Self::of_status(status),
+            (None, CommandState::Missing) => Self::Missing,
+            (None, _) => Self::Open,
+        }
+    }
+
+    fn of_status(status: &Status) -> Self {
+        match status {
+            status if status.is_success() => Self::Ok,
+            Status::TimedOut => Self::TimedOut,
+            Status::Cancelled => Self::Cancelled,
+            Status::Refused { code: RefusalCode::NotSelected, .. } => Self::NotSelected,
+            Status::Refused { .. } => Self::Refused,
+            Status::Lost => Self::Lost,
+            // What stopped a batch is what became of it.
+            Status::Batch { steps } => steps
+                .iter()
+                .find(|step| !step.status.is_success())
+                .map_or(Self::Failed, |step| Self::of_status(&step.status)),
+            Status::Exited(_)
+            | Status::Applied { .. }
+            | Status::AppliedSet { .. }
+            | Status::Completed
+            | Status::Failed { .. } => Self::Failed,
+        }
+    }
+
+    /// In words, behind a number or before names.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Open => "not done yet",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed out",
+            Self::Cancelled => "cancelled",
+            Self::Refused => "refused",
+            Self::Lost => "lost",
+            Self::Missing => "missing",
+            Self::NotSelected => "not selected any more",
+        }
+    }
+}
+
+/// How many hosts there are of each class, and which.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary(BTreeMap<Class, Vec<String>>);
+
+impl Summary {
+    /// Of all hosts of a command. Where several go by one name, their ids tell them apart.
+    #[must_use]
+    pub fn of(hosts: &[CommandHost]) -> Self {
+        Self::of_each(hosts.iter().map(|host| (host.host, host.hostname.as_str(), Class::of(host))))
+    }
+
+    /// The same of their ids, names and classes.
+    #[must_use]
+    pub fn of_each<'a>(hosts: impl Iterator<Item = (HostId, &'a str, Class)> + Clone) -> Self {
+        let (mut seen, mut twins) = (HashSet::new(), HashSet::new());
+        for (_, hostname, _) in hosts.clone() {
+            if !seen.insert(hostname) {
+                twins.insert(hostname);
+            }
+        }
+        let mut classes: BTreeMap<Class, Vec<String>> = BTreeMap::new();
+        for (host, hostname, class) in hosts {
+            let name = match twins.contains(hostname) {
+                true => format!("{hostname} ({host})"),
+                false => hostname.to_owned(),
+            };
+            classes.entry(class).or_default().push(name);
+        }
+        classes.values_mut().for_each(|names| names.sort());
+        Self(classes)
+    }
+
+    /// `12 hosts: 10 ok, 1 failed, 1 missing`.
+    #[must_use]
+    pub fn counts(&self) -> String {
+        let all: usize = self.0.values().map(Vec::len).sum();
+        let ok = self.0.get(&Class::Ok).map_or(0, Vec::len);
+        let others = self.others().map(|(class, names)| format!(", {} {}", names.len(), class.words()));
+        format!("{all} host{}: {ok} ok{}", if all == 1 { "" } else { "s" }, others.collect::<String>())
+    }
+
+    /// What did not go well, by name.
+    pub fn others(&self) -> impl Iterator<Item = (Class, &[String])> {
+        self.0.iter().filter(|(class, _)| **class != Class::Ok).map(|(class, names)| (*class, names.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        outcome::{Outcome, Output, StepOutcome},
+        unit::Exit,
+    };
+
+    use super::*;
+    use crate::Received;
+
+    fn host(id: u128, hostname: &str, state: CommandState, status: Option<Status>) -> CommandHost {
+        let outcome = status.map(|status| Outcome {
+            status,
+            started_ms: None,
+            finished_ms: 0,
+            stdout: Output::default(),
+            stderr: Output::default(),
+        });
+        let outcome = outcome.map(|value| Received { at_ms: 0, value });
+        CommandHost {
+            host: HostId(uuid::Uuid::from_u128(id)),
+            hostname: hostname.to_owned(),
+            state,
+            outcome,
+            away_since_ms: None,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn every_host_is_counted_once_and_named() {
+        use CommandState::{Done, Missing, Running, Waiting};
+        let exited = |code| Some(Status::exited(Exit::Code(code)));
+        let refused = |code| Some(Status::Refused { code, message: String::new() });
+        let batch = |status| Some(Status::Batch { steps: vec![StepOutcome::of(status, 0)] });
+        let hosts = [
+            host(1, "a", Done, exited(0)),
+            host(2, "b", Done, batch(Status::Completed)),
+            host(3, "c", Done, exited(7)),
+            host(4, "d", Done, Some(Status::TimedOut)),
+            host(5, "e", Done, batch(Status::TimedOut)),
+            host(6, "f", Done, refused(RefusalCode::Denied)),
+            host(7, "g", Done, refused(RefusalCode::NotSelected)),
+            host(8, "twin", Missing, None),
+            host(9, "twin", Missing, None),
+            host(10, "h", Waiting, None),
+            host(11, "i", Running, None),
+        ];
+        let summary = Summary::of(&hosts);
+        assert_eq!(
+            summary.counts(),
+            "11 hosts: 2 ok, 2 not done yet, 1 failed, 2 timed out, 1 refused, 2 missing, 1 not selected any more"
+        );
+        let named: Vec<String> =
+            summary.others().map(|(class, names)| format!("{}: {}", class.words(), names.join(", "))).collect();
+        assert_eq!(
+            named,
+            [
+                "not done yet: h, i",
+                "failed: c",
+                "timed out: d, e",
+                "refused: f",
+                "missing: twin (00000000-0000-0000-0000-000000000008), twin (00000000-0000-0000-0000-000000000009)",
+                "not selected any more: g",
+            ]
+        );
+        assert_eq!(Summary::of(&hosts[..1]).counts(), "1 host: 1 ok");
+    }
+}

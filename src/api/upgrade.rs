@@ -1,0 +1,236 @@
+//! Newer artifacts and configs for yunos that there are: what there is to have, and what a unit would get of it.
+//!
+//! Versions are ordered by their numbers, as semantic versioning has it, and by the time at which they were added where one of
+//! them is no number, such as a hash ([`newer::age`]); what is older than what a unit has is only taken by force.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use muster_rules::cost::{ChangeCost, cost};
+use muster_topics::{
+    command::Verb,
+    name::{ConfigId, Name, UnitName, Version},
+    newer,
+    unit::{ArtifactRef, ConfigRef, Desired},
+};
+use serde::Serialize;
+
+use super::{Artifact, Config};
+
+/// What there is to upgrade to: one artifact of a role, one version of a config.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// Artifacts, by role.
+    artifacts: BTreeMap<Name, Artifact>,
+    /// Configs.
+    configs: BTreeMap<ConfigId, Config>,
+    /// It is taken even where it is older.
+    force: bool,
+    /// When each version of a role was added.
+    artifacts_added: BTreeMap<(Name, Version), i64>,
+    /// When each version of a config was.
+    configs_added: BTreeMap<(ConfigId, Version), i64>,
+}
+
+impl Offer {
+    /// The newest of all that there are.
+    #[must_use]
+    pub fn newest(artifacts: Vec<Artifact>, configs: Vec<Config>) -> Self {
+        let mut offer = Self::named(Vec::new(), Vec::new(), (&artifacts, &configs), false);
+        let roles: BTreeSet<&Name> = artifacts.iter().map(|one| &one.role).collect();
+        let newest_of = |role: &Name| {
+            let same = artifacts.iter().filter(|one| one.role == *role);
+            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+        };
+        offer.artifacts = roles.into_iter().filter_map(|role| Some((role.clone(), newest_of(role)?))).collect();
+        let ids: BTreeSet<&ConfigId> = configs.iter().map(|one| &one.id).collect();
+        let newest_of = |id: &ConfigId| {
+            let same = configs.iter().filter(|one| one.id == *id);
+            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+        };
+        offer.configs = ids.into_iter().filter_map(|id| Some((id.clone(), newest_of(id)?))).collect();
+        offer
+    }
+
+    /// These, of all that there are; by force even where they are older.
+    #[must_use]
+    pub fn named(
+        artifacts: Vec<Artifact>,
+        configs: Vec<Config>,
+        (all_artifacts, all_configs): (&[Artifact], &[Config]),
+        force: bool,
+    ) -> Self {
+        let added = |one: &Artifact| ((one.role.clone(), one.version.clone()), one.added_ms);
+        let config_added = |one: &Config| ((one.id.clone(), one.version.clone()), one.added_ms);
+        Self {
+            artifacts: artifacts.into_iter().map(|one| (one.role.clone(), one)).collect(),
+            configs: configs.into_iter().map(|one| (one.id.clone(), one)).collect(),
+            force,
+            artifacts_added: all_artifacts.iter().map(added).collect(),
+            configs_added: all_configs.iter().map(config_added).collect(),
+        }
+    }
+
+    fn takes_artifact(&self, has: &ArtifactRef, found: &Artifact) -> bool {
+        let added_ms = self.artifacts_added.get(&(has.role.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
+    }
+
+    fn takes_config(&self, has: &ConfigRef, found: &Config) -> bool {
+        let added_ms = self.configs_added.get(&(has.id.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
+    }
+}
+
+/// Whether what was found is newer than what somebody has, of which perhaps nobody knows any more when it was added.
+#[must_use]
+pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)) -> bool {
+    match added_ms {
+        Some(added_ms) => newer::age(found, (has, added_ms)).is_gt(),
+        None => found.0.tells_age() && has.tells_age() && found.0.age_order(has).is_gt(),
+    }
+}
+
+/// From one version to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Of what: a role, or the id of a config.
+    pub what: String,
+    /// What it has.
+    pub from: Version,
+    /// What it gets.
+    pub to: Version,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} → {}", self.what, self.from, self.to)
+    }
+}
+
+/// What a unit gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upgrade {
+    /// Another artifact.
+    pub artifact: Option<Step>,
+    /// Other configs.
+    pub configs: Vec<Step>,
+    /// What that costs its process.
+    pub cost: ChangeCost,
+    /// What asks for it.
+    pub verb: Verb,
+}
+
+/// What a unit would get of an offer, if anything.
+#[must_use]
+pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgrade> {
+    let spec = &desired.spec;
+    let has = spec.artifact();
+    let artifact = has.and_then(|has| {
+        let found = offer.artifacts.get(&has.role)?;
+        let is_newer = found.sha256 != has.sha256 && offer.takes_artifact(has, found);
+        is_newer.then_some((has, found))
+    });
+    let configs: Vec<(&ConfigRef, &Config)> = spec
+        .configs()
+        .iter()
+        .filter_map(|has| Some((has, offer.configs.get(&has.id)?)))
+        .filter(|(has, found)| has.sha256 != found.sha256 && offer.takes_config(has, found))
+        .collect();
+    if artifact.is_none() && configs.is_empty() {
+        return None;
+    }
+    let step = |what: String, from: &Version, to: &Version| Step { what, from: from.clone(), to: to.clone() };
+    let steps = configs.iter().map(|(has, found)| step(has.id.to_string(), &has.version, &found.version)).collect();
+    let wanted = artifact.map(|(_, found)| artifact_ref(found));
+    let configs: Vec<ConfigRef> = configs.iter().map(|(_, found)| config_ref(found)).collect();
+    let mut after = spec.clone();
+    if let (Some(place), Some(wanted)) = (after.artifact_mut(), &wanted) {
+        place.clone_from(wanted);
+    }
+    for place in after.configs_mut() {
+        if let Some(config) = configs.iter().find(|config| config.id == place.id) {
+            place.clone_from(config);
+        }
+    }
+    let (unit, from) = (unit.clone(), desired.revision.clone());
+    Some(Upgrade {
+        artifact: artifact.map(|(has, found)| step(found.role.to_string(), &has.version, &found.version)),
+        configs: steps,
+        cost: cost((&desired.spec, desired.run), (&after, desired.run)),
+        verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs },
+    })
+}
+
+fn artifact_ref(found: &Artifact) -> ArtifactRef {
+    let Artifact { sha256, size_bytes, role, version, manifest, .. } = found.clone();
+    ArtifactRef { sha256, size_bytes, role, version, manifest }
+}
+
+fn config_ref(found: &Config) -> ConfigRef {
+    let Config { id, version, sha256, .. } = found.clone();
+    ConfigRef { id, version, sha256 }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        name::Digest,
+        unit::{Run, Spec, YunoSpec},
+    };
+
+    use super::*;
+
+    fn artifact(version: &str) -> Artifact {
+        added(version, 0)
+    }
+
+    fn added(version: &str, added_ms: i64) -> Artifact {
+        Artifact {
+            sha256: Digest::of(version.as_bytes()),
+            size_bytes: 1,
+            role: "web".parse().unwrap(),
+            version: version.parse().unwrap(),
+            added_ms,
+            manifest: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(has: &str, offered: &[&str], force: bool, planned: Option<&str>) {
+        let spec = Spec::Yuno(YunoSpec::new(artifact_ref(&artifact(has))));
+        let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
+        let offered: Vec<Artifact> = offered.iter().zip(1..).map(|(version, at_ms)| added(version, at_ms)).collect();
+        let offer = match (force, &offered[..]) {
+            (true, [one]) => Offer::named(vec![one.clone()], Vec::new(), (&offered, &[]), true),
+            _ => Offer::newest(offered.clone(), Vec::new()),
+        };
+        let plan = upgrade(&"default/web".parse().unwrap(), &desired, &offer);
+        let step = plan.as_ref().and_then(|plan| plan.artifact.as_ref()).map(ToString::to_string);
+        assert_eq!(step.as_deref(), planned, "{has}, {offered:?}");
+        assert!(plan.is_none_or(|plan| plan.cost == ChangeCost::Restart));
+    }
+
+    #[test]
+    fn forward_only_unless_forced() {
+        check("1.2.0", &["1.2.0", "1.10.0", "1.9.0"], false, Some("web 1.2.0 → 1.10.0"));
+        check("1.10.0", &["1.2.0"], false, None);
+        check("1.10.0", &["1.2.0"], true, Some("web 1.10.0 → 1.2.0"));
+        check("1.10.0", &["1.10.0"], true, None);
+    }
+
+    #[test]
+    fn hashes_go_by_time_and_release_candidates_are_asked_for() {
+        check("9f3c21a", &["9f3c21a", "0a1b2c3"], false, Some("web 9f3c21a → 0a1b2c3"));
+        check("9f3c21a", &["ffffff1", "9f3c21a"], false, None);
+        check("1.2.0", &["1.2.0", "9f3c21a"], false, Some("web 1.2.0 → 9f3c21a"));
+        // Nobody knows when that was added.
+        check("9f3c21a", &["ffffff1"], false, None);
+        check("1.2.0", &["1.2.0", "1.3.0-rc.1"], false, None);
+        check("1.2.0", &["1.3.0-rc.1"], true, Some("web 1.2.0 → 1.3.0-rc.1"));
+        check("1.3.0-rc.1", &["1.2.0", "1.3.0-rc.1"], false, None);
+        check("1.3.0-rc.1", &["1.3.0-rc.1", "1.3.0"], false, Some("web 1.3.0-rc.1 → 1.3.0"));
+    }
+}

@@ -1,0 +1,328 @@
+//! Configuration of the long-lived roles: a TOML file, overridden by `MUSTER_<ROLE>_…` variables,
+//! validated as a whole before anything is opened.
+//!
+//! The known keys come from the JSON Schema of the configuration's type, so an unknown key is
+//! refused with the nearest known one, and every key has its variable: `sample_ms` in `[metrics]`
+//! of the agent is `MUSTER_AGENT_METRICS_SAMPLE_MS`.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+use toml::de::{DeTable, DeValue};
+
+pub use self::print::print;
+use muster_rules::keys::nearest;
+
+mod fields;
+mod print;
+
+/// Why a configuration is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the configuration {path} cannot be read: {source}")]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or a value in it is of the wrong type.
+    #[error("the configuration {path} is not valid: {message}")]
+    Invalid {
+        /// Its path.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+    /// There is no such key.
+    #[error("the configuration {path}, line {line}: there is no key `{key}`; hint: {hint}")]
+    UnknownKey {
+        /// Its path.
+        path: PathBuf,
+        /// The line of the key, from 1.
+        line: usize,
+        /// The key, with the tables that it stands in.
+        key: String,
+        /// The nearest known one.
+        hint: String,
+    },
+    /// There is no such variable.
+    #[error("there is no variable {name}; hint: {hint}")]
+    UnknownVariable {
+        /// Its name.
+        name: String,
+        /// The nearest known one.
+        hint: String,
+    },
+    /// A variable's value cannot be used.
+    #[error("the variable {name} is not valid: {message}")]
+    Variable {
+        /// Its name.
+        name: String,
+        /// Why not.
+        message: String,
+    },
+}
+
+/// What may stand under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum KeyShape {
+    /// A value. `text` says that anything can be its text, without quotes.
+    Value { text: bool, list: bool },
+    /// A table with these keys.
+    Table(BTreeMap<String, KeyShape>),
+    /// A table with keys of the user's own choice.
+    Open,
+}
+
+/// Reads the configuration of `role`: its defaults, the file if there is one, and the variables of
+/// the environment that begin with `MUSTER_<ROLE>_`.
+///
+/// # Errors
+/// If a key or variable is not known, or a value cannot be used; the message says which and where.
+pub fn load<T>(
+    role: &str,
+    path: Option<&Path>,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<T, ConfigError>
+where
+    T: DeserializeOwned + JsonSchema,
+{
+    let keys = known_keys(schemars::schema_for!(T).as_value());
+    let mut table = toml::Table::new();
+    if let Some(path) = path {
+        table = read_file::<T>(path, &keys)?;
+    }
+    let prefix = format!("MUSTER_{}_", role.to_uppercase());
+    let variables = variables(&prefix, &keys);
+    for (name, text) in environment.into_iter().filter(|(name, _)| name.starts_with(&prefix)) {
+        let Some((place, key)) = variables.get(&name) else {
+            let hint = nearest(&name, variables.keys().map(String::as_str));
+            return Err(ConfigError::UnknownVariable { name, hint });
+        };
+        insert(&mut table, place, variable_value(key, &text));
+        check::<T>(&table).map_err(|message| ConfigError::Variable { name, message })?;
+    }
+    toml::Value::Table(table).try_into().map_err(|error: toml::de::Error| ConfigError::Invalid {
+        path: path.unwrap_or(Path::new("(none)")).to_owned(),
+        message: error.to_string(),
+    })
+}
+
+fn read_file<T: DeserializeOwned>(path: &Path, keys: &KeyShape) -> Result<toml::Table, ConfigError> {
+    let invalid = |message: String| ConfigError::Invalid { path: path.to_owned(), message };
+    let text = crate::files::read_text(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let document = DeTable::parse(&text).map_err(|error| invalid(error.to_string()))?;
+    if let Some((offset, key, hint)) = unknown_key(document.get_ref(), keys, "") {
+        let line = text[..offset.min(text.len())].matches('\n').count() + 1;
+        return Err(ConfigError::UnknownKey { path: path.to_owned(), line, key, hint });
+    }
+    // Once for its messages, which show the line, and once for the table that variables go into.
+    toml::from_str::<T>(&text).map_err(|error| invalid(error.to_string()))?;
+    toml::from_str(&text).map_err(|error| invalid(error.to_string()))
+}
+
+fn check<T: DeserializeOwned>(table: &toml::Table) -> Result<(), String> {
+    let parsed: Result<T, _> = toml::Value::Table(table.clone()).try_into();
+    parsed.map(drop).map_err(|error| error.to_string().trim_end().to_owned())
+}
+
+/// The first key that is not known: where it stands, its full name, and a hint.
+fn unknown_key(table: &DeTable<'_>, keys: &KeyShape, above: &str) -> Option<(usize, String, String)> {
+    let KeyShape::Table(known) = keys else { return None };
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        let full = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
+        match (known.get(name), value.get_ref()) {
+            (None, _) => return Some((key.span().start, full, nearest(name, known.keys().map(String::as_str)))),
+            (Some(deeper), DeValue::Table(inner)) => {
+                if let Some(found) = unknown_key(inner, deeper, &full) {
+                    return Some(found);
+                }
+            }
+            (Some(_), _) => {}
+        }
+    }
+    None
+}
+
+/// Learns the keys of a type from its JSON Schema.
+fn known_keys(schema: &Json) -> KeyShape {
+    key_of(schema, schema, 0)
+}
+
+fn key_of(schema: &Json, root: &Json, depth: usize) -> KeyShape {
+    // A schema that contains itself has no place in a configuration; the limit only keeps this total.
+    if depth > 16 {
+        return KeyShape::Open;
+    }
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        return target.map_or(KeyShape::Open, |target| key_of(target, root, depth + 1));
+    }
+    let alternatives = ["anyOf", "oneOf", "allOf"].iter().find_map(|word| schema[word].as_array());
+    if let Some(first) = alternatives.and_then(|all| all.iter().find(|one| one["type"] != "null")) {
+        return key_of(first, root, depth + 1);
+    }
+    if let Some(properties) = schema["properties"].as_object() {
+        let keys = properties.iter().map(|(name, schema)| (name.clone(), key_of(schema, root, depth + 1)));
+        return KeyShape::Table(keys.collect());
+    }
+    let is = |wanted: &str| match &schema["type"] {
+        Json::String(one) => one == wanted,
+        Json::Array(several) => several.iter().any(|one| one == wanted),
+        _ => false,
+    };
+    if is("object") {
+        KeyShape::Open
+    } else {
+        KeyShape::Value { text: is("string") || schema["enum"].is_array(), list: is("array") }
+    }
+}
+
+/// Every variable: its name, where its value goes, and what it is.
+fn variables<'a>(prefix: &str, keys: &'a KeyShape) -> BTreeMap<String, (Vec<&'a str>, &'a KeyShape)> {
+    fn walk<'a>(
+        keys: &'a KeyShape,
+        prefix: &str,
+        place: &[&'a str],
+        into: &mut BTreeMap<String, (Vec<&'a str>, &'a KeyShape)>,
+    ) {
+        if let KeyShape::Table(known) = keys {
+            for (name, key) in known {
+                let variable = format!("{prefix}{}", name.to_uppercase());
+                let place = [place, &[name]].concat();
+                walk(key, &format!("{variable}_"), &place, into);
+                if !matches!(key, KeyShape::Table(_)) {
+                    into.insert(variable, (place, key));
+                }
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    walk(keys, prefix, &[], &mut all);
+    all
+}
+
+/// What a variable's text stands for: itself where a text is wanted, a list where a list is (TOML's or
+/// words with commas between), and else a TOML value.
+fn variable_value(key: &KeyShape, text: &str) -> toml::Value {
+    let as_toml = || {
+        let mut document = String::from("value = ");
+        let _ = write!(document, "{text}");
+        toml::from_str::<toml::Table>(&document).ok()?.remove("value")
+    };
+    let as_text = || toml::Value::String(text.to_owned());
+    match key {
+        KeyShape::Value { text: true, .. } => as_text(),
+        KeyShape::Value { list: true, .. } if !text.trim_start().starts_with('[') => {
+            let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+            toml::Value::Array(words.map(|word| toml::Value::String(word.to_owned())).collect())
+        }
+        _ => as_toml().unwrap_or_else(as_text),
+    }
+}
+
+fn insert(table: &mut toml::Table, place: &[&str], value: toml::Value) {
+    match place {
+        [] => {}
+        [key] => drop(table.insert((*key).to_owned(), value)),
+        [key, deeper @ ..] => {
+            let inner = table.entry(*key).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            if let toml::Value::Table(inner) = inner {
+                insert(inner, deeper, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs};
+
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    struct Sample {
+        data_dir: PathBuf,
+        port: Option<u16>,
+        names: Vec<String>,
+        labels: BTreeMap<String, String>,
+        metrics: Metrics,
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    struct Metrics {
+        sample_ms: u32,
+    }
+
+    fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Sample, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        fs::write(&path, text).unwrap();
+        load("agent", Some(&path), variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[track_caller]
+    fn refused(text: &str, variables: &[(&str, &str)], words: &[&str]) {
+        let message = load_text(text, variables).unwrap_err().to_string();
+        for word in words {
+            assert!(message.contains(word), "{word} is not in: {message}");
+        }
+    }
+
+    #[test]
+    fn variables_override_the_file() {
+        let text = "data_dir = \"/a\"\n[labels]\nshop = \"7\"\n[metrics]\nsample_ms = 5\n";
+        let variables = [
+            ("MUSTER_AGENT_METRICS_SAMPLE_MS", "9"),
+            ("MUSTER_AGENT_PORT", "80"),
+            ("MUSTER_AGENT_NAMES", "a, b"),
+            ("MUSTER_LOG", "debug"),
+            ("MUSTER_CONSOLE_X", "another role's"),
+        ];
+        let sample = load_text(text, &variables).unwrap();
+        assert_eq!(sample.metrics.sample_ms, 9);
+        assert_eq!(sample.port, Some(80));
+        assert_eq!(sample.names, ["a", "b"]);
+        assert_eq!(sample.labels["shop"], "7");
+        assert_eq!(sample.data_dir, Path::new("/a"));
+        let variables = [("MUSTER_AGENT_NAMES", "[\"x\"]"), ("MUSTER_AGENT_LABELS", "{shop = \"8\"}")];
+        let sample = load_text(text, &variables).unwrap();
+        assert_eq!((sample.names[0].as_str(), sample.labels["shop"].as_str()), ("x", "8"));
+    }
+
+    #[test]
+    fn unknown_key_is_refused_with_similar_ones() {
+        refused("\ndata_dri = \"/a\"\n", &[], &["line 2", "`data_dri`", "`data_dir`"]);
+        refused("[metrics]\n\nsampel_ms = 5\n", &[], &["line 3", "`metrics.sampel_ms`", "`sample_ms`"]);
+        refused("zzz = 1\n", &[], &["`zzz`", "known are", "`labels`"]);
+        refused("", &[("MUSTER_AGENT_METRICS_SAMPEL_MS", "1")], &["MUSTER_AGENT_METRICS_SAMPLE_MS"]);
+    }
+
+    #[test]
+    fn wrong_type_is_named() {
+        refused("[metrics]\nsample_ms = \"often\"\n", &[], &["agent.toml", "line 2", "sample_ms", "often"]);
+        refused("port = 99999\n", &[], &["line 1", "port"]);
+        refused("[metrics\n", &[], &["line 1"]);
+        refused("", &[("MUSTER_AGENT_METRICS_SAMPLE_MS", "often")], &["MUSTER_AGENT_METRICS_SAMPLE_MS", "often"]);
+    }
+
+    #[test]
+    fn missing_file_is_named() {
+        let error = load::<Sample>("agent", Some(Path::new("/no/such/file.toml")), []).unwrap_err();
+        assert!(error.to_string().contains("/no/such/file.toml"));
+        assert_eq!(load::<Sample>("agent", None, []).unwrap(), Sample::default());
+    }
+}

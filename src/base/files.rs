@@ -1,0 +1,261 @@
+//! Writes files atomically, so that a crash leaves the old content or the new, with the right permissions. Reads files that people
+//! have written.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use crate::clock;
+
+/// Mode of what only its owner may read: keys, stores, tokens.
+pub const SECRET_MODE: u32 = 0o600;
+/// Mode of what everybody may read.
+pub const PUBLIC_MODE: u32 = 0o644;
+/// Mode of a folder that only its owner may enter.
+pub const PRIVATE_FOLDER: u32 = 0o700;
+/// Mode of a folder that others may pass through, but not list.
+pub const PASSABLE_FOLDER: u32 = 0o711;
+
+/// Makes a folder, and those above it, with this mode where they are not there. One that is there stays as it is.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    match make_one(path, mode) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty()).ok_or(error)?;
+            make_folder(above, mode)?;
+            make_one(path, mode)
+        }
+        made => made,
+    }
+}
+
+/// Makes a folder in one that is there.
+fn make_one(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            // The process's mask may have taken away the way of those that the folder is for. Where modes cannot be set they are the mount's.
+            let made = fs::metadata(path)?.permissions().mode();
+            if made & mode != mode {
+                let _ = fs::set_permissions(path, Permissions::from_mode(made | mode));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Mode of a folder below which programs of units are, and what they need. Where this is root they may run as other users, who
+/// then pass through it; what is secret there has a mode of its own.
+#[must_use]
+pub fn workloads_folder() -> u32 {
+    if nix::unistd::geteuid().is_root() { PASSABLE_FOLDER } else { PRIVATE_FOLDER }
+}
+
+/// Replaces the content of `path`: written beside it, synced, renamed over it, and the folder synced.
+///
+/// # Errors
+/// If any of these steps fails; `path` is then as it was.
+pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    written_beside(path, mode, |file| file.write_all(content).and_then(|()| file.sync_all()))?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// The same for what need not outlast a crash of the machine: nothing is synced.
+///
+/// # Errors
+/// If any of these steps fails; `path` is then as it was.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    written_beside(path, mode, |file| file.write_all(content))
+}
+
+/// Puts a new file in the place of `path`.
+fn written_beside(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
+    let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
+    let _ = fs::remove_file(&beside);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&beside)
+        .and_then(|mut file| write(&mut file))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// Makes a file that only its owner may read, if there is none, and sees to that if there is one. For
+/// what others will write by its name: SQLite makes its files readable by all, and gives those beside
+/// a store the mode of the store.
+///
+/// # Errors
+/// If it cannot be made, or is somebody else's.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(path);
+    made.and_then(|file| {
+        let mode = file.metadata()?.permissions().mode();
+        if mode & 0o077 == 0 { Ok(()) } else { file.set_permissions(Permissions::from_mode(SECRET_MODE)) }
+    })
+    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// What a role keeps in a place of its own folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleFile {
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+}
+
+/// Sees to it that places in a role's own folder can be used: what is in one and is of another kind, as a folder in the place of
+/// a file, is set aside under another name, which is said. It is as if the place had been empty.
+///
+/// # Errors
+/// If something cannot be set aside.
+pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result<()> {
+    for name in names {
+        let path = folder.join(name);
+        // Whoever put a link there knows why.
+        let is_other = fs::metadata(&path).is_ok_and(|found| match kind {
+            RoleFile::File => found.is_dir(),
+            RoleFile::Folder => !found.is_dir(),
+        });
+        if !is_other {
+            continue;
+        }
+        let aside =
+            set_aside(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let found =
+            if kind == RoleFile::File { "a folder in the place of a file" } else { "a file in the place of a folder" };
+        tracing::error!(
+            path = %path.display(), aside = %aside.display(),
+            "there is {found}, which is set aside. hint: look what it is; if nobody needs it, delete it"
+        );
+    }
+    Ok(())
+}
+
+/// Gives what is in a place another name beside it, which it returns.
+///
+/// # Errors
+/// If it cannot be renamed.
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let mut at_ms = clock::now_ms();
+    let aside = loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{at_ms}"));
+        let aside = PathBuf::from(name);
+        if aside.symlink_metadata().is_err() {
+            break aside;
+        }
+        at_ms += 1;
+    };
+    fs::rename(path, &aside)?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(aside)
+}
+
+/// Makes renames and new files in a folder last.
+///
+/// # Errors
+/// If the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Reads a file that a person gives: a document, a configuration, a secret. See [`text`].
+///
+/// # Errors
+/// If it cannot be read, or is no text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    fs::read(path).and_then(text)
+}
+
+/// The text that a person gives, as it was meant on whatever system it was written: UTF-8 with or without a byte order mark, its
+/// lines ended by a line feed, with or without a carriage return before it.
+///
+/// # Errors
+/// If it is no such text.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(wrong("it is UTF-16. hint: save it as UTF-8"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is no text (UTF-8)"))?;
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    Ok(if text.contains("\r\n") { text.replace("\r\n", "\n") } else { text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_made_with_their_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("a/b");
+        make_folder(&below, PASSABLE_FOLDER).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&below), mode(below.parent().unwrap())), (PASSABLE_FOLDER, PASSABLE_FOLDER));
+        // One that is there stays as it is.
+        make_folder(&below, 0o777).unwrap();
+        assert_eq!(mode(&below), PASSABLE_FOLDER);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert!(make_folder(&folder.path().join("file"), PRIVATE_FOLDER).is_err());
+        assert!(make_folder(&folder.path().join("file/c"), PRIVATE_FOLDER).is_err());
+    }
+
+    #[test]
+    fn folder_in_place_of_a_file_is_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("store")).unwrap();
+        fs::write(at("store").join("inside"), "x").unwrap();
+        fs::write(at("whole"), "y").unwrap();
+        fs::write(at("units"), "z").unwrap();
+        fs::create_dir(at("linked")).unwrap();
+        fs::write(at("linked/file"), "linked").unwrap();
+        std::os::unix::fs::symlink(at("linked/file"), at("link")).unwrap();
+        clear_places(folder.path(), RoleFile::File, &["store", "whole", "link", "missing"]).unwrap();
+        clear_places(folder.path(), RoleFile::Folder, &["units", "linked"]).unwrap();
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> =
+            names.map(|name| name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()).collect();
+        names.sort();
+        assert_eq!(names, ["link", "linked", "store.damaged-", "units.damaged-", "whole"]);
+        write_atomically(&at("store"), b"new", SECRET_MODE).unwrap();
+        assert_eq!(fs::read(at("link")).unwrap(), b"linked");
+    }
+
+    #[test]
+    fn byte_order_marks_and_line_ends_are_normalised() {
+        for (bytes, wanted) in [
+            (&b"a\nb\n"[..], "a\nb\n"),
+            (b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a: 1\nb: 2\n"),
+            (b"\xef\xbb\xbf", ""),
+            (b"", ""),
+            // A lone return is part of the text, and so is a mark that is not its first character.
+            (b"a\rb \xef\xbb\xbf", "a\rb \u{feff}"),
+        ] {
+            assert_eq!(text(bytes.to_vec()).unwrap(), wanted, "{bytes:?}");
+        }
+        for (bytes, words) in [(&b"\xff\xfea\0"[..], "UTF-16"), (b"\xfe\xff\0a", "UTF-16"), (b"a\xff", "UTF-8")] {
+            let error = text(bytes.to_vec()).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, b"\xef\xbb\xbfsecret\r\n").unwrap();
+        assert_eq!(read_text(&path).unwrap().trim(), "secret");
+    }
+}

@@ -1,0 +1,20 @@
+//! Common parts of all roles, without any of muster's own work.
+//!
+//! - [`failure`]: failures of verbs, and exit codes
+//! - [`config`]: configuration of the long-lived roles; [`reload`]: SIGHUP; [`role_args`]: arguments of each
+//! - [`clock`], [`chance`]: the wall clock and randomness, each read in one place
+//! - [`files`]: atomic writes; [`folders`]: folders from the environment
+//! - [`terminal`]: printing for people; [`argv`]: parses a typed command line
+//! - [`memory_release`]: gives memory back
+
+pub mod argv;
+pub mod chance;
+pub mod clock;
+pub mod config;
+pub mod failure;
+pub mod files;
+pub mod folders;
+pub mod memory_release;
+pub mod reload;
+pub mod role_args;
+pub mod terminal;

@@ -1,0 +1,304 @@
+//! Sealing: encrypts the secrets of a command to each host's own key. The console seals, agents open.
+//!
+//! - The secret values of a command are encrypted once, with a key made for it (ChaCha20-Poly1305, the command's id as associated data).
+//! - That key is sealed to each host (HPKE, RFC 9180: base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305), with the ids of command and host
+//!   as associated data: what was sealed for one host or one command opens nothing of another.
+//!
+//! HPKE names its purpose in `info`, so that a host's key can serve other purposes later without mixing them.
+//!
+//! **Invariant: a content key encrypts one content**, which is why its nonce may be zero.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use hpke::{
+    Deserializable, Kem as _, OpModeR, OpModeS, Serializable, aead::ChaCha20Poly1305, kdf::HkdfSha256,
+    kem::X25519HkdfSha256,
+};
+use muster_topics::{
+    command::{Command, Verb},
+    name::{CommandId, HostId},
+    sealed::{Misfit, Sealed, SealingKey, pack, unpack},
+};
+use ring::{
+    aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
+    rand::{SecureRandom, SystemRandom},
+};
+
+type Kem = X25519HkdfSha256;
+
+/// What HPKE's `info` is for keys of commands.
+const COMMANDS: &[u8] = b"muster command 1";
+
+/// What is before a sealed key: the sender's half of the exchange.
+const ENCAPSULATED_BYTES: usize = 32;
+
+/// The system has no randomness to give, or a key is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing can be sealed: {0}")]
+pub struct SealError(&'static str);
+
+/// Why what is sealed in a command cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// No key came with it.
+    #[error("the key to what is sealed in the command did not come with it")]
+    NoKey,
+    /// It was sealed to another key, or for another host or command.
+    #[error(
+        "what is sealed in the command is not sealed to this host's present key. hint: give the command again; the console \
+         has the key once this agent has told it"
+    )]
+    WrongKey,
+    /// It is not what its sender has made.
+    #[error("what is sealed in the command is damaged")]
+    Damaged,
+}
+
+impl From<Misfit> for OpenError {
+    fn from(_: Misfit) -> Self {
+        Self::Damaged
+    }
+}
+
+/// A host's private key for what only it may read.
+#[derive(Clone)]
+pub struct HostKey(<Kem as hpke::Kem>::PrivateKey);
+
+impl std::fmt::Debug for HostKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostKey(***)")
+    }
+}
+
+/// A text that is no private key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no private key: the base64 of 32 bytes")]
+pub struct HostKeyError;
+
+impl std::str::FromStr for HostKey {
+    type Err = HostKeyError;
+
+    fn from_str(text: &str) -> Result<Self, HostKeyError> {
+        let bytes = BASE64.decode(text.trim()).map_err(|_| HostKeyError)?;
+        <Kem as hpke::Kem>::PrivateKey::from_bytes(&bytes).map(Self).map_err(|_| HostKeyError)
+    }
+}
+
+impl HostKey {
+    /// Makes a new one.
+    ///
+    /// # Errors
+    /// If the system has no randomness to give.
+    pub fn generate() -> Result<Self, SealError> {
+        Ok(Self::derived_from(&random()?))
+    }
+
+    /// The one that follows from something secret that has a key's randomness in it.
+    #[must_use]
+    pub fn derived_from(secret: &[u8]) -> Self {
+        Self(Kem::derive_keypair(secret).0)
+    }
+
+    /// As text, to be kept secret.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        BASE64.encode(self.0.to_bytes())
+    }
+
+    /// Its public half.
+    #[must_use]
+    pub fn public(&self) -> SealingKey {
+        SealingKey::from_bytes(Kem::sk_to_pk(&self.0).to_bytes().into())
+    }
+
+    /// A command's verb with all that its hosts may read, for the host that this is the key of.
+    ///
+    /// # Errors
+    /// If something is sealed in it that this key does not open.
+    pub fn open(&self, command: &Command, host: HostId) -> Result<Verb, OpenError> {
+        let mut verb = command.verb.clone();
+        if let Some(sealed) = &command.sealed {
+            let key = self.content_key(sealed, command.id, host)?;
+            let mut content = BASE64.decode(&sealed.content).map_err(|_| OpenError::Damaged)?;
+            let packed = key
+                .aead()?
+                .open_in_place(nonce(), Aad::from(command.id.to_string()), &mut content)
+                .map_err(|_| OpenError::Damaged)?;
+            verb.put_values(unpack(packed)?)?;
+        }
+        Ok(verb)
+    }
+
+    fn content_key(&self, sealed: &Sealed, command: CommandId, host: HostId) -> Result<ContentKey, OpenError> {
+        let text = sealed.key.as_deref().ok_or(OpenError::NoKey)?;
+        let bytes = BASE64.decode(text).map_err(|_| OpenError::WrongKey)?;
+        let (encapsulated, sealed_key) = bytes.split_at_checked(ENCAPSULATED_BYTES).ok_or(OpenError::WrongKey)?;
+        let encapsulated =
+            <Kem as hpke::Kem>::EncappedKey::from_bytes(encapsulated).map_err(|_| OpenError::WrongKey)?;
+        let key = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, Kem>(
+            &OpModeR::Base,
+            &self.0,
+            &encapsulated,
+            COMMANDS,
+            sealed_key,
+            &meant_for(command, host),
+        );
+        key.ok().and_then(|key| key.try_into().ok()).map(ContentKey).ok_or(OpenError::WrongKey)
+    }
+}
+
+/// The key to the content of one command.
+pub struct ContentKey([u8; 32]);
+
+impl std::fmt::Debug for ContentKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ContentKey(***)")
+    }
+}
+
+impl ContentKey {
+    fn aead(&self) -> Result<LessSafeKey, OpenError> {
+        UnboundKey::new(&CHACHA20_POLY1305, &self.0).map(LessSafeKey::new).map_err(|_| OpenError::Damaged)
+    }
+
+    /// The key sealed to a host: what goes beside the signed body.
+    ///
+    /// # Errors
+    /// If the host's key is none.
+    pub fn seal_to(&self, key: &SealingKey, command: CommandId, host: HostId) -> Result<String, SealError> {
+        let key = <Kem as hpke::Kem>::PublicKey::from_bytes(key.as_bytes())
+            .map_err(|_| SealError("the host's key is none"))?;
+        let (encapsulated, sealed) = hpke::single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(
+            &OpModeS::Base,
+            &key,
+            COMMANDS,
+            &self.0,
+            &meant_for(command, host),
+        )
+        .map_err(|_| SealError("the host's key is none"))?;
+        Ok(BASE64.encode([&encapsulated.to_bytes()[..], &sealed].concat()))
+    }
+}
+
+/// Takes what only its hosts may read out of a verb, and encrypts it; nothing if there is none of it. What is left of the verb is what
+/// may be signed, stored and shown.
+///
+/// # Errors
+/// If the system has no randomness to give.
+pub fn seal(verb: &mut Verb, command: CommandId) -> Result<Option<(Sealed, ContentKey)>, SealError> {
+    // Where masks stand already (they keep what a unit has) there is nothing to hide.
+    if *verb == verb.masked() {
+        return Ok(None);
+    }
+    let key = ContentKey(random()?);
+    let mut content = pack(&verb.take_values());
+    let aead = key.aead().map_err(|_| SealError("its content cannot be encrypted"))?;
+    aead.seal_in_place_append_tag(nonce(), Aad::from(command.to_string()), &mut content)
+        .map_err(|_| SealError("its content cannot be encrypted"))?;
+    Ok(Some((Sealed { content: BASE64.encode(content), key: None }, key)))
+}
+
+/// The associated data of a sealed key.
+fn meant_for(command: CommandId, host: HostId) -> Vec<u8> {
+    format!("{command} {host}").into_bytes()
+}
+
+/// The only nonce: each key encrypts once.
+fn nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+fn random() -> Result<[u8; 32], SealError> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| SealError("the system has no randomness to give"))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        V1,
+        command::{Exec, Target},
+        outcome::Data,
+    };
+
+    use super::*;
+
+    fn verb() -> Verb {
+        Verb::Exec(Exec {
+            env: [("TOKEN".to_owned(), "s3cret-of-env".to_owned())].into(),
+            stdin: Some(Data::Text("s3cret-of-stdin".to_owned())),
+            ..Exec::new(vec!["true".to_owned()], 5)
+        })
+    }
+
+    fn command(host: HostId, key: &SealingKey) -> Command {
+        let (id, mut verb) = (CommandId::new(), verb());
+        let (mut sealed, content) = seal(&mut verb, id).unwrap().unwrap();
+        sealed.key = Some(content.seal_to(key, id, host).unwrap());
+        let target = Target::Hosts(vec![host]);
+        let operator = "admin".parse().unwrap();
+        Command {
+            v: V1,
+            id,
+            target,
+            issued_ms: 0,
+            expires_ms: 1,
+            operator,
+            realms: Vec::new(),
+            verb,
+            sealed: Some(sealed),
+        }
+    }
+
+    #[test]
+    fn sealed_values_are_opened_by_their_host_alone() {
+        let (key, other, host) = (HostKey::generate().unwrap(), HostKey::generate().unwrap(), HostId::random());
+        let command = command(host, &key.public());
+        assert!(!serde_json::to_string(&command).unwrap().contains("s3cret"));
+        assert_eq!(key.open(&command, host), Ok(verb()));
+        assert_eq!(other.open(&command, host), Err(OpenError::WrongKey));
+        assert_eq!(key.open(&command, HostId::random()), Err(OpenError::WrongKey));
+        let moved = Command { id: CommandId::new(), ..command.clone() };
+        assert_eq!(key.open(&moved, host), Err(OpenError::WrongKey));
+        let with = |sealed| Command { sealed: Some(sealed), ..command.clone() };
+        let sealed = command.sealed.clone().unwrap();
+        assert_eq!(key.open(&with(Sealed { key: None, ..sealed.clone() }), host), Err(OpenError::NoKey));
+        for wrong in ["", "AAAA", "?", &"A".repeat(108)] {
+            let wrong = Sealed { key: Some(wrong.to_owned()), ..sealed.clone() };
+            assert_eq!(key.open(&with(wrong), host), Err(OpenError::WrongKey));
+        }
+        let mut content = sealed.content.clone().into_bytes();
+        content[8] = if content[8] == b'A' { b'B' } else { b'A' };
+        let content = String::from_utf8(content).unwrap();
+        assert_eq!(key.open(&with(Sealed { content, ..sealed }), host), Err(OpenError::Damaged));
+        let fewer = Command { verb: Verb::Exec(Exec::new(vec!["true".to_owned()], 5)), ..command };
+        assert_eq!(key.open(&fewer, host), Err(OpenError::Damaged));
+    }
+
+    #[test]
+    fn verb_without_secrets_is_unchanged() {
+        let mut plain = Verb::Exec(Exec::new(vec!["true".to_owned()], 5));
+        assert!(seal(&mut plain, CommandId::new()).unwrap().is_none());
+        // What is masked keeps what a unit has.
+        let mut masked = verb().masked();
+        assert!(seal(&mut masked, CommandId::new()).unwrap().is_none());
+        assert_eq!(masked, verb().masked());
+    }
+
+    #[test]
+    fn same_values_are_never_sealed_alike() {
+        let (key, host) = (HostKey::generate().unwrap().public(), HostId::random());
+        let (one, other) = (command(host, &key).sealed.unwrap(), command(host, &key).sealed.unwrap());
+        assert!(one.content != other.content && one.key != other.key);
+        assert_eq!(one.content.len(), other.content.len());
+    }
+
+    #[test]
+    fn host_key_comes_back_from_its_text() {
+        let key = HostKey::generate().unwrap();
+        assert_eq!(key.to_text().parse::<HostKey>().unwrap().public(), key.public());
+        assert!("nonsense".parse::<HostKey>().is_err());
+        assert_eq!(HostKey::derived_from(b"a").public(), HostKey::derived_from(b"a").public());
+        assert!(!format!("{key:?}").contains(&key.to_text()));
+    }
+}

@@ -1,0 +1,36 @@
+//! Reports how a command ended, host by host.
+
+use std::time::Duration;
+
+use muster_api::{Command, CommandHost};
+use muster_base::failure::{Failure, FailureKind};
+
+use super::command_verdict;
+
+/// A host is silent.
+pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
+    let away = format!("there is no answer after {}", humantime::format_duration(limit));
+    Failure::new(FailureKind::Failed, away).hint(format!(
+        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {command}` tells what became of it"
+    ))
+}
+
+/// Fails with the first host's complaint, if there is one.
+///
+/// # Errors
+/// As it says.
+pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
+    let verdict = command_verdict::verdict(hosts, false);
+    let complaint = hosts.iter().find_map(|host| Some((host, command_verdict::complaint(host)?)));
+    match (verdict, complaint) {
+        (Err(failure), Some((host, words))) => {
+            let (message, hint) = match words.split_once("hint:") {
+                Some((message, hint)) => (message.trim_end_matches([' ', ';', '.', '(']), hint.trim()),
+                None => (words.as_str(), "`muster command show` tells more"),
+            };
+            let hint = hint.replace("command show`", &format!("command show {}`", command.id));
+            Err(Failure::new(failure.kind, format!("{}: {message}", host.hostname)).hint(hint))
+        }
+        (verdict, _) => verdict,
+    }
+}

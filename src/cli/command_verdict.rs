@@ -1,0 +1,175 @@
+//! The verdict on a command: failures in words and numbers, and the exit code.
+
+use muster_api::{
+    CommandHost, CommandState,
+    summary::{Class, Summary},
+};
+use muster_base::failure::{Failure, FailureKind};
+use muster_topics::{
+    outcome::{RefusalCode, Status},
+    unit::{Exit, ProcessEnd},
+};
+
+use crate::print;
+
+/// Says what did not go well, and, of several hosts, how many there are of each kind, and which.
+pub(super) fn summarise(hosts: &[CommandHost]) {
+    for host in hosts {
+        if let Some(words) = complaint(host) {
+            print::say(format_args!("{}: {words}", host.hostname));
+        }
+    }
+    if hosts.len() > 1 {
+        let summary = Summary::of(hosts);
+        print::say(summary.counts());
+        for (class, names) in summary.others() {
+            print::say(format_args!("  {}: {}", class.words(), names.join(", ")));
+        }
+    }
+}
+
+pub(super) fn is_success(host: &CommandHost) -> bool {
+    Class::of(host) == Class::Ok
+}
+
+/// What did not go well on a host, in words.
+#[must_use]
+pub fn complaint(host: &CommandHost) -> Option<String> {
+    let Some(received) = &host.outcome else {
+        if host.state == CommandState::Waiting {
+            return Some("not done yet; it gets the command when it is back".to_owned());
+        }
+        return Some("no answer before the command expired".to_owned());
+    };
+    if Class::of(host) == Class::NotSelected {
+        return Some("not selected any more: it has changed since the command was given, and did nothing".to_owned());
+    }
+    let outcome = &received.value;
+    let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
+        .into_iter()
+        .filter(|(_, output)| output.dropped_bytes > 0)
+        .map(|(word, output)| {
+            format!("{word} was cut: {} more were dropped", muster_topics::size::print(output.dropped_bytes))
+        })
+        .collect();
+    let is_program = matches!(
+        outcome.status,
+        Status::Exited { .. } | Status::TimedOut | Status::Batch { .. } | Status::Cancelled | Status::Lost
+    );
+    let more = if is_program { " (--output-max and --stderr-max say how much is kept)" } else { "" };
+    let cut = (!cut.is_empty()).then(|| cut.join("; ") + more);
+    let status = (!outcome.status.is_success()).then(|| status(&outcome.status));
+    match (status, cut) {
+        (Some(status), Some(cut)) => Some(format!("{status}; {cut}")),
+        (status, cut) => status.or(cut),
+    }
+}
+
+/// How a command ended, in words.
+#[must_use]
+pub fn status(status: &Status) -> String {
+    match status {
+        Status::Exited(ProcessEnd { exit: Exit::Unknown, .. }) => "ended, and nobody saw how".to_owned(),
+        Status::Exited(end) => format!("ended with {end}"),
+        Status::TimedOut => "timed out and was ended".to_owned(),
+        Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
+            Some((number, step)) => format!("step {number}: {}", self::status(&step.status)),
+            None => format!("{} steps done", steps.len()),
+        },
+        Status::Cancelled => "cancelled".to_owned(),
+        Status::Applied { generation, .. } => format!("generation {generation} is desired"),
+        Status::AppliedSet { units } => format!("what is desired of {} units was changed", units.len()),
+        Status::Completed => "done".to_owned(),
+        Status::Refused { message, .. } => format!("refused: {message}"),
+        Status::Failed { message } => format!("failed: {message}"),
+        Status::Lost => "lost: what became of it cannot be known; it is not run again".to_owned(),
+    }
+}
+
+/// The failure that the outcomes amount to, if any.
+///
+/// # Errors
+/// If not every host succeeded.
+pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> {
+    if let ([CommandHost { outcome: Some(outcome), .. }], true) = (hosts, passthrough) {
+        match outcome.value.status {
+            Status::Exited(ProcessEnd { exit: Exit::Code(0), .. }) => return Ok(()),
+            Status::Exited(ProcessEnd { exit: Exit::Code(code), .. }) => {
+                return Err(Failure::silent(FailureKind::Code(u8::try_from(code).unwrap_or(1))));
+            }
+            // As a shell has it.
+            Status::Exited(ProcessEnd { exit: Exit::Signal(signal), .. }) => {
+                return Err(Failure::silent(FailureKind::Code(u8::try_from(128 + signal).unwrap_or(1))));
+            }
+            _ => {}
+        }
+    }
+    let denied = |host: &CommandHost| {
+        matches!(
+            host.outcome.as_ref().map(|outcome| &outcome.value.status),
+            Some(Status::Refused { code: RefusalCode::Denied, .. })
+        )
+    };
+    // Who is not meant any more has done what was asked: nothing.
+    let mut meant = hosts.iter().filter(|host| Class::of(host) != Class::NotSelected).peekable();
+    if meant.peek().is_none() {
+        return Err(Failure::new(FailureKind::Failed, "no host is picked any more").hint("nothing was done anywhere"));
+    }
+    if meant.clone().all(is_success) {
+        return Ok(());
+    }
+    Err(Failure::silent(if meant.all(denied) { FailureKind::Refused } else { FailureKind::Failed }))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::Received;
+    use muster_topics::{
+        name::HostId,
+        outcome::{Outcome, Output},
+    };
+
+    use super::*;
+
+    fn host(id: u128, status: Option<Status>) -> CommandHost {
+        let outcome = status.map(|status| Outcome {
+            status,
+            started_ms: None,
+            finished_ms: 0,
+            stdout: Output::default(),
+            stderr: Output::default(),
+        });
+        CommandHost {
+            host: HostId(uuid::Uuid::from_u128(id)),
+            hostname: format!("host-{id}"),
+            state: if outcome.is_some() { CommandState::Done } else { CommandState::Missing },
+            outcome: outcome.map(|value| Received { at_ms: 0, value }),
+            away_since_ms: None,
+            reason: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(statuses: Vec<Option<Status>>, passthrough: bool, code: u8) {
+        let hosts: Vec<_> = statuses.into_iter().zip(1..).map(|(status, id)| host(id, status)).collect();
+        assert_eq!(verdict(&hosts, passthrough).err().map_or(0, |failure| failure.kind.code()), code);
+    }
+
+    #[test]
+    fn outcomes_map_to_exit_codes() {
+        let exited = |code| Some(Status::exited(Exit::Code(code)));
+        let refused = |code| Some(Status::Refused { code, message: String::new() });
+        check(vec![exited(0), exited(0)], false, 0);
+        check(vec![exited(0), exited(7)], false, 1);
+        check(vec![exited(7)], true, 7);
+        check(vec![Some(Status::exited(Exit::Signal(9)))], true, 137);
+        check(vec![Some(Status::TimedOut)], true, 1);
+        check(vec![refused(RefusalCode::Denied)], false, 3);
+        check(vec![refused(RefusalCode::NotFound)], false, 1);
+        check(vec![exited(0), None], false, 1);
+        check(vec![exited(0), refused(RefusalCode::NotSelected)], false, 0);
+        check(vec![exited(7), refused(RefusalCode::NotSelected)], false, 1);
+        check(vec![refused(RefusalCode::Denied), refused(RefusalCode::NotSelected)], false, 3);
+        check(vec![refused(RefusalCode::NotSelected)], false, 1);
+    }
+}

@@ -1,0 +1,43 @@
+//! Finds the host that a verb works on.
+
+use muster_api::Host;
+use muster_base::failure::{Failure, FailureKind};
+
+use super::session::CliSession;
+
+/// The host that is meant: the one named, the context's default, or the only one.
+///
+/// # Errors
+/// If none is named and there is no telling.
+pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, Failure> {
+    if let Some(host) = named.or_else(|| session.context.host.map(|host| host.to_string())) {
+        return Ok(host);
+    }
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    match hosts.as_slice() {
+        [host] => Ok(host.id.to_string()),
+        [] => Err(Failure::new(FailureKind::Failed, "no host has joined yet")
+            .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")),
+        several => {
+            let list: String = several.iter().map(|host| format!("\n  {}  {}", host.id, host.hostname)).collect();
+            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts:{list}", several.len()))
+                .hint("name one with --host"))
+        }
+    }
+}
+
+/// The only host that there is: where more would do as well, none is taken for meant.
+///
+/// # Errors
+/// If there are several, or none.
+pub async fn only(session: &CliSession) -> Result<String, Failure> {
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    match hosts.as_slice() {
+        [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
+        several => {
+            Err(Failure::new(FailureKind::Usage, format!("there are {} hosts, and none is named", several.len())).hint(
+                "say which: --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them",
+            ))
+        }
+    }
+}

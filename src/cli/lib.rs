@@ -1,0 +1,194 @@
+//! The operator's verbs: one grammar, `muster <noun> <verb>`, each verb a client of the console's API.
+//!
+//! Modules, in reading order:
+//!
+//! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
+//! - [`print`]: tables, JSON, YAML, ages, and messages; [`moment`]: times that people type
+//! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
+//!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`,
+//!   `command_text`: print them
+//! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`],
+//!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
+//!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
+//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
+//!
+//! **Invariant: standard output has data only**; messages, errors among them, go to standard
+//! error (`topics/decisions/0070`).
+
+pub mod alert;
+pub mod apply;
+pub mod artifact;
+pub mod ask;
+pub mod change;
+pub mod client;
+pub mod command;
+pub mod command_cancel;
+pub mod command_follower;
+pub mod command_output;
+pub mod command_report;
+pub mod command_text;
+pub mod command_verdict;
+pub mod config;
+pub mod container;
+pub mod container_text;
+pub mod context;
+pub mod dashboards;
+pub mod effective;
+pub mod endpoint;
+pub mod exec;
+pub mod export;
+pub mod host;
+pub mod host_lookup;
+pub mod label;
+pub mod limit_value;
+pub mod login;
+pub mod logs;
+pub mod metric;
+pub mod moment;
+pub mod policy;
+pub mod print;
+pub mod probe;
+pub mod process;
+pub mod realm;
+pub mod rollback;
+mod session;
+pub mod snapshot;
+pub mod target;
+pub mod token;
+pub mod top;
+pub mod top_subject;
+pub mod unit;
+pub mod unit_lookup;
+pub mod upgrade;
+pub mod wait;
+pub mod yaml;
+pub mod ycommand;
+
+pub use session::{CliSession, GlobalOptions};
+
+use clap::Subcommand;
+use muster_base::failure::{Failure, FailureKind};
+use tokio_util::sync::CancellationToken;
+
+use self::{client::ConsoleClient, print::Printer};
+
+/// The verbs of an operator.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Hosts: list, show, ask for fresh news
+    #[command(subcommand)]
+    Host(host::HostVerb),
+    /// One-time tokens, with which hosts join
+    #[command(subcommand)]
+    Token(token::TokenVerb),
+    /// Run a program on hosts, and see what it prints
+    Exec(exec::ExecArgs),
+    /// The ledger of commands: what was asked, and what became of it
+    #[command(subcommand)]
+    Command(command::CommandVerb),
+    /// Artifacts: immutable files that yunos run, known by their SHA-256
+    #[command(subcommand)]
+    Artifact(artifact::ArtifactVerb),
+    /// Configs: immutable documents for yunos
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
+    /// Realms: namespaces of units, with the address and the ports of their endpoints
+    #[command(subcommand)]
+    Realm(realm::RealmVerb),
+    /// Units of any kind: list, show, hold, retire, remove
+    #[command(subcommand)]
+    Unit(unit::UnitVerb),
+    /// Yunos: native processes that an agent keeps
+    #[command(subcommand)]
+    Yuno(unit::YunoVerb),
+    /// Containers that an agent keeps, by Podman, Docker or LXC
+    #[command(subcommand)]
+    Container(container::ContainerVerb),
+    /// Snapshots: what the units of a host should be, to go back to
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotVerb),
+    /// Alerts: what somebody should look at, and when
+    #[command(subcommand)]
+    Alert(alert::AlertVerb),
+    /// Measurements
+    #[command(subcommand)]
+    Metric(metric::MetricVerb),
+    /// Show what hosts or units do now, the busiest first
+    Top(top::TopArgs),
+    /// Dashboards for Grafana, and rules for Prometheus
+    #[command(subcommand)]
+    Dashboards(dashboards::DashboardsVerb),
+    /// Do what a line in Yuneta's manner says
+    Ycommand(ycommand::YCommand),
+    /// Sign the command line in to a console
+    Login(login::LoginArgs),
+}
+
+/// Does what an operator asks for. `new_link` makes a sign-in link of a console on this machine, if the program has a console in it.
+///
+/// # Errors
+/// If it cannot be done, or `interrupt` is cancelled before it is.
+pub async fn run(
+    verb: Verb,
+    options: &GlobalOptions,
+    new_link: Option<login::NewSignInLink>,
+    interrupt: CancellationToken,
+) -> Result<(), Failure> {
+    // What goes on until it is interrupted has something to say to others then.
+    let ends_itself = matches!(
+        verb,
+        Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. }))
+            | Verb::Container(container::ContainerVerb::Logs(logs::Logs { follow: true, .. }))
+    );
+    tokio::select! {
+        done = perform(verb, options, new_link, interrupt.clone()) => done,
+        // As a shell has it: 128 + SIGINT.
+        () = interrupt.cancelled(), if !ends_itself => Err(Failure::silent(FailureKind::Code(130))),
+    }
+}
+
+async fn perform(
+    verb: Verb,
+    options: &GlobalOptions,
+    new_link: Option<login::NewSignInLink>,
+    interrupt: CancellationToken,
+) -> Result<(), Failure> {
+    let printer = Printer::new(options.output);
+    if let Verb::Login(login) = &verb
+        && login.verb.is_none()
+    {
+        return login::run(login, options, new_link).await;
+    }
+    if let Verb::Dashboards(verb) = &verb {
+        return dashboards::run(verb, options);
+    }
+    let context = options.pick_context()?;
+    let session = CliSession { client: ConsoleClient::new(&context)?, context, printer, interrupt };
+    match verb {
+        Verb::Ycommand(lines) => ycommand::run(lines, &session).await,
+        verb => perform_one(verb, &session).await,
+    }
+}
+
+/// Does one verb with a session that there is.
+async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
+    match verb {
+        Verb::Host(verb) => host::run(verb, session).await,
+        Verb::Token(verb) => token::run(verb, session).await,
+        Verb::Exec(exec) => exec::run(exec, session).await,
+        Verb::Command(verb) => command::run(verb, session).await,
+        Verb::Artifact(verb) => artifact::run(verb, session).await,
+        Verb::Config(verb) => config::run(verb, session).await,
+        Verb::Realm(verb) => realm::run(verb, session).await,
+        Verb::Snapshot(verb) => snapshot::run(verb, session).await,
+        Verb::Unit(verb) => unit::run(verb, session).await,
+        Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
+        Verb::Container(verb) => container::run(verb, session).await,
+        Verb::Alert(verb) => alert::run(verb, session).await,
+        Verb::Metric(verb) => metric::run(verb, session).await,
+        Verb::Top(top) => top::run(top, session).await,
+        Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
+        // They are done where the session is made.
+        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
+    }
+}

@@ -1,0 +1,52 @@
+//! What each verb works with: the console's client, the printer, and the global options.
+
+use clap::Args;
+use muster_base::failure::Failure;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    client::ConsoleClient,
+    context::{ConsoleContext, Contexts},
+    print::{PrintFormat, Printer},
+};
+
+/// What every verb understands.
+#[derive(Args, Clone, Debug)]
+pub struct GlobalOptions {
+    /// Form of what is printed: table, json or yaml. In the latter two standard output has one document and nothing else,
+    /// or one for each item of what goes on; what people are told, errors included, goes to standard error as text
+    #[arg(short, long, value_enum, default_value_t, global = true, value_name = "FORM")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
+    pub output: PrintFormat,
+    /// The console to speak with, by its name in the context file
+    #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME", help_heading = "Everywhere")]
+    pub context: Option<String>,
+    /// A proxy to reach the console through, in place of the context's; http_proxy and the like are not looked at
+    #[arg(long, global = true, env = "MUSTER_PROXY", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(hide_env_values = true)]
+    pub proxy: Option<String>,
+}
+
+impl GlobalOptions {
+    /// The context that is asked for, with what is said here in place of what it says.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn pick_context(&self) -> Result<ConsoleContext, Failure> {
+        let context = Contexts::load(&super::context::path()?)?.pick(self.context.as_deref())?;
+        Ok(ConsoleContext { proxy: self.proxy.clone().or(context.proxy), ..context })
+    }
+}
+
+/// A verb's surroundings: the console, and how to print.
+#[derive(Clone, Debug)]
+pub struct CliSession {
+    /// The console's API.
+    pub client: ConsoleClient,
+    /// Which console, and as whom.
+    pub context: ConsoleContext,
+    /// How to print.
+    pub printer: Printer,
+    /// Somebody has seen enough.
+    pub interrupt: CancellationToken,
+}

@@ -1,0 +1,124 @@
+//! Keeps a document of each host up to date (alert rules, labels): sends it until the host confirms its generation.
+//!
+//! Such a document has no outcome. Hosts report in their heartbeats which generation they have, and are sent the document again whenever
+//! that is not the current one. So it does not matter what is lost on the way, how long a host was away, or whether it has only just
+//! joined.
+
+use std::{future::Future, sync::Arc};
+
+use muster_base::clock::now_ms;
+use muster_topics::name::HostId;
+use tokio_util::sync::CancellationToken;
+
+use super::{error::Error, state::ConsoleState};
+
+pub(super) use super::owed_documents::DocumentSync;
+
+/// Tells hosts what they should have until the console stops; `tell` gives the generation that went out, if there is a connection. What
+/// finds none is dropped: the host's next heartbeat, or its next digest, shows that it has not heard.
+pub(super) async fn run<T, F>(
+    shared: Arc<ConsoleState>,
+    tellings: fn(&ConsoleState) -> &DocumentSync,
+    tell: T,
+    shutdown: CancellationToken,
+) where
+    T: Fn(Arc<ConsoleState>, HostId, u64) -> F + Send + Sync,
+    F: Future<Output = Result<Option<u64>, Error>> + Send,
+{
+    let tellings = tellings(&shared);
+    let all = async {
+        loop {
+            let (hosts, wait) = tellings.take(now_ms());
+            for (host, ahead) in hosts {
+                match tell(Arc::clone(&shared), host, ahead).await {
+                    Ok(sent) => tellings.told(host, sent),
+                    Err(error) => {
+                        tracing::error!(host.id = %host, %error, "a host cannot be told what it should have now");
+                        tellings.failed(host, ahead);
+                    }
+                }
+            }
+            let more = tellings.more.notified();
+            match wait {
+                // Too early or too late, it is looked again.
+                Some(wait) => drop(tokio::time::timeout(wait, more).await),
+                None => more.await,
+            }
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::alert::Generations;
+    use super::*;
+    use std::{collections::HashMap, time::Duration};
+
+    #[test]
+    fn document_is_sent_on_difference_with_a_gap() {
+        let (host, other) = (HostId::random(), HostId::random());
+        let tellings = DocumentSync::new(Generations { all: 5, hosts: [(other, 4)].into() });
+        let heard = |host, has, now| {
+            tellings.heard(host, has, now);
+            tellings.take(now).0.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(heard(host, Some(5), 0), []);
+        assert_eq!(heard(other, Some(9), 0), []);
+        assert_eq!(heard(other, Some(5), 0), [(other, 0)]);
+        assert_eq!(heard(host, None, 0), [(host, 0)]);
+        // It does not understand, or has not heard yet.
+        assert_eq!(heard(host, None, 59_999), []);
+        // What it was told may be lost: it is told once more, whether it says something again or not.
+        assert_eq!(tellings.take(59_999), ([].into(), Some(Duration::from_millis(1))));
+        assert_eq!(tellings.take(60_000), ([(host, 0)].into(), None));
+        assert_eq!(tellings.take(120_001), ([].into(), None));
+        // Unless it says meanwhile that it has it.
+        assert_eq!(heard(host, None, 119_000), []);
+        assert_eq!(heard(host, Some(5), 119_001), []);
+        assert_eq!(tellings.take(190_000), ([].into(), None));
+        // A clock that was set back changes nothing.
+        assert_eq!(heard(host, None, 10_000), [(host, 0)]);
+        // What it has is newer than what there is.
+        assert_eq!(heard(host, Some(7), 200_000), [(host, 7)]);
+        tellings.set_generation(None, 10);
+        tellings.owe(vec![host, other]);
+        assert_eq!(tellings.take(200_001).0.len(), 2);
+        assert_eq!((tellings.of(host), tellings.of(other)), (10, 14));
+    }
+
+    #[test]
+    fn new_or_outdated_host_is_sent_at_once() {
+        let host = HostId::random();
+        let tellings = DocumentSync::new(Generations { all: 5, hosts: HashMap::new() });
+        let check = |has, now, wanted: &[HostId], what: &str| {
+            tellings.heard(host, Some(has), now);
+            assert_eq!(tellings.take(now).0.into_keys().collect::<Vec<_>>(), wanted, "{what}");
+        };
+        check(4, 0, &[host], "it has others");
+        check(4, 1_000, &[], "it was told a second ago");
+        tellings.set_generation(None, 6);
+        check(4, 2_000, &[host], "it was away when the rules changed, and was told of those before");
+        check(4, 3_000, &[], "it was told a second ago");
+        tellings.came(host);
+        check(4, 4_000, &[host], "what it was told may have gone with its last life");
+        check(4, 5_000, &[], "it was told a second ago");
+        // There was no connection to tell it.
+        tellings.told(host, None);
+        check(4, 6_000, &[host], "it was not told");
+        // The store made of it newer ones than it was to be told.
+        tellings.set_generation(Some(host), 10);
+        tellings.told(host, Some(16));
+        check(4, 7_000, &[], "it was told those");
+        // The store failed: it is tried again, and not at once.
+        tellings.set_generation(None, 7);
+        check(4, 8_000, &[host], "it was told of those before");
+        tellings.failed(host, 0);
+        assert_eq!(tellings.take(8_000), ([].into(), Some(Duration::from_secs(60))));
+        assert_eq!(tellings.take(68_000).0, [(host, 0)].into());
+        assert_eq!(tellings.take(200_000), ([].into(), None));
+    }
+}

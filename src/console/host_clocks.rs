@@ -1,0 +1,55 @@
+//! Offsets of the hosts' clocks from the console's.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use muster_rules::{
+    clock::{self, ClockConsensus},
+    time::BUILD_MS,
+};
+use muster_topics::{Millis, name::HostId};
+use std::time::Duration;
+
+/// How long what a host's clock showed counts: agents tell their digest at least as often as that.
+const HEARD: Duration = Duration::from_secs(15 * 60);
+
+/// How long the earliest of what a host's clock shows counts, for what comes later may only have been under way for longer.
+const EARLIEST: Duration = Duration::from_secs(120);
+
+/// By how much the console's clock is ahead of each host's, as their heartbeats say.
+#[derive(Debug, Default)]
+pub(super) struct HostClocks(pub(super) Mutex<HashMap<HostId, (Millis, Instant)>>);
+
+impl HostClocks {
+    /// A host has made a heartbeat when its clock showed this.
+    pub(super) fn note(&self, host: HostId, at_ms: Millis, now: Millis) {
+        // Such a clock was never set.
+        if at_ms < BUILD_MS {
+            return;
+        }
+        let ahead_ms = now.saturating_sub(at_ms);
+        let mut clocks = self.locked();
+        let known = clocks.get(&host).filter(|(_, heard)| heard.elapsed() < EARLIEST);
+        if known.is_none_or(|(known_ms, _)| ahead_ms < *known_ms) {
+            clocks.insert(host, (ahead_ms, Instant::now()));
+        }
+    }
+
+    /// What hosts agree on.
+    pub(super) fn consensus(&self) -> Option<ClockConsensus> {
+        let mut clocks = self.locked();
+        clocks.retain(|_, (_, heard)| heard.elapsed() < HEARD);
+        clock::consensus(&mut clocks.values().map(|(ahead_ms, _)| *ahead_ms).collect::<Vec<_>>())
+    }
+
+    pub(super) fn clear(&self) {
+        self.locked().clear();
+    }
+
+    pub(super) fn locked(&self) -> MutexGuard<'_, HashMap<HostId, (Millis, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,79 @@
+//! Acknowledgements that hosts have not been sent yet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    sync::{Mutex, PoisonError},
+};
+
+use muster_topics::{
+    ack::{Numbered, ReportAck},
+    alert::AlertAck,
+    name::HostId,
+};
+use tokio::sync::Notify;
+
+/// What one host may forget.
+#[derive(Debug, Default)]
+pub struct HostAcks {
+    /// Of commands.
+    pub reports: BTreeSet<ReportAck>,
+    /// The latest one.
+    pub heartbeat: Option<Numbered>,
+    /// Batches of measurements.
+    pub metrics: BTreeSet<Numbered>,
+    /// Alerts.
+    pub alerts: BTreeSet<AlertAck>,
+}
+
+impl HostAcks {
+    /// Adds what may be forgotten since.
+    pub fn extend(&mut self, later: Self) {
+        self.reports.extend(later.reports);
+        self.metrics.extend(later.metrics);
+        self.alerts.extend(later.alerts);
+        self.heartbeat = later.heartbeat.or(self.heartbeat);
+    }
+}
+
+/// The acknowledgements that hosts are owed. What of a host waits here is bounded by what it may have under way: it
+/// sends nothing new until some of that is acknowledged.
+#[derive(Debug, Default)]
+pub struct OwedAcks {
+    pub(super) waiting: Mutex<AckQueue>,
+    pub(super) more: Notify,
+}
+
+/// What waits, and in which order.
+#[derive(Debug, Default)]
+pub(super) struct AckQueue {
+    pub(super) hosts: HashMap<HostId, HostAcks>,
+    pub(super) order: Vec<HostId>,
+}
+
+impl OwedAcks {
+    /// More of them.
+    pub fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
+        if acks.is_empty() {
+            return;
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let AckQueue { hosts, order } = &mut *waiting;
+        for (host, acks) in acks {
+            match hosts.entry(host) {
+                Entry::Occupied(mut before) => before.get_mut().extend(acks),
+                Entry::Vacant(place) => {
+                    place.insert(acks);
+                    order.push(host);
+                }
+            }
+        }
+        self.more.notify_one();
+    }
+
+    /// All of them, those first that have waited longest.
+    pub fn take(&self) -> Vec<(HostId, HostAcks)> {
+        let AckQueue { mut hosts, order } =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        order.into_iter().filter_map(|host| hosts.remove_entry(&host)).collect()
+    }
+}

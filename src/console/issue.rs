@@ -1,0 +1,322 @@
+//! Makes, lists and revokes certificates by hand, with the console's data folder alone.
+//! A console that runs with the same folder notices.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use muster_base::{
+    clock::now_ms,
+    failure::{Failure, FailureContext as _, FailureKind},
+    files,
+    role_args::RoleArgs,
+};
+use muster_topics::{
+    name::{HostId, Name},
+    role::Identity,
+};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::{
+    authority::{Authority, serial_and_end},
+    config::Config,
+    operator, register, revocation,
+    start::{STORE, WEB_URL, open_authority},
+    store::{Store, host, issued},
+};
+
+/// Where the console keeps things.
+#[derive(Args, Clone, Debug)]
+struct ConsoleFolder {
+    #[command(flatten)]
+    role_args: RoleArgs,
+    /// The console's data folder
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl ConsoleFolder {
+    /// The folder; nothing if the configuration was only to be printed.
+    fn path(self) -> Result<Option<PathBuf>, Failure> {
+        let config = self.role_args.load("console", |config: &mut Config| {
+            if let Some(folder) = self.data_dir {
+                config.data_dir = folder;
+            }
+            Ok(())
+        })?;
+        Ok(config.map(|config| config.data_dir))
+    }
+
+    /// The folder of a console that has been there.
+    fn known_path(self) -> Result<Option<PathBuf>, Failure> {
+        match self.path()? {
+            Some(path) if !Authority::exists(&path.join(AUTHORITY)) => {
+                Err(Failure::new(FailureKind::Failed, format!("no fleet's authority is in {}", path.display())).hint(format!(
+                    "say --data-dir DIR; below the folder of `muster up` it is `console`. For a new fleet, `muster console init \
+                     --data-dir {}` makes one there",
+                    path.display()
+                )))
+            }
+            path => Ok(path),
+        }
+    }
+}
+
+/// The authority's folder in the console's.
+const AUTHORITY: &str = "authority";
+
+/// A new sign-in link of the console in one of these folders, the first that has one. A console that runs takes it at once.
+///
+/// # Errors
+/// If none of them is a console's, or its store cannot be written.
+pub async fn new_sign_in_link(folders: &[PathBuf]) -> Result<String, Failure> {
+    let Some(folder) = folders.iter().find(|folder| folder.join(STORE).exists()) else {
+        let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        return Err(Failure::new(
+            FailureKind::Failed,
+            format!("no console's folder that you may read is at {}", names.join(", ")),
+        )
+        .hint("do this on the console's machine, as the user that it runs as, and say --data-dir DIR"));
+    };
+    let url = fs::read_to_string(folder.join(WEB_URL))
+        .trying(format_args!("the console's address in {}", folder.display()))?;
+    let store = Store::open(&folder.join(STORE))
+        .await
+        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+    let link = operator::new_sign_in_link(&store, url.trim()).await.trying("a sign-in link")?;
+    store.close().await;
+    Ok(link)
+}
+
+/// Arguments of `muster console init`.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    #[command(flatten)]
+    folder: ConsoleFolder,
+}
+
+/// Makes the authority of a new fleet; one that is there stays.
+///
+/// # Errors
+/// If it cannot be made, or a part of one that was there is missing.
+pub fn init(wanted: InitArgs) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.path()? else { return Ok(()) };
+    let was_there = Authority::exists(&folder.join(AUTHORITY));
+    files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
+    let authority = open_authority(&folder).map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+    let state = if was_there { "is there already, and stays" } else { "is made" };
+    let at = folder.join(AUTHORITY);
+    print(&format!(
+        "the authority in {} {state}; SHA-256 of its certificate: {}\n",
+        at.display(),
+        authority.fingerprint()
+    ))
+}
+
+/// Arguments of `muster console issue`.
+#[derive(Args, Clone, Debug)]
+pub struct IssueArgs {
+    #[command(flatten)]
+    folder: ConsoleFolder,
+    /// Whom it is for
+    #[arg(long, value_enum)]
+    role: IssueRole,
+    /// What to call them
+    #[arg(long)]
+    name: Name,
+    /// A name or address that a broker is reached under; may be given several times
+    #[arg(long = "san", value_name = "NAME")]
+    names: Vec<String>,
+    /// How many days a client's certificate is valid
+    #[arg(long, default_value_t = 90)]
+    days: u32,
+    /// Where to put authority.pem, certificate.pem and key.pem; and, of a broker, revoked.pem
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IssueRole {
+    /// A broker that runs by itself
+    Broker,
+    /// Another console
+    Console,
+    /// A client that may read everything
+    Operator,
+    /// A client that only looks on, such as a bridge to a database
+    Observer,
+}
+
+/// Arguments of `muster console issued`.
+#[derive(Args, Clone, Debug)]
+pub struct IssuedArgs {
+    #[command(flatten)]
+    folder: ConsoleFolder,
+}
+
+/// Arguments of `muster console revoke`.
+#[derive(Args, Clone, Debug)]
+pub struct RevokeArgs {
+    #[command(flatten)]
+    folder: ConsoleFolder,
+    /// A serial number or a name that `muster console issued` shows, or the id of a host
+    #[arg(value_name = "SERIAL|NAME|HOST")]
+    which: String,
+}
+
+/// Makes a certificate, remembers it, and writes it out.
+///
+/// # Errors
+/// If it cannot be made, remembered or written.
+pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
+    if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
+        return Err(Failure::new(
+            FailureKind::Usage,
+            "a broker's certificate needs the names that it is reached under",
+        )
+        .hint("say --san ADDRESS, once for each name and address"));
+    }
+    let (authority, store) = open(&folder).await?;
+    let name = wanted.name.clone();
+    let (role, identity) = match wanted.role {
+        IssueRole::Broker => (issued::IssuedRole::Broker, None),
+        IssueRole::Console => (issued::IssuedRole::Console, Some(Identity::Console(name))),
+        IssueRole::Operator => (issued::IssuedRole::Operator, Some(Identity::Operator(name))),
+        IssueRole::Observer => (issued::IssuedRole::Observer, Some(Identity::Observer(name))),
+    };
+    let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
+    let made = match &identity {
+        Some(identity) => authority.issue_client(identity, lifetime),
+        None => authority.issue_server(&wanted.names),
+    };
+    let (certificate, key) = made.trying("the certificate")?;
+    let (serial, expires_ms) = serial_and_end(&certificate)
+        .ok_or_else(|| Failure::new(FailureKind::Failed, "the certificate that was made cannot be read"))?;
+    let row = issued::IssuedCertificate {
+        serial,
+        role,
+        name: wanted.name,
+        issued_ms: now_ms(),
+        expires_ms,
+        revoked_ms: None,
+    };
+    issued::add(store.write(), &row).await.trying("remembering the certificate")?;
+    register::keep(&folder, &store).await.trying("the register")?;
+    let list = match wanted.role {
+        IssueRole::Broker => Some(revocation::write(&folder, &authority, &store).await.trying("the revocation list")?),
+        _ => None,
+    };
+    store.close().await;
+    let files = write(&wanted.out, authority.certificate_pem(), &certificate, &key, list.as_deref())?;
+    let mut text = format!("issued {} of {}, good until {}", row.serial, row.owner(), time(row.expires_ms));
+    if row.role == issued::IssuedRole::Broker {
+        text.push_str(&format!(", for {}", wanted.names.join(", ")));
+    }
+    text.push_str(&format!("\nby the authority in {}\n", folder.join(AUTHORITY).display()));
+    for path in files {
+        text.push_str(&format!("  {}\n", path.display()));
+    }
+    print(&text)
+}
+
+/// Authority and store of a folder; the store is made if there is none yet.
+async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
+    let authority = Authority::open(&folder.join(AUTHORITY))
+        .map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+    let store = Store::open_in(folder)
+        .await
+        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+    register::restore(folder, &store, now_ms())
+        .await
+        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+    Ok((authority, store))
+}
+
+/// Writes what was made; gives the files.
+fn write(
+    folder: &Path,
+    authority: &str,
+    certificate: &str,
+    key: &str,
+    revoked: Option<&str>,
+) -> Result<Vec<PathBuf>, Failure> {
+    fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    let own = [
+        ("authority.pem", authority, files::PUBLIC_MODE),
+        ("certificate.pem", certificate, files::PUBLIC_MODE),
+        ("key.pem", key, files::SECRET_MODE),
+    ];
+    let list = revoked.map(|list| (revocation::FILE, list, files::PUBLIC_MODE));
+    let mut written = Vec::new();
+    for (name, text, mode) in own.into_iter().chain(list) {
+        let path = folder.join(name);
+        files::write_atomically(&path, text.as_bytes(), mode).trying(format_args!("the file {}", path.display()))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// Lists what was made by hand.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn list(wanted: IssuedArgs) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
+    let (_, store) = open(&folder).await?;
+    let all = issued::list(store.read(), now_ms()).await.trying("reading what was issued")?;
+    store.close().await;
+    let mut text = format!("{:<32}  {:<24}  {:<20}  {:<20}  STATE\n", "SERIAL", "NAME", "MADE", "ENDS");
+    for one in &all {
+        let state = one.revoked_ms.map_or_else(|| "good".to_owned(), |at| format!("revoked {}", time(at)));
+        let (owner, made, ends) = (one.owner(), time(one.issued_ms), time(one.expires_ms));
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "{:<32}  {owner:<24}  {made:<20}  {ends:<20}  {state}", one.serial);
+    }
+    print(&text)
+}
+
+fn time(at_ms: i64) -> String {
+    let at = OffsetDateTime::from_unix_timestamp(at_ms / 1000).ok();
+    at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| at_ms.to_string())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    muster_base::terminal::out(text.as_bytes())
+}
+
+/// Revokes what is named.
+///
+/// # Errors
+/// If there is nothing of that name, or the store cannot be written.
+pub async fn revoke(wanted: RevokeArgs) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
+    let (authority, store) = open(&folder).await?;
+    let (which, now) = (wanted.which.as_str(), now_ms());
+    let what = "revoking";
+    let mut revoked: Vec<String> = issued::revoke(store.write(), which, now)
+        .await
+        .trying(what)?
+        .iter()
+        .map(|one| format!("revoked {} of {}\n", one.serial, one.owner()))
+        .collect();
+    if let Ok(id) = which.parse::<HostId>() {
+        let mut transaction = store.begin().await.trying(what)?;
+        let ended = host::revoke(&mut transaction, id, now).await.trying(what)?;
+        transaction.commit().await.trying(what)?;
+        revoked.extend(ended.map(|_| format!("revoked every certificate of host {id}\n")));
+    }
+    if !revoked.is_empty() {
+        revocation::write(&folder, &authority, &store).await.trying("the revocation list")?;
+    }
+    store.close().await;
+    if revoked.is_empty() {
+        return Err(Failure::new(FailureKind::Failed, format!("there is no good certificate {which:?}"))
+            .hint("`muster console issued` lists those made by hand; of a host, give the id"));
+    }
+    print(&revoked.concat())
+}

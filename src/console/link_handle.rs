@@ -1,0 +1,69 @@
+//! The handle with which other parts of the console publish.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+use muster_topics::{Millis, topic::Topic};
+use tokio::sync::{mpsc, watch};
+
+/// A message to be published; never retained, for all that is retained is the link's own.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) topic: Topic,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Publishes through the link; can be cloned.
+#[derive(Clone)]
+pub(super) struct LinkHandle {
+    pub(super) outbound: mpsc::Sender<Outbound>,
+    pub(super) connected: watch::Receiver<bool>,
+    /// When the last connection ended, or the console began without one.
+    pub(super) lost_ms: Arc<AtomicI64>,
+    /// Whether the last try ended with a certificate that was refused for its time.
+    pub(super) refused: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for LinkHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkHandle").field("connected", &self.is_connected()).finish_non_exhaustive()
+    }
+}
+
+impl LinkHandle {
+    /// Whether there is a connection to the broker.
+    pub(super) fn is_connected(&self) -> bool {
+        *self.connected.borrow()
+    }
+
+    /// Since when there is no connection to the broker; nothing if there is one.
+    pub(super) fn lost_ms(&self) -> Option<Millis> {
+        (!self.is_connected()).then(|| self.lost_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is no connection for want of a certificate that is good at this time.
+    pub(super) fn is_refused_for_time(&self) -> bool {
+        !self.is_connected() && self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Hands a message over. It may be lost with the connection, or for want of room: who calls
+    /// repeats it until it is answered.
+    pub(super) fn publish(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload }).is_ok();
+        if !sent {
+            tracing::debug!("a message to the broker is dropped; it will be repeated");
+        }
+        sent
+    }
+
+    /// Hands a message over once there is room; it is dropped if there is no connection, which is then said.
+    pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        // An error means that the link has ended, and so that the console stops.
+        self.is_connected() && self.outbound.send(Outbound { topic, payload }).await.is_ok()
+    }
+}

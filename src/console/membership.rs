@@ -1,0 +1,108 @@
+//! Membership: join tokens, and the revocation of hosts.
+
+use muster_base::clock::now_ms;
+use muster_topics::name::{Digest, HostId, Name};
+
+use super::{
+    error::Error,
+    store::{host, ids::IdKind},
+};
+
+use super::{operator, state::Console, store};
+
+/// How long a token for joining may be used, unless it is said; and at most.
+const TOKEN_TTL_S: u64 = 3600;
+const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
+
+impl Console {
+    /// Revokes all certificates of a host, by id or by a hostname that only one has: it is a member no more
+    /// until it joins anew.
+    pub async fn revoke_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
+        self.shared.check_operator(operator).await?;
+        let id = self.resolve_host(host).await?;
+        let mut transaction = self.shared.store.begin().await?;
+        let ended = host::revoke(&mut transaction, id, now_ms()).await?;
+        transaction.commit().await.map_err(store::StoreError::from)?;
+        if let Some(commands) = ended {
+            tracing::warn!(host.id = %id, %operator, commands = commands.len(), "a host was revoked");
+            self.shared.left(id, &commands).await;
+        }
+        Ok(())
+    }
+
+    /// Makes a one-time password for a host that shall join.
+    pub async fn create_token(
+        &self,
+        operator: &Name,
+        token: muster_api::NewToken,
+    ) -> Result<muster_api::CreatedToken, Error> {
+        self.shared.check_operator(operator).await?;
+        let muster_api::NewToken { ttl_s, replaces } = token;
+        let replaces = match replaces {
+            Some(host) => Some(self.resolve_host(&host).await?),
+            None => None,
+        };
+        let made = self.make_tokens(operator, muster_api::NewTokens { count: 1, ttl_s }, replaces).await?;
+        made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
+    }
+
+    /// Makes one-time passwords for as many hosts: all, or none of them.
+    pub async fn create_tokens(
+        &self,
+        operator: &Name,
+        wanted: muster_api::NewTokens,
+    ) -> Result<Vec<muster_api::CreatedToken>, Error> {
+        self.make_tokens(operator, wanted, None).await
+    }
+
+    pub(super) async fn make_tokens(
+        &self,
+        operator: &Name,
+        wanted: muster_api::NewTokens,
+        replaces: Option<HostId>,
+    ) -> Result<Vec<muster_api::CreatedToken>, Error> {
+        let ttl_s = wanted.ttl_s.unwrap_or(TOKEN_TTL_S);
+        if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
+            return Err(Error::invalid("bad_ttl", format!("a token lives from 1 s to {TOKEN_TTL_MAX_S} s")));
+        }
+        if !(1..=muster_api::TOKENS_MAX).contains(&wanted.count) {
+            let message = format!("from 1 to {} tokens are made at once", muster_api::TOKENS_MAX);
+            return Err(Error::invalid("bad_count", message));
+        }
+        let now = now_ms();
+        let expires_ms = now + i64::try_from(ttl_s).unwrap_or(0) * 1000;
+        let mut made = Vec::new();
+        let mut transaction = self.shared.store.begin().await?;
+        for _ in 0..wanted.count {
+            let secret = operator::new_secret()?;
+            let id = operator::new_id()?;
+            let hash = Digest::of(secret.as_bytes());
+            store::token::add(&mut transaction, &id, &hash, operator, (now, expires_ms), replaces).await?;
+            let token = muster_topics::join::JoinToken {
+                url: self.shared.urls.hosts.clone(),
+                authority: self.shared.authority.fingerprint().clone(),
+                secret,
+            };
+            tracing::info!(token.id = %id, %operator, "made a token for joining");
+            let (token, warning) = (token.to_string(), self.shared.join_warning());
+            let command = format!("muster agent --join {token}");
+            made.push(muster_api::CreatedToken { id, token, expires_ms, command, warning });
+        }
+        transaction.commit().await.map_err(store::StoreError::from)?;
+        Ok(made)
+    }
+
+    /// All one-time passwords, newest first.
+    pub async fn tokens(&self) -> Result<Vec<muster_api::Token>, Error> {
+        Ok(store::token::list(self.shared.store.read()).await?)
+    }
+
+    /// Revokes a one-time password. One that was used stays used: the host is a member.
+    pub async fn revoke_token(&self, id: &str) -> Result<(), Error> {
+        let id: Name = self.whole_id(IdKind::Tokens, id).await?;
+        if store::token::revoke(self.shared.store.write(), &id, now_ms()).await? {
+            return Ok(());
+        }
+        Err(Error::not_found("unknown_token", format!("there is no token {id}")))
+    }
+}

@@ -1,0 +1,213 @@
+//! State that all parts of the console share: configuration, stores, queues, and what is kept in memory.
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64},
+};
+use tokio::sync::watch;
+
+use axum::http::StatusCode;
+use muster_base::clock::now_ms;
+use muster_series::SeriesStore;
+use muster_topics::name::{CommandId, HostId, Name};
+use tokio::sync::{Notify, broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    authority::Authority,
+    config::Config,
+    error::Error,
+    link_handle::LinkHandle,
+    page_change::PageChange,
+    store::{Store, host},
+};
+
+/// The list in PEM, whatever it is at present.
+pub type SharedPem = watch::Receiver<Arc<str>>;
+
+/// The running console; a handle that can be cloned.
+#[derive(Clone, Debug)]
+pub struct Console {
+    pub(super) shared: Arc<ConsoleState>,
+}
+
+/// What every part of the console shares.
+#[derive(Debug)]
+pub(super) struct ConsoleState {
+    /// As it was at the start.
+    pub(super) config: Config,
+    /// As it was last read: what of it can change while the console runs is looked up here.
+    pub(super) current: RwLock<Arc<Config>>,
+    pub(super) started_by: StartedBy,
+    pub(super) urls: Urls,
+    pub(super) authority: Authority,
+    pub(super) store: Store,
+    pub(super) series: SeriesStore,
+    pub(super) external: super::external::ExternalStores,
+    /// Values that hosts have sent since the start.
+    pub(super) received: AtomicU64,
+    pub(super) artifacts: PathBuf,
+    /// Held by whoever labels, orders or removes artifacts and configs.
+    pub(super) content: tokio::sync::Mutex<()>,
+    pub(super) link: LinkHandle,
+    pub(super) owed: super::ingest::owed_acks::OwedAcks,
+    /// The rules for alerts that hosts should have.
+    pub(super) tellings: super::owed_documents::DocumentSync,
+    pub(super) labels: super::confirmed_labels::Labels,
+    /// Held by whoever changes labels of hosts.
+    pub(super) labelling: tokio::sync::Mutex<()>,
+    pub(super) fleet: super::latest_measurements::LatestMeasurements,
+    pub(super) dispatch: mpsc::Sender<super::dispatch::event::DispatchEvent>,
+    pub(super) dated: super::signing_time::SigningTime,
+    pub(super) host_clocks: super::host_clocks::HostClocks,
+    /// Open commands of which the store says that they have not gone out to anybody.
+    pub(super) held_back: Mutex<HashSet<CommandId>>,
+    pub(super) notices: super::notice::Notices,
+    pub(super) changes: broadcast::Sender<PageChange>,
+    pub(super) tallies: super::web::tallies::Tallies,
+    /// Something was revoked: the list is to be made anew.
+    pub(super) revoked: Notify,
+    pub(super) revocations: SharedPem,
+    /// The serial numbers that `revocation_command` has succeeded with.
+    pub(super) told_broker: Mutex<HashSet<String>>,
+    pub(super) shutdown: CancellationToken,
+}
+
+impl ConsoleState {
+    /// Open commands of which the store says that they have not gone out to anybody.
+    pub(super) fn held_back(&self) -> MutexGuard<'_, HashSet<CommandId>> {
+        // Nobody leaves it half changed.
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration as it was last read.
+    pub(super) fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a console was started by: it decides which words lead a person on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedBy {
+    /// `muster up`.
+    Up,
+    /// `muster console`.
+    Console,
+}
+
+impl StartedBy {
+    /// How other machines get to reach what listens for hosts.
+    pub(super) fn listen_hint(self) -> &'static str {
+        match self {
+            Self::Up => {
+                "stop `muster up` and start it with `--listen ADDRESS`, an address of this machine that the other one reaches; \
+                 then make a new token"
+            }
+            Self::Console => {
+                "set `hosts_listen` and, if the broker's address is this machine's alone, `broker_public_url` in the console's \
+                 configuration, start the console again, and make a new token"
+            }
+        }
+    }
+}
+
+/// Where the parts of the installation are reached.
+#[derive(Clone, Debug)]
+pub(super) struct Urls {
+    pub(super) web: String,
+    pub(super) hosts: String,
+    pub(super) broker: String,
+}
+
+impl Console {
+    /// What changes from now on.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<PageChange> {
+        self.shared.changes.subscribe()
+    }
+
+    /// Where operators reach the pages.
+    #[must_use]
+    pub fn web_url(&self) -> &str {
+        &self.shared.urls.web
+    }
+
+    /// Ends once the console stops: what streams without end should end with it.
+    pub async fn stopping(&self) {
+        self.shared.shutdown.cancelled().await;
+    }
+}
+
+/// Whether a URL leads to the machine alone that it is used on.
+pub(super) fn is_loopback(url: &str) -> bool {
+    let url = reqwest::Url::parse(url).ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str).map(|host| host.trim_matches(['[', ']']));
+    host.is_some_and(|host| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback()))
+}
+
+impl ConsoleState {
+    /// Why a host on another machine could not join now, and what to do about that.
+    pub(super) fn join_warning(&self) -> Option<String> {
+        let Urls { hosts, broker, .. } = &self.urls;
+        let (what, url) = match (is_loopback(hosts), is_loopback(broker)) {
+            (true, _) => ("the console", hosts),
+            (false, true) => ("the broker", broker),
+            (false, false) => return None,
+        };
+        let hint = self.started_by.listen_hint();
+        Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
+    }
+
+    /// A host is a member no more, and these commands are over for it: everybody hears of that.
+    pub(super) async fn left(&self, host: HostId, commands: &[CommandId]) {
+        self.revoked.notify_one();
+        self.fleet.remove(host);
+        let _ = self.dispatch.send(super::dispatch::event::DispatchEvent::Left(host)).await;
+        commands.iter().for_each(|command| self.changed(PageChange::Command(*command)));
+        self.changed(PageChange::Host(host));
+        self.changed(PageChange::Alert(Some(host)));
+    }
+
+    /// Whether the broker is known to refuse whoever was revoked, if anybody was.
+    pub(super) async fn revocations_are_in_force(&self) -> Result<bool, super::store::StoreError> {
+        // The broker of `muster up` is in this process, and follows the list at once.
+        if self.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
+            return Ok(true);
+        }
+        let revoked = super::store::issued::revoked(self.store.read(), now_ms()).await?;
+        let told = self.told_broker.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(revoked.iter().all(|one| told.contains(&one.serial)))
+    }
+
+    /// Tells pages that look on. Nobody may be looking, which is fine.
+    pub(super) fn changed(&self, change: PageChange) {
+        self.tallies.changed(&change);
+        let _ = self.changes.send(change);
+    }
+
+    /// The right to order something, checked against the operators that there are. One role so far:
+    /// an operator may do everything.
+    pub(super) async fn check_operator(&self, operator: &Name) -> Result<(), Error> {
+        if super::store::operator::exists(self.store.read(), operator).await? {
+            return Ok(());
+        }
+        Err(Error::new(StatusCode::FORBIDDEN, "unknown_operator", format!("there is no operator {operator}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn loopback_urls_are_recognised() {
+        for own in ["https://127.0.0.1:7443", "mqtts://127.1.2.3:8883", "https://[::1]:7443", "mqtts://localhost:8883"]
+        {
+            assert!(is_loopback(own), "{own}");
+        }
+        for other in ["https://192.0.2.5:7443", "mqtts://[2001:db8::7]:8883", "https://fleet.example", "nonsense"] {
+            assert!(!is_loopback(other), "{other}");
+        }
+    }
+}

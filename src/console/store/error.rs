@@ -1,0 +1,99 @@
+//! Errors of the store.
+
+use std::path::{Path, PathBuf};
+
+use muster_sqlite::room;
+
+/// A statement or a migration failed, or a row is not what this version writes.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A statement failed.
+    #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
+    Sql(#[from] sqlx::Error),
+    /// The tables could not be brought up to date.
+    #[error("the console's store cannot be brought up to date: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The store cannot be opened, and why is known.
+    #[error("the console's store {path} {meaning}: {source}\nhint: {hint}")]
+    Unusable {
+        /// Its file.
+        path: PathBuf,
+        /// What that means.
+        meaning: &'static str,
+        /// What can be done about it.
+        hint: &'static str,
+        /// What was found.
+        source: Box<StoreError>,
+    },
+    /// SQLite found the file itself to be wrong.
+    #[error("the console's store is damaged: {0}")]
+    Damaged(String),
+    /// A stored value cannot be read.
+    #[error("the console's store has a {what} that cannot be read: {problem}")]
+    Row {
+        /// What was being read.
+        what: &'static str,
+        /// Why it cannot be.
+        problem: String,
+    },
+}
+
+impl StoreError {
+    /// Whether there is no room for more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(error) => room::is_missing(error),
+            Self::Migrate(error) => room::is_missing_to_migrate(error),
+            Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
+        }
+    }
+
+    /// Whether the file itself is at fault, so that no retry can help.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        let error = match self {
+            Self::Damaged(_) => return true,
+            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => error,
+            Self::Migrate(_) | Self::Unusable { .. } | Self::Row { .. } => return false,
+        };
+        let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
+        code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
+    }
+
+    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    pub(super) fn of_store(self, path: &Path) -> Self {
+        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
+        let (meaning, hint) = match &self {
+            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
+            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
+                "was written by a newer version of muster",
+                "start that version again, or bring back a copy of the whole folder that is of before",
+            ),
+            error if error.is_damage() => (
+                "is damaged",
+                "bring it back from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
+                 certificates come back from the authority's register, how hosts are from themselves; commands, tokens, configs and labels of \
+                 artifacts are lost. `sqlite3 console.db .recover` may read more of it. Check this machine's disk",
+            ),
+            _ => return self,
+        };
+        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
+    }
+
+    /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
+    /// one that the tables' own rules refuse.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        use sqlx::{Error, error::ErrorKind};
+        match self {
+            Self::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
+            Self::Sql(Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed) => true,
+            Self::Sql(_) | Self::Migrate(_) | Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
+        }
+    }
+}
+
+/// Shorthand of this module.
+pub type StoreResult<T> = std::result::Result<T, StoreError>;

@@ -1,0 +1,188 @@
+//! TLS for every role: one provider, one way to read PEM, one trust model.
+//!
+//! **Invariant: nothing here trusts the system's roots.** A fleet trusts its own authority alone.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+};
+
+/// Why a certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// Not PEM, or without what should be in it.
+    #[error("{what} cannot be read: {source}")]
+    Pem {
+        /// Which document.
+        what: &'static str,
+        /// Why not.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// rustls refuses it.
+    #[error("{what} cannot be used: {source}")]
+    Tls {
+        /// Which document.
+        what: &'static str,
+        /// Why not.
+        source: rustls::Error,
+    },
+}
+
+/// The cryptography that every connection uses.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// All certificates of a PEM document.
+///
+/// # Errors
+/// If it is none.
+pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|all| if all.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(all) })
+        .map_err(|source| PkiError::Pem { what, source })
+}
+
+/// The first private key of a PEM document.
+///
+/// # Errors
+/// If there is none.
+pub fn private_key(what: &'static str, pem: &str) -> Result<PrivateKeyDer<'static>, PkiError> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|source| PkiError::Pem { what, source })
+}
+
+/// A store that trusts one authority.
+///
+/// # Errors
+/// If the PEM document is no usable certificate.
+pub fn roots(authority_pem: &str) -> Result<RootCertStore, PkiError> {
+    let what = "the authority's certificate";
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(what, authority_pem)? {
+        roots.add(certificate).map_err(|source| PkiError::Tls { what, source })?;
+    }
+    Ok(roots)
+}
+
+/// Judges servers by their certificates, as rustls does, for a machine whose clock may be behind: see
+/// [`ForgivingClock`].
+///
+/// # Errors
+/// If there is no authority to trust.
+pub fn server_verifier(roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, PkiError> {
+    let what = "the authority's certificate";
+    let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
+        .build()
+        .map_err(|error| PkiError::Tls { what, source: Error::General(error.to_string()) })?;
+    Ok(Arc::new(ForgivingClock(inner)))
+}
+
+/// A certificate that begins later than the clock shows says that the clock is behind, for the fleet's authority makes
+/// none for the future. A host without a clock battery starts in 1970, and would otherwise never hear from anybody what
+/// time it is. Whether a certificate has ended is judged by the clock, and for such a host by the certificate's own
+/// beginning.
+#[derive(Debug)]
+struct ForgivingClock(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for ForgivingClock {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let at = |now| self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match at(now) {
+            Err(Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => at(not_before),
+            judged => judged,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// A client that trusts one authority and shows its own certificate.
+///
+/// # Errors
+/// If one of the PEM documents cannot be used.
+pub fn client(authority_pem: &str, certificate_pem: &str, key_pem: &str) -> Result<ClientConfig, PkiError> {
+    let what = "the own certificate";
+    let chain = certificates(what, certificate_pem)?;
+    let key = private_key("the own key", key_pem)?;
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|source| PkiError::Tls { what, source })?
+        .dangerous()
+        .with_custom_certificate_verifier(server_verifier(roots(authority_pem)?)?)
+        .with_client_auth_cert(chain, key)
+        .map_err(|source| PkiError::Tls { what, source })
+}
+/// What was said of a connection that failed, with a word about the clock if a certificate was refused for its time: certificates of a
+/// fleet are renewed long before they end, and a clock that is off is by far the likelier cause.
+#[must_use]
+pub fn with_clock(said: String) -> String {
+    if !is_about_time(&said) {
+        return said;
+    }
+    format!(
+        "{said}. hint: a certificate's time is wrong, or a clock is: compare `date -u` on this machine and on the other; certificates \
+         made by a clock that was wrong are made anew when the console starts, or a host joins"
+    )
+}
+
+/// Whether what was said of a connection that failed is that a certificate was refused for its time.
+#[must_use]
+pub fn is_about_time(said: &str) -> bool {
+    let squeezed: String = said.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();
+    ["certificateexpired", "notvalidyet", "certificatenotvalid"].iter().any(|what| squeezed.contains(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expired_certificate_error_mentions_the_clock() {
+        for (said, speaks) in [
+            ("received fatal alert: CertificateExpired", true),
+            ("invalid peer certificate: certificate expired: verification time 1", true),
+            ("invalid peer certificate: certificate not valid yet", true),
+            ("invalid peer certificate: UnknownIssuer", false),
+        ] {
+            let told = with_clock(said.to_owned());
+            assert!(told.starts_with(said));
+            assert_eq!(told.contains("hint: ") && told.contains("clock"), speaks, "{told}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! `muster agent`: a host's agent as a process of its own, and its installation.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use muster_agent::{
+    AgentError, RunningAgent,
+    config::{Config, Secret},
+    install::{self, InstallArgs, UninstallArgs},
+    join::{self, JoinError},
+    join_args::JoinArgs,
+    manager::ServiceManager,
+};
+use muster_base::{
+    failure::{Failure, FailureKind},
+    folders::UserFolders,
+    reload::{self, HangUpSignals},
+    role_args::RoleArgs,
+};
+use nix::unistd::geteuid;
+use tokio_util::sync::CancellationToken;
+
+/// The pause before an agent is started again that did not start with what it had.
+const START_PAUSE: Duration = Duration::from_secs(5);
+
+/// Run this host's agent
+#[derive(Args, Clone, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  muster agent install --now --join TOKEN    as a service of systemd, from now on\n  \
+                        muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
+                        muster agent --config /etc/muster/agent.toml\n  muster agent --print-config            every key, with its default\n\n\
+                        Yunos and commands go on when the agent stops. On its host it answers at agent.sock in its folder:\n  \
+                        curl --unix-socket /var/lib/muster/agent/agent.sock http://agent/ping"
+)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    role: RoleArgs,
+    /// Where the agent keeps its key, its store and its units [default: without --config $XDG_DATA_HOME/muster-agent if
+    /// that is set, else /var/lib/muster/agent for root and ~/.local/share/muster-agent for others]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    join: JoinArgs,
+    #[command(subcommand)]
+    verb: Option<AgentVerb>,
+}
+
+/// What can be done about an agent of this host.
+#[derive(Subcommand, Clone, Debug)]
+enum AgentVerb {
+    /// Make the agent a service of systemd, or bring one up to date
+    Install(InstallArgs),
+    /// Take the service away again; configuration, data and yunos stay
+    Uninstall(UninstallArgs),
+}
+
+/// Runs an agent until `shutdown`, or does what can be done without one.
+///
+/// # Errors
+/// If it cannot start.
+pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+    match args.verb {
+        Some(AgentVerb::Install(wanted)) => return install::install(&wanted),
+        Some(AgentVerb::Uninstall(wanted)) => return install::uninstall(&wanted),
+        None => {}
+    }
+    // It may come from standard input, which is read once.
+    let token = args.join.token()?;
+    let is_named = AtomicBool::new(true);
+    let load = || {
+        args.role.load("agent", |config: &mut Config| {
+            let default = default_folder();
+            let named = args.data_dir.is_some() || args.role.config.is_some() || config.data_dir != default;
+            is_named.store(named, Ordering::Relaxed);
+            if let Some(data_dir) = &args.data_dir {
+                config.data_dir.clone_from(data_dir);
+            } else if !named {
+                config.data_dir = folder_of_user(&UserFolders::from_environment(), geteuid().is_root());
+            }
+            if let Some(token) = &token {
+                config.join = Some(Secret::new(token.clone()));
+            }
+            Ok(())
+        })
+    };
+    let Some(mut config) = load()? else { return Ok(()) };
+    if config.join.is_some() && !is_named.load(Ordering::Relaxed) {
+        ask_for_folder(&config)?;
+    }
+    tracing::info!(folder = %config.data_dir.display(), "the agent's key, store and units (`--data-dir`)");
+    let mut hang_ups = HangUpSignals::listen()?;
+    let manager = ServiceManager::from_environment(|name| env::var_os(name), std::process::id())
+        .map_err(|error| Failure::new(FailureKind::Usage, error))?;
+    let mut running = tokio::select! {
+        running = muster_agent::start_managed(config.clone(), &manager) => running.map_err(|error| start_failure(&error))?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    loop {
+        let life = shutdown.child_token();
+        tokio::spawn(muster_base::memory_release::release_after_batches(running.measured(), life.clone()));
+        tokio::select! {
+            () = manager.follow(&running, &shutdown) => break,
+            () = hang_ups.next() => (),
+        }
+        match load() {
+            Ok(Some(new)) => {
+                life.cancel();
+                running.stop().await;
+                match start_again(new, &mut config, &manager, &shutdown).await {
+                    Some(again) => running = again,
+                    None => return Ok(()),
+                }
+            }
+            Ok(None) => {}
+            Err(failure) => reload::log("agent", Err(failure)),
+        }
+    }
+    running.stop().await;
+    Ok(())
+}
+
+/// Starts the agent with a configuration that was read anew, which is all that an agent has to do to take it: yunos and
+/// commands go on meanwhile. If it does not start with that, it does with the one `before`. Nothing, if it is to end.
+async fn start_again(
+    new: Config,
+    before: &mut Config,
+    manager: &ServiceManager,
+    shutdown: &CancellationToken,
+) -> Option<RunningAgent> {
+    let start = async |config: &Config| {
+        let started = shutdown.run_until_cancelled(muster_agent::start_managed(config.clone(), manager)).await?;
+        Some(started.map_err(|error| start_failure(&error)))
+    };
+    match start(&new).await? {
+        Ok(running) => {
+            *before = new;
+            reload::log("agent", Ok(Vec::new()));
+            return Some(running);
+        }
+        Err(failure) => reload::log("agent", Err(failure)),
+    }
+    loop {
+        match start(before).await? {
+            Ok(running) => return Some(running),
+            Err(failure) => reload::log("agent", Err(failure)),
+        }
+        shutdown.run_until_cancelled(tokio::time::sleep(START_PAUSE)).await?;
+    }
+}
+
+/// Where an agent keeps things that nobody has told.
+fn default_folder() -> PathBuf {
+    Config::default().data_dir
+}
+
+/// Where an agent keeps things that is started by hand: where this user's programs do, if that is said; root's is the
+/// one of the whole host.
+fn folder_of_user(folders: &UserFolders, is_root: bool) -> PathBuf {
+    let data = if is_root { folders.named_data().map(Path::to_owned) } else { folders.data() };
+    data.map_or_else(default_folder, |data| data.join("muster-agent"))
+}
+
+/// Who joins as somebody new does not want to be who is there already. The same token again means the same agent.
+fn ask_for_folder(config: &Config) -> Result<(), Failure> {
+    let (folder, token) = (&config.data_dir, config.join.as_ref().map(Secret::reveal));
+    let there = join::load(folder)
+        .map_err(|error| Failure::told(FailureKind::Failed, muster_base::failure::with_causes(&error)))?;
+    if there.is_none() || token.is_some_and(|token| !join::is_another_token(folder, token)) {
+        return Ok(());
+    }
+    let path = folder.display();
+    Err(Failure::new(FailureKind::Usage, format!("there is an agent in {path}, which is a member of a fleet already"))
+        .hint(format!(
+            "to have that one join with this token, say --data-dir {path}; for another host, name another folder"
+        )))
+}
+
+fn start_failure(error: &AgentError) -> Failure {
+    let kind = match error {
+        AgentError::Config(_) | AgentError::NotJoined => FailureKind::Usage,
+        AgentError::Join(JoinError::Refused { .. }) => FailureKind::Refused,
+        _ => FailureKind::Failed,
+    };
+    Failure::told(kind, muster_base::failure::with_causes(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn the_folder_is_that_of_the_user() {
+        for (data, home, is_root, wanted) in [
+            (None, Some("/home/anna"), false, "/home/anna/.local/share/muster-agent"),
+            (Some("/data"), Some("/home/anna"), false, "/data/muster-agent"),
+            (Some("/data"), Some("/root"), true, "/data/muster-agent"),
+            (None, Some("/root"), true, "/var/lib/muster/agent"),
+            (Some(""), Some(""), false, "/var/lib/muster/agent"),
+            (Some("dat"), Some("/home/anna"), false, "/home/anna/.local/share/muster-agent"),
+            (Some("dat"), Some("/root"), true, "/var/lib/muster/agent"),
+            (Some("dat"), Some("anna"), false, "/var/lib/muster/agent"),
+            (None, None, false, "/var/lib/muster/agent"),
+        ] {
+            let variable = |name: &str| match name {
+                "XDG_DATA_HOME" => data.map(OsString::from),
+                _ => home.map(OsString::from),
+            };
+            assert_eq!(
+                folder_of_user(&UserFolders::read(variable), is_root),
+                PathBuf::from(wanted),
+                "{data:?} {home:?} {is_root}"
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `muster console`: a fleet's console as a process of its own, and tools that work on its data folder.
+
+use std::{
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+};
+
+use clap::{Args, Subcommand};
+use futures_util::future::BoxFuture;
+use muster_base::{
+    failure::{Failure, FailureKind},
+    reload::{self, HangUpSignals},
+    role_args::RoleArgs,
+};
+use muster_console::{
+    config::Config,
+    issue::{self, InitArgs, IssueArgs, IssuedArgs, RevokeArgs},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Run the console of a fleet
+#[derive(Args, Clone, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  muster console --config /etc/muster/console.toml\n  \
+                        muster console --print-config           every key, with its default\n  \
+                        muster console init                     before the broker of a new fleet gets its certificate\n  \
+                        muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker"
+)]
+pub(crate) struct ConsoleArgs {
+    #[command(flatten)]
+    role: RoleArgs,
+    #[command(subcommand)]
+    verb: Option<ConsoleVerb>,
+}
+
+/// What can be done with a console's data folder alone.
+#[derive(Subcommand, Clone, Debug)]
+enum ConsoleVerb {
+    /// Make the authority of a new fleet, for certificates that are needed before the console first starts
+    Init(InitArgs),
+    /// Make a certificate with the fleet's authority: for a broker, or for somebody who reads the bus
+    Issue(IssueArgs),
+    /// List the certificates that were made so and have not expired
+    Issued(IssuedArgs),
+    /// Revoke a certificate; a console that runs hears of it within five seconds
+    Revoke(RevokeArgs),
+}
+
+/// Runs a console until `shutdown`, or does what can be done without one.
+///
+/// # Errors
+/// If it cannot start.
+pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+    match args.verb {
+        Some(ConsoleVerb::Init(wanted)) => return issue::init(wanted),
+        Some(ConsoleVerb::Issue(wanted)) => return issue::issue(wanted).await,
+        Some(ConsoleVerb::Issued(wanted)) => return issue::list(wanted).await,
+        Some(ConsoleVerb::Revoke(wanted)) => return issue::revoke(wanted).await,
+        None => {}
+    }
+    let load = || args.role.load("console", |_: &mut Config| Ok(()));
+    let Some(config) = load()? else { return Ok(()) };
+    let mut hang_ups = HangUpSignals::listen()?;
+    let running =
+        muster_console::start(config).await.map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
+    let url = running.console().web_url().to_owned();
+    // What is no terminal may be a log, and that is no place for a secret.
+    let link = match io::stderr().is_terminal() {
+        true => {
+            Some(running.console().new_sign_in_link().await.map_err(|error| Failure::new(FailureKind::Failed, error))?)
+        }
+        false => None,
+    };
+    tell(&url, link.as_deref());
+    tokio::spawn(muster_base::memory_release::trim_heaps_each_minute(shutdown.clone()));
+    while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
+        let taken = load().and_then(|config| match config {
+            Some(config) => {
+                running.reload(config).map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))
+            }
+            None => Ok(Vec::new()),
+        });
+        reload::log("console", taken);
+    }
+    running.stop().await;
+    Ok(())
+}
+
+/// A person who started it is told how to get in; a log is no place for a secret.
+fn tell(url: &str, link: Option<&str>) {
+    let words = match link {
+        Some(link) => {
+            format!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)\n")
+        }
+        None => {
+            format!("the console is at {url}; `muster login --new-link`, on this machine, prints a sign-in link\n")
+        }
+    };
+    muster_base::terminal::err(&words);
+}
+
+/// Makes a sign-in link of a console on this machine: of the one in `data_dir` (a console's folder, or that of `muster up`), or of whichever
+/// lies where it would without that being said.
+#[cfg(feature = "cli")]
+pub(crate) fn new_sign_in_link(data_dir: Option<PathBuf>) -> BoxFuture<'static, Result<String, Failure>> {
+    let folders = match data_dir {
+        Some(folder) => vec![folder.join("console"), folder],
+        None => {
+            let mut folders = Vec::new();
+            #[cfg(all(feature = "agent", feature = "broker"))]
+            folders.extend(crate::up::default_data().ok().map(|folder| folder.join("console")));
+            folders.push(Config::default().data_dir);
+            folders
+        }
+    };
+    Box::pin(async move { issue::new_sign_in_link(&folders).await })
+}

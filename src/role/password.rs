@@ -1,0 +1,87 @@
+//! `muster broker password`: reads a password from the terminal, and prints a line of a users file.
+
+use std::io::{self, BufRead, IsTerminal, Read, stdin};
+
+use muster_base::failure::{Failure, FailureContext, FailureKind};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use tokio_util::sync::CancellationToken;
+
+/// MQTT cannot send a longer one.
+const PASSWORD_MAX_BYTES: usize = 65_535;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads a password and prints `name`'s line.
+///
+/// # Errors
+/// If the name is none of the fleet's, or there is no password to be had.
+pub(crate) async fn print_line(name: &str, shutdown: &CancellationToken) -> Result<(), Failure> {
+    let password = if stdin().is_terminal() { ask(name, shutdown).await? } else { read_line(shutdown).await? };
+    let line = muster_broker::password_line(name, &password).map_err(|why| {
+        Failure::new(FailureKind::Usage, why)
+            .hint("say whom it is for, and give the password as the first line of standard input")
+    })?;
+    muster_base::terminal::out(format!("{line}\n").as_bytes())
+}
+
+/// Asks twice, so that a slip of the finger is noticed.
+async fn ask(name: &str, shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
+    let _quiet = SilentTerminal::begin().trying("the terminal")?;
+    prompt(&format!("password of {name}: "));
+    let first = read_line(shutdown).await?;
+    prompt("\nonce more: ");
+    let second = read_line(shutdown).await?;
+    prompt("\n");
+    if first == second { Ok(first) } else { Err(Failure::new(FailureKind::Usage, "these are two different passwords")) }
+}
+
+/// Speaks to the person, who does not read standard output: that goes into a file.
+fn prompt(text: &str) {
+    muster_base::terminal::err(text);
+}
+
+/// The next line of standard input, without its end.
+async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
+    let reading = tokio::task::spawn_blocking(|| {
+        let mut line = Vec::new();
+        let most = u64::try_from(PASSWORD_MAX_BYTES + 2).unwrap_or(u64::MAX);
+        stdin().lock().take(most).read_until(b'\n', &mut line)?;
+        io::Result::Ok(line)
+    });
+    let mut line = tokio::select! {
+        line = reading => line.trying("standard input")?.trying("standard input")?,
+        // As a shell has it: 128 + SIGINT. The terminal is put right on the way out.
+        () = shutdown.cancelled() => return Err(Failure::silent(FailureKind::Code(130))),
+    };
+    if line.pop_if(|last| *last == b'\n').is_some() {
+        line.pop_if(|last| *last == b'\r');
+    }
+    // Of a file that was written on another system.
+    if line.starts_with(BYTE_ORDER_MARK) {
+        line.drain(..BYTE_ORDER_MARK.len());
+    }
+    if line.len() > PASSWORD_MAX_BYTES {
+        return Err(Failure::new(FailureKind::Usage, format!("a password has at most {PASSWORD_MAX_BYTES} bytes")));
+    }
+    Ok(line)
+}
+
+/// A terminal that does not show what is typed, until this is dropped.
+struct SilentTerminal(Termios);
+
+impl SilentTerminal {
+    fn begin() -> nix::Result<Self> {
+        let before = tcgetattr(stdin())?;
+        let mut quiet = before.clone();
+        quiet.local_flags.remove(LocalFlags::ECHO);
+        tcsetattr(stdin(), SetArg::TCSAFLUSH, &quiet)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for SilentTerminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(stdin(), SetArg::TCSAFLUSH, &self.0);
+    }
+}

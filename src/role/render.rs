@@ -1,0 +1,100 @@
+//! `muster broker render`: the configuration of another broker with the same rules.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use muster_base::{
+    failure::{Failure, FailureContext as _, FailureKind as Failed},
+    files,
+};
+use muster_broker::render::{self, BrokerKind, RenderInputs, RenderedFile};
+use muster_topics::{
+    name::{HostId, Name},
+    topic::Prefix,
+};
+
+/// Arguments of `muster broker render`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  muster broker render --for mosquitto --console main --out /etc/mosquitto/muster\n  \
+                        muster broker render --for nats --console main --host 0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52"
+)]
+pub(crate) struct RenderArgs {
+    /// mosquitto, rabbitmq, nats, emqx or hivemq
+    #[arg(long = "for", value_name = "BROKER")]
+    kind: BrokerKind,
+    /// The first levels of all topics
+    #[arg(long, value_name = "TOPIC", default_value_t = Prefix::default().as_str().to_owned())]
+    prefix: String,
+    /// Where clients shall connect
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = render::default_listen())]
+    listen: SocketAddr,
+    /// The folder of authority.pem, certificate.pem and key.pem on the broker's machine [default: /etc/BROKER/muster]
+    #[arg(long, value_name = "DIR")]
+    certificates: Option<PathBuf>,
+    /// A console, by its id; may be given several times
+    #[arg(long = "console", value_name = "NAME")]
+    consoles: Vec<Name>,
+    /// Somebody with a certificate operator-NAME
+    #[arg(long = "operator", value_name = "NAME")]
+    operators: Vec<Name>,
+    /// Somebody with a certificate observer-NAME
+    #[arg(long = "observer", value_name = "NAME")]
+    observers: Vec<Name>,
+    /// A host, for brokers that must know each (rabbitmq, nats)
+    #[arg(long = "host", value_name = "ID")]
+    hosts: Vec<HostId>,
+    /// Where to write the files; without it they are printed
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Writes the files, or prints them.
+///
+/// # Errors
+/// If they cannot be made or written.
+pub(crate) fn run(wanted: &RenderArgs) -> Result<(), Failure> {
+    let prefix = wanted.prefix.parse().map_err(|error| Failure::new(Failed::Usage, format!("--prefix: {error}")))?;
+    let fleet = RenderInputs {
+        prefix,
+        listen: wanted.listen,
+        certificates: wanted.certificates.clone(),
+        hosts: wanted.hosts.clone(),
+        consoles: wanted.consoles.clone(),
+        operators: wanted.operators.clone(),
+        observers: wanted.observers.clone(),
+    };
+    if fleet.consoles.is_empty() {
+        return Err(Failure::new(Failed::Usage, "a broker without a console is of no use to a fleet")
+            .hint("say --console main, or what `id` is in the console's configuration"));
+    }
+    let files = render::render(wanted.kind, &fleet).map_err(|error| Failure::new(Failed::Usage, error))?;
+    match &wanted.out {
+        Some(folder) => write(folder, &files),
+        None => print(&files),
+    }
+}
+
+fn write(folder: &Path, all: &[RenderedFile]) -> Result<(), Failure> {
+    fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    for file in all {
+        let path = folder.join(file.name);
+        files::write_atomically(&path, file.text.as_bytes(), files::PUBLIC_MODE)
+            .trying(format_args!("the file {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Prints the files, each below a line with its name if there are several.
+fn print(all: &[RenderedFile]) -> Result<(), Failure> {
+    let named = |file: &RenderedFile| match all {
+        [_] => file.text.clone(),
+        _ => format!("==> {} <==\n{}\n", file.name, file.text),
+    };
+    let text: String = all.iter().map(named).collect();
+    muster_base::terminal::out(text.as_bytes())
+}

@@ -1,0 +1,107 @@
+//! Keeps a running broker's revocation list up to date: from a file, or from the console in the same process.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_base::failure::{Failure, FailureContext, FailureKind, with_causes};
+use muster_broker::Revocations;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How often the revocation list's file is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A revocation list that is larger is somebody's mistake: this is half a million certificates.
+const LIST_MAX_BYTES: u64 = 32 * 1024 * 1024;
+
+const HINT: &str = "the console keeps its authority's list as revoked.pem in its data folder; copy it from there whole";
+
+/// Puts the list of a console in the same process in force, and each that replaces it, until the handle is dropped.
+pub(crate) fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocations) -> AbortOnDropHandle<()> {
+    let replace = move |list: &Arc<str>| {
+        // The console made it for this very authority, so that this is a mistake of its own.
+        if let Err(error) = revocations.replace(list) {
+            tracing::error!("the console's revocation list is not taken: {}", with_causes(&error));
+        }
+    };
+    replace(&Arc::clone(&lists.borrow_and_update()));
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        while lists.changed().await.is_ok() {
+            replace(&Arc::clone(&lists.borrow_and_update()));
+        }
+    }))
+}
+
+/// Puts the list in a file in force, and each that replaces it, until the handle is dropped. The file is looked at every
+/// two seconds, and on SIGHUP.
+///
+/// # Errors
+/// If the list that is there at the start is not one of the broker's authority: a broker that was to look at one does not
+/// do without.
+pub(crate) async fn watch(path: PathBuf, revocations: Revocations) -> Result<AbortOnDropHandle<()>, Failure> {
+    let mut list = RevocationFile { path, revocations, seen: None };
+    list.look().await.map_err(|why| {
+        Failure::new(FailureKind::Failed, format!("the revocation list {}: {why}", list.path.display())).hint(HINT)
+    })?;
+    let hang_up = signal(SignalKind::hangup()).trying("to hear of SIGHUP")?;
+    Ok(AbortOnDropHandle::new(tokio::spawn(list.follow(hang_up))))
+}
+
+/// A revocation list's file.
+struct RevocationFile {
+    path: PathBuf,
+    revocations: Revocations,
+    /// What was in it last, or why it could not be read.
+    seen: Option<Result<Vec<u8>, String>>,
+}
+
+impl RevocationFile {
+    /// Looks at the file now and then, and on SIGHUP. It ends with its task.
+    async fn follow(mut self, mut hang_up: Signal) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Both lose nothing when the other comes first.
+            tokio::select! {
+                _ = looks.tick() => (),
+                Some(()) = hang_up.recv() => (),
+            }
+            if let Err(why) = self.look().await {
+                let path = self.path.display();
+                tracing::warn!(%path, "the revocation list is not taken, the one before stays in force: {why}; hint: {HINT}");
+            }
+        }
+    }
+
+    /// Takes the list if the file has changed. Tells of each mistake once.
+    async fn look(&mut self) -> Result<(), String> {
+        let content = read_list(&self.path).await;
+        if self.seen.as_ref() == Some(&content) {
+            return Ok(());
+        }
+        let taken = match &content {
+            Err(why) => Err(why.clone()),
+            Ok(bytes) => match std::str::from_utf8(bytes) {
+                Err(_) => Err("it is not text".to_owned()),
+                Ok(text) => self.revocations.replace(text).map(drop).map_err(|error| with_causes(&error)),
+            },
+        };
+        self.seen = Some(content);
+        taken
+    }
+}
+
+async fn read_list(path: &Path) -> Result<Vec<u8>, String> {
+    let length = tokio::fs::metadata(path).await.map_err(|error| error.to_string())?.len();
+    if length > LIST_MAX_BYTES {
+        return Err(format!("it has {length} bytes, and may have {LIST_MAX_BYTES}"));
+    }
+    tokio::fs::read(path).await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,59 @@
+//! The pure core: decisions as plain functions of state and time. The shell (agent, console)
+//! performs what they return.
+//!
+//! - [`time`]: the time of a host whose clock may be wrong; [`clock`]: the same for the console
+//! - [`authorise`]: whether a command is allowed on this host; [`receive`]: the checks of a signed message
+//! - [`intent`]: how long a command waits for an offline host, and which earlier one it supersedes
+//! - [`presence`]: whether this agent is the only one of its host
+//! - [`heartbeat`]: which heartbeat to send, and when
+//! - [`alert`]: evaluates alert rules
+//! - [`outbox_retry`]: when to repeat an unacknowledged message
+//! - [`backlog`]: the order of measurements after a time offline
+//! - [`config`]: merges configs and masks secrets; [`schema`]: validates them
+//! - [`order`]: the order in which units start
+//! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
+//! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
+//! - [`document`]: units as people write them, [`keys`]: mistyped keys; [`compare`], [`cost`]: differences, and what they cost
+//!   a running process
+//! - [`id`]: resolves typed ids
+//! - [`checked`]: documents with a checksum
+//! - [`mark`]: notices a store that went back, and decides what is restored
+//! - [`realm`], [`port_lease`], [`snapshot`]: realms, ports and connections, and earlier desired state
+//!
+//! **Invariant: no function here does IO, reads a clock or draws randomness**; times and random
+//! numbers are parameters.
+
+pub mod alert;
+pub mod authorise;
+pub mod backlog;
+pub mod backoff;
+pub mod checked;
+pub mod clock;
+pub mod compare;
+pub mod config;
+pub mod container;
+pub mod cost;
+pub mod document;
+pub mod edit;
+pub mod heartbeat;
+pub mod hostname;
+pub mod id;
+pub mod intent;
+pub mod keys;
+pub mod mark;
+pub mod order;
+pub mod outbox_retry;
+pub mod placeholder;
+pub mod plan;
+pub mod port_lease;
+pub mod presence;
+pub mod probe;
+pub mod process;
+pub mod realm;
+pub mod receive;
+mod refusal;
+pub mod schema;
+pub mod snapshot;
+pub mod time;
+
+pub use refusal::CommandRefusal;

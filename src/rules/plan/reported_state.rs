@@ -1,0 +1,220 @@
+//! Derives the state that is reported of a unit (phase, attempts, hold) from what is known of it; it is never set directly.
+
+use muster_topics::{
+    Millis,
+    name::Digest,
+    unit::{Content, Desired, Hold, HoldReason, Phase, Run},
+};
+
+use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StepUnderWay, StopReason, observe::shortened};
+use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
+
+impl PlannedUnit {
+    /// Works out what others see.
+    pub(super) fn follow(&mut self, now_ms: Millis) {
+        if !matches!(self.instance, EffectiveInstance::Unknown) {
+            self.follow_beside(now_ms);
+        }
+        let process = self.process();
+        if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
+            self.observed.attempts = 0;
+        }
+        if matches!(self.instance, EffectiveInstance::Unknown) {
+            // Until it is known what runs, what was last seen stands.
+            return;
+        }
+        let mut phase = self.phase(process, now_ms);
+        if self.judge(phase, now_ms) {
+            phase = self.phase(process, now_ms);
+        }
+        self.tell_trial();
+        self.tell_beside();
+        if phase != self.observed.phase {
+            self.observed.since_ms = now_ms;
+        }
+        self.observed.phase = phase;
+        self.follow_health(now_ms);
+        if phase == Phase::Running
+            && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
+            && let Some(why) = self.play.cannot(self.policy.speaks)
+        {
+            self.fail(why);
+        }
+        self.observed.endpoints.clone_from(&self.wiring.endpoints);
+        self.observed.connectors.clone_from(&self.wiring.connectors);
+        self.waits = self.needs().map(|note| Hold {
+            note: Some(note),
+            ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
+        });
+        if !matches!(self.instance, EffectiveInstance::Alive(_)) {
+            self.outdated = false;
+            if matches!(self.work, Some(StepUnderWay::Reloading(_))) {
+                // There is nothing left that could be reloaded, and nobody who would say so.
+                self.work = None;
+            }
+            self.observed.can.clear();
+            self.runs_with = None;
+            self.observed.frozen = false;
+            self.observed.status = None;
+            self.observed.missing.clear();
+        }
+        if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
+            self.observed.last_lines = None;
+        }
+        if !matches!(self.work, Some(StepUnderWay::Installing(_))) {
+            self.observed.progress = None;
+        }
+        self.observed.pid = process.map(|process| process.pid);
+        let revision = match &self.instance {
+            EffectiveInstance::Alive(LiveInstance { revision, .. }) | EffectiveInstance::Launching(revision) => {
+                Some(revision.clone())
+            }
+            EffectiveInstance::Unknown | EffectiveInstance::None => self.installed.clone(),
+        };
+        self.tell_revision(revision);
+        self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
+        if let Some(desired) = &self.desired
+            && self.is_reached(desired)
+        {
+            // What ended while it was held says why.
+            let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
+            let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
+            // And what has finished, whether it left something.
+            let has_finished = phase == Phase::Stopped && self.rest == Some(StopReason::Finished);
+            if is_well && !self.play.is_refused() && !rests_held && !has_finished {
+                self.observed.error = None;
+            }
+            self.observed.generation = desired.generation;
+        }
+    }
+
+    /// Tells what there is of it. Of a revision that is neither wanted nor verified any more no more is known than was told when
+    /// it was.
+    fn tell_revision(&mut self, revision: Option<Digest>) {
+        let content = revision.as_ref().and_then(|revision| self.spec_of(revision)).map(Content::of);
+        if content.is_some() || self.observed.revision != revision {
+            self.observed.content = content;
+        }
+        self.observed.revision = revision;
+    }
+
+    /// Whether it has come up, has to be ended, or lacks something.
+    fn follow_health(&mut self, now_ms: Millis) {
+        let EffectiveInstance::Alive(alive) = &self.instance else {
+            self.health.begin();
+            self.observed.unready = None;
+            return;
+        };
+        // The probes are those of what is desired.
+        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
+        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
+            self.health.came_up();
+        }
+        if self.is_held() || self.observed.frozen || !is_probed {
+            self.health.excuse(now_ms);
+        } else {
+            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
+        }
+        if let Some(why) = self.health.condemned() {
+            self.observed.error = Some(shortened(why));
+        }
+        self.observed.unready = self.health.unready().map(|why| shortened(&why));
+    }
+
+    fn phase(&self, process: Option<ProcessId>, now_ms: Millis) -> Phase {
+        let up = |process: ProcessId| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
+        match &self.instance {
+            EffectiveInstance::Unknown => self.observed.phase,
+            EffectiveInstance::Launching(_) => Phase::Starting,
+            EffectiveInstance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
+            EffectiveInstance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
+            EffectiveInstance::Alive(_) if self.rest == Some(StopReason::Failed) => Phase::Failed,
+            EffectiveInstance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
+            EffectiveInstance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
+                let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
+                if plays { Phase::Playing } else { Phase::Running }
+            }
+            EffectiveInstance::Alive(_) => Phase::Starting,
+            // What it is to be started as, or is to be gone with, still runs.
+            EffectiveInstance::None if self.beside_is_in_the_way() => Phase::Stopping,
+            EffectiveInstance::None if self.rest == Some(StopReason::Failed) || self.is_broken() => Phase::Failed,
+            EffectiveInstance::None if matches!(self.work, Some(StepUnderWay::Installing(_))) => Phase::Installing,
+            EffectiveInstance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
+            EffectiveInstance::None => match (&self.installed, &self.desired) {
+                (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
+                _ => Phase::Absent,
+            },
+        }
+    }
+
+    /// Whether it has to wait for the end of what runs beside.
+    fn beside_is_in_the_way(&self) -> bool {
+        let wanted = self.desired.as_ref().filter(|desired| desired.run.is_running());
+        wanted.map_or(self.beside.is_some(), |desired| self.is_beside(&desired.revision))
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken)
+    }
+
+    /// Whether it waits for another try. (One whose time has come may wait for others still.)
+    fn is_about_to_try(&self, now_ms: Millis) -> bool {
+        let installs = self.install_ms.is_some() && self.desired.is_some();
+        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == StartGate::Open);
+        self.hold.is_none() && (installs || restarts && self.wants_running())
+    }
+
+    /// What it needs of others and does not have, if that is all that keeps it from being started.
+    fn needs(&self) -> Option<String> {
+        let waits = self.observed.phase == Phase::Stopped && self.wants_running();
+        match &self.gate {
+            StartGate::Wait(what) | StartGate::Blocked(what) if waits && self.hold.is_none() && self.rest.is_none() => {
+                Some(what.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
+    /// replaced may never have been asked to.)
+    pub(super) fn awaits_word(&self, alive: &LiveInstance) -> bool {
+        self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
+    }
+
+    /// Whether an instance still has to pass a probe before it is up.
+    pub(super) fn awaits_probes(&self, alive: &LiveInstance) -> bool {
+        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
+    }
+
+    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
+    fn is_probed_up(&self, alive: &LiveInstance) -> bool {
+        let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
+        alive.process.is_some() && (is_said || self.health.is_up())
+    }
+
+    /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
+    fn is_reached(&self, desired: &Desired) -> bool {
+        // What is on its way it waits for; what is not may never come.
+        let blocked = self.waits.is_some() && matches!(self.gate, StartGate::Blocked(_));
+        let held = self.is_held() || blocked;
+        match (self.observed.phase, &self.instance) {
+            (Phase::Failed | Phase::Backoff, _) => true,
+            // One of the two has to go first.
+            (Phase::Running | Phase::Playing, _) if self.beside.is_some() => false,
+            (Phase::Running | Phase::Playing, EffectiveInstance::Alive(alive)) => {
+                let plays = match desired.run {
+                    Run::Stopped => return false,
+                    // What is held is asked for nothing, and what is suspended can say nothing.
+                    _ if held || self.observed.frozen => true,
+                    Run::Running => self.observed.phase == Phase::Running,
+                    Run::Playing => self.play.is_known(true),
+                };
+                let is_right = held || alive.revision == desired.revision && !self.is_rewired();
+                is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
+            }
+            (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(StopReason::Finished),
+            (Phase::Absent, EffectiveInstance::None) => held,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! `muster simulate`: many hosts in one process, to load-test an installation before its fleet exists, and to
+//! measure.
+//!
+//! Real are: each host's certificate and connection, MQTT, TLS, the signature check of every message, the rules (permission,
+//! presence, heartbeats, repetition), a journal and an outbox on disk. They are an agent's own code ([`host`]
+//! says where), over one store with commits that many hosts share ([`store`]). Not real are programs, units and
+//! measurements. A command `exec` takes as long as configured, and exits 0 or 1; verbs about units are refused by name. With `--metrics`
+//! hosts send batches of synthetic values ([`measure`]), which stay in memory until the console has acknowledged them.
+//!
+//! Modules, in reading order: [`enrol`] (joins hosts), [`fleet`] (runs hosts), [`host`] (one life), [`command_handler`] (handles its messages),
+//! [`measure`] (its measurements), [`store`] and its [`writer`], [`tally`] (statistics).
+//!
+//! # Tasks
+//!
+//! One for each host and one for its link; the store's writer; one that prints progress.
+//!
+//! **Invariant: a simulated host is recognisable**: its hostname begins with `sim-`, and it has the label `simulated`.
+
+mod command_handler;
+mod enrol;
+mod fleet;
+mod host;
+mod hostname;
+mod measure;
+mod store;
+mod tally;
+mod writer;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use muster_agent::facts;
+use muster_api::Status;
+use muster_base::{
+    failure::{Failure, FailureContext as _, FailureKind},
+    files,
+    folders::{self, UserFolders},
+};
+use muster_cli::{
+    client::ConsoleClient,
+    print::{self, PrintFormat, Printer},
+    token,
+};
+use muster_rules::authorise::LocalPolicy;
+use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::resource::{Resource, getrlimit, setrlimit},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    enrol::JoinInputs,
+    fleet::{FleetContext, FleetPlan, SimulatedFleet},
+    host::Behaviour,
+    store::{SimulatedHostRow, Store},
+    tally::{FleetCounters, FleetSummary},
+};
+
+/// The label of a simulated host.
+const SIMULATED: &str = "simulated";
+
+/// Files that are open beside one connection for each host.
+const FILES: u64 = 100;
+
+/// The most hosts of one process: each has a port of its own on this machine, and there are some 28,000.
+const HOSTS_MAX: u32 = 25_000;
+
+/// Hosts of others in a fleet that nobody minds: the one of `muster up`.
+const OTHERS_MAX: u64 = 1;
+
+/// How often it is looked at whether all hosts are online.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Simulate a fleet: many hosts in this process, to see how an installation bears them
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Each host has its own certificate and connection, checks every signature, and keeps its journal on disk, with an \
+                  agent's own code.\nPrograms are pretended: `muster exec --all -- true` is answered by every host, and nothing runs. \
+                  Hosts are named sim-00000 and\nso on, have the label `simulated`, and stay in the fleet's lists when this ends.\n\n\
+                  Examples:\n  muster up                                     in one terminal, and in another:\n  \
+                  muster simulate --hosts 1000                  until Ctrl-C\n  \
+                  muster simulate --hosts 1000 --churn 5%/min --fail 1% --takes 2s\n  \
+                  muster exec --select 'label.simulated=true' -- true\n  \
+                  muster simulate --hosts 500 --for 10m -o json    a document in each line, the last one the summary\n  \
+                  muster simulate --hosts 1000 --metrics           with measurements, as agents have it: 20 series of each every 10 s, in batches of 30 s\n\n\
+                  For a console elsewhere, have tokens made there and bring them here:\n  \
+                  muster token create --count 500 > tokens      on the console's side\n  \
+                  muster simulate --hosts 500 --tokens tokens"
+)]
+pub struct Simulate {
+    /// How many hosts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(HOSTS_MAX)))]
+    hosts: u32,
+    /// Where hosts keep their certificates and their journal [default: ~/.local/share/muster-simulation]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Tokens to join with, one in each line (`-` is standard input); without them the console is asked for some
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// The share of hosts that leave in a minute, such as 5%/min; they come back within 30 s
+    #[arg(long, value_name = "SHARE", default_value = "0%/min", value_parser = share)]
+    churn: f64,
+    /// The share of commands that fail, such as 1%
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
+    fail: f64,
+    /// How long each program takes
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    takes: humantime::Duration,
+    /// Have each host measure so many series every 10 s, with made-up values, and send them in batches of 30 s
+    #[arg(
+        long,
+        value_name = "SERIES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = 0,
+        hide_default_value = true,
+        default_missing_value = "20",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(measure::SERIES_MAX))
+    )]
+    metrics: u32,
+    /// Over how long the first connections are spread [default: 2 ms for each host]
+    #[arg(long, value_name = "TIME")]
+    ramp: Option<humantime::Duration>,
+    /// End after this time; without it, when it is told to
+    #[arg(long = "for", value_name = "TIME")]
+    lasts: Option<humantime::Duration>,
+    /// How often to tell how it goes
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    every: humantime::Duration,
+    /// Simulate into a fleet that has hosts of its own, too
+    #[arg(long)]
+    yes: bool,
+}
+
+/// A share, as people write it: `5%`, `0.5%`, with or without `/min`.
+fn share(text: &str) -> Result<f64, String> {
+    let wrong = || "a share such as 5% is wanted".to_owned();
+    let number = text.strip_suffix("/min").unwrap_or(text).strip_suffix('%').ok_or_else(wrong)?;
+    let percent: f64 = number.parse().map_err(|_| wrong())?;
+    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err("from 0% to 100% are possible".to_owned()) }
+}
+
+/// Simulates until `shutdown`, or as long as was asked for.
+///
+/// # Errors
+/// If hosts cannot join, the folder cannot be used, or a command took effect twice.
+pub async fn run(
+    wanted: Simulate,
+    options: &muster_cli::GlobalOptions,
+    shutdown: CancellationToken,
+) -> Result<(), Failure> {
+    files_for(wanted.hosts)?;
+    let data = match &wanted.data {
+        Some(folder) => folder.clone(),
+        None => default_data()?,
+    };
+    let _lock = hold(&data)?;
+    let store = Store::open(&data.join("simulation.db")).await.trying("the simulation's store")?;
+    let ran = simulate(&wanted, options, &store, &shutdown).await;
+    store.close().await;
+    let Some(summary) = ran? else { return Ok(()) };
+    match options.output {
+        PrintFormat::Json => json_line(&summary)?,
+        format => Printer::new(format).one(&summary, || summary.lines())?,
+    }
+    match summary.twice {
+        0 => Ok(()),
+        twice => {
+            Err(Failure::new(FailureKind::Failed, format!("{twice} commands took effect on a host more than once"))
+                .hint("this must not happen: please report it"))
+        }
+    }
+}
+
+/// Nothing if it was ended before all hosts had joined.
+async fn simulate(
+    wanted: &Simulate,
+    options: &muster_cli::GlobalOptions,
+    store: &Store,
+    shutdown: &CancellationToken,
+) -> Result<Option<FleetSummary>, Failure> {
+    let client = match &wanted.tokens {
+        Some(_) => None,
+        None => Some(ConsoleClient::new(&options.pick_context()?)?),
+    };
+    if !enrolled(wanted, client.as_ref(), store, shutdown).await? {
+        return Ok(None);
+    }
+    let trying = "the simulation's store";
+    let mut rows = store.hosts(wanted.hosts).await.trying(trying)?;
+    let Some(mut membership) = store.membership().await.trying(trying)? else { return Ok(None) };
+    // The console knows where its broker is now.
+    if let Some(client) = client
+        && let Ok(status) = client.get::<Status>("status", &[]).await
+    {
+        (membership.broker_url, membership.console_url) = (status.broker_url, status.console_url);
+    }
+    let left = store.left().await.trying(trying)?;
+    store.begin_lives(&mut rows).await.trying(trying)?;
+    let tally = Arc::new(FleetCounters::default());
+    let inherited = left.count();
+    tally.inherited.store(inherited, Ordering::Relaxed);
+    if inherited > 0 {
+        print::say(format_args!("{inherited} answers of the last run wait for the console"));
+    }
+    let (journal, writer) = store.start_writer();
+    let began = Instant::now();
+    let fleet = SimulatedFleet::start(
+        FleetContext {
+            membership,
+            journal,
+            manner: Arc::new(manner(wanted)),
+            tally: Arc::clone(&tally),
+            course: course(wanted),
+        },
+        rows,
+        left,
+    );
+    let watched = watch(wanted, options.output, &tally, began, shutdown).await;
+    // Those that are there until they are asked to leave; all else counts up to the last moment.
+    let online = tally.online();
+    print::say("stopping …");
+    fleet.stop().await;
+    // The last handles on the journal are gone with the hosts.
+    let _ = writer.await;
+    let summary = tally.summary(u64::from(wanted.hosts), began, *watched.as_ref().unwrap_or(&None));
+    let twice = store.twice().await.trying(trying)?;
+    watched.map(|_| Some(FleetSummary { online, twice, ..summary }))
+}
+
+fn manner(wanted: &Simulate) -> Behaviour {
+    let realms: BTreeSet<Name> = "default".parse().into_iter().collect();
+    Behaviour {
+        takes_ms: i64::try_from(wanted.takes.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
+        fail: wanted.fail,
+        series: wanted.metrics,
+        policy: LocalPolicy::default(),
+        user: facts::own_user(),
+        state: state(&realms),
+        realms,
+    }
+}
+
+/// What every host says of itself, but for its name: this machine's facts, and that it is simulated.
+fn state(realms: &BTreeSet<Name>) -> HostState {
+    let simulated = SIMULATED.parse().map(|name| (name, "true".to_owned()));
+    HostState {
+        hostname: String::new(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        facts: facts::facts(),
+        interfaces: BTreeMap::new(),
+        labels: simulated.into_iter().collect(),
+        realms: realms.iter().cloned().collect(),
+        units: BTreeMap::new(),
+        alerts: BTreeMap::new(),
+        containers: Default::default(),
+        alert_rules: None,
+        label_generation: None,
+        own_labels: None,
+    }
+}
+
+fn course(wanted: &Simulate) -> FleetPlan {
+    let usual = Duration::from_millis(2) * wanted.hosts;
+    FleetPlan { ramp: wanted.ramp.map_or(usual, Into::into), churn: wanted.churn }
+}
+
+/// A document for programs, which read one after the other: how it goes, and at last the summary.
+fn json_line(summary: &FleetSummary) -> Result<(), Failure> {
+    Printer::new(PrintFormat::Json).item(summary)
+}
+
+/// Tells how it goes until it is to end; gives when all hosts were online.
+async fn watch(
+    wanted: &Simulate,
+    format: PrintFormat,
+    tally: &FleetCounters,
+    began: Instant,
+    shutdown: &CancellationToken,
+) -> Result<Option<Duration>, Failure> {
+    let hosts = u64::from(wanted.hosts);
+    let every = Duration::from(wanted.every).max(Duration::from_millis(100));
+    let until = wanted.lasts.map(Duration::from);
+    let (mut all_online, mut before, mut tell_at) = (None, None::<FleetSummary>, every);
+    while until.is_none_or(|until| began.elapsed() < until) {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            () = tokio::time::sleep(LOOK) => (),
+        }
+        if all_online.is_none() && tally.online() >= hosts {
+            all_online = Some(began.elapsed());
+            print::say(format_args!("all {hosts} hosts are online after {:.1} s", began.elapsed().as_secs_f64()));
+        }
+        if began.elapsed() >= tell_at {
+            let summary = tally.summary(hosts, began, all_online);
+            match format {
+                PrintFormat::Json => json_line(&summary)?,
+                _ => print::say(summary.line(before.as_ref())),
+            }
+            before = Some(summary);
+            tell_at = began.elapsed() + every;
+        }
+    }
+    Ok(all_online)
+}
+
+/// Sees that all hosts are members. False if it was ended meanwhile.
+async fn enrolled(
+    wanted: &Simulate,
+    client: Option<&ConsoleClient>,
+    store: &Store,
+    shutdown: &CancellationToken,
+) -> Result<bool, Failure> {
+    let rows = store.hosts(wanted.hosts).await.trying("the simulation's store")?;
+    let membership = store.membership().await.trying("the simulation's store")?;
+    let missing = enrol::missing(wanted.hosts, &rows, membership.as_ref());
+    if missing.is_empty() {
+        return Ok(true);
+    }
+    let count = missing.len();
+    let tokens = match (&wanted.tokens, client) {
+        (Some(path), _) => enrol::read_tokens(path)?,
+        (None, Some(client)) => ask_for_tokens(wanted, client, &rows, count).await?,
+        (None, None) => Vec::new(),
+    };
+    if tokens.len() < count {
+        let message = format!("{count} hosts have to join, and there are {} tokens", tokens.len());
+        return Err(Failure::new(FailureKind::Usage, message).hint(format!("`muster token create --count {count}`")));
+    }
+    let began = Instant::now();
+    print::say(format_args!("{count} hosts join; they are kept, so this is needed once"));
+    let joining = JoinInputs { store, rows: &rows, membership, facts: facts::facts(), shutdown };
+    let told =
+        |done| print::say(format_args!("{:>6} s  {done} of {count} hosts have joined", began.elapsed().as_secs()));
+    joining.join(&missing, tokens, told).await?;
+    Ok(!shutdown.is_cancelled())
+}
+
+/// Has the console make tokens, if nobody minds that these hosts join it.
+async fn ask_for_tokens(
+    wanted: &Simulate,
+    client: &ConsoleClient,
+    rows: &[SimulatedHostRow],
+    count: usize,
+) -> Result<Vec<JoinToken>, Failure> {
+    let status: Status = client.get("status", &[]).await?;
+    let others = status.hosts.saturating_sub(rows.len() as u64);
+    if others > OTHERS_MAX && !wanted.yes {
+        let message = format!("the fleet has {others} other hosts, and {count} simulated ones would join it for good");
+        return Err(Failure::new(FailureKind::Refused, message)
+            .hint("choose a fleet to try things with (`--context`), or say --yes"));
+    }
+    let made = token::make(client, u32::try_from(count).unwrap_or(u32::MAX), None).await?;
+    made.iter().map(|made| made.token.parse().trying("the console's token")).collect()
+}
+
+fn default_data() -> Result<PathBuf, Failure> {
+    let data = UserFolders::from_environment().data().map(|data| data.join("muster-simulation"));
+    data.ok_or_else(folders::nowhere)
+}
+
+/// Takes the folder for this process.
+fn hold(data: &Path) -> Result<Flock<File>, Failure> {
+    let what = || format!("the folder {}", data.display());
+    files::make_folder(data, files::PRIVATE_FOLDER).trying(what())?;
+    let file = File::create(data.join("lock")).trying(what())?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        Failure::new(FailureKind::Failed, format!("{} cannot be taken: {errno}", what()))
+            .hint("another simulation may run there; choose another folder with --data DIR")
+    })
+}
+
+/// Sees that so many connections may be open.
+fn files_for(hosts: u32) -> Result<(), Failure> {
+    let wanted = u64::from(hosts) + FILES;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).trying("the limit of open files")?;
+    if soft >= wanted {
+        return Ok(());
+    }
+    if hard < wanted {
+        let message = format!("{hosts} hosts need {wanted} open files, and this process may have {hard}");
+        return Err(
+            Failure::new(FailureKind::Failed, message).hint("raise the limit (`ulimit -Hn`), or simulate fewer hosts")
+        );
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).trying("the limit of open files")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hostname::hostname, *};
+
+    #[test]
+    fn shares() {
+        for (text, wanted) in [("0%", 0.0), ("5%", 0.05), ("5%/min", 0.05), ("0.5%", 0.005), ("100%", 1.0)] {
+            assert_eq!(share(text), Ok(wanted), "{text}");
+        }
+        for wrong in ["", "5", "%", "-1%", "101%", "5%/h", "nan%", "inf%", "0.05"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hostnames_sort_as_their_numbers_do() {
+        assert!(hostname(9) < hostname(10) && hostname(9_999) < hostname(10_000));
+    }
+}

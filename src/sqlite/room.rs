@@ -1,0 +1,361 @@
+//! Room on the disk: recognises the errors of a full disk, and keeps a reserve for that case.
+//!
+//! Mending a full disk needs some room: a command that removes something has to be stored before it is
+//! done. So agent and console each keep a file of zeros beside their store ([`Reserve`]), and release a piece of it whenever a
+//! necessary write would find no room. It is refilled, piece by piece, once there is room.
+//!
+//! **Invariant: only necessary writes draw on the reserve.** Measurements, uploads and the like wait until it is full again.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use muster_base::files::SECRET_MODE;
+use nix::{
+    fcntl::posix_fallocate,
+    sys::statvfs::{Statvfs, statvfs},
+};
+use sqlx::migrate::MigrateError;
+
+/// What to do about it, for every error that says so.
+pub const HINT: &str = "make room on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
+
+/// The reserve's file.
+const FILE: &str = "reserve";
+/// The largest share of a file system that is kept in reserve: one in eight.
+const SHARE: u64 = 8;
+/// Pieces that have to be free before one is put back, so that it is not given back at the next write.
+const FREE_PIECES: u64 = 4;
+
+/// Whether SQLite says by this code that there is no room. Some codes mean a broken disk as well; who reads the message is told both.
+///
+/// - 13 FULL: a page could not be written.
+/// - 10 IOERR, by what was being done: 778 WRITE (also of a quota), 1034 FSYNC and 1290 DIR_FSYNC (room is looked for late, as on NFS),
+///   1546 TRUNCATE (a log is given its size), 4618 SHMOPEN, 4874 SHMSIZE and 5386 SHMMAP (the index of the write-ahead log).
+#[must_use]
+fn means_no_room(code: u32) -> bool {
+    code & 0xff == 13 || matches!(code, 778 | 1034 | 1290 | 1546 | 4618 | 4874 | 5386)
+}
+
+/// Whether a statement failed because there is no room.
+#[must_use]
+pub fn is_missing(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => {
+            error.code().and_then(|code| code.parse::<u32>().ok()).is_some_and(means_no_room)
+        }
+        sqlx::Error::Io(error) => is_missing_for(error),
+        sqlx::Error::Migrate(error) => is_missing_to_migrate(error),
+        _ => false,
+    }
+}
+
+/// Whether tables could not be brought up to date because there is no room.
+#[must_use]
+pub fn is_missing_to_migrate(error: &MigrateError) -> bool {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => is_missing(error),
+        _ => false,
+    }
+}
+
+/// Whether a file could not be written because there is no room.
+#[must_use]
+pub fn is_missing_for(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// What an error of a file adds to its message if it is for want of room.
+#[must_use]
+pub fn advice(error: &io::Error) -> String {
+    if is_missing_for(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
+}
+
+/// The same of a statement's error.
+#[must_use]
+pub fn advice_of_store(error: &sqlx::Error) -> String {
+    if is_missing(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
+}
+
+/// How much is kept in reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReserveSize {
+    /// Altogether, as far as the file system is large enough.
+    pub total_bytes: u64,
+    /// What is given back at once. Half of it is what has to be free for a write.
+    pub piece_bytes: u64,
+}
+
+/// See the module. Clones are the same reserve.
+#[derive(Clone, Debug)]
+pub struct Reserve(Arc<ReserveState>);
+
+#[derive(Debug)]
+struct ReserveState {
+    folder: PathBuf,
+    path: PathBuf,
+    wanted: ReserveSize,
+    is_short: AtomicBool,
+}
+
+/// What there is of a reserve, and around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReserveLevel {
+    kept_bytes: u64,
+    free_bytes: u64,
+    disk_bytes: u64,
+}
+
+/// How much the reserve comes to on a disk of this size: whole pieces, and at least one.
+fn total_bytes(size: ReserveSize, disk_bytes: u64) -> u64 {
+    let most = size.total_bytes.min(disk_bytes / SHARE);
+    (most - most % size.piece_bytes.max(1)).max(size.piece_bytes)
+}
+
+/// How much the reserve is to be, now that it may grow.
+fn grown(size: ReserveSize, level: ReserveLevel) -> u64 {
+    let spare_bytes = level.free_bytes.saturating_sub((FREE_PIECES - 1) * size.piece_bytes);
+    let pieces = spare_bytes / size.piece_bytes.max(1);
+    let most = level.kept_bytes.saturating_add(pieces.saturating_mul(size.piece_bytes));
+    most.min(total_bytes(size, level.disk_bytes)).max(level.kept_bytes)
+}
+
+/// A count of the system's, which has fewer digits on small machines.
+fn wide(count: impl Into<u64>) -> u64 {
+    count.into()
+}
+
+impl Reserve {
+    /// The reserve of what lies in `folder`, which is there. It is made as far as there is room.
+    #[must_use]
+    pub fn open(folder: &Path, wanted: ReserveSize) -> Self {
+        let inner = ReserveState {
+            folder: folder.to_owned(),
+            path: folder.join(FILE),
+            wanted,
+            is_short: AtomicBool::new(false),
+        };
+        let reserve = Self(Arc::new(inner));
+        reserve.refill();
+        reserve
+    }
+
+    /// Whether a part of it was given back and is not there again: the disk is full.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.0.is_short.load(Ordering::Relaxed)
+    }
+
+    /// The folder that it is for.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
+
+    /// Sees to it that there is room for a write, from the reserve if need be. False: there is none, and no reserve any more.
+    pub fn ensure(&self) -> bool {
+        self.ensure_bytes(self.0.wanted.piece_bytes / 2)
+    }
+
+    /// The same for this many bytes.
+    pub fn ensure_bytes(&self, bytes: u64) -> bool {
+        let Some(level) = self.level() else { return true };
+        if level.free_bytes >= bytes {
+            return true;
+        }
+        loop {
+            // What a file system keeps for root does not count as free, and is room all the same.
+            if self.has_room(bytes) {
+                return true;
+            }
+            if !self.release() {
+                return false;
+            }
+        }
+    }
+
+    /// Gives back a piece. False: there is none left.
+    pub fn release(&self) -> bool {
+        let kept_bytes = self.kept_bytes();
+        if kept_bytes == 0 {
+            self.set_short(true);
+            return false;
+        }
+        let left_bytes = kept_bytes.saturating_sub(self.0.wanted.piece_bytes);
+        let released = OpenOptions::new().write(true).open(&self.0.path).and_then(|file| {
+            file.set_len(left_bytes)?;
+            // A file system with a journal gives out what was given back once that is in its journal.
+            file.sync_all()
+        });
+        match released {
+            Ok(()) => {
+                self.set_short(true);
+                tracing::warn!(file = %self.0.path.display(), left_bytes, "gave back a piece of the disk's reserve");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, file = %self.0.path.display(), "nothing of the disk's reserve can be given back");
+                false
+            }
+        }
+    }
+
+    /// Makes it again, as far as there is room.
+    pub fn refill(&self) {
+        let Some(level) = self.level() else { return };
+        let (total, wanted) = (total_bytes(self.0.wanted, level.disk_bytes), grown(self.0.wanted, level));
+        if wanted <= level.kept_bytes {
+            self.set_short(level.kept_bytes < total);
+            return;
+        }
+        match self.resize(level.kept_bytes, wanted) {
+            Ok(()) => self.set_short(wanted < total),
+            Err(error) if is_missing_for(&error) => self.set_short(true),
+            // Not every file system can keep room for a file.
+            Err(error) => tracing::debug!(%error, file = %self.0.path.display(), "no reserve is kept on this disk"),
+        }
+    }
+
+    /// Says so when it changes.
+    fn set_short(&self, is_short: bool) {
+        if self.0.is_short.swap(is_short, Ordering::Relaxed) == is_short {
+            return;
+        }
+        let folder = self.0.folder.display();
+        if is_short {
+            tracing::error!(
+                %folder,
+                "the disk is full: only what must be written is written, from the reserve that was kept for it. hint: {HINT}"
+            );
+        } else {
+            tracing::info!(%folder, "the disk has room again, and its reserve is whole");
+        }
+    }
+
+    /// Whether this much could be written now, tried by having the reserve grow for a moment.
+    fn has_room(&self, bytes: u64) -> bool {
+        let kept_bytes = self.kept_bytes();
+        let tried = self.resize(kept_bytes, kept_bytes.saturating_add(bytes));
+        let back = match &tried {
+            // What was not whole is given back, too.
+            Ok(()) | Err(_) => {
+                OpenOptions::new().write(true).open(&self.0.path).and_then(|file| file.set_len(kept_bytes))
+            }
+        };
+        if let Err(error) = back {
+            tracing::debug!(%error, file = %self.0.path.display(), "the disk's reserve");
+        }
+        // A file system that cannot tell is taken to have room: the write itself will say.
+        tried.as_ref().map_or_else(|error| !is_missing_for(error), |()| true)
+    }
+
+    fn resize(&self, from_bytes: u64, to_bytes: u64) -> io::Result<()> {
+        let file = self.file()?;
+        let number = |bytes: u64| i64::try_from(bytes).map_err(io::Error::other);
+        let grown = posix_fallocate(&file, number(from_bytes)?, number(to_bytes.saturating_sub(from_bytes))?);
+        if let Err(errno) = grown {
+            let _ = file.set_len(from_bytes);
+            return Err(errno.into());
+        }
+        Ok(())
+    }
+
+    fn file(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(&self.0.path)
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        fs::metadata(&self.0.path).map_or(0, |file| file.len())
+    }
+
+    fn level(&self) -> Option<ReserveLevel> {
+        let about: Statvfs = statvfs(&self.0.folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(wide(about.fragment_size()));
+        Some(ReserveLevel {
+            kept_bytes: self.kept_bytes(),
+            free_bytes: bytes(wide(about.blocks_available())),
+            disk_bytes: bytes(wide(about.blocks())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_test_support::disk::Disk;
+
+    use super::*;
+
+    #[test]
+    fn what_must_be_written_has_room_on_a_full_disk() {
+        let disk = Disk::new(8);
+        let size = ReserveSize { total_bytes: MIB, piece_bytes: MIB / 8 };
+        let reserve = Reserve::open(disk.path(), size);
+        disk.fill();
+        let write = |name: &str| fs::write(disk.path().join(name), [1; 16 * 1024]);
+        let error = write("refused").unwrap_err();
+        assert!(is_missing_for(&error) && advice(&error).contains("disk is full"), "{error}");
+        assert!(!reserve.is_short(), "nothing has asked for it");
+        for part in 0..8 {
+            assert!(reserve.ensure() && reserve.is_short(), "{part}");
+            write(&format!("part-{part}")).unwrap();
+            disk.fill();
+        }
+        assert!(!reserve.ensure(), "there is an end to it");
+        disk.empty();
+        reserve.refill();
+        assert!(!reserve.is_short() && reserve.ensure());
+        assert_eq!(reserve.kept_bytes(), MIB);
+    }
+
+    const MIB: u64 = 1024 * 1024;
+    const SIZE: ReserveSize = ReserveSize { total_bytes: 8 * MIB, piece_bytes: MIB };
+
+    #[test]
+    fn every_code_that_means_no_room_is_known() {
+        for code in [13, 13 | 1 << 8, 778, 1034, 1290, 1546, 4618, 4874, 5386] {
+            assert!(means_no_room(code), "{code}");
+        }
+        // OK, ERROR, BUSY, CORRUPT, IOERR_READ, NOTADB.
+        for code in [0, 1, 5, 11, 266, 26] {
+            assert!(!means_no_room(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_small_disk_keeps_a_small_reserve() {
+        for (disk, wanted) in [(1024, 8), (64, 8), (32, 4), (4, 1), (0, 1)] {
+            assert_eq!(total_bytes(SIZE, disk * MIB), wanted * MIB, "{disk} MiB");
+        }
+    }
+
+    #[test]
+    fn the_reserve_grows_by_pieces_that_leave_room() {
+        for (kept, free, wanted) in [(0, 100, 8), (0, 3, 0), (0, 4, 1), (3, 6, 6), (3, 3, 3), (8, 100, 8), (9, 0, 9)] {
+            let level = ReserveLevel { kept_bytes: kept * MIB, free_bytes: free * MIB, disk_bytes: 1024 * MIB };
+            assert_eq!(grown(SIZE, level), wanted * MIB, "{kept} and {free}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_is_given_back_piece_by_piece() {
+        let folder = tempfile::tempdir().unwrap();
+        let size = ReserveSize { total_bytes: 4 * 4096, piece_bytes: 4096 };
+        let reserve = Reserve::open(folder.path(), size);
+        assert!(!reserve.is_short() && reserve.ensure());
+        assert_eq!(reserve.kept_bytes(), 4 * 4096);
+        assert!(reserve.release() && reserve.is_short());
+        assert_eq!(reserve.kept_bytes(), 3 * 4096);
+        while reserve.release() {}
+        assert_eq!(reserve.kept_bytes(), 0);
+        reserve.refill();
+        assert!(!reserve.is_short());
+        assert_eq!(reserve.kept_bytes(), 4 * 4096);
+    }
+}
