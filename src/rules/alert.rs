@@ -25,74 +25,74 @@ use muster_topics::{
     name::{Digest, Name, UnitName},
 };
 
-/// How often an alert that holds says so again.
+/// How often an active alert is published again.
 pub const REPEAT_MS: Millis = 5 * 60_000;
-/// The longest pause between two readings that does not begin anew what has to last: file systems are looked at once
-/// a minute, and one that is slow may be left out twice.
+/// The longest pause between two readings that does not restart an alert's `for` time. File systems are read once a
+/// minute, and a slow one may be skipped twice.
 const GAP_MS: Millis = 3 * 60_000 + 10_000;
-/// How long nothing has to be measured until an alert is over.
+/// How long a subject may go unmeasured before its alert is cleared.
 const GONE_MS: Millis = 10 * 60_000;
-/// How many samples may be left out, for agents that take them rarely.
+/// How many samples may be missed by agents that sample rarely.
 const SAMPLES: Millis = 3;
 
-/// What a reading is about.
+/// What a reading was taken of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadingSubject {
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
-    /// The unit, if it is one.
+    /// The unit, for metrics of units.
     pub unit: Option<UnitName>,
-    /// Where the file system is mounted, if it is one.
+    /// The mount point, for metrics of file systems.
     pub mount: Option<String>,
 }
 
 impl ReadingSubject {
-    /// The host itself.
+    /// The host itself, for a metric of the host.
     #[must_use]
     pub fn host(metric: Metric) -> Self {
         Self { metric, unit: None, mount: None }
     }
 
-    /// A unit.
+    /// A unit, for a metric of units.
     #[must_use]
     pub fn unit(metric: Metric, unit: &UnitName) -> Self {
         Self { metric, unit: Some(unit.clone()), mount: None }
     }
 
-    /// A file system.
+    /// A file system, for a metric of file systems.
     #[must_use]
     pub fn mount(metric: Metric, mount: &str) -> Self {
         Self { metric, unit: None, mount: Some(mount.to_owned()) }
     }
 
-    /// The one among several that a rule may mean.
+    /// The unit or mount point, if the metric has several subjects on a host.
     fn of(&self) -> Option<&str> {
         self.unit.as_ref().map(UnitName::as_str).or(self.mount.as_deref())
     }
 }
 
-/// One number.
+/// One measured value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// About what.
+    /// What it was taken of.
     pub subject: ReadingSubject,
-    /// What it came to.
+    /// The value.
     pub value: f64,
 }
 
-/// What has become of an alert.
+/// A change of an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AlertChange {
-    /// It holds from now on.
+    /// The alert starts.
     Raised(Alert),
-    /// It still does, and says so again; or it is another one now (the rule has changed).
+    /// The alert is still active and is published again, or its rule has changed.
     Repeated(Alert),
-    /// It is over.
+    /// The alert ends.
     Cleared(Alert),
 }
 
 impl AlertChange {
-    /// The alert.
+    /// Returns the alert.
     #[must_use]
     pub fn alert(&self) -> &Alert {
         match self {
@@ -101,27 +101,27 @@ impl AlertChange {
     }
 }
 
-/// What time it is.
+/// The current time by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertTime {
-    /// By a clock that only goes forward.
+    /// Monotonic time.
     pub steady_ms: Millis,
-    /// By the wall's.
+    /// Wall-clock time.
     pub wall_ms: Millis,
 }
 
-/// An alert that holds.
+/// An alert that is active.
 #[derive(Clone, Debug)]
 struct ActiveAlert {
     alert: Alert,
     subject: ReadingSubject,
-    /// When there last was a reading of it.
+    /// When its subject was last read.
     read_ms: Millis,
-    /// When it last said so.
+    /// When it was last published.
     told_ms: Millis,
 }
 
-/// Something that is beyond its threshold, and not for long enough yet.
+/// A subject that is beyond its threshold, but not yet for the rule's `for` time.
 #[derive(Clone, Copy, Debug)]
 struct PendingAlert {
     since_ms: Millis,
@@ -129,7 +129,7 @@ struct PendingAlert {
     read_ms: Millis,
 }
 
-/// The alerts of one host.
+/// All alerts of one host.
 #[derive(Clone, Debug)]
 pub struct HostAlerts {
     rules: BTreeMap<Name, Rule>,
@@ -139,8 +139,8 @@ pub struct HostAlerts {
 }
 
 impl HostAlerts {
-    /// Those of an earlier life of the agent hold on until a reading says something else. Samples are taken every
-    /// `sample_ms`.
+    /// Creates the evaluator. `held` are the active alerts of an earlier instance of the agent; they stay active until
+    /// a reading clears them. Samples are taken every `sample_ms`.
     #[must_use]
     pub fn new(rules: BTreeMap<Name, Rule>, sample_ms: Millis, held: Vec<Alert>, now: AlertTime) -> Self {
         let active = |alert: Alert| {
@@ -151,17 +151,17 @@ impl HostAlerts {
         Self { rules, sample_ms, active: held.into_iter().map(active).collect(), pending: BTreeMap::new() }
     }
 
-    /// Those that hold.
+    /// Iterates over the active alerts.
     pub fn active(&self) -> impl Iterator<Item = &Alert> {
         self.active.values().map(|active| &active.alert)
     }
 
-    /// These are the rules from now on.
+    /// Replaces the rules.
     pub fn set_rules(&mut self, rules: BTreeMap<Name, Rule>) {
         self.rules = rules;
     }
 
-    /// Takes in readings, and says what comes of them.
+    /// Evaluates readings and returns the changes that follow.
     pub fn observe(&mut self, readings: &[Reading], now: AlertTime) -> Vec<AlertChange> {
         let mut changes = Vec::new();
         let rules = std::mem::take(&mut self.rules);
@@ -179,12 +179,12 @@ impl HostAlerts {
         changes
     }
 
-    /// The longest pause that does not begin anew what has to last.
+    /// The longest pause between two readings that does not restart an alert's `for` time.
     fn gap_ms(&self) -> Millis {
         GAP_MS.max(SAMPLES * self.sample_ms)
     }
 
-    /// What a reading means to a rule that it concerns.
+    /// Evaluates one reading against one rule that applies to it.
     fn read(&mut self, name: &Name, rule: &Rule, reading: &Reading, now: AlertTime) -> Option<AlertChange> {
         let id = id(name, &reading.subject);
         if let Some(active) = self.active.get_mut(&id) {
@@ -214,7 +214,7 @@ impl HostAlerts {
         };
         pending.read_ms = now.steady_ms;
         let lasted_ms = now.steady_ms - pending.began_ms;
-        // One that finds no room waits here, and is raised once there is some.
+        // At the limit of active alerts it stays pending, and is raised once there is room.
         if lasted_ms < Millis::try_from(rule.for_ms).unwrap_or(Millis::MAX) || self.active.len() >= ALERTS_MAX {
             return None;
         }
@@ -227,7 +227,7 @@ impl HostAlerts {
         Some(AlertChange::Raised(alert))
     }
 
-    /// Ends what is not asked for any more, and what has not been measured for long.
+    /// Clears alerts that no rule covers any more, and those whose subject has not been measured for long.
     fn forget(&mut self, now: AlertTime) -> Vec<AlertChange> {
         let gone_ms = GONE_MS.max(SAMPLES * self.sample_ms);
         let is_over = |active: &ActiveAlert| {
@@ -243,7 +243,7 @@ impl HostAlerts {
             .collect()
     }
 
-    /// A unit is gone, and so is whatever was wrong with it.
+    /// Clears the alerts of a unit that was removed.
     pub fn unit_gone(&mut self, is_there: impl Fn(&UnitName) -> bool, now: AlertTime) -> Vec<AlertChange> {
         let is_gone = |active: &ActiveAlert| active.subject.unit.as_ref().is_some_and(|unit| !is_there(unit));
         let gone: Vec<Name> = self.active.iter().filter(|(_, one)| is_gone(one)).map(|(id, _)| id.clone()).collect();
@@ -255,7 +255,7 @@ impl HostAlerts {
 }
 
 impl ActiveAlert {
-    /// There is a new value, and the alert holds.
+    /// Updates an active alert with a new value.
     fn goes_on(&mut self, name: &Name, rule: &Rule, value: f64, now: AlertTime) -> Option<AlertChange> {
         let same = self.alert.severity == rule.severity
             && self.alert.threshold == rule.threshold
@@ -270,20 +270,21 @@ impl ActiveAlert {
     }
 }
 
-/// Whether a rule is about this subject.
+/// Whether a rule applies to this subject.
 fn concerns(rule: &Rule, subject: &ReadingSubject) -> bool {
     rule.metric == subject.metric && rule.of.as_deref().is_none_or(|of| subject.of() == Some(of))
 }
 
-/// The id of what a rule may find about a subject: the rule's name, with a digest of the one among several.
+/// The id of an alert: the rule's name, with a digest of the subject if the metric has several on a host.
 #[must_use]
 pub fn id(rule: &Name, subject: &ReadingSubject) -> Name {
-    /// A name has 63 characters; a dash and 16 digits, which no two of a host's will share, leave these.
+    /// A name has 63 characters; a dash and 16 hexadecimal digits, which do not collide on one host, leave these for
+    /// the rule.
     const RULE_MAX: usize = 46;
     let Some(of) = subject.of() else { return rule.clone() };
     let digest = Digest::of(format!("{rule}\0{of}").as_bytes());
     let rule: String = rule.as_str().chars().take(RULE_MAX).collect();
-    // A name, a dash and hexadecimal digits make a name.
+    // A name, a dash and hexadecimal digits are a valid name.
     format!("{rule}-{}", &digest.as_str()[..16]).parse().unwrap_or_else(|_| Name::default_realm())
 }
 
@@ -309,7 +310,7 @@ fn raised(id: Name, name: &Name, rule: &Rule, reading: &Reading, since_ms: Milli
     }
 }
 
-/// An alert that is over: because of a value, or because there is none any more.
+/// Ends an alert, because of a value or because there are no values any more.
 fn ended(alert: Alert, value: Option<f64>, now: AlertTime) -> Alert {
     let at_ms = now.wall_ms.max(alert.since_ms);
     let message = words::ended(&alert, value);

@@ -24,43 +24,44 @@ mod environment;
 
 pub use environment::{DANGEROUS, Variables};
 
-/// Something that [`check`] has let through.
+/// A value that passed [`check`].
 #[derive(Debug)]
 pub struct Authorised<T>(T);
 
 impl<T> Authorised<T> {
-    /// What was let through.
+    /// Returns the checked value.
     #[must_use]
     pub fn get(&self) -> &T {
         &self.0
     }
 
-    /// What was let through.
+    /// Returns the checked value.
     #[must_use]
     pub fn into_inner(self) -> T {
         self.0
     }
 }
 
-/// What the agent forbids whatever the console says.
+/// What this host's own configuration forbids, whatever the console signs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalPolicy {
-    /// Verbs that nobody may use on this host.
+    /// Verbs that are denied on this host.
     pub deny_verbs: BTreeSet<VerbName>,
-    /// Realms whose units nobody may touch on this host.
+    /// Realms whose units must not be changed on this host.
     pub deny_realms: BTreeSet<Name>,
-    /// Users that no program may run as, by name. The agent's own user counts where a command names none.
-    /// With any of them, no command may give a user as a number: nobody can tell here whose that is.
+    /// Users that no program may run as, by name. A command without a user runs as the agent's own. If any are denied,
+    /// no command may give a user as a number, since it cannot be resolved to a name here.
     pub deny_users: BTreeSet<String>,
-    /// Variables that no command may set, beside those that have a program load other code (`LD_*` and the like), which none may set anyway.
+    /// Variables that no command may set, in addition to those that make a program load other code (`LD_*` and the
+    /// like), which are denied by default.
     pub deny_env: BTreeSet<Variables>,
-    /// Variables that commands may set although they have a program load other code. What is denied is denied all the same.
+    /// Variables that commands may set although they make a program load other code. `deny_env` wins over this.
     pub allow_env: BTreeSet<Variables>,
 }
 
 impl LocalPolicy {
-    /// Forbids what either forbids by name, and of [`DANGEROUS`] what neither allows.
+    /// Combines two policies: everything that either denies by name, and those of [`DANGEROUS`] that neither allows.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.deny_verbs.extend(other.deny_verbs);
@@ -71,7 +72,7 @@ impl LocalPolicy {
         self
     }
 
-    /// The refusal of anything about a realm that nobody may touch.
+    /// Returns the refusal if the realm is denied.
     #[must_use]
     pub fn forbids_realm(&self, realm: &Name) -> Option<CommandRefusal> {
         if !self.deny_realms.contains(realm) {
@@ -80,7 +81,7 @@ impl LocalPolicy {
         refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"))
     }
 
-    /// The refusal of a program of a user that nothing may run as.
+    /// Returns the refusal if no program may run as this user.
     #[must_use]
     pub fn forbids_user(&self, user: &str) -> Option<CommandRefusal> {
         if self.deny_users.contains(user) {
@@ -96,7 +97,7 @@ impl LocalPolicy {
     }
 }
 
-/// The names of verbs, so that a policy with a misspelt one is an error rather than a permission.
+/// Names of verbs. They are an enum so that a misspelt one in a policy is an error rather than a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is the verb of its name")]
@@ -136,9 +137,9 @@ pub enum VerbName {
 impl From<&Verb> for VerbName {
     fn from(verb: &Verb) -> Self {
         match verb {
-            // Who forbids programs does not mean one by one.
+            // Whoever denies `exec` denies batches of programs, too.
             Verb::Exec(_) | Verb::Batch(_) => Self::Exec,
-            // As with programs: to apply is to apply.
+            // Applying a set is applying units.
             Verb::UnitApply { .. } | Verb::UnitsApply(_) => Self::UnitApply,
             Verb::UnitRun { .. } => Self::UnitRun,
             Verb::UnitStop { .. } => Self::UnitStop,
@@ -172,52 +173,52 @@ impl From<&Verb> for VerbName {
     }
 }
 
-/// What a command is judged by.
+/// What a command is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgeContext<'a> {
-    /// This host, as it is now.
+    /// This host, with its current labels and facts.
     pub host: &'a select::Host<'a>,
-    /// The realms that it carries.
+    /// The realms that exist on this host.
     pub realms: &'a BTreeSet<Name>,
-    /// What its owner forbids.
+    /// The host's local policy.
     pub policy: &'a LocalPolicy,
-    /// The agent's own user.
+    /// The user that the agent runs as.
     pub user: &'a str,
-    /// When the agent's store was made.
+    /// When the agent's store was created.
     pub created_ms: Millis,
-    /// If that store has lost something: what was issued by then cannot be known to be new.
+    /// The time of a loss of that store, if there was one: whether a command issued before it is new cannot be known.
     pub lost_ms: Option<Millis>,
-    /// What is known of the time.
+    /// What is known of the time apart from the clock.
     pub time: KnownTime,
-    /// What the clock shows.
+    /// The host's clock.
     pub clock_ms: Millis,
 }
 
-/// Where a command came in.
+/// The kind of topic on which a command arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandSource {
-    /// On the host's own topic.
+    /// The host's own topic.
     Own,
-    /// On one that many hosts read.
+    /// A topic that many hosts read.
     Broadcast,
 }
 
-/// What is to become of a command.
+/// The result of [`check`].
 #[derive(Debug)]
 pub enum CommandVerdict {
-    /// It is done.
+    /// The command may run.
     Granted(Authorised<Command>),
-    /// It is not, and its sender hears why.
+    /// The command is refused, and its sender gets the reason.
     Refused(Command, CommandRefusal),
-    /// It is for others: silence.
+    /// The command is for other hosts: no answer.
     NotMine,
-    /// By times alone that the console may have signed while its clock was ahead, it has expired: silence, until the console's fresh word
-    /// about the time has come. The console sends it again.
+    /// The command appears expired, but only by signed times that may come from a console whose clock was ahead. No
+    /// answer until the console confirms the time; the console sends the command again.
     Later(Command),
 }
 
-/// The part of a command that every version of it has, so that one with a verb that this agent does
-/// not know is refused rather than passed over.
+/// The fields that every version of a command has, so that a command with an unknown verb can be refused instead of
+/// ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandHead {
     /// See [`Command::id`].
@@ -234,7 +235,7 @@ impl muster_topics::envelope::Body for CommandHead {
     const KIND: muster_topics::envelope::Kind = muster_topics::envelope::Kind::Command;
 }
 
-/// Judges a command whose signature is good.
+/// Checks a command whose signature is valid.
 #[must_use]
 pub fn check(command: Command, channel: CommandSource, judge: &JudgeContext<'_>) -> CommandVerdict {
     if let Some(elsewhere) = elsewhere(&command.target, channel, judge.host) {
@@ -254,7 +255,7 @@ pub fn check(command: Command, channel: CommandSource, judge: &JudgeContext<'_>)
     }
 }
 
-/// The refusal of a command of which only the head can be read; nothing if it is for others.
+/// Returns the refusal of a command of which only the head can be parsed, or nothing if it is for other hosts.
 #[must_use]
 pub fn not_understood(
     head: &CommandHead,
@@ -271,10 +272,10 @@ pub fn not_understood(
     }
 }
 
-/// The longest text of an answer that somebody else wrote.
+/// The longest message of another party that an answer includes.
 const MESSAGE_MAX_BYTES: usize = 4 * 1024;
 
-/// The first part of a text that came from outside.
+/// Returns the beginning of a text that came from outside.
 fn shortened(text: &str) -> &str {
     let mut end = text.len().min(MESSAGE_MAX_BYTES);
     while !text.is_char_boundary(end) {
@@ -287,17 +288,17 @@ fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<CommandRefusa
     Some(CommandRefusal::new(code, message))
 }
 
-/// What is said about a command that is not for this host.
+/// How to answer a command that is not for this host.
 #[derive(Debug)]
 enum OtherHostReason {
-    /// Nothing: it came to everybody.
+    /// No answer: it was sent to many hosts.
     Silence,
-    /// Its sender thinks that it is, and waits.
+    /// A refusal: it was sent to this host alone, and its sender waits.
     Refused(CommandRefusal),
 }
 
-/// Whether a command is for others. It is judged by what the host is at this moment: one that is sent again may find
-/// the host changed. That is no matter where it was let in before, for the journal answers that.
+/// Checks whether a command is for other hosts. The host is matched as it is now, so a command that is sent again may
+/// find the host changed. That does no harm if it was accepted before: the journal answers then.
 fn elsewhere(target: &Target, channel: CommandSource, host: &select::Host<'_>) -> Option<OtherHostReason> {
     if target.includes(host) {
         return None;
@@ -315,7 +316,8 @@ fn elsewhere(target: &Target, channel: CommandSource, host: &select::Host<'_>) -
     Some(OtherHostReason::Refused(CommandRefusal::new(code, message)))
 }
 
-/// Whether only a signed time that nothing has confirmed speaks against a command, or a store that was made at a time that has not come yet.
+/// Whether the only evidence against a command is an unconfirmed signed time, or a store with a creation time in the
+/// future.
 fn is_in_doubt(command: &Command, judge: &JudgeContext<'_>) -> bool {
     let by_clock_ms = KnownTime::by_clock_ms(judge.clock_ms);
     let expired = judge.time.now_ms(judge.clock_ms) > command.expires_ms && by_clock_ms <= command.expires_ms;
@@ -360,7 +362,7 @@ fn wrong_time(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefu
     None
 }
 
-/// What many read must not carry what may be secret.
+/// Returns the refusal of a command on a shared topic that may carry secrets.
 fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> {
     let broadcast = channel == CommandSource::Broadcast || command.target.broadcast().is_some();
     let secret = command.verb.secret().filter(|_| broadcast)?;
@@ -379,7 +381,7 @@ fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefus
         return Some(refusal);
     }
     for realm in verb.units().into_iter().chain(verb.containers()).map(UnitName::realm) {
-        // One of which it hears with the command it carries from then on.
+        // A realm that comes with the command exists from then on.
         let comes_along = command.realms.iter().any(|told| told.name == realm);
         if !comes_along && !judge.realms.contains(&realm) {
             return refuse(
@@ -397,11 +399,11 @@ fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefus
         .or_else(|| users(verb).into_iter().find_map(|user| policy.forbids_user(user.unwrap_or(judge.user))))
 }
 
-/// The realms that a verb is about.
+/// Returns the realms that a verb is about.
 fn realms(verb: &Verb) -> Vec<Name> {
     match verb {
         Verb::RealmSet { realm } | Verb::RealmRm { realm } => vec![realm.clone()],
-        // Its unit will be there.
+        // A daemon becomes a unit of this realm.
         Verb::Exec(exec) if exec.daemon => {
             verb.containers().map(UnitName::realm).chain([Name::default_realm()]).collect()
         }
@@ -409,7 +411,7 @@ fn realms(verb: &Verb) -> Vec<Name> {
     }
 }
 
-/// The users that a verb makes something run as; nothing for the agent's own.
+/// Returns the users that a verb makes programs run as; `None` is the agent's own.
 fn users(verb: &Verb) -> Vec<Option<&str>> {
     match verb {
         Verb::UnitApply { .. } | Verb::UnitsApply(_) => verb.specs().map(|(_, spec)| spec.host_user()).collect(),

@@ -12,34 +12,34 @@ use muster_topics::{Millis, ack::Numbered};
 
 use super::{backoff::jittered, outbox_retry::OutboxRetry};
 
-/// From one batch that has waited to the next. A host makes a batch every thirty seconds, so an hour apart is told in two
-/// minutes and a week in six hours; ten thousand hosts that come back tell no more than 10,000 batches, 400,000 values, a
-/// second, a fifth of what the console's store takes.
+/// The time between two batches that have waited. A host makes a batch every thirty seconds, so the backlog of an hour
+/// is sent in two minutes, that of a week in six hours. Ten thousand hosts that reconnect send at most 10,000 batches,
+/// 400,000 values, a second: a fifth of what the console's store takes.
 pub const GAP_MS: Millis = 1_000;
 
-/// Batches under way, of which one at most has waited. New ones are that many only if the console acknowledges none for
-/// minutes.
+/// The most unacknowledged batches, of which at most one is an old one. New ones only reach this if the console
+/// acknowledges none for minutes.
 const UNDER_WAY_MAX: usize = 8;
 
-/// What is under way, and what may come next.
+/// Which batches are unacknowledged, and which may be sent next.
 #[derive(Clone, Debug)]
 pub struct OutboxBacklog {
     under_way: OutboxRetry<Numbered>,
     gap_ms: Millis,
-    /// The newest batch when the connection began: all since then are new. Nothing until that is known.
+    /// The newest batch when the connection began; all later ones are new. `None` until that is known.
     new_from: Option<Numbered>,
-    /// When the next of those that have waited may go.
+    /// When the next old batch may be sent.
     old_ms: Millis,
-    /// There may be new ones in the store.
+    /// Whether the store may have new batches.
     new_behind: bool,
-    /// There are older ones in the store that are not under way.
+    /// Whether the store has older batches that are not being sent.
     old_behind: bool,
-    /// There is more in the store than was looked at.
+    /// Whether the store has more batches than were read.
     more_behind: bool,
 }
 
 impl OutboxBacklog {
-    /// With this gap between two batches that have waited.
+    /// Creates it with this time between two batches that have waited.
     #[must_use]
     pub fn new(gap_ms: Millis) -> Self {
         Self {
@@ -53,51 +53,52 @@ impl OutboxBacklog {
         }
     }
 
-    /// There is another connection: what was under way may be lost, and waits like the rest. The newest goes at once.
+    /// Handles a new connection: unacknowledged batches may be lost and wait like the rest. The newest is sent at once.
     pub fn connected(&mut self) {
         self.new_from = None;
         self.repeat();
     }
 
-    /// Somebody has lost track: what was under way goes again.
+    /// Sends unacknowledged batches again, because the console asked for it.
     pub fn repeat(&mut self) {
         self.under_way = OutboxRetry::new(UNDER_WAY_MAX);
         self.new_behind = true;
     }
 
-    /// There is a new one in the store.
+    /// Handles a new batch in the store.
     pub fn stored(&mut self) {
         self.new_behind = true;
     }
 
-    /// The console has it.
+    /// Handles an acknowledgement.
     pub fn acknowledged(&mut self, id: &Numbered) {
-        // Then there is room for what was not looked at.
+        // Now there is room for batches that were not read.
         self.new_behind |= self.under_way.remove(id) && self.more_behind;
     }
 
-    /// How many of those that wait have to be known, the newest first.
+    /// How many waiting batches [`OutboxBacklog::choose`] needs to see, newest first.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.under_way.capacity()
     }
 
-    /// Whether to look into the store.
+    /// Whether the store should be read now.
     #[must_use]
     pub fn wants(&self, now_ms: Millis) -> bool {
         self.new_behind || self.next_ms().is_some_and(|due_ms| due_ms <= now_ms)
     }
 
-    /// When there is something to say.
+    /// When the next batch is due.
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {
         let next_old = (self.old_behind && !self.is_old_under_way()).then_some(self.old_ms);
         [self.under_way.next_ms(), next_old].into_iter().flatten().min()
     }
 
-    /// Which of those that wait to say now, in this order: `waiting` are the first [`OutboxBacklog::limit`], the newest first.
+    /// Returns which batches to send now, in this order: `waiting` are the first [`OutboxBacklog::limit`], newest
+    /// first.
     pub fn choose(&mut self, waiting: &[Numbered], now_ms: Millis) -> Vec<Numbered> {
-        // A full buffer may have dropped it, or so many newer ones have come that it has to wait once more.
+        // It was dropped because the buffer was full, or so many newer ones arrived that it has to wait again.
         for id in self.under_way.due(Millis::MAX) {
             if !waiting.contains(&id) {
                 self.under_way.remove(&id);
@@ -126,7 +127,7 @@ impl OutboxBacklog {
         Vec::new()
     }
 
-    /// One was said.
+    /// Handles that a batch was sent.
     pub fn said(&mut self, id: &Numbered, now_ms: Millis, random: f64) {
         self.under_way.said(id, now_ms, random);
         if self.is_old(id) {
@@ -153,13 +154,13 @@ mod tests {
         Numbered { epoch: 1 + seq / 1_000, seq }
     }
 
-    /// A host, its store, and a console that acknowledges some.
+    /// A host with its store, and a console that acknowledges some of the batches.
     struct World {
         backlog: OutboxBacklog,
-        /// The oldest first.
+        /// Oldest first.
         store: Vec<Numbered>,
         now_ms: Millis,
-        /// What was said, and when.
+        /// Which batch was sent when.
         said: Vec<(Numbered, Millis)>,
     }
 
@@ -192,7 +193,7 @@ mod tests {
             self.pump();
         }
 
-        /// Time passes to the next thing to do, but not beyond that.
+        /// Advances the time to the next due action, but not beyond `until_ms`.
         fn pass(&mut self, until_ms: Millis) {
             while let Some(next_ms) = self.backlog.next_ms().filter(|next_ms| *next_ms <= until_ms) {
                 self.now_ms = next_ms.max(self.now_ms);
@@ -216,7 +217,7 @@ mod tests {
         world.pass(999);
         assert_eq!(world.said.len(), 2, "not within the gap");
         world.pass(1_000);
-        // Without an acknowledgement none follows; what is new does not wait for it.
+        // Without an acknowledgement no further old batch is sent; new ones do not wait for it.
         world.pass(4_000);
         world.store(id(6));
         assert_eq!(world.seqs()[2..], [(3, 1_000), (6, 4_000)]);
@@ -245,7 +246,7 @@ mod tests {
         world.backlog.connected();
         world.pump();
         assert_eq!(world.seqs()[3..], [(3, 0), (2, 0)]);
-        // Who has only lost track hears again what is under way.
+        // On a request to repeat, unacknowledged batches are sent again.
         world.backlog.repeat();
         world.pump();
         assert_eq!(world.seqs()[5..], [(3, 0)], "the past keeps its pace");
@@ -282,7 +283,7 @@ mod tests {
                     _ => world.pass(world.now_ms + pass_ms),
                 }
             }
-            // A console that acknowledges all has all in the end.
+            // A console that acknowledges everything receives everything in the end.
             for _ in 0..4_000 {
                 if world.store.is_empty() {
                     break;

@@ -11,23 +11,22 @@ use std::time::Duration;
 
 use muster_topics::Millis;
 
-/// How often a process that ended by itself is started again at once. Its shim does this by itself,
-/// so that the agent is not needed for it.
+/// How often a process that ended by itself is restarted immediately. The shim does that, without the agent.
 pub const IMMEDIATE_RESTARTS: u32 = 3;
 
-/// The waits after the immediate restarts.
+/// The delays after the immediate restarts.
 const RESTART: ExponentialGrowth = ExponentialGrowth { first_ms: 30_000, max_ms: 16 * 60_000 };
 
-/// After this many restarts in a row a unit is held as `broken`. The waits before that add up to a
-/// little over two days: longer than an outage of whatever the process needs should last, and short
-/// enough that a unit which can never work stops to fill its log.
+/// After this many consecutive restarts a unit is held as `broken`. The delays before add up to a little over two days:
+/// longer than an outage of a dependency should last, and short enough that a unit that never works stops filling its
+/// log.
 pub const RESTARTS_MAX: u32 = 200;
 
-/// A process that stayed up this long has all its restarts before it again.
+/// A process that was up for this long gets all its restarts again.
 pub const GOOD_AFTER_MS: Millis = 5 * 60_000;
 
-/// How long to wait before a process is started again that has been so `attempts` times already
-/// since it last was up for five minutes. Nothing: it has had all its chances.
+/// Returns the delay before the next restart of a process that was restarted `attempts` times since it last was up for
+/// five minutes; `None` if it has used up its restarts.
 #[must_use]
 pub fn process_delay(attempts: u32) -> Option<Duration> {
     if attempts >= RESTARTS_MAX {
@@ -37,22 +36,21 @@ pub fn process_delay(attempts: u32) -> Option<Duration> {
     Some(Duration::from_millis(RESTART.bound_ms(doublings).unsigned_abs()))
 }
 
-/// The waits before a container is started again: it takes longer to come up than a process, and what it lacks is more
-/// often its runtime's to mend than its own, so that the first try is not at once, and the last soon.
+/// The delays before a container is restarted. It takes longer to start than a process, and failures are more often its
+/// runtime's, so there is no immediate restart and only a few attempts.
 const CONTAINER_S: [u64; 5] = [5, 10, 20, 40, 60];
 
-/// How patient somebody is with a unit that ends by itself.
+/// How often and with which delays a unit is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPatience {
-    /// With a process: [`process_delay`].
+    /// As a process: [`process_delay`].
     Process,
-    /// With a container: five attempts, after 5, 10, 20, 40 and 60 s.
+    /// As a container: five attempts, after 5, 10, 20, 40 and 60 s.
     Container,
 }
 
 impl RestartPatience {
-    /// How long to wait before it is started again that has been so `attempts` times already; nothing if it has had all
-    /// its chances.
+    /// Returns the delay before the next restart after `attempts` restarts; `None` if they are used up.
     #[must_use]
     pub fn delay(self, attempts: u32) -> Option<Duration> {
         match self {
@@ -64,7 +62,7 @@ impl RestartPatience {
         }
     }
 
-    /// How often it is started again at once.
+    /// The number of immediate restarts.
     #[must_use]
     pub fn immediate(self) -> u32 {
         match self {
@@ -74,49 +72,48 @@ impl RestartPatience {
     }
 }
 
-/// Exponential growth up to a limit.
+/// Exponential growth up to a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExponentialGrowth {
-    /// The first wait.
+    /// The first delay.
     pub first_ms: Millis,
-    /// The longest.
+    /// The maximum.
     pub max_ms: Millis,
 }
 
-/// Attempts to reach the broker or the console. A minute at the most: a fleet of ten thousand then
-/// tries 330 times a second on average, a third of what one core can shake hands with.
+/// Attempts to reach the broker or the console. At most a minute: ten thousand hosts then make 330 attempts a second on
+/// average, a third of the TLS handshakes that one core can do.
 pub const RECONNECT: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 60_000 };
 
 impl ExponentialGrowth {
-    /// The wait after so many attempts, without any chance in it.
+    /// The delay after this many attempts, without jitter.
     #[must_use]
     pub fn bound_ms(self, attempts: u32) -> Millis {
-        // 2^30 times anything here is beyond the limit already.
+        // 2^30 times any first delay here exceeds the maximum.
         self.first_ms.saturating_mul(1 << attempts.min(30)).min(self.max_ms)
     }
 
-    /// Full jitter, for what many do at once: anything from nothing to the bound, so that parties
-    /// which failed at the same moment come back evenly spread, whatever they have in common.
-    /// `random` is drawn evenly from `0..1`; what is outside of that counts as the nearer end.
+    /// Full jitter: a delay between zero and the bound, so that parties that failed at the same moment come back evenly
+    /// spread. `random` is uniform in `0..1` and clamped to it.
     #[must_use]
     pub fn full_jitter_ms(self, attempts: u32, random: f64) -> Millis {
         share(self.bound_ms(attempts), random)
     }
 
-    /// A little jitter, for what should not come much too early: within a quarter of the bound.
+    /// A delay within a quarter of the bound, for what should not happen much too early.
     #[must_use]
     pub fn jittered_ms(self, attempts: u32, random: f64) -> Millis {
         jittered(self.bound_ms(attempts), random)
     }
 }
 
-/// A period within a quarter around its nominal length, so that hosts that start together drift apart.
+/// A period within a quarter of its nominal length, so that hosts that start together drift apart.
 #[must_use]
 pub fn jittered(period_ms: Millis, random: f64) -> Millis {
     period_ms - period_ms / 4 + share(period_ms / 2, random)
 }
 
-/// A random part of `whole_ms`.
+/// Returns a random part of `whole_ms`.
 #[must_use]
 pub fn share(whole_ms: Millis, random: f64) -> Millis {
     // Times here are far below 2^52, and random below 1.
@@ -181,7 +178,7 @@ mod tests {
             let bound = growth.bound_ms(attempts);
             prop_assert!((0..=bound).contains(&growth.full_jitter_ms(attempts, random)));
             let near = growth.jittered_ms(attempts, random);
-            // One more for what the two divisions round away.
+            // One more than the bound, for the rounding of two divisions.
             prop_assert!(near >= bound - bound / 4 && near <= bound + bound / 4 + 1);
         }
 

@@ -7,21 +7,21 @@ use crate::mark::checksum;
 
 const START: &str = "{\"sum\":";
 
-/// Writes a document, which has to be an object with a member or more.
+/// Serialises a document with its checksum. It must be an object with at least one member.
 ///
 /// # Errors
-/// If it cannot be JSON.
+/// If it cannot be serialised as JSON.
 pub fn to_text<T: Serialize>(value: &T) -> serde_json::Result<String> {
     let plain = serde_json::to_string(value)?;
     let Some(rest) = plain.strip_prefix('{') else { return Ok(plain) };
     Ok(format!("{START}{},{rest}", checksum(plain.as_bytes())))
 }
 
-/// Reads a document. One of an older version, without a checksum, is taken as it is if its type denies members that it does
-/// not know.
+/// Parses a document and verifies its checksum. A document of an older version, without a checksum, is accepted if its
+/// type denies unknown members.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the document.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     let Some(summed) = text.strip_prefix(START) else {

@@ -8,21 +8,22 @@ use muster_topics::Millis;
 
 use super::time::{AHEAD_MAX_MS, BUILD_MS, SLACK_MS};
 
-/// How many hosts that agree outvote the console's clock: with two, one that is wrong would stand against one that is right.
+/// How many agreeing hosts outvote the console's clock: with two, one wrong host would stand against one right host.
 const OUTVOTE: usize = 3;
 
-/// By how much the console's clock is ahead of those of its hosts.
+/// By how much the console's clock is ahead of its hosts' clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockConsensus {
-    /// Ahead of the median; less than nothing if it is behind.
+    /// How far it is ahead of their median; negative if it is behind.
     pub ahead_ms: Millis,
-    /// How many are near the median.
+    /// How many hosts are near the median.
     pub agree: usize,
-    /// How many there are.
+    /// How many hosts there are.
     pub of: usize,
 }
 
-/// What hosts agree on, if two thirds of them do. `ahead_ms` is for each by how much the console's clock is ahead of its own; it is sorted.
+/// Returns the value on which at least two thirds of the hosts agree. `ahead_ms` has for each host by how much the
+/// console's clock is ahead of the host's; it is sorted in place.
 #[must_use]
 pub fn consensus(ahead_ms: &mut [Millis]) -> Option<ClockConsensus> {
     ahead_ms.sort_unstable();
@@ -32,59 +33,59 @@ pub fn consensus(ahead_ms: &mut [Millis]) -> Option<ClockConsensus> {
     (3 * agree >= 2 * of).then_some(ClockConsensus { ahead_ms: median_ms, agree, of })
 }
 
-/// What is known of the console's clock.
+/// The evidence about the console's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockEvidence {
-    /// What it shows.
+    /// The console's clock.
     pub now_ms: Millis,
-    /// What hosts agree on, of whom something came since the clock was last set.
+    /// The consensus of the hosts that reported since the clock was last set.
     pub consensus: Option<ClockConsensus>,
-    /// By how much it was set ahead (or back, if that is less than nothing) since hosts last agreed with it.
+    /// By how much the clock was set forward (negative: back) since hosts last agreed with it.
     pub set_by_ms: Millis,
-    /// By how much what was signed lies ahead of it, if no host has shown yet that this does no harm.
+    /// By how far signed times lie ahead of the clock, if no host has shown yet that this does no harm.
     pub signed_ahead_ms: Millis,
-    /// How many hosts go by the latest date that was signed, whatever the console says later: those with agents of before.
+    /// How many hosts still rely on the latest signed time, whatever the console signs later: those with older agents.
     pub bound: u64,
-    /// The broker and the console have refused each other's certificates for their time.
+    /// Whether the console and the broker refused each other's certificates because of their validity times.
     pub is_refused: bool,
 }
 
-/// What follows from that.
+/// The assessment of the console's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockFinding {
     /// Hosts agree with it.
     Right,
-    /// Nothing is known against it, and nobody agrees.
+    /// There is no evidence for or against it.
     Unopposed,
-    /// Hosts do not agree with it.
+    /// Hosts disagree with it.
     Differs {
-        /// In what.
+        /// The hosts' consensus.
         consensus: ClockConsensus,
-        /// Whether it is wrong for sure.
+        /// Whether it is certainly wrong.
         is_sure: bool,
     },
-    /// It is right, but some hosts go by dates that were signed while it was ahead.
+    /// It is right, but some hosts rely on times that were signed while it was ahead.
     Bound {
-        /// By how much they are ahead.
+        /// By how much those times are ahead.
         ahead_ms: Millis,
-        /// How many.
+        /// How many hosts.
         hosts: u64,
     },
-    /// It was set, and there is no host to compare it with.
+    /// It was set, and no host has reported since.
     Set {
         /// By how much.
         by_ms: Millis,
     },
-    /// What was signed lies ahead of it, and there is no host to compare it with.
+    /// Signed times lie ahead of it, and no host has reported.
     Behind {
         /// By how much.
         by_ms: Millis,
     },
-    /// It has kept the console from its broker.
+    /// Connections to the broker fail because of it.
     Refused,
 }
 
-/// Judges the console's clock.
+/// Assesses the console's clock.
 #[must_use]
 pub fn judge(evidence: &ClockEvidence) -> ClockFinding {
     let ClockEvidence { now_ms, consensus, set_by_ms, signed_ahead_ms, bound, is_refused } = *evidence;
@@ -92,11 +93,11 @@ pub fn judge(evidence: &ClockEvidence) -> ClockFinding {
     match consensus {
         Some(consensus) if is_far(consensus.ahead_ms) => {
             let was_set = is_far(set_by_ms) && !is_far(set_by_ms.saturating_sub(consensus.ahead_ms));
-            // Nobody's clock stands before this program was built.
+            // No right clock shows a time before this program was built.
             let can_be = now_ms.saturating_sub(consensus.ahead_ms) >= BUILD_MS;
             ClockFinding::Differs { consensus, is_sure: can_be && (consensus.agree >= OUTVOTE || was_set) }
         }
-        // What is too far ahead no agent has believed.
+        // Agents do not believe times that are further ahead than this.
         Some(_) if bound > 0 && (SLACK_MS + 1..=AHEAD_MAX_MS).contains(&signed_ahead_ms) => {
             ClockFinding::Bound { ahead_ms: signed_ahead_ms, hosts: bound }
         }
@@ -109,7 +110,7 @@ pub fn judge(evidence: &ClockEvidence) -> ClockFinding {
 }
 
 impl ClockFinding {
-    /// By how much the time that the console dates by is another than its clock's.
+    /// By how much the time that the console signs with differs from its clock.
     #[must_use]
     pub fn correction_ms(self) -> Millis {
         match self {
@@ -118,13 +119,13 @@ impl ClockFinding {
         }
     }
 
-    /// Whether hosts agree with what the clock comes to, corrected.
+    /// Whether hosts agree with the corrected clock.
     #[must_use]
     pub fn is_confirmed(self) -> bool {
         matches!(self, Self::Right | Self::Bound { .. } | Self::Differs { is_sure: true, .. })
     }
 
-    /// What a person has to know and to do about it.
+    /// What an operator has to know and do about it.
     #[must_use]
     pub fn message(self) -> Option<String> {
         const COMPARE: &str = "hint: compare `date -u` here and on hosts, and keep clocks set (NTP)";
@@ -190,7 +191,7 @@ mod tests {
             (vec![DAY, DAY + 900, DAY - 500, -3 * DAY], Some((DAY - 500, 3, 4))),
             (vec![0, 100, -90, Millis::MAX, Millis::MIN], None),
             (vec![0, 100, -90, 50, Millis::MAX, Millis::MIN], Some((0, 4, 6))),
-            // Two of which one is wrong agree on nothing.
+            // If one of two is wrong, there is no consensus.
             (vec![0, DAY], None),
             (vec![0, 0, DAY, DAY], None),
         ] {
@@ -209,7 +210,7 @@ mod tests {
         for (evidence, wanted) in [
             (evidence, ClockFinding::Unopposed),
             (ClockEvidence { consensus: agreed(SLACK_MS, 1), ..evidence }, ClockFinding::Right),
-            // Set to what hosts have: they agree.
+            // Set to the hosts' time: they agree.
             (
                 ClockEvidence { consensus: agreed(5, 1), set_by_ms: DAY, signed_ahead_ms: DAY, ..evidence },
                 ClockFinding::Right,

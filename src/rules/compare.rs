@@ -14,12 +14,12 @@ use super::{config::differences, document};
 /// One field in which a unit differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldDifference {
-    /// Which, such as `limits.memory_bytes`.
+    /// The field, such as `limits.memory_bytes`.
     pub field: String,
-    /// What it is; secrets masked, nothing if there is nothing.
+    /// The present value, with secrets masked; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Value>,
-    /// What it will be.
+    /// The new value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Value>,
 }
@@ -38,7 +38,8 @@ impl std::fmt::Display for FieldDifference {
     }
 }
 
-/// How a unit, as its host reports it, differs from what it would be: nothing if it does not. Its host's revisions have this key.
+/// Returns how a unit, as its host reports it, differs from what it would become; empty if it does not. `key` is the
+/// host's key for revisions.
 #[must_use]
 pub fn compare(
     (unit, before): (&UnitName, &Desired),
@@ -55,14 +56,15 @@ pub fn compare(
     found
 }
 
-/// A difference that is not shown.
+/// A difference whose values are not shown.
 #[must_use]
 pub fn masked(field: String) -> FieldDifference {
     FieldDifference { field, from: Some(MASK.into()), to: Some(MASK.into()) }
 }
 
-/// Puts the values of an environment into a spec that was reported without them, if they are those of `after`, as its
-/// revision tells: by its host's key, or as a bare one. What is not so for the same names is a difference, in the words that stand for it.
+/// Puts the values of `after`'s environment into a spec that was reported without them, if the reported revision (keyed
+/// for the host, or bare) shows that they are the same. Values that differ under the same names become a difference in
+/// words.
 #[must_use]
 pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key: &RevisionKey) -> Option<String> {
     let Desired { spec: before, revision, .. } = before;
@@ -77,12 +79,12 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
         return None;
     }
     let is_told = |name: &String| after.env().get(name).is_some_and(|value| value != MASK);
-    // With a name that goes its value is gone, and with it what the others were.
+    // If a name is removed, its value is gone, and the others' values cannot be verified.
     let names_are_kept = before.env().keys().all(|name| after.env().contains_key(name));
     (names_are_kept && before.env().keys().any(is_told)).then(|| "env (values)".to_owned())
 }
 
-/// In which fields a unit differs.
+/// Returns the fields in which two units differ.
 #[must_use]
 pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<FieldDifference> {
     let portrait = |unit: Option<(&Spec, Run)>| {
@@ -96,7 +98,7 @@ pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<
             to: one.to,
         })
         .collect();
-    // Under one label there may have been another content.
+    // The same label may have named another content before.
     let content = |unit: Option<(&Spec, Run)>| unit?.0.artifact().cloned();
     if let (Some(one), Some(other)) = (content(before), content(after))
         && one.sha256 != other.sha256
@@ -139,7 +141,7 @@ mod tests {
             check(spec(|spec| spec.grace_ms = 5), &["grace_ms"]);
             check(spec(|spec| drop(spec.env.insert("PIN".to_owned(), "4712".to_owned()))), &["env (values)"]);
         }
-        // What is keyed otherwise is compared by its host alone.
+        // A revision with another host's key cannot be compared here.
         assert_eq!(differences(other_key.revision(&unit, &there).unwrap(), &there), ["env (values)"]);
     }
 }

@@ -9,18 +9,19 @@
 use muster_topics::unit::MASK;
 use serde_json::{Map, Value};
 
-/// The only key of an object that stands for a secret value.
+/// The only key of an object that holds a secret value.
 pub const SECRET: &str = "$secret";
 
-/// What may stand beside [`SECRET`] in a stored document: it says nothing, and is there for the document's hash.
+/// The one key that may accompany [`SECRET`] in a stored document: a salt for the document's hash, without a meaning of
+/// its own.
 pub const SALT: &str = "$salt";
 
-/// The shortest text that is looked for within other texts when a document is masked that somebody may have changed
-/// by hand: shorter ones stand everywhere.
+/// The shortest secret that is searched for inside other texts when a hand-edited document is masked; shorter ones
+/// would match everywhere.
 const WITHIN_MIN_BYTES: usize = 8;
 
-/// Merges documents in their order (RFC 7386): objects by their keys, `null` removes a key, and everything else
-/// is replaced by what comes later. The first stays as it is. Without any, there is nothing in it.
+/// Merges documents in their order (RFC 7386): objects by their keys, `null` removes a key, and any other value is
+/// replaced by the later one. The first document is taken as it is. Without documents, the result is empty.
 #[must_use]
 pub fn merge(documents: impl IntoIterator<Item = Value>) -> Value {
     let mut documents = documents.into_iter();
@@ -54,12 +55,12 @@ fn merge_into(target: &mut Value, patch: Value) {
     *target = Value::Object(into);
 }
 
-/// Whatever has the key counts, so that a mistake hides too much rather than too little.
+/// An object counts as a secret if it has the key at all, so that a mistake hides too much rather than too little.
 fn is_secret(object: &Map<String, Value>) -> bool {
     object.contains_key(SECRET)
 }
 
-/// Whether secrets are written as they must be; each mistake with the pointer to it.
+/// Checks that secrets are written correctly; returns each mistake with its JSON pointer.
 #[must_use]
 pub fn check_secrets(document: &Value) -> Vec<String> {
     let mut mistakes = Vec::new();
@@ -79,7 +80,8 @@ pub fn check_secrets(document: &Value) -> Vec<String> {
     mistakes
 }
 
-/// The document with a salt beside its first secret, so that its hash is none of what could be guessed. Nothing, if it has no secret.
+/// Returns the document with a salt beside its first secret, so that its hash cannot be matched against guesses; `None`
+/// if it has no secret.
 #[must_use]
 pub fn salted(document: &Value, salt: &str) -> Option<Value> {
     let mut first = None;
@@ -91,7 +93,7 @@ pub fn salted(document: &Value, salt: &str) -> Option<Value> {
     Some(salted)
 }
 
-/// The document as it was before [`salted`].
+/// Returns the document without what [`salted`] added.
 #[must_use]
 pub fn unsalted(document: &Value) -> Value {
     map_secrets(document, &|secret| {
@@ -101,13 +103,13 @@ pub fn unsalted(document: &Value) -> Value {
     })
 }
 
-/// The document with every secret masked: for pages, listings, diffs and logs.
+/// Returns the document with every secret masked, for pages, lists, diffs and logs.
 #[must_use]
 pub fn masked(document: &Value) -> Value {
     map_secrets(document, &|_| Value::from(Map::from_iter([(SECRET.to_owned(), MASK.into())])))
 }
 
-/// The document as a program reads it: with the bare values of secrets.
+/// Returns the document as programs read it, with the bare values of secrets.
 #[must_use]
 pub fn revealed(document: &Value) -> Value {
     map_secrets(document, &|secret| secret.get(SECRET).cloned().unwrap_or_default())
@@ -124,7 +126,7 @@ fn map_secrets(value: &Value, with: &dyn Fn(&Map<String, Value>) -> Value) -> Va
     }
 }
 
-/// All secrets of a document: where each stands, and its bare value.
+/// Returns all secrets of a document: JSON pointer and bare value.
 #[must_use]
 pub fn secrets(document: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
@@ -156,14 +158,14 @@ fn walk(value: &Value, pointer: &mut String, visit: &mut dyn FnMut(&str, &Map<St
     }
 }
 
-/// Goes one step down a JSON pointer (RFC 6901).
+/// Appends one step to a JSON pointer (RFC 6901).
 fn push(pointer: &mut String, key: &str) {
     pointer.push('/');
     pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
 }
 
-/// Masks a document that has the bare values of secrets in it, such as one that was read from a host's disk: what
-/// stands where a secret stood, and every text that holds one, wherever somebody may have put it since.
+/// Masks a document that has bare values of secrets, such as one read from a host's disk: every value at a secret's
+/// place, and every text that contains a secret, wherever it was moved.
 #[must_use]
 pub fn mask_revealed(document: &Value, secrets: &[(String, Value)]) -> Value {
     let mut masked = document.clone();
@@ -193,15 +195,15 @@ fn mask_texts(value: &mut Value, secrets: &[(String, Value)]) {
 /// One place in which two documents differ; secrets are masked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentDifference {
-    /// Where: a JSON pointer.
+    /// The place, as a JSON pointer.
     pub pointer: String,
-    /// What stands there in the one; nothing if it is not there.
+    /// The value in the first document; `None` if it has none.
     pub from: Option<Value>,
-    /// What stands there in the other.
+    /// The value in the second document.
     pub to: Option<Value>,
 }
 
-/// In what two documents differ, by pointer. A secret that changed is told as such, and not what it is.
+/// Returns the differences of two documents by JSON pointer. A changed secret is reported without its values.
 #[must_use]
 pub fn differences(from: &Value, to: &Value) -> Vec<DocumentDifference> {
     let mut found = Vec::new();
@@ -268,7 +270,7 @@ mod tests {
 
     #[test]
     fn later_config_overrides_earlier() {
-        // The standard's own cases (RFC 7386, appendix A).
+        // The examples of the standard (RFC 7386, appendix A).
         for (target, patch, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),

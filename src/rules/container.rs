@@ -12,21 +12,21 @@ use super::process::{
     STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
 };
 
-/// The least room for what a container writes, in bytes: a file system of less is mostly what it needs for itself.
+/// The least disk space for a container, in bytes: a smaller file system mostly holds its own metadata.
 pub const DISK_MIN_BYTES: u64 = 8 * 1024 * 1024;
 
-/// The most, as of memory: whole numbers are exact in JSON up to this.
+/// The most disk space: JSON represents whole numbers exactly up to this, as for memory.
 pub const DISK_MAX_BYTES: u64 = MEMORY_MAX_BYTES;
 
-/// What is wrong with a spec, if anything is.
+/// Checks a spec.
 ///
 /// # Errors
-/// With words for whoever wrote it.
+/// If something is wrong, with a message for its author.
 pub fn check(spec: &ContainerSpec) -> Result<(), String> {
     faults(spec).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// What is wrong with a spec, in each of its parts.
+/// Returns everything that is wrong with a spec, part by part.
 #[must_use]
 pub fn faults(spec: &ContainerSpec) -> Vec<String> {
     let checks = [
@@ -49,7 +49,7 @@ pub fn faults(spec: &ContainerSpec) -> Vec<String> {
     checks.into_iter().filter_map(Result::err).collect()
 }
 
-/// The name of an image is part of a path that its runtime is asked for.
+/// Checks the name of an image, which becomes part of the path of a request to the runtime.
 fn check_image(image: &Image) -> Result<(), String> {
     let Image::Name(name) = image else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
@@ -63,7 +63,7 @@ fn check_image(image: &Image) -> Result<(), String> {
     Ok(())
 }
 
-/// What was made by somebody else is as it is.
+/// Checks the spec of an existing container, which muster does not configure.
 fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
     let Some(name) = spec.image.existing() else { return Ok(()) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -93,10 +93,10 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
     }
 }
 
-/// Whether a spec may follow another of the same unit: what was adopted can be made into nothing else.
+/// Checks that a spec may replace another of the same unit: an adopted container cannot become anything else.
 ///
 /// # Errors
-/// With words for whoever wrote it.
+/// If it may not, with a message for its author.
 pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(), String> {
     let (was, is) = (before.image.existing(), after.image.existing());
     if was != is {
@@ -133,7 +133,7 @@ fn check_texts(spec: &ContainerSpec) -> Result<(), String> {
     if spec.entry.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
         return Err("entry names no program. hint: leave it out for the image's own".to_owned());
     }
-    // A root file system says nothing of what runs in it.
+    // A root file system does not say which program to run.
     if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.args.is_empty() {
         return Err("a root file system does not say what runs in it. hint: add entry or args".to_owned());
     }
@@ -169,7 +169,7 @@ fn check_mounts(mounts: &[Mount]) -> Result<(), String> {
     Ok(())
 }
 
-/// A path that means one place, whoever reads it.
+/// Checks that a path is absolute and names the same place for every reader.
 fn absolute(what: &str, path: &str) -> Result<(), String> {
     if !path.starts_with('/') || path.contains(['\0', '\n']) {
         return Err(format!("{what}: {path:?} is no absolute path. hint: begin it with /"));
@@ -204,7 +204,7 @@ fn check_network(spec: &ContainerSpec) -> Result<(), String> {
 }
 
 fn check_stop(signal: Option<Signal>) -> Result<(), String> {
-    // To be killed at once is what a grace of nothing is for.
+    // For an immediate kill there is a grace period of zero.
     if signal == Some(Signal::Kill) { Err("stop_signal is kill. hint: \"grace_ms\": 0".to_owned()) } else { Ok(()) }
 }
 

@@ -7,27 +7,27 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a change costs the process that runs.
+/// What a change does to the running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Cost")]
 pub enum ChangeCost {
-    /// Nothing: a process that runs goes on as it is, or there is none.
+    /// Nothing: the process continues unchanged, or there is none.
     InPlace,
-    /// It goes on, and is asked to read its configs again.
+    /// The process continues and is asked to reload its configs.
     Reload,
-    /// It is ended, and another one is started in its place.
+    /// The process is stopped and a new one started.
     Restart,
-    /// Another one is started beside it, and it is ended once that is up: no break.
+    /// A second process is started, and the first stopped once it is up: no interruption.
     Replace,
-    /// One is started.
+    /// A process is started.
     Start,
-    /// It is stopped.
+    /// The process is stopped.
     Stop,
 }
 
 impl ChangeCost {
-    /// In words, for people.
+    /// Describes it for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -41,15 +41,15 @@ impl ChangeCost {
     }
 }
 
-/// What it costs that a unit, should it run or not, becomes another.
+/// Returns what a change of a unit's spec or `run` does to its process.
 #[must_use]
 pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     match (before.1.is_running(), after.1.is_running()) {
         (false, false) => ChangeCost::InPlace,
         (false, true) => ChangeCost::Start,
         (true, false) => ChangeCost::Stop,
-        // As the planner has it: another revision is another process, unless the two differ in nothing but limits, or
-        // configs that the unit reloads.
+        // As in the planner: another revision is another process, unless only limits differ, or configs that the
+        // unit reloads.
         (true, true) if before.0.revision().ok() == after.0.revision().ok() => ChangeCost::InPlace,
         (true, true) if has_same_frame(before.0, after.0) && before.0.configs() == after.0.configs() => {
             ChangeCost::InPlace
@@ -60,8 +60,8 @@ pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     }
 }
 
-/// The same for a unit that is as it was observed. What runs without its limits, for its host has none to give, is started
-/// anew for others.
+/// Returns the same for a unit as it was observed. A process that runs without its limits, because its host cannot
+/// enforce any, is restarted to change them.
 #[must_use]
 pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)) -> ChangeCost {
     let same_limits = Spec::limits(before.0) == Spec::limits(after.0);
@@ -79,8 +79,7 @@ pub fn cost_there(observed: &Observed, before: (&Spec, Run), after: (&Spec, Run)
     }
 }
 
-/// Whether what runs as the one can become the other. A container is made anew for a limit that it had none of, or shall
-/// have none of any more.
+/// Whether a process of the first spec can be changed to the second. A container is recreated to gain or lose a limit.
 fn has_same_frame(before: &Spec, after: &Spec) -> bool {
     let has = |spec: &Spec| {
         let Limits { memory_bytes, cpu, pids } = spec.limits();
@@ -90,7 +89,7 @@ fn has_same_frame(before: &Spec, after: &Spec) -> bool {
     is_open && before.frame().ok() == after.frame().ok()
 }
 
-/// Whether what runs goes on until another is up. One that is not up itself, or is suspended, is ended all the same.
+/// Whether the process continues until its successor is up. One that is not up, or is suspended, is stopped first.
 fn starts_first(spec: &Spec) -> bool {
     spec.yuno().is_some_and(|yuno| !yuno.replace.is_stop_first())
 }

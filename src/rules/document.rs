@@ -21,36 +21,37 @@ use serde_json::{Map, Value, json};
 
 use super::keys::{self, take_unknown};
 
-/// Something in a document that is wrong.
+/// Something that is wrong in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentFault {
-    /// Where: `default/web: limits.memory_bytes`, as far as that is known.
+    /// Where, as far as known: `default/web: limits.memory_bytes`.
     pub at: String,
-    /// What, for people.
+    /// What is wrong, for people.
     pub message: String,
 }
 
-/// A unit as a document wants it.
+/// A unit as a document describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WantedUnit {
-    /// The unit.
+    /// The unit's name.
     pub unit: UnitName,
-    /// The hosts that it belongs on, by id or hostname; nothing if the document does not say.
+    /// The hosts that it belongs on, by id or hostname; empty if the document has none.
     pub hosts: Vec<String>,
-    /// Whether it should run; as it does, if the document does not say.
+    /// Whether it should run; `None` leaves that as it is.
     pub run: Option<Run>,
-    /// The artifact that it is made of, as people name it, if it is of one.
+    /// The reference to its artifact, if it has one.
     pub artifact: Option<String>,
-    /// Its configs, as people name them.
+    /// The references to its configs.
     pub configs: Vec<String>,
     kind: DocumentKind,
-    /// The rest of the spec.
+    /// The remaining fields of the spec.
     fields: Map<String, Value>,
-    /// Whether that is all that the document says, rather than what was right of it.
+    /// Whether the document was read without faults; otherwise these are only the valid parts.
     pub is_whole: bool,
 }
 
-/// Reads what one document wants: one unit, or those of a list under `units` (and `hosts` for those that name none).
+/// Reads the unit or units that one document describes; a list stands under `units`, and `hosts` beside it applies to
+/// units without hosts.
 #[must_use]
 pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     let (mut wanted, mut faults) = (Vec::new(), Vec::new());
@@ -105,7 +106,7 @@ fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     serde_json::from_value(value.clone()).map_err(|error| error.to_string())
 }
 
-/// What a document wants, as far as it can be read, and what is wrong with it.
+/// Reads one unit as far as possible, with its faults.
 fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option<WantedUnit>, Vec<DocumentFault>) {
     let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
     let mut faults = FaultList { unit: name, list: Vec::new() };
@@ -145,16 +146,16 @@ fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option
     (wanted, faults.list)
 }
 
-/// What kind of unit a document is about.
+/// The kind of unit that a document describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentKind {
-    /// A yuno, which need not be said.
+    /// A yuno, the default.
     Yuno,
     /// A container.
     Container,
 }
 
-/// Takes the artifact's name out of a container's image, if it is made of one, and puts any in its place.
+/// Replaces the artifact reference in a container's image, if it has one, by a placeholder, and returns it.
 fn image_artifact(fields: &mut Map<String, Value>, faults: &mut FaultList) -> Option<String> {
     let Some(image) = fields.get_mut("image") else {
         faults.add(
@@ -208,20 +209,20 @@ fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, fau
     }
 }
 
-/// Tells what is wrong with a value of a spec, and where within it: each part by itself, for a reader of the whole
-/// stops at the first.
+/// Reports what is wrong with a value of a spec and where. Each part is checked by itself, because deserialising the
+/// whole stops at the first fault.
 fn probe(kind: DocumentKind, at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut FaultList) {
     match value {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 probe(kind, &format!("{at}.{index}"), item, &|item| wrap(Value::Array(vec![item])), faults);
             }
-            // What may be no list at all.
+            // An empty list may be of the wrong type, too.
             if items.is_empty() {
                 complain(kind, at, wrap(json!([])), faults);
             }
         }
-        // Where all may be left out, each may stand alone.
+        // If all parts are optional, each can be checked alone.
         Value::Object(parts) if spec_of(kind, wrap(json!({}))).is_ok() => {
             for (key, part) in parts {
                 let alone = |part: Value| wrap(Value::Object(Map::from_iter([(key.clone(), part)])));
@@ -238,7 +239,7 @@ fn complain(kind: DocumentKind, at: &str, fields: Value, faults: &mut FaultList)
     }
 }
 
-/// A spec of some fields, with an artifact, or an image, that stands for any.
+/// Deserialises a spec from some fields, with a placeholder for the artifact or image.
 fn spec_of(kind: DocumentKind, fields: Value) -> Result<Spec, String> {
     let mut spec = match kind {
         DocumentKind::Yuno => json!({ "artifact": any_artifact() }),
@@ -254,7 +255,7 @@ fn spec_of(kind: DocumentKind, fields: Value) -> Result<Spec, String> {
 }
 
 impl WantedUnit {
-    /// Where a document names the artifact.
+    /// The key under which a document of this kind names its artifact.
     #[must_use]
     pub fn artifact_key(&self) -> &'static str {
         match self.kind {
@@ -263,8 +264,8 @@ impl WantedUnit {
         }
     }
 
-    /// The spec, with what its artifact and its configs are, and what the artifact's manifest says where the document
-    /// does not.
+    /// Returns the spec, given its artifact and configs; values of the artifact's manifest apply where the document has
+    /// none.
     ///
     /// # Errors
     /// If a field contradicts another.
@@ -291,7 +292,7 @@ impl WantedUnit {
     }
 }
 
-/// The document that wants a unit as it is. Secrets are masked, and a mask stands for what is there.
+/// Writes the document of an existing unit. Secrets are masked; a mask stands for the existing value.
 #[must_use]
 pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
     let mut fields = portrait(spec, run);
@@ -302,7 +303,7 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
     let bare = portrait(&bare, run);
     let is_said = |key: &str| matches!(key, "artifact" | "image" | "kind" | "run");
     fields.retain(|key, value| is_said(key) || bare.get(key) != Some(value));
-    // What a manifest says holds unless the document says otherwise.
+    // Values that come from the manifest are left out.
     if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
         fields.entry("args").or_insert_with(|| json!(yuno.args));
         fields.entry("channel").or_insert_with(|| json!(yuno.channel));
@@ -312,7 +313,7 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
     Value::Object(fields)
 }
 
-/// Every field of a unit in the words of a document, the defaults too, with secrets masked.
+/// Returns every field of a unit as documents name it, including defaults, with secrets masked.
 #[must_use]
 pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
     let spec = spec.masked();
@@ -347,7 +348,7 @@ pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
     fields
 }
 
-/// The JSON Schema of a document that wants one unit.
+/// Returns the JSON Schema of a document for one unit.
 #[must_use]
 pub fn schema(kind: DocumentKind) -> Value {
     let mut schema = match kind {
@@ -385,7 +386,7 @@ pub fn schema(kind: DocumentKind) -> Value {
     schema
 }
 
-/// The forms of a container's image, as its spec has them; but what is an artifact stands in a document by its name.
+/// The forms of a container's image as in its spec, except that a document names an artifact by its reference.
 fn image_forms(schema: &Value, artifact: &Value) -> Map<String, Value> {
     let forms = schema["$defs"]["Image"]["oneOf"].as_array().into_iter().flatten();
     let properties = forms.filter_map(|form| {
@@ -399,10 +400,10 @@ fn image_forms(schema: &Value, artifact: &Value) -> Map<String, Value> {
     properties.collect()
 }
 
-/// Which of several is meant by `NAME@VERSION`, or by `NAME` alone: then the newest ([`newer::newest`]).
+/// Resolves `NAME@VERSION`, or `NAME` alone to its newest version ([`newer::newest`]).
 ///
 /// # Errors
-/// If there is none, with what is near.
+/// If there is none; the message lists similar ones.
 pub fn named<'a, T>(
     what: &str,
     text: &str,

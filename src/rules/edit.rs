@@ -29,56 +29,56 @@ use muster_topics::{
 
 use super::{CommandRefusal, container, port_lease, probe, process};
 
-/// A unit that exists, as far as a verb has to know it.
+/// The parts of an existing unit that a verb needs to know.
 #[derive(Clone, Copy, Debug)]
 pub struct CurrentUnit<'a> {
-    /// What it should be.
+    /// Its desired state.
     pub desired: &'a Desired,
     /// Why it is held, if it is.
     pub hold: Option<&'a Hold>,
-    /// What it was last seen to be.
+    /// Its observed state.
     pub observed: &'a Observed,
 }
 
-/// What a verb does to desired state.
+/// The change of desired state that a verb makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitEdit {
-    /// Nothing: it is so already.
+    /// None: the unit is already as requested.
     Keep,
-    /// This is desired from now on, under the next generation.
+    /// A new desired state, under the next generation.
     Set {
-        /// What the unit should be.
+        /// The new spec.
         spec: Box<Spec>,
         /// The revision of `spec`.
         revision: Digest,
-        /// Whether it should run.
+        /// Whether the unit should run.
         run: Run,
-        /// Whether it should be suspended.
+        /// Whether the unit should be suspended.
         frozen: bool,
-        /// What becomes of an operator's hold.
+        /// The change of an operator's hold.
         holding: HoldChange,
     },
-    /// There shall be no such unit.
+    /// The unit is removed.
     Forget,
 }
 
-/// What becomes of an operator's hold.
+/// A change of an operator's hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldChange {
-    /// It stays if there is one.
+    /// Leave it as it is.
     Keep,
-    /// It ends.
+    /// End it.
     End,
-    /// There is one from now on.
+    /// Begin one.
     Begin {
-        /// What for.
+        /// The operator's reason.
         note: Option<String>,
     },
 }
 
 impl UnitEdit {
-    /// The same with the revision that this host tells of it, with its key if it has one. As long as the bare revision stays, so does the
-    /// one that there is, keyed or not: what became another only for its key would be started anew.
+    /// Replaces the revision by the one that this host reports, keyed if the host has a key. While the bare revision
+    /// stays the same, the existing one is kept, keyed or not, so that a new key alone restarts nothing.
     ///
     /// # Errors
     /// If the spec has no revision.
@@ -101,10 +101,10 @@ impl UnitEdit {
     }
 }
 
-/// What `verb` does to a unit. Its revision is a bare one if it is new ([`UnitEdit::told_by`]).
+/// Returns what `verb` does to a unit. A new revision is a bare one ([`UnitEdit::told_by`] keys it).
 ///
 /// # Errors
-/// If there is no such unit, the verb contradicts what is, or it is none that changes desired state.
+/// If there is no such unit, the verb contradicts the unit's state, or does not change desired state.
 pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> Result<UnitEdit, CommandRefusal> {
     if let Verb::UnitApply { spec, run, .. } = verb {
         return apply(unit, current, spec, *run);
@@ -117,7 +117,7 @@ pub fn edit(unit: &UnitName, current: Option<CurrentUnit<'_>>, verb: &Verb) -> R
             if current.desired.run.is_running() && !needs_a_new_try {
                 return Ok(UnitEdit::Keep);
             }
-            // What plays goes on to; only `pause` ends that.
+            // A unit that plays continues to play; only `pause` ends that.
             Ok(set(current.desired, running(current.desired.run), HoldChange::Keep))
         }
         Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(UnitEdit::Keep),
@@ -160,21 +160,20 @@ impl CurrentUnit<'_> {
         self.hold.is_some_and(|hold| hold.reason == reason)
     }
 
-    /// Whether it went back from what is desired, and not from something that was desired before.
+    /// Whether the unit was rolled back from the present generation, rather than from an earlier one.
     fn has_gone_back(&self) -> bool {
         let rolled_back = self.observed.rolled_back.as_ref();
         rolled_back.is_some_and(|rolled_back| rolled_back.generation == self.desired.generation)
     }
 }
 
-/// The same unit, with another wish whether it should run. What is stopped is not frozen any more.
+/// Changes whether the unit should run. A stopped unit is not frozen any more.
 fn set(desired: &Desired, run: Run, holding: HoldChange) -> UnitEdit {
     let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
     UnitEdit::Set { spec, revision, run, frozen: desired.frozen && run == Run::Running, holding }
 }
 
-/// Holds a unit that should `run` like this from now on. Who holds it again without a word leaves the note that
-/// there is.
+/// Holds a unit with this `run`. Holding it again without a note keeps the existing note.
 fn hold(current: CurrentUnit<'_>, run: Run, note: Option<&str>) -> Result<UnitEdit, CommandRefusal> {
     if let Some(note) = note
         && (note.chars().count() > NOTE_MAX_CHARS || note.chars().any(char::is_control))
@@ -215,7 +214,7 @@ fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Resu
     })
 }
 
-/// Other content for the same unit. `from` is the revision that whoever asks has seen.
+/// Changes the content of a unit. `from` is the revision that the requester has seen.
 fn upgrade(
     unit: &UnitName,
     desired: &Desired,
@@ -269,7 +268,7 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<UnitEdit, 
     Ok(UnitEdit::Set { spec, revision, run: desired.run, frozen, holding: HoldChange::Keep })
 }
 
-/// The wish to run, of a unit that perhaps plays.
+/// Returns the `run` of a unit that should run and may be playing.
 fn running(run: Run) -> Run {
     if run == Run::Playing { Run::Playing } else { Run::Running }
 }
@@ -286,7 +285,7 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
         );
     }
     let observed = current.observed;
-    // Whether one that is not connected can play is known once it is.
+    // Whether a unit that is not connected can play is known once it connects.
     if !observed.can.is_empty() && !observed.can.contains(&Ability::Play) {
         return unsupported("it has not said in its hello that it can");
     }
@@ -298,7 +297,7 @@ fn play(unit: &UnitName, current: CurrentUnit<'_>, run: bool) -> Result<UnitEdit
     }
     let needs_a_new_try = current.is_held(HoldReason::Broken)
         || matches!(observed.phase, Phase::Failed | Phase::Backoff)
-        // It has refused, and may be asked once more.
+        // It has refused to play, and may be asked again.
         || observed.phase == Phase::Running && observed.error.is_some();
     if current.desired.run == Run::Playing && !needs_a_new_try {
         return Ok(UnitEdit::Keep);
@@ -343,13 +342,13 @@ fn apply(
     }
     let revision = revision(&spec)?;
     let kept = current.map_or(Run::Stopped, |current| current.desired.run);
-    // Who asks for it to run does not ask for it not to play.
+    // A request to run does not end playing.
     let run_wanted = match run {
         Some(Run::Running) => running(kept),
         run => run.unwrap_or(kept),
     };
     if let Some(current) = current.filter(|current| current.desired.spec == spec && current.desired.run == run_wanted) {
-        // Nothing new is said; but to ask expressly for a running unit is to ask for a try, as `run` does.
+        // Nothing changes, but an explicit request for a running unit is a request to try again, as `run` is.
         let verb = if run.is_some_and(Run::is_running) {
             Verb::UnitRun { unit: unit.clone() }
         } else {
@@ -368,7 +367,7 @@ fn check(spec: &Spec) -> Result<(), String> {
     }
 }
 
-/// Everything that is wrong with a spec, at once.
+/// Returns everything that is wrong with a spec.
 #[must_use]
 pub fn faults(spec: &Spec) -> Vec<String> {
     let of_kind = match spec {
@@ -378,7 +377,7 @@ pub fn faults(spec: &Spec) -> Vec<String> {
     of_kind.into_iter().chain(port_lease::check(spec)).chain(probe::check(spec)).collect()
 }
 
-/// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.
+/// Replaces masks in the environment by the existing values: a spec that was shown has masks in place of values.
 fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRefusal> {
     let before = before.map(Spec::env);
     for (name, value) in after.env_mut().iter_mut().filter(|(_, value)| *value == MASK) {
@@ -392,8 +391,8 @@ fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), CommandRe
     Ok(())
 }
 
-/// Whoever applies a spec from a file knows nothing of the restarts on demand since; without this,
-/// applying the same file again would restart the unit.
+/// Keeps the restart epoch: a spec from a file does not know of later restarts on demand, and applying it again must
+/// not restart the unit.
 fn keep_restarts(before: &Spec, after: &mut Spec) {
     let epoch = after.restart_epoch_mut();
     *epoch = (*epoch).max(before.restart_epoch());
@@ -424,7 +423,7 @@ fn remove(unit: &UnitName, current: CurrentUnit<'_>) -> Result<UnitEdit, Command
     if ends || current.observed.pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
-    // One that is there for one run is not started again by itself.
+    // A unit that runs once is not restarted by a change.
     if !is_transient && !current.is_held(HoldReason::Operator) {
         return conflict(format!(
             "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
@@ -505,7 +504,7 @@ mod tests {
         Verb::UnitUnhold { unit: unit() }
     }
 
-    /// What a verb comes to, in one word.
+    /// The result of a verb in one word.
     fn word(result: &Result<UnitEdit, CommandRefusal>) -> String {
         match result {
             Ok(UnitEdit::Keep) => "keep".to_owned(),
@@ -524,7 +523,7 @@ mod tests {
         }
     }
 
-    /// With a unit that is broken, or not.
+    /// Checks a verb on a unit in this state.
     #[track_caller]
     fn check(now: (Run, Phase, bool), verb: &Verb, outcome: &str) {
         let (run, phase, broken) = now;
@@ -586,7 +585,7 @@ mod tests {
             panic!("should be a change")
         };
         assert_ne!(revision, before.revision);
-        // The file that the unit was made from knows nothing of restarts, and applying it again is none.
+        // The unit's file has no restart epoch; applying it again restarts nothing.
         assert_eq!(word(&edit(&unit(), current, &applied(yuno(|_| ()), None))), "keep");
         let other = applied(yuno(|spec| spec.args.push("x".to_owned())), None);
         assert_eq!(word(&edit(&unit(), current, &other)), "running 4");
@@ -604,7 +603,7 @@ mod tests {
 
     #[test]
     fn invalid_spec_is_refused() {
-        // What else is wrong `rules::process` knows.
+        // `rules::process` covers the other faults.
         let bad = yuno(|spec| spec.args.push("a\0b".to_owned()));
         assert_eq!(word(&edit(&unit(), None, &applied(bad, None))), "Invalid");
         let good = applied(yuno(|spec| spec.restart = Restart::Never), None);

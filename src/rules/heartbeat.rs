@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 
 use super::{backoff::jittered, outbox_retry::REPEAT, time::FRESH_MS};
 
-/// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
-/// the format has no way to say it.
+/// Returns the JSON merge patch (RFC 7396) that turns `old` into `new`. No object in `new` may hold a null, which the
+/// format cannot express.
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (old, new) else { return new.clone() };
@@ -48,50 +48,51 @@ pub fn apply(target: &mut Value, patch: &Value) {
     }
 }
 
-/// How often heartbeats may be.
+/// The intervals of heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatPeriods {
-    /// The time after which a change is told in any case.
+    /// The latest time after which a change is published.
     pub period_ms: Millis,
-    /// The time that lies between two heartbeats at least (connect and exit are exempt).
+    /// The least time between two heartbeats (those on connect and exit are exempt).
     pub gap_ms: Millis,
     /// The time between two digests.
     pub digest_ms: Millis,
 }
 
-/// States that were told and may still be acknowledged. The console acknowledges at once, so
-/// more than a few are only ever under way when it is away.
+/// The number of published states that may still be acknowledged. The console acknowledges at once, so more than a few
+/// are outstanding only while it is away.
 const TOLD_MAX: usize = 8;
 
-/// The heartbeats of one life of an agent. Its times are of a clock that only goes forward.
+/// The heartbeats of one instance of an agent. Its times are monotonic.
 #[derive(Clone, Debug)]
 pub struct HeartbeatSchedule {
     epoch: u64,
     periods: HeartbeatPeriods,
     seq: u64,
     state: HostState,
-    /// The same as JSON, which deltas are made of.
+    /// The same as JSON, from which deltas are made.
     current: Value,
-    /// Whether that is something else than what was told last. Asked with every message, so it is not compared each time.
+    /// Whether it differs from the state published last. It is read with every message, so it is not computed each
+    /// time.
     is_news: bool,
-    /// Told, not acknowledged, oldest first.
+    /// Published and unacknowledged states, oldest first.
     told: VecDeque<(u64, Value)>,
     /// When each of the latest heartbeats was made.
     made: VecDeque<(u64, Millis)>,
-    /// What the console is known to have.
+    /// The state that the console has acknowledged.
     acknowledged: Option<(u64, Value)>,
     /// The newest heartbeat, until it is acknowledged.
     pending: Option<UnackedHeartbeat>,
     /// When the last heartbeat was made, and how long the next change may wait at most.
     last_ms: Option<Millis>,
-    /// When one went out last, new or again.
+    /// When a heartbeat was last published, new or repeated.
     said_ms: Option<Millis>,
     wait_ms: Millis,
-    /// A command changed something.
+    /// Whether a command is changing something.
     urgent: bool,
-    /// When a whole one is due; nothing while none was asked for.
+    /// When a full heartbeat is due; `None` if none was requested.
     full_ms: Option<Millis>,
-    /// When the next digest is due; nothing before the first heartbeat of a connection.
+    /// When the next digest is due; `None` before the first heartbeat of a connection.
     digest_ms: Option<Millis>,
     connected: bool,
 }
@@ -104,7 +105,7 @@ struct UnackedHeartbeat {
 }
 
 impl HeartbeatSchedule {
-    /// Nothing is told yet.
+    /// Creates a schedule with which nothing was published yet.
     #[must_use]
     pub fn new(epoch: u64, periods: HeartbeatPeriods, state: HostState) -> Self {
         Self {
@@ -128,20 +129,20 @@ impl HeartbeatSchedule {
         }
     }
 
-    /// The link is there: a whole heartbeat goes out at once.
+    /// Handles a new connection: a full heartbeat is due at once.
     pub fn connected(&mut self, now_ms: Millis) {
         self.connected = true;
         self.start_over();
         self.full_ms = Some(now_ms);
     }
 
-    /// The link is gone.
+    /// Handles the end of a connection.
     pub fn disconnected(&mut self) {
         self.connected = false;
         self.digest_ms = None;
     }
 
-    /// This is the host's state now.
+    /// Sets the host's current state.
     pub fn observe(&mut self, state: HostState) {
         if state != self.state {
             if planted!(NoTrailing) && !self.told.is_empty() {
@@ -154,19 +155,19 @@ impl HeartbeatSchedule {
         }
     }
 
-    /// A command is about to change something: do not wait for the end of the period.
+    /// Makes the next change due at once, because a command is about to change something.
     pub fn hasten(&mut self) {
         self.urgent = true;
     }
 
-    /// A whole heartbeat was asked for.
+    /// Schedules a full heartbeat on request.
     pub fn refresh(&mut self, now_ms: Millis) {
         self.start_over();
         let earliest_ms = self.said_ms.map_or(now_ms, |said_ms| now_ms.max(said_ms + self.periods.gap_ms));
         self.full_ms = Some(self.full_ms.map_or(earliest_ms, |full_ms| full_ms.min(earliest_ms)));
     }
 
-    /// Whoever listens has nothing to build on.
+    /// Makes the next heartbeat a full one: the console has no base for deltas.
     fn start_over(&mut self) {
         self.acknowledged = None;
         self.told.clear();
@@ -174,17 +175,18 @@ impl HeartbeatSchedule {
         self.compare();
     }
 
-    /// Nothing is news before anything was told: then a whole heartbeat is due.
+    /// Compares the state with the one published last. Before the first heartbeat nothing counts as a change, because a
+    /// full one is due.
     fn compare(&mut self) {
         self.is_news = self.newest().is_some_and(|newest| *newest != self.current);
     }
 
-    /// The console has stored this one.
+    /// Handles an acknowledgement.
     pub fn acknowledge(&mut self, ack: Numbered) {
         if ack.epoch != self.epoch {
             return;
         }
-        // A full heartbeat on a new link makes all before it void, and their acknowledgements with them.
+        // A full heartbeat on a new connection invalidates earlier ones and their acknowledgements.
         let Some(index) = self.told.iter().position(|(seq, _)| *seq == ack.seq) else { return };
         self.told.drain(..index);
         self.acknowledged = self.told.pop_front();
@@ -194,14 +196,14 @@ impl HeartbeatSchedule {
         self.compare();
     }
 
-    /// Whether this is a heartbeat that was made a moment ago, so that whoever acknowledges it has just done so.
+    /// Whether this heartbeat was made a moment ago, so that its acknowledgement was just signed.
     #[must_use]
     pub fn is_fresh(&self, ack: Numbered, now_ms: Millis) -> bool {
         let made = self.made.iter().find(|(seq, _)| *seq == ack.seq);
         ack.epoch == self.epoch && made.is_some_and(|(_, made_ms)| now_ms - made_ms <= FRESH_MS)
     }
 
-    /// When to ask [`HeartbeatSchedule::take`] again.
+    /// When to call [`HeartbeatSchedule::take`] next.
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {
         if !self.connected {
@@ -221,12 +223,12 @@ impl HeartbeatSchedule {
         is_news.then_some(due_ms)
     }
 
-    /// The last state that was told, stored or not.
+    /// The state published last, acknowledged or not.
     fn newest(&self) -> Option<&Value> {
         self.told.back().or(self.acknowledged.as_ref()).map(|(_, state)| state)
     }
 
-    /// What to publish now, if anything. `at_ms` is the time of day, `random` in `0..1`.
+    /// Returns the heartbeat to publish now, if one is due. `at_ms` is the wall-clock time, `random` is in `0..1`.
     pub fn take(&mut self, now_ms: Millis, at_ms: Millis, random: f64) -> Option<Heartbeat> {
         let due = |time: Option<Millis>| time.is_some_and(|time| time <= now_ms);
         if !self.connected {
@@ -242,8 +244,8 @@ impl HeartbeatSchedule {
         Some(pending.heartbeat.clone())
     }
 
-    /// A digest to publish now, if one is due and what was told is known to have arrived: what is not is told again
-    /// anyway. `units` are the numbers of the last reports about units, or nothing while some are still to be told.
+    /// Returns the digest to publish now, if one is due and the last heartbeat was acknowledged (otherwise that is
+    /// repeated anyway). `units` are the sequence numbers of the last unit reports; `None` while some are unpublished.
     pub fn take_digest(
         &mut self,
         now_ms: Millis,
@@ -261,7 +263,7 @@ impl HeartbeatSchedule {
         Some(Heartbeat { v: V1, epoch: self.epoch, seq, at_ms, is_final: false, content })
     }
 
-    /// The last heartbeat of an orderly exit: whole, for nobody is there to repeat it.
+    /// Returns the last heartbeat of an orderly exit. It is a full one, since it cannot be repeated.
     pub fn last(&mut self, at_ms: Millis) -> Heartbeat {
         self.seq += 1;
         let content = Content::Full { state: self.state.clone() };
@@ -303,7 +305,7 @@ impl HeartbeatSchedule {
     }
 }
 
-/// A state as JSON. (Its keys are all text, so that this cannot fail.)
+/// Serialises a state. (Its keys are strings, so this cannot fail.)
 fn json(state: &HostState) -> Value {
     serde_json::to_value(state).unwrap_or_default()
 }
@@ -330,9 +332,9 @@ mod tests {
     }
 
     const PERIODS: HeartbeatPeriods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };
-    /// Beyond what other tests look at.
+    /// Longer than the other tests run.
     const DIGEST_MS: Millis = 600_000;
-    /// No jitter: in the middle of it.
+    /// The middle of the range: no jitter.
     const EVEN: f64 = 0.5;
 
     fn state(label: u32) -> HostState {
@@ -369,7 +371,7 @@ mod tests {
         Numbered { epoch: 3, seq }
     }
 
-    /// Connected, and the first heartbeat acknowledged.
+    /// Returns a schedule that is connected, with its first heartbeat acknowledged.
     fn settled() -> HeartbeatSchedule {
         let mut beats = beats();
         beats.connected(0);
@@ -411,7 +413,7 @@ mod tests {
         let delta = beats.take(5_000, 77, EVEN).unwrap();
         assert_eq!((delta.seq, delta.at_ms), (2, 77));
         assert_eq!(delta.content, Content::Delta { base_seq: 1, patch: json!({"labels": {"n": "1"}}) });
-        // The next one is in no hurry again.
+        // The next change is not urgent.
         beats.acknowledge(ack(2));
         beats.observe(state(2));
         assert_eq!(beats.next_ms(), Some(35_000));
@@ -423,7 +425,7 @@ mod tests {
         let mut beats = beats();
         beats.connected(0);
         beats.take(0, 0, EVEN).unwrap();
-        // Nothing has arrived yet, then a unit is still to be told.
+        // First the heartbeat is unacknowledged, then a unit is unpublished.
         assert_eq!(beats.take_digest(DIGEST_MS, 0, EVEN, Some(&units)), None);
         beats.acknowledge(ack(1));
         assert_eq!(beats.next_ms(), Some(2 * DIGEST_MS));
@@ -432,7 +434,7 @@ mod tests {
         let told = beats.take_digest(3 * DIGEST_MS, 9, EVEN, Some(&units)).unwrap();
         let wanted = digest(&json(&state(0)), &units).unwrap();
         assert_eq!((told.seq, told.at_ms, told.content), (1, 9, Content::Digest { digest: wanted }));
-        // Of what changed since, nothing is said before it is told.
+        // The digest covers only published state.
         beats.observe(state(1));
         let delta = beats.take(3 * DIGEST_MS, 0, EVEN).unwrap();
         assert!(matches!(delta.content, Content::Delta { .. }));
@@ -452,12 +454,12 @@ mod tests {
         beats.observe(state(2));
         let second = beats.take(60_000, 0, EVEN).unwrap();
         assert_eq!(second.content, Content::Delta { base_seq: 1, patch: json!({"labels": {"n": "2"}}) });
-        // The first of the two is stored: the second is still repeated.
+        // The first of the two is acknowledged; the second is still repeated.
         beats.acknowledge(ack(2));
         assert_eq!(beats.take(65_000, 0, EVEN), Some(second));
         beats.acknowledge(ack(3));
         assert_eq!(beats.next_ms(), Some(DIGEST_MS));
-        // A late repetition of an acknowledgement takes nothing back.
+        // A late, repeated acknowledgement changes nothing.
         beats.acknowledge(ack(2));
         beats.observe(state(3));
         let third = beats.take(100_000, 0, EVEN).unwrap();
@@ -494,13 +496,13 @@ mod tests {
         beats.connected(31_000);
         let full = beats.take(31_000, 0, EVEN).unwrap();
         assert_eq!((full.seq, full.content), (3, Content::Full { state: state(1) }));
-        // An acknowledgement of what was said before counts for nothing.
+        // Acknowledgements of heartbeats of an earlier connection do not count.
         beats.acknowledge(ack(2));
         beats.acknowledge(ack(3));
         beats.refresh(32_000);
         assert_eq!((beats.next_ms(), beats.take(35_999, 0, EVEN)), (Some(36_000), None));
         assert!(matches!(beats.take(36_000, 0, EVEN).unwrap().content, Content::Full { .. }));
-        // While that is not stored, a change has no base.
+        // While that is unacknowledged, there is no base for a delta.
         beats.observe(state(2));
         beats.hasten();
         assert_eq!(beats.take(41_000, 0, EVEN).unwrap().content, Content::Full { state: state(2) });
@@ -532,7 +534,7 @@ mod tests {
 
     #[test]
     fn rfc_7396_examples_apply() {
-        // Appendix A of RFC 7396, as far as it is about objects and nulls.
+        // RFC 7396, appendix A, restricted to objects and nulls.
         for (target, patch, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"a": null}), json!({})),
@@ -549,7 +551,7 @@ mod tests {
         }
     }
 
-    /// Documents without nulls in objects, such as states are.
+    /// Documents without nulls in objects, as states are.
     fn document() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             any::<bool>().prop_map(Value::from),
@@ -576,8 +578,8 @@ mod tests {
             }
         }
 
-        /// A console that applies deltas to their base alone, acknowledgements that come or do not, a
-        /// host that changes now and then: no two heartbeats within the gap, and in the end the console knows.
+        /// With a console that applies deltas only to their base, lost acknowledgements and a changing host: no two
+        /// heartbeats come within the gap, and in the end the console has the state.
         #[test]
         fn console_state_converges_despite_loss(
             steps in proptest::collection::vec((1i64..20_000, 0u32..4, any::<bool>(), any::<bool>()), 1..40),
@@ -588,7 +590,8 @@ mod tests {
             let mut last_seq = 0;
             let mut now = 0;
             beats.connected(0);
-            // Nothing changes and nothing is lost in the last steps, which take long enough for everything.
+            // In the last steps nothing changes and nothing is lost; they take long enough for everything to be
+            // published.
             let quiet = std::iter::repeat_n((40_000, 4, true, true), 20);
             let mut label = 0;
             for (wait, what, arrives, answered) in steps.into_iter().chain(quiet) {

@@ -1,18 +1,19 @@
 //! Cleans the hostname for display: the kernel accepts any bytes, and none.
 
-/// The longest hostname: what DNS allows.
+/// The longest hostname, as in DNS.
 pub const HOSTNAME_MAX_BYTES: usize = 253;
 
-/// What a host without a name is called.
+/// The name of a host without a name.
 pub const UNNAMED: &str = "unnamed";
 
-/// Whether a text may stand where a hostname stands.
+/// Whether a text can be used as a hostname.
 #[must_use]
 pub fn is_good(text: &str) -> bool {
     !text.is_empty() && text.len() <= HOSTNAME_MAX_BYTES && !text.chars().any(char::is_control)
 }
 
-/// A name that may stand there: each control character is a question mark, what is too long is cut off, and none is [`UNNAMED`].
+/// Turns a text into a hostname: control characters become question marks, a long name is cut, and an empty one becomes
+/// [`UNNAMED`].
 #[must_use]
 pub fn cleaned(text: &str) -> String {
     let mut name = text_cleaned(text);
@@ -22,7 +23,7 @@ pub fn cleaned(text: &str) -> String {
     if name.is_empty() { UNNAMED.to_owned() } else { name }
 }
 
-/// A text of the machine without control characters: of each there is a question mark.
+/// Replaces control characters by question marks.
 #[must_use]
 pub fn text_cleaned(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_topics::name::HostId;
 
-/// Fewer characters are taken for no beginning of an id: a slip in a name would too easily be that of somebody's.
+/// Fewer characters are not taken for the beginning of an id: a typing error in a name would too easily match one.
 pub const BEGINNING_MIN_CHARS: usize = 4;
 
 /// Whether `text` is long enough to be the beginning of an id.
@@ -13,19 +13,19 @@ pub fn may_begin(text: &str) -> bool {
     text.chars().count() >= BEGINNING_MIN_CHARS && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
-/// Whether `text` is the beginning of this id; upper and lower case are the same.
+/// Whether an id begins with `text`, ignoring case.
 #[must_use]
 pub fn begins(text: &str, id: &str) -> bool {
     may_begin(text) && id.get(..text.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(text))
 }
 
-/// Whether a host of this id and name is meant.
+/// Whether a host of this id and name matches.
 type HostMatch<'a> = &'a dyn Fn(&str, &str) -> bool;
 
-/// The host that `text` means: the one of this id, of this name, or whose id begins so, the first of these that there is.
+/// Resolves `text` to a host: by its whole id, by its name, or by the beginning of its id, in this order.
 ///
 /// # Errors
-/// With those that it could mean, if that is not one; nobody among them if there is none.
+/// If it matches none or several; those are listed.
 pub fn host<'a>(text: &str, hosts: impl Iterator<Item = (HostId, &'a str)> + Clone) -> Result<HostId, Vec<HostId>> {
     let ids = |is_meant: HostMatch<'_>| -> BTreeSet<HostId> {
         let meant = hosts.clone().filter(|(id, name)| is_meant(&id.to_string(), name));
@@ -50,7 +50,7 @@ mod tests {
         let one = id("deadbeef-0000-4000-8000-000000000001");
         let two = id("deadbe11-0000-4000-8000-000000000002");
         let three = id("cafe0000-0000-4000-8000-000000000003");
-        // The third calls itself what the id of the second begins with; two have one name.
+        // The third host's name is the beginning of the second's id; two hosts have the same name.
         let hosts = [(one, "till"), (two, "till"), (three, "deadbe1"), (three, "deadbe1")];
         for (text, wanted) in [
             ("deadbeef-0000-4000-8000-000000000001", Ok(one)),

@@ -10,12 +10,12 @@ use muster_topics::{
     unit::{MASK, Spec},
 };
 
-/// How long a program or a question waits for its hosts, unless it is said: whoever asks looks at the answer, and an
-/// hour later the question is another one.
+/// How long a program or a question waits for offline hosts by default: its sender waits for the answer, and an hour
+/// later would ask something else.
 pub const QUESTION_LIFETIME_MS: Millis = 10 * 60_000;
 
-/// How long a command waits for its hosts, unless it is said. What is wanted of a unit, a realm or a snapshot stays
-/// wanted, and to take a command back waits for as long as that command may.
+/// Returns how long a command waits for offline hosts by default. Intents (units, realms, snapshots) do not expire
+/// early, and a cancellation waits as long as its command may.
 #[must_use]
 pub fn lifetime_ms(verb: &Verb) -> Millis {
     match verb {
@@ -55,33 +55,33 @@ pub fn lifetime_ms(verb: &Verb) -> Millis {
     }
 }
 
-/// What a command is to the schedule. It is small, whatever the command brings along.
+/// The class of a command for the scheduler. It is small, whatever the command carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandClass {
-    /// It runs programs, of which a host runs so many at once.
+    /// It runs programs, of which a host runs a limited number at once.
     Program,
-    /// It changes what is wanted of a unit.
+    /// It changes the desired state of a unit.
     Intent(UnitIntent),
-    /// It changes what is wanted of each of several units of a host, or of none of them.
+    /// It changes the desired state of several units of a host, all or none.
     Set(Vec<UnitIntent>),
-    /// It keeps or changes what is wanted of several units of a host together.
+    /// It saves or changes the desired state of several units of a host together.
     Together,
-    /// It takes another command back.
+    /// It cancels another command.
     Cancel(CommandId),
-    /// Anything else.
+    /// Any other command.
     Other,
 }
 
 impl CommandClass {
-    /// The kind of a command.
+    /// Returns the class of a command.
     #[must_use]
     pub fn of(verb: &Verb) -> Self {
         match verb {
-            // A program that stays is a unit, and takes no place.
+            // A daemon is a unit, and takes no place of a program.
             Verb::Exec(exec) if exec.daemon => Self::Other,
             Verb::Exec(_) | Verb::Batch(_) => Self::Program,
             Verb::Cancel { command } => Self::Cancel(*command),
-            // A part of a set is nothing without the others.
+            // One part of a set is useless without the others.
             Verb::UnitsApply(set) if !set.check && set.part.is_some() => Self::Together,
             Verb::UnitsApply(set) if !set.check => Self::Set(set.units.iter().map(UnitIntent::of_wish).collect()),
             Verb::SnapshotTake { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
@@ -91,7 +91,7 @@ impl CommandClass {
         }
     }
 
-    /// What it changes of which units.
+    /// Returns what it changes of which units.
     #[must_use]
     pub fn intents(&self) -> &[UnitIntent] {
         match self {
@@ -101,7 +101,7 @@ impl CommandClass {
         }
     }
 
-    /// Whether nothing is left of an `earlier` one once this is done: see [`UnitIntent::covers`]. It has to say something of each of its units.
+    /// Whether it makes an `earlier` one void: see [`UnitIntent::covers`]. It must cover each of that one's units.
     #[must_use]
     pub fn covers(&self, earlier: &Self) -> bool {
         let before = earlier.intents();
@@ -109,7 +109,7 @@ impl CommandClass {
     }
 }
 
-/// What is wanted of a unit.
+/// A change of a unit's desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitIntent {
     unit: UnitName,
@@ -118,7 +118,8 @@ pub struct UnitIntent {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum IntentChange {
-    /// `whole`: it takes nothing from what the host has. `new`: it must not be there yet, so that it is another thing after an earlier one.
+    /// `whole`: it does not depend on what the host has. `new`: the unit must not exist yet, so an earlier intent
+    /// changes its result.
     Apply {
         whole: bool,
         run: bool,
@@ -176,15 +177,15 @@ impl UnitIntent {
         &self.unit
     }
 
-    /// Whether nothing is left of `earlier` once this is done: done after it or alone, it comes to the same. That holds
-    /// only if nothing else about the unit comes between the two.
+    /// Whether the result is the same with or without `earlier` before it. This holds only if no other intent for the
+    /// unit comes between the two.
     #[must_use]
     pub fn covers(&self, earlier: &Self) -> bool {
         self.unit == earlier.unit && self.change.covers(&earlier.change)
     }
 }
 
-/// Whether a spec takes nothing from what the host has: a value that is not told is the one that it has by then.
+/// Whether a spec does not depend on what the host has: a masked value stands for the existing one.
 fn is_whole(spec: &Spec) -> bool {
     spec.env().values().all(|value| value != MASK)
 }
@@ -198,7 +199,7 @@ impl IntentChange {
             Self::Apply { run: false, .. } => matches!(earlier, Self::Apply { run: false, .. } | Self::Upgrade),
             Self::Stop | Self::Play { run: true } => sets_run,
             Self::Retire => sets_run || matches!(earlier, Self::Retire | Self::Hold),
-            // What plays goes on playing: that it should not, or should be started anew, is not in this.
+            // A unit that plays continues to play; ending that or a restart is not part of `run`.
             Self::Run => matches!(earlier, Self::Run | Self::Stop),
             Self::Restart => *earlier == Self::Restart,
             Self::Play { run: false } | Self::Pause => matches!(earlier, Self::Play { run: false } | Self::Pause),
@@ -254,7 +255,7 @@ mod tests {
         check(apply("x", Some("stopped")), &apply("y", Some("running")), true);
         check(apply("x", Some("stopped")), &plain("unit_run"), true);
         check(apply("x", None), &plain("unit_run"), false);
-        // It would take the value of the earlier one.
+        // It would take over the value of the earlier one.
         check(apply(MASK, None), &apply("y", None), false);
         check(apply("x", None), &apply(MASK, None), true);
         let labels = |labels: Value| verb("unit_label", json!({ "labels": labels }));
@@ -283,7 +284,7 @@ mod tests {
             (set(&[("a/b", false)], None), both(), false),
             (run("a/b"), both(), false),
             (both(), run("a/d"), false),
-            // It would be refused after it.
+            // After the earlier one it would be refused.
             (set(&[("a/b", true), ("a/c", false)], None), both(), false),
             (both(), CommandClass::Other, false),
             (both(), CommandClass::Together, false),

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// A schema that contains itself ends here: no document of ours is nested deeper.
+/// The depth limit for recursive schemas: no document is nested deeper.
 const DEPTH_MAX: usize = 32;
 
-/// A key that is not known.
+/// A key that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownKey {
-    /// The key, with those that it stands under: `limits.memroy_bytes`.
+    /// The key, with its path: `limits.memroy_bytes`.
     pub at: String,
-    /// The nearest known one, or all of them.
+    /// The nearest known key, or all of them.
     pub hint: String,
 }
 
-/// What to say of a word that is not known: the nearest that is, or else all.
+/// Returns a hint for an unknown word: the nearest known one, or else all.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let closest = known.clone().max_by(|a, b| {
@@ -29,7 +29,7 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> 
     }
 }
 
-/// Takes every key out of a document that a JSON Schema does not know.
+/// Removes every key from a document that its JSON Schema does not know, and returns them.
 pub fn take_unknown(document: &mut Value, schema: &Value) -> Vec<UnknownKey> {
     let mut found = Vec::new();
     walk(document, &[schema], &KeyPath { root: schema, at: String::new(), depth: 0 }, &mut found);
@@ -73,7 +73,7 @@ fn walk_object(object: &mut Map<String, Value>, schemas: &[&Value], place: &KeyP
     for (name, schema) in schemas.iter().filter_map(|schema| schema["properties"].as_object()).flatten() {
         known.entry(name).or_default().push(schema);
     }
-    // Keys of the user's own choice; whether each may be one is for whoever reads it.
+    // Keys that the user chooses; each is validated where it is read.
     let patterns = schemas.iter().filter_map(|schema| schema["patternProperties"].as_object()).flat_map(Map::values);
     let any = schemas.iter().map(|schema| &schema["additionalProperties"]).filter(|one| one.is_object());
     let any: Vec<&Value> = any.chain(patterns).collect();
@@ -90,10 +90,10 @@ fn walk_object(object: &mut Map<String, Value>, schemas: &[&Value], place: &KeyP
     }
 }
 
-/// Follows references, and adds the alternatives that schemas have.
+/// Follows references, and adds the alternatives of schemas.
 fn expand<'a>(schemas: &mut Vec<&'a Value>, root: &'a Value) {
     let mut at = 0;
-    // What is followed is counted, for references may go in circles.
+    // The number of followed references is limited, because they may be circular.
     while at < schemas.len() && schemas.len() <= DEPTH_MAX {
         let schema = schemas[at];
         let target = schema["$ref"].as_str().and_then(|reference| root.pointer(reference.strip_prefix('#')?));

@@ -6,38 +6,38 @@
 
 use muster_topics::Millis;
 
-/// How far a store has come.
+/// How far a store has advanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HighWaterMark {
-    /// Which store it is: drawn by lot when the store is made. 0 if it has none yet.
+    /// The store's random id, drawn when it was created; 0 if it has none yet.
     pub store: i64,
-    /// How many steps it has made.
+    /// The number of its steps.
     pub steps: i64,
-    /// The latest time at which a command was issued that it has taken in.
+    /// The latest issue time of a command that it has journalled.
     pub issued_ms: Millis,
-    /// The last life of the agent that began with it.
+    /// The last epoch of the agent that was started with it.
     pub epoch: i64,
 }
 
 /// What a store has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreLoss {
-    /// All: it was damaged and set aside, and a new one was made.
+    /// Everything: it was damaged and set aside, and a new one was created.
     Damaged,
-    /// All: it is not there any more, or has nothing in it.
+    /// Everything: it is missing or empty.
     Gone,
-    /// Another store is in its place.
+    /// It was replaced by another store.
     Swapped,
-    /// Its last steps.
+    /// Its last steps: an older copy was restored.
     SetBack {
-        /// How many.
+        /// How many steps.
         steps: i64,
     },
-    /// The mark itself; whether the store has lost anything cannot be told.
+    /// The mark itself, so that a loss cannot be detected.
     Unmarked,
-    /// Some rows, whose checksums were wrong.
+    /// Some rows with wrong checksums.
     Rows {
-        /// How many.
+        /// How many rows.
         rows: usize,
     },
 }
@@ -57,30 +57,30 @@ impl std::fmt::Display for StoreLoss {
     }
 }
 
-/// What was found in the place of a store.
+/// What was found in place of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundStore {
-    /// A store, and how far it is.
+    /// A store, and how far it has advanced.
     Store(HighWaterMark),
-    /// None, or one without anything in it.
+    /// No store, or an empty one.
     Nothing,
-    /// One that is damaged.
+    /// A damaged store.
     Damaged,
 }
 
-/// What a store has lost. `mark` is nothing if there is none that can be read; `is_member` says whether this agent has
-/// worked here before.
+/// Returns what a store has lost. `mark` is `None` if it is unreadable or missing; `is_member` is whether this agent
+/// has worked here before.
 #[must_use]
 pub fn loss(mark: Option<HighWaterMark>, found: FoundStore, is_member: bool) -> Option<StoreLoss> {
     match (mark, found) {
         (_, FoundStore::Damaged) => Some(StoreLoss::Damaged),
         (Some(_), FoundStore::Nothing) => Some(StoreLoss::Gone),
         (None, FoundStore::Nothing) => is_member.then_some(StoreLoss::Gone),
-        // Of an agent that had no marks yet.
+        // The store of an agent from before marks existed.
         (None, FoundStore::Store(HighWaterMark { store: 0, .. })) => None,
         (None, FoundStore::Store(_)) => Some(StoreLoss::Unmarked),
         (Some(mark), FoundStore::Store(store)) if mark.store != store.store => Some(StoreLoss::Swapped),
-        // A store that is ahead was written just before its agent was killed.
+        // A store that is ahead of its mark was written just before the agent was killed.
         (Some(mark), FoundStore::Store(store)) => {
             let steps = mark.steps - store.steps;
             (steps > 0).then_some(StoreLoss::SetBack { steps })
@@ -88,7 +88,7 @@ pub fn loss(mark: Option<HighWaterMark>, found: FoundStore, is_member: bool) -> 
     }
 }
 
-/// The time up to which nothing that was issued can be known to be new, after a loss.
+/// Returns the time of the loss: whether a command issued up to then is new cannot be known.
 #[must_use]
 pub fn lost_ms(loss: StoreLoss, mark: Option<HighWaterMark>, found: FoundStore, now_ms: Millis) -> Millis {
     let of_store = match found {
@@ -96,60 +96,60 @@ pub fn lost_ms(loss: StoreLoss, mark: Option<HighWaterMark>, found: FoundStore, 
         FoundStore::Nothing | FoundStore::Damaged => 0,
     };
     match (loss, mark) {
-        // What has been taken in since nobody knows.
+        // What the lost store had journalled is unknown.
         (StoreLoss::Unmarked, _) | (_, None) => now_ms.max(of_store),
         (_, Some(mark)) => mark.issued_ms.max(of_store),
     }
 }
 
-/// What becomes of the second copy of what a unit should be.
+/// What to do with the second copy of a unit's desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFate {
-    /// The store knows as much.
+    /// Keep it: the store has at least this state.
     Keep,
-    /// The store knows less: it is put back.
+    /// Restore it: the store has an earlier state, or none.
     Restore,
-    /// The unit was forgotten, and the agent killed before its copy was.
+    /// Remove it: the unit was removed, and the agent killed before it removed the copy.
     Forget,
 }
 
-/// Whether a store after this loss may be one of another time, and know of units that were removed since.
+/// Whether after this loss the store may be older, and contain units that were removed since.
 #[must_use]
 pub fn is_of_another_time(loss: Option<StoreLoss>) -> bool {
     matches!(loss, Some(StoreLoss::SetBack { .. } | StoreLoss::Swapped | StoreLoss::Unmarked))
 }
 
-/// What becomes of a copy with this generation. `stored` is that of the unit in the store, if it is there; 0 if it cannot be
-/// read.
+/// Returns what to do with a copy of this generation. `stored` is the generation in the store, if the unit is there; 0
+/// if it is unreadable.
 #[must_use]
 pub fn fate(stored: Option<u64>, copy: u64, loss: Option<StoreLoss>) -> CopyFate {
     match (stored, loss) {
         (Some(stored), _) if stored >= copy => CopyFate::Keep,
         (Some(_), _) => CopyFate::Restore,
-        // Rows of units stay where they are when they are damaged.
+        // Damaged rows of units are left in place.
         (None, None | Some(StoreLoss::Rows { .. })) => CopyFate::Forget,
         (None, Some(_)) => CopyFate::Restore,
     }
 }
 
-/// What a mark's line begins with.
+/// The prefix of a mark's line.
 const TITLE: &str = "muster-mark";
 
-/// The checksum of a text, which finds bits that have flipped.
+/// A checksum of a text, which detects flipped bits.
 #[must_use]
 pub fn checksum(text: &[u8]) -> i64 {
     let digest = muster_topics::name::Digest::of(text);
-    // 60 bits: a positive number of SQLite.
+    // 60 bits: a positive integer in SQLite.
     i64::from_str_radix(&digest.as_str()[..15], 16).unwrap_or_default()
 }
 
-/// A text with its checksum in a line before it.
+/// Prepends the checksum as a line of its own.
 #[must_use]
 pub fn sealed(text: &str) -> String {
     format!("{}\n{text}\n", checksum(text.as_bytes()))
 }
 
-/// The text that was [`sealed`]; nothing if it is not what was.
+/// Returns the text that was [`sealed`], or nothing if the checksum does not match.
 #[must_use]
 pub fn unsealed(bytes: &[u8]) -> Option<&str> {
     let (sum, text) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
@@ -157,7 +157,7 @@ pub fn unsealed(bytes: &[u8]) -> Option<&str> {
 }
 
 impl HighWaterMark {
-    /// The mark in a line, with a checksum.
+    /// Formats the mark as a line with a checksum.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { store, steps, issued_ms, epoch } = self;
@@ -166,7 +166,7 @@ impl HighWaterMark {
         format!("{text} {sum}\n")
     }
 
-    /// Reads what [`HighWaterMark::line`] wrote; nothing if any of it is different.
+    /// Parses what [`HighWaterMark::line`] wrote; `None` if any of it is changed.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let (text, sum) = line.trim_end().rsplit_once(' ')?;
@@ -183,7 +183,7 @@ impl HighWaterMark {
         numbers.next().is_none().then_some(mark)
     }
 
-    /// The one that is further, number by number: a mark never goes back, whichever store it is about.
+    /// Returns the higher of the two, number by number: a mark never goes back, whichever store it is about.
     #[must_use]
     pub fn followed_by(self, later: Self) -> Self {
         Self {

@@ -11,50 +11,50 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{name::UnitName, unit::Spec};
 
-/// What keeps a unit from being started, as far as others are concerned.
+/// Whether other units allow a unit to start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StartGate {
-    /// Nothing.
+    /// It may start.
     #[default]
     Open,
-    /// Others come first, and are just being started.
+    /// Other units start first, and are starting now.
     Turn,
-    /// Something that it needs is on its way; what, for people.
+    /// A unit that it requires is on its way; the message says which.
     Wait(String),
-    /// Something that it needs will not come by itself; what, for people.
+    /// A unit that it requires will not start by itself; the message says which.
     Blocked(String),
 }
 
-/// What others can expect of a unit.
+/// What other units can expect of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
     /// It runs.
     Running,
-    /// It runs, and cannot do its work just now.
+    /// It runs, but is not ready.
     Unready,
-    /// It should, and is on its way.
+    /// It should run, and is on its way.
     Coming,
-    /// It does not, and nothing is being done about that.
+    /// It does not run, and will not by itself.
     Down,
 }
 
-/// A unit, as far as its order among others goes.
+/// What the start order needs to know of a unit.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderNode<'a> {
-    /// What it should be.
+    /// Its spec.
     pub spec: &'a Spec,
     /// What others can expect of it.
     pub way: Expectation,
-    /// It is being started.
+    /// Whether it is being started.
     pub launching: bool,
-    /// It would be started now if nothing kept it.
+    /// Whether it would start now if no other unit prevented it.
     pub starts: bool,
 }
 
 /// All units of a host.
 pub type OrderNodes<'a> = BTreeMap<&'a UnitName, OrderNode<'a>>;
 
-/// What keeps a unit from being started.
+/// Returns whether other units allow `unit` to start.
 #[must_use]
 pub fn gate(unit: &UnitName, nodes: &OrderNodes<'_>) -> StartGate {
     let Some(node) = nodes.get(unit) else { return StartGate::Open };
@@ -70,7 +70,7 @@ pub fn gate(unit: &UnitName, nodes: &OrderNodes<'_>) -> StartGate {
     if nodes.values().any(goes_first) { StartGate::Turn } else { StartGate::Open }
 }
 
-/// The same, by what it needs alone.
+/// Returns the same by its requirements alone.
 fn needs(spec: &Spec, nodes: &OrderNodes<'_>) -> StartGate {
     let (after, requires) = (spec.after(), spec.requires());
     let way = |unit: &UnitName| nodes.get(unit).map(|node| node.way);
@@ -88,7 +88,7 @@ fn needs(spec: &Spec, nodes: &OrderNodes<'_>) -> StartGate {
     coming.map_or(StartGate::Open, |unit| StartGate::Wait(format!("{unit} is on its way")))
 }
 
-/// The circle of units that wait for each other, if `unit` were to become this: from the unit back to itself.
+/// Returns the circle of dependencies that would arise if `unit` became this: from the unit back to itself.
 #[must_use]
 pub fn cycle<'a>(
     unit: &'a UnitName,
@@ -99,7 +99,7 @@ pub fn cycle<'a>(
         let spec = if name == unit { Some(spec) } else { others.get(name).copied() };
         spec.map(|spec| spec.requires().iter().chain(spec.after())).into_iter().flatten()
     };
-    // Depth first from the unit; what led to no circle once never does.
+    // Depth-first from the unit; a unit that led to no circle never will.
     let mut seen = BTreeSet::from([unit]);
     let mut path = vec![(unit, needed(unit))];
     while let Some((_, rest)) = path.last_mut() {
@@ -118,8 +118,8 @@ pub fn cycle<'a>(
     None
 }
 
-/// In which order to stop units of one host: what needs others before these, then higher numbers before lower. Those
-/// of one wave may stop at the same time.
+/// Returns the order in which to stop units of one host: dependents first, then higher priorities before lower ones.
+/// Units of one wave may stop at the same time.
 #[must_use]
 pub fn stop_waves<'a>(units: &BTreeMap<&'a UnitName, &'a Spec>) -> Vec<Vec<&'a UnitName>> {
     let mut left = units.clone();
@@ -130,7 +130,7 @@ pub fn stop_waves<'a>(units: &BTreeMap<&'a UnitName, &'a Spec>) -> Vec<Vec<&'a U
             .flat_map(|(name, spec)| spec.requires().iter().chain(spec.after()).filter(move |needed| needed != name))
             .collect();
         let free = |name: &UnitName| !needed.contains(name);
-        // What goes in circles, which should not be, stops all the same.
+        // Units in a circle, which should not exist, are stopped all the same.
         let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| spec.priority()).max();
         let wave: Vec<&UnitName> = left
             .iter()
@@ -153,7 +153,7 @@ mod tests {
         format!("default/{text}").parse().unwrap()
     }
 
-    /// `name 3 after:a,b requires:c`, all but the name by choice.
+    /// Parses `name 3 after:a,b requires:c`; all but the name is optional.
     fn parse(text: &str) -> (UnitName, Spec) {
         let mut words = text.split(' ');
         let unit = name(words.next().unwrap());
@@ -168,8 +168,8 @@ mod tests {
         (unit, serde_json::from_value(spec).unwrap())
     }
 
-    /// Each line a unit, after a sign: `+` runs, `?` runs and is not ready, `~` is on its way and would start now, `!` is being started,
-    /// `-` does not run. What keeps the last one?
+    /// Each line is a unit after a sign: `+` runs, `?` runs and is not ready, `~` is on its way and would start now,
+    /// `!` is starting, `-` does not run. Checks the gate of the last one.
     #[track_caller]
     fn check(lines: &[&str], wanted: &str) {
         let parsed: Vec<(char, (UnitName, Spec))> =
@@ -203,10 +203,10 @@ mod tests {
         check(&["-db", "~web requires:db"], "blocked: default/db does not run");
         check(&["~web requires:db"], "blocked: there is no unit default/db");
         check(&["~a", "-b", "~web requires:a,b"], "blocked: default/b does not run");
-        // To come after something is to wait for it only while it comes.
+        // `after` waits only while the other unit is starting.
         check(&["~db", "~web after:db"], "wait: default/db is on its way");
         check(&["-db", "~web after:db"], "open");
-        // What runs may never be ready again: only who cannot do without it waits for that.
+        // A running unit may never become ready again: only `requires` waits for that.
         check(&["?db", "~web requires:db"], "wait: default/db runs, and is not ready");
         check(&["?db", "~web after:db"], "open");
         check(&["?db", "-a", "~web requires:db,a"], "blocked: default/a does not run");
@@ -221,7 +221,7 @@ mod tests {
         check(&["-a 1", "~b"], "open");
         check(&["~a 5", "~b 5"], "open");
         check(&["~a 9", "~b 1"], "open");
-        // One that waits itself lets others go ahead, or nobody would ever start.
+        // A unit that waits itself lets others go first, or none would start.
         check(&["~a 1 after:b", "~b 9"], "open");
         check(&["~b 9", "~a 1 after:b"], "wait: default/b is on its way");
     }
@@ -243,7 +243,7 @@ mod tests {
         check_cycle(&["a requires:b", "b after:a"], "b a b");
         check_cycle(&["a requires:b", "b after:c", "c"], "");
         check_cycle(&["a requires:b", "b after:c", "c requires:x,a"], "c a b c");
-        // What is not there leads nowhere; it may come, and is looked at then.
+        // A dependency that does not exist closes no circle; the check is repeated when it is created.
         check_cycle(&["a requires:b", "c requires:a,x"], "");
         check_cycle(&["a after:d", "b after:d", "d", "c after:a,b"], "");
     }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of what was let in one after the other, all that can start does, however it is ordered.
+        /// However units are ordered, as long as each was accepted, all that can start do start.
         #[test]
         fn some_unit_can_always_start(units in units()) {
             let mut let_in: BTreeMap<&UnitName, &Spec> = BTreeMap::new();
@@ -288,7 +288,7 @@ mod tests {
             }
             let mut running: BTreeSet<&UnitName> = BTreeSet::new();
             loop {
-                // A unit whose needs are blocked is on nobody's way.
+                // A unit with blocked requirements prevents no other.
                 let mut blocked: BTreeSet<&UnitName> = BTreeSet::new();
                 let nodes = loop {
                     let node = |(unit, spec): (&&UnitName, &&'_ Spec)| {

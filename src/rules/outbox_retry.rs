@@ -7,11 +7,11 @@ use muster_topics::Millis;
 
 use super::backoff::ExponentialGrowth;
 
-/// Repetitions of what was not acknowledged. The console repeats commands from 5 s on, too.
+/// The delays before unacknowledged messages are sent again. The console repeats commands from 5 s on, too.
 pub const REPEAT: ExponentialGrowth = ExponentialGrowth { first_ms: 5_000, max_ms: 300_000 };
 
-/// What was said and not acknowledged yet, each item with its own growing wait. Bounded: what does
-/// not fit waits where it came from, and is taken in when something leaves.
+/// Messages that were sent and not acknowledged, each with its own growing delay. It is bounded: what does not fit
+/// stays in its store, and is added when there is room.
 #[derive(Clone, Debug)]
 pub struct OutboxRetry<K> {
     items: BTreeMap<K, RetryItem>,
@@ -25,25 +25,25 @@ struct RetryItem {
 }
 
 impl<K: Ord + Copy> OutboxRetry<K> {
-    /// With room for `capacity` items.
+    /// Creates it with room for `capacity` messages.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { items: BTreeMap::new(), capacity }
     }
 
-    /// How many items it takes.
+    /// Its capacity.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The least of the items.
+    /// The smallest key.
     #[must_use]
     pub fn first(&self) -> Option<K> {
         self.items.keys().next().copied()
     }
 
-    /// Whether an item is in.
+    /// Whether a message is in it.
     #[must_use]
     pub fn contains(&self, key: &K) -> bool {
         self.items.contains_key(key)
@@ -55,7 +55,7 @@ impl<K: Ord + Copy> OutboxRetry<K> {
         self.items.len() < self.capacity
     }
 
-    /// Takes in an item that is due now; one that is in already keeps its wait. False if there is no room.
+    /// Adds a message that is due now; one that is in already keeps its delay. Returns false if there is no room.
     pub fn add(&mut self, key: K, now_ms: Millis) -> bool {
         let fits = self.has_room() || self.items.contains_key(&key);
         if fits {
@@ -64,31 +64,31 @@ impl<K: Ord + Copy> OutboxRetry<K> {
         fits
     }
 
-    /// Makes an item due now, as if it had never been said. False if there is no room.
+    /// Makes a message due now, as if it had never been sent. Returns false if there is no room.
     pub fn hasten(&mut self, key: K, now_ms: Millis) -> bool {
         self.items.remove(&key);
         self.add(key, now_ms)
     }
 
-    /// Forgets an item. True if it was in.
+    /// Removes a message. Returns whether it was in.
     pub fn remove(&mut self, key: &K) -> bool {
         self.items.remove(key).is_some()
     }
 
-    /// Makes everything due now: the link is new.
+    /// Makes all messages due now, for a new connection.
     pub fn reset(&mut self, now_ms: Millis) {
         for item in self.items.values_mut() {
             *item = RetryItem { attempts: 0, due_ms: now_ms };
         }
     }
 
-    /// What is due.
+    /// Returns the messages that are due.
     #[must_use]
     pub fn due(&self, now_ms: Millis) -> Vec<K> {
         self.items.iter().filter(|(_, item)| item.due_ms <= now_ms).map(|(key, _)| *key).collect()
     }
 
-    /// An item was said (again).
+    /// Handles that a message was sent, perhaps again.
     pub fn said(&mut self, key: &K, now_ms: Millis, random: f64) {
         if let Some(item) = self.items.get_mut(key) {
             item.due_ms = now_ms + REPEAT.jittered_ms(item.attempts, random);
@@ -99,7 +99,7 @@ impl<K: Ord + Copy> OutboxRetry<K> {
         }
     }
 
-    /// When something is due next.
+    /// When the next message is due.
     #[must_use]
     pub fn next_ms(&self) -> Option<Millis> {
         self.items.values().map(|item| item.due_ms).min()
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(resend.due(5_000), ['b']);
         assert!(resend.remove(&'b') && !resend.remove(&'b'));
         assert_eq!(resend.next_ms(), Some(15_000));
-        // In already: its wait stays.
+        // It is in already and keeps its delay.
         assert!(resend.add('a', 6_000) && resend.due(6_000).is_empty());
         resend.reset(6_000);
         assert_eq!(resend.due(6_000), ['a']);

@@ -7,9 +7,9 @@
 /// A placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placeholder<'a> {
-    /// What is put in.
+    /// The kind of value.
     pub what: &'a str,
-    /// Of what; nothing if it has no colon.
+    /// The name of the value; `None` without a colon.
     pub name: Option<&'a str>,
 }
 
@@ -29,7 +29,7 @@ enum TextPiece<'a> {
     Placeholder(Placeholder<'a>),
 }
 
-/// A text with its placeholders put in. One for which there is nothing stays as it is.
+/// Returns a text with its placeholders filled in. A placeholder without a value is left unchanged.
 pub fn fill(text: &str, value: impl Fn(&Placeholder<'_>) -> Option<String>) -> String {
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text) {
@@ -43,7 +43,7 @@ pub fn fill(text: &str, value: impl Fn(&Placeholder<'_>) -> Option<String>) -> S
     filled
 }
 
-/// The placeholders of a text.
+/// Returns the placeholders of a text.
 #[must_use]
 pub fn all(text: &str) -> Vec<Placeholder<'_>> {
     let placeholder = |piece| if let TextPiece::Placeholder(placeholder) = piece { Some(placeholder) } else { None };
@@ -53,7 +53,7 @@ pub fn all(text: &str) -> Vec<Placeholder<'_>> {
 fn pieces(text: &str) -> Vec<TextPiece<'_>> {
     let (mut pieces, mut begin, mut from) = (Vec::new(), 0, 0);
     while let Some(open) = text[from..].find('{').map(|at| from + at) {
-        // In two pairs of braces it is the text itself, with one.
+        // Double braces escape a placeholder: the text keeps single ones.
         let doubled = look(&text[open + 1..]).filter(|(_, length)| text[open + 1 + length..].starts_with('}'));
         if let Some((_, length)) = doubled {
             pieces.push(TextPiece::Text(&text[begin..open]));
@@ -76,7 +76,7 @@ fn pieces(text: &str) -> Vec<TextPiece<'_>> {
     pieces
 }
 
-/// What looks like a placeholder at the beginning of a text, and its length.
+/// Parses a placeholder at the beginning of a text; returns it with its length.
 fn look(text: &str) -> Option<(Placeholder<'_>, usize)> {
     let close = text.find('}')?;
     let inside = text.get(1..close).filter(|_| text.starts_with('{'))?;
@@ -110,11 +110,11 @@ mod tests {
             ("-p{port:web} {config}", "-p<web> /c", 2),
             ("{port:a}{port:b-c}", "<a><b-c>", 2),
             ("{hostname} {fact:cpus}", "{hostname} {fact:cpus}", 2),
-            // In two pairs of braces it is the text itself.
+            // Double braces escape a placeholder.
             ("{{config}} {{fact:cpus}}", "{config} {fact:cpus}", 0),
             ("{{config}", "{/c", 1),
             ("{{{config}}}", "{{config}}", 0),
-            // Whatever else has braces.
+            // Other texts with braces.
             (
                 "{} {0} {a,b} ${HOME} ${home} {\"a\": 1} { print $1 } {a:1} {user:.name} {",
                 "{} {0} {a,b} ${HOME} ${home} {\"a\": 1} { print $1 } {a:1} {user:.name} {",

@@ -71,112 +71,113 @@ use super::{
     port_lease::EndpointWiring,
 };
 
-/// How much longer than its grace a unit may take to end before it is asked again, without any grace.
-/// What ends it should have killed it by then.
+/// How much longer than its grace a unit may take to end before it is stopped again, without grace. Whatever stops it
+/// should have killed it by then.
 const STOP_SLACK_MS: Millis = 30_000;
 
-/// When to look again for what could not be looked up.
+/// When to look up an instance again after the lookup failed.
 const ADOPT_AGAIN_MS: Millis = 5_000;
 
-/// When to ask again for what was to be suspended, or to go on, and did not say that it is. It takes its keeper
-/// milliseconds; one that cannot do it must not be asked all the time.
+/// When to repeat a freeze or thaw that was not confirmed. It takes the supervisor milliseconds; one that cannot do it
+/// must not be asked continuously.
 const FREEZE_AGAIN_MS: Millis = 10_000;
 
-/// What one unit should be, what it is, and what is being done about that.
+/// A unit's desired state, its observed state, and what is being done about the difference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedUnit {
-    /// What it should be; nothing for a unit that should not be at all. While it has gone back it is the verified spec
-    /// under the generation of what is [asked](PlannedUnit::asked).
+    /// The desired state; `None` for a unit that should not exist. While the unit is rolled back, this is the verified
+    /// spec under the generation of the [requested](PlannedUnit::asked) one.
     pub desired: Option<Desired>,
-    /// Why it is, on purpose, not converging.
+    /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
-    /// What it lacks of what its host has to give, such as an endpoint that it needs. Worked out by whoever knows of
-    /// that, and kept nowhere.
+    /// Which resource of its host it lacks, such as an endpoint that it requires. The shell computes it; it is not
+    /// stored.
     lacks: Option<Hold>,
-    /// What it needs of others and does not have, while that keeps it from being started.
+    /// Which other unit it waits for, while that prevents its start.
     waits: Option<Hold>,
-    /// What keeps it from being started, as far as others are concerned.
+    /// Whether other units allow it to start.
     gate: StartGate,
-    /// Where it is to listen, and how it reaches what it needs, if it is started now.
+    /// The ports and connections that it would be started with now.
     wiring: EndpointWiring,
-    /// What its instance was started with, as far as that is known.
+    /// The ports and connections that its instance was started with, as far as known.
     runs_with: Option<EndpointWiring>,
-    /// What it is, in the form that others see.
+    /// The observed state, as it is reported.
     pub observed: Observed,
-    /// What of it is in effect.
+    /// The instance that is in effect.
     pub instance: EffectiveInstance,
-    /// Where that has what is its own.
+    /// The slot of that instance.
     slot: Slot,
-    /// What is in effect beside it, for a while.
+    /// The second instance, while there is one.
     beside: Option<SecondInstance>,
-    /// What is known of that.
+    /// What a lookup found of the second instance.
     known: FoundSecondInstance,
     /// The slow step that is under way.
     pub work: Option<StepUnderWay>,
-    /// The revision of which all is on this host.
+    /// The revision that is completely installed on this host.
     pub installed: Option<Digest>,
     /// Why nothing more is tried for this generation.
     rest: Option<StopReason>,
-    /// When it is started again, after it ended by itself.
+    /// When it is restarted, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// When it is installed (or removed) again, after that has failed.
+    /// When the installation (or removal) is tried again, after it failed.
     install_ms: Option<Millis>,
-    /// How often in a row installing has failed.
+    /// How often in a row the installation failed.
     install_failures: u32,
-    /// When it is looked up again, after that has failed.
+    /// When the instance is looked up again, after that failed.
     adopt_ms: Option<Millis>,
-    /// [`RestoredUnit::restarts`], for when it is looked up.
+    /// [`RestoredUnit::restarts`], until the instance is looked up.
     kept_restarts: u32,
-    /// The revision to which what runs could not be brought without a new process.
+    /// The revision that the running process could not be changed to without a restart.
     not_reloaded: Option<Digest>,
-    /// What runs is to be ended and started anew, though nothing else is desired: it read something that has changed.
+    /// Whether the instance must be restarted although the desired state is the same, because something that it has
+    /// read changed.
     outdated: bool,
-    /// [`RestoredUnit::finished`], for when it is desired again.
+    /// [`RestoredUnit::finished`], until a desired state is set.
     kept_finished: bool,
     /// Whether its instance plays.
     play: PlayState,
-    /// What the probes of its instance have found.
+    /// The results of its instance's probes.
     health: Health,
-    /// Which revision is verified, and how the one that is desired does.
+    /// The verified revision, and the trial of the desired one.
     trial: RevisionTrial,
-    /// How to treat its instance, by the newest spec that there was.
+    /// How its instance is handled, by its newest spec.
     policy: UnitPolicy,
 }
 
-/// What a unit is restored from when the agent starts.
+/// The stored state from which a unit is restored when the agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredUnit {
-    /// What it was last seen to be.
+    /// Its last observed state.
     #[serde(flatten)]
     pub observed: Observed,
-    /// How often the instance had been started again by itself; see [`ShimReport::restarts`].
+    /// How often the instance had restarted by itself; see [`ShimReport::restarts`].
     #[serde(default)]
     pub restarts: u32,
-    /// It ended, and its spec says that this is all.
+    /// Whether it ended and its spec wants no further run.
     #[serde(default)]
     pub finished: bool,
-    /// Why what runs is being ended as one that is not well.
+    /// Why the running instance is being stopped as unhealthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condemned: Option<String>,
-    /// What runs was up.
+    /// Whether the running instance was up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub up: bool,
-    /// Since when the revision that is desired has had its chance, if there is one to go back to.
+    /// When the trial of the desired revision began, if there is one to roll back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ms: Option<Millis>,
-    /// Where its instance has what is its own.
+    /// The slot of its instance.
     #[serde(default, skip_serializing_if = "Slot::is_first")]
     pub slot: Slot,
-    /// What there is beside it, for a while.
+    /// The stored second instance, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<KeptSecondInstance>,
-    /// The last verified revision. It has a place of its own in the store.
+    /// The last verified revision. It has a table of its own in the store.
     #[serde(skip)]
     pub verified: Option<Arc<VerifiedRevision>>,
 }
 
 impl RestoredUnit {
-    /// Of a unit that was never kept.
+    /// Creates it for a unit of which nothing else is stored.
     #[must_use]
     pub fn new(observed: Observed) -> Self {
         Self {
@@ -193,46 +194,46 @@ impl RestoredUnit {
     }
 }
 
-/// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
+/// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectiveInstance {
-    /// Not known, so nothing may be started.
+    /// Unknown, so nothing may be started.
     Unknown,
-    /// Nothing.
+    /// There is none.
     None,
-    /// Something of this revision is being started.
+    /// An instance of this revision is being started.
     Launching(Digest),
-    /// Something is.
+    /// There is one.
     Alive(LiveInstance),
 }
 
-/// An instance.
+/// A live instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveInstance {
-    /// What it was started as.
+    /// The revision that it was started as.
     pub revision: Digest,
-    /// The frame of that ([`muster_topics::unit::Spec::frame`]), as far as it is known.
+    /// The frame of that revision ([`muster_topics::unit::Spec::frame`]), as far as known.
     pub frame: Option<Digest>,
-    /// Its process, unless it is just being started again.
+    /// Its process; `None` while it is being restarted.
     pub process: Option<ProcessId>,
     /// See [`ShimReport::ready`].
     pub ready: bool,
     /// See [`ShimReport::restarts`].
     pub restarts: u32,
-    /// It was asked to end; after this time it is asked again.
+    /// When to stop it again, if a stop is under way.
     pub ends_by_ms: Option<Millis>,
-    /// It was asked to be suspended (true) or to go on; after this time it is asked again.
+    /// Whether a freeze (true) or a thaw is under way, and when to repeat it.
     pub freezes_by_ms: Option<(bool, Millis)>,
 }
 
 impl LiveInstance {
-    /// Something of which no more is known than that it is in effect.
+    /// Creates one of which only the revision is known.
     fn new(revision: Digest, restarts: u32) -> Self {
         Self { revision, frame: None, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
     }
 }
 
-/// A process, by everything that tells it from a later one with the same number.
+/// A process, identified so that a later one with the same number is not mistaken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId {
     /// Process id.
@@ -243,14 +244,14 @@ pub struct ProcessId {
     pub started_ms: Millis,
 }
 
-/// A slow step that is under way. There is one at a time, and it always reports back.
+/// A slow step that is under way. There is one at a time, and each reports its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepUnderWay {
-    /// Looking up what runs.
+    /// Looking up a running instance.
     Adopting,
-    /// Getting everything for this revision.
+    /// Installing everything for this revision.
     Installing(Digest),
-    /// Bringing what runs to this revision without a new process.
+    /// Changing the running instance to this revision without a restart.
     Reloading(Digest),
     /// Removing everything.
     Removing,
@@ -259,63 +260,63 @@ pub enum StepUnderWay {
 /// Why nothing more is tried for a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
-    /// It cannot work; `error` says why.
+    /// It cannot work; `error` has the reason.
     Failed,
-    /// It ended, and its spec says that this is all.
+    /// It ended, and its spec wants no further run.
     Finished,
 }
 
-/// Something to do. Each is begun at once, and what it comes to is [`UnitEvent`].
+/// A step for the shell to begin at once. Its result comes back as a [`UnitEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanStep {
-    /// Look up whether something runs that an earlier life of the agent started.
+    /// Look up whether an instance of an earlier run of the agent exists.
     Adopt,
-    /// Get everything that the desired revision needs, without touching what runs. An earlier
-    /// `Install` that is still under way is given up.
+    /// Install everything for the desired revision, without touching the running instance. An earlier `Install` that is
+    /// under way is cancelled.
     Install,
-    /// Put the desired revision into effect.
+    /// Start the desired revision.
     Start {
-        /// How often it has been started again by itself already.
+        /// How often it has been restarted already.
         attempts: u32,
     },
-    /// Ask what runs to end, and end it when its grace is over.
+    /// Ask the instance to end, and kill it after its grace period.
     Stop {
-        /// The signal that asks; the one that it says itself if there is none.
+        /// The signal to send; `None` for the one that the instance was started with.
         signal: Option<Signal>,
-        /// How long it may take.
+        /// The grace period.
         grace_ms: u64,
     },
-    /// Put the desired revision into effect beside what runs, in the other slot. It is not told to play.
+    /// Start the desired revision in the other slot, beside the running instance. It is not asked to play.
     StartSecond,
-    /// Ask what runs beside to end, and end it when its grace is over.
+    /// Ask the second instance to end, and kill it after its grace period.
     StopSecond {
-        /// The signal that asks; the one that it says itself if there is none.
+        /// The signal to send; `None` for the one that the instance was started with.
         signal: Option<Signal>,
-        /// How long it may take.
+        /// The grace period.
         grace_ms: u64,
     },
-    /// Bring what runs to the desired revision without a new process, if nothing but limits differs, or configs that it
-    /// reloads.
+    /// Change the running instance to the desired revision without a restart, if they differ only in limits, or in
+    /// configs that it reloads.
     Reload,
-    /// Suspend what runs.
+    /// Freeze the instance.
     Freeze,
-    /// Let what runs go on.
+    /// Thaw the instance.
     Thaw,
-    /// Ask what runs to play, or to play no more.
+    /// Ask the instance to play, or to stop playing.
     Play {
-        /// Whether it shall.
+        /// Whether it should play.
         playing: bool,
-        /// Names the question in its answer.
+        /// The number of the request, which its answer repeats.
         ask: u32,
     },
-    /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
+    /// Remove everything, because the unit should not exist. An `Install` that is under way is cancelled.
     Remove,
-    /// Nothing until then.
+    /// Do nothing until this time.
     WaitUntil(Millis),
 }
 
 impl PlannedUnit {
-    /// A unit as it was kept; nothing is kept of one that is new.
+    /// Restores a unit from its stored state, if there is any.
     #[must_use]
     pub fn new(kept: Option<RestoredUnit>, now_ms: Millis) -> Self {
         let kept = kept.unwrap_or_else(|| RestoredUnit::new(Observed::absent(now_ms)));
@@ -351,13 +352,13 @@ impl PlannedUnit {
         }
     }
 
-    /// Why it is, on purpose, not converging, in the form that others see.
+    /// Why it does not converge on purpose, in the form that is reported.
     #[must_use]
     pub fn visible_hold(&self) -> Option<&Hold> {
         self.hold.as_ref().or(self.lacks.as_ref()).or(self.waits.as_ref())
     }
 
-    /// What keeps it from being started, as it knows.
+    /// Whether other units allow it to start.
     #[must_use]
     pub fn gate(&self) -> &StartGate {
         &self.gate
@@ -378,48 +379,48 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether it is being started, or it is being found out whether it has to be.
+    /// Whether it is being started, or looked up in order to decide that.
     #[must_use]
     pub fn is_launching(&self) -> bool {
         match self.instance {
             EffectiveInstance::Launching(_) => true,
-            // One that cannot be looked up must not keep others.
+            // A unit that cannot be looked up must not block others.
             EffectiveInstance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
             EffectiveInstance::None | EffectiveInstance::Alive(_) => false,
         }
     }
 
-    /// Whether it would be started now if others did not keep it.
+    /// Whether it would start now if no other unit prevented it.
     #[must_use]
     pub fn would_start(&self, now_ms: Millis) -> bool {
         let is_idle = self.work.is_none() && self.instance == EffectiveInstance::None;
         is_idle && matches!(self.plan_idle(&StartGate::Open, now_ms), Some(PlanStep::Start { .. }))
     }
 
-    /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
-    /// is left as it is.
+    /// Whether the instance was started with other ports or connections than the present ones. While a connection is
+    /// missing, it is left running.
     fn is_rewired(&self) -> bool {
         !self.is_held() && !self.needs_wiring() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
     }
 
-    /// What it is started with.
+    /// The ports and connections that it is started with.
     #[must_use]
     pub fn wiring(&self) -> &EndpointWiring {
         &self.wiring
     }
 
-    /// Whether it is left as it is.
+    /// Whether it is held.
     fn is_held(&self) -> bool {
         self.hold.is_some() || self.lacks.is_some()
     }
 
-    /// What it lacks.
+    /// The resource that it lacks.
     #[must_use]
     pub fn lack(&self) -> Option<&str> {
         self.lacks.as_ref()?.note.as_deref()
     }
 
-    /// What to keep of it, to restore it from.
+    /// Returns the state to store.
     #[must_use]
     pub fn kept(&self) -> RestoredUnit {
         let restarts = match &self.instance {
@@ -427,7 +428,7 @@ impl PlannedUnit {
             EffectiveInstance::Unknown => self.kept_restarts,
             EffectiveInstance::None | EffectiveInstance::Launching(_) => 0,
         };
-        // How far a download is would be written down each time, and tells a later life nothing.
+        // The progress of a download changes often, and is useless after a restart.
         let finished = match self.desired {
             Some(_) => self.rest == Some(StopReason::Finished),
             None => self.kept_finished,
@@ -443,7 +444,7 @@ impl PlannedUnit {
         RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }
     }
 
-    /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.
+    /// Returns the probes to run now. There are none for an instance that is frozen, ending or being replaced.
     #[must_use]
     pub fn probing(&self) -> Vec<ProbeRequest> {
         let Some(desired) = &self.desired else { return Vec::new() };
@@ -459,7 +460,7 @@ impl PlannedUnit {
         health.due(self.policy.probes).into_iter().filter_map(probing).collect()
     }
 
-    /// What it is known by, as far as that can be probed.
+    /// The instance that represents the unit, as far as it can be probed.
     fn probed(&self, desired: &Desired) -> Option<(Slot, ProcessId, &EndpointWiring, &Health)> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();

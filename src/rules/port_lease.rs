@@ -28,14 +28,14 @@ use super::{
     realm::Realms,
 };
 
-/// A port of a unit.
+/// A port that a unit was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortLease {
     /// The unit.
     pub unit: UnitName,
-    /// Its endpoint.
+    /// The name of its endpoint.
     pub name: Name,
-    /// How one speaks to it.
+    /// The endpoint's protocol.
     pub protocol: Protocol,
     /// The port.
     pub port: u16,
@@ -50,25 +50,25 @@ impl PortLease {
     }
 }
 
-/// Where a unit listens, and how it reaches what it needs.
+/// Where a unit listens, and how it reaches the endpoints that it requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointWiring {
     /// Where it listens.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// How it reaches what it needs.
+    /// How it reaches the endpoints that it requires.
     #[serde(default)]
     pub connectors: Vec<Connector>,
 }
 
 impl EndpointWiring {
-    /// Whether there is nothing of it.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty() && self.connectors.is_empty()
     }
 
-    /// What a process finds in its environment.
+    /// Returns the environment variables for the process.
     #[must_use]
     pub fn variables(&self) -> Vec<(String, String)> {
         let mut variables = Vec::new();
@@ -83,8 +83,8 @@ impl EndpointWiring {
         variables
     }
 
-    /// An argument with its placeholders put in ([`placeholder`]). An optional endpoint that is not there is an empty text, and
-    /// so is a config of which there is none.
+    /// Fills the placeholders of an argument ([`placeholder`]). An optional endpoint that does not exist becomes an
+    /// empty text, and so does a missing config.
     #[must_use]
     pub fn fill(&self, arg: &str, config: Option<&str>) -> String {
         placeholder::fill(arg, |Placeholder { what, name }| {
@@ -95,17 +95,17 @@ impl EndpointWiring {
                 ("port", Some(name)) => endpoint(name).map(|endpoint| endpoint.port.to_string()),
                 ("address", Some(name)) => endpoint(name).map(|endpoint| endpoint.address.to_string()),
                 ("endpoint", Some(name)) => connector(name).map(socket),
-                // It would not have been taken.
+                // The check of the spec refuses others.
                 _ => return None,
             };
             Some(value.unwrap_or_default())
         })
     }
 
-    /// A unit's configuration with what it is wired to, under `endpoints` and `connectors`.
+    /// Adds it to a unit's configuration, under `endpoints` and `connectors`.
     ///
     /// # Errors
-    /// If it is no object, so that nothing can be put into it.
+    /// If the configuration is not an object.
     pub fn put_into(&self, config: &mut serde_json::Value) -> Result<(), String> {
         let Some(config) = config.as_object_mut() else {
             return Err("the unit's endpoints cannot be put into its config, for that is no object".to_owned());
@@ -128,7 +128,7 @@ impl EndpointWiring {
     }
 }
 
-/// The name of an endpoint as part of a variable's name.
+/// Formats an endpoint's name as part of a variable's name.
 fn variable(name: &Name) -> String {
     name.as_str().to_uppercase().replace('-', "_")
 }
@@ -137,7 +137,7 @@ fn socket(connector: &Connector) -> String {
     core::net::SocketAddr::new(connector.address, connector.port).to_string()
 }
 
-/// What of a spec is about endpoints.
+/// The parts of a spec that concern endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct SpecEndpoints<'a> {
     provides: &'a [Provided],
@@ -160,7 +160,7 @@ impl<'a> From<&'a Spec> for SpecEndpoints<'a> {
 impl<'a> From<&'a YunoSpec> for SpecEndpoints<'a> {
     fn from(spec: &'a YunoSpec) -> Self {
         let YunoSpec { provides, needs, args, env, container, .. } = spec;
-        // A program that somebody runs in a container is given its words as they are.
+        // Arguments of a program in an existing container are passed unchanged.
         let args = if container.is_some() { &[][..] } else { args };
         Self { provides, needs, args, env, configured: true }
     }
@@ -173,7 +173,7 @@ impl<'a> From<&'a ContainerSpec> for SpecEndpoints<'a> {
     }
 }
 
-/// What is wrong with what a unit provides and needs: everything, at once.
+/// Returns everything that is wrong with the endpoints that a unit provides and requires.
 #[must_use]
 pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<String> {
     let spec = spec.into();
@@ -224,10 +224,11 @@ pub fn check<'a>(spec: impl Into<SpecEndpoints<'a>>) -> Vec<String> {
     wrong
 }
 
-/// What placeholders are for.
+/// The kinds of placeholders.
 const WHATS: [&str; 4] = ["config", "port", "address", "endpoint"];
 
-/// Placeholders in some words that there are not, or that are of no endpoint of the unit: in which word (from 1), and what is wrong.
+/// Returns placeholders that are unknown or name no endpoint of the unit: the number of the word (from 1), and what is
+/// wrong.
 #[must_use]
 pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b>>) -> Vec<(usize, String)> {
     let spec = spec.into();
@@ -254,12 +255,12 @@ pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<SpecEndpoints<'b
     (1..).zip(words).flat_map(of_word).collect()
 }
 
-/// The leases of a unit that provides this: those that it has, and new ones where it has none. `leases` are all that
-/// the host has given. `is_free` is asked of a port before it is leased for the first time, unless it was chosen by
-/// whoever wrote the spec: such a one may well be taken by what runs of the same unit now.
+/// Returns the leases of a unit: existing ones, and new ones for endpoints without one. `leases` are all leases of the
+/// host. `is_free` is asked before a port is leased for the first time, unless the spec chose the port: then the unit's
+/// running instance may well be using it.
 ///
 /// # Errors
-/// If a port belongs to another unit, or the range has no port left.
+/// If a port belongs to another unit, or the range has no free port left.
 pub fn assign(
     unit: &UnitName,
     provides: &[Provided],
@@ -286,7 +287,7 @@ pub fn assign(
         protocol: provided.protocol,
         port,
     };
-    // What it has already goes first, so that no new endpoint takes the port of one that stays.
+    // Existing leases go first, so that no new endpoint takes their ports.
     let kept = |provided: &Provided| {
         let same = |lease: &&&PortLease| lease.name == provided.name && lease.protocol == provided.protocol;
         own.iter().find(same).map(|lease| lease.port)
@@ -323,7 +324,7 @@ fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> CommandR
     CommandRefusal::new(RefusalCode::PortsExhausted, message)
 }
 
-/// What is provided on a host.
+/// The endpoints that units of a host provide.
 #[derive(Clone, Debug, Default)]
 pub struct PortProvision<'a> {
     /// What each unit provides.
@@ -332,7 +333,7 @@ pub struct PortProvision<'a> {
 }
 
 impl<'a> PortProvision<'a> {
-    /// From the specs of all units, and all leases.
+    /// Creates it from the specs of all units, and all leases.
     #[must_use]
     pub fn new(
         units: impl IntoIterator<Item = (&'a UnitName, impl Into<SpecEndpoints<'a>>)>,
@@ -346,7 +347,7 @@ impl<'a> PortProvision<'a> {
         self.ports.get(&(unit, name)).copied()
     }
 
-    /// A connector to what `unit` provides under this name, if it does.
+    /// Returns the connector to an endpoint of `unit`, if it provides that.
     fn connector(&self, unit: &UnitName, name: &Name, realms: &Realms) -> Option<Connector> {
         let provided = self.units.get(unit)?.provides.iter().find(|provided| provided.name == *name)?;
         let port = self.port(unit, name)?;
@@ -385,7 +386,7 @@ impl<'a> PortProvision<'a> {
     }
 }
 
-/// What a unit is wired to, and why it has to wait, if it has.
+/// Returns where a unit listens and what it connects to, and why it has to wait, if it has to.
 #[must_use]
 pub fn wire<'a>(
     unit: &UnitName,

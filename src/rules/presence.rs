@@ -24,14 +24,14 @@ use muster_topics::{
 };
 use uuid::Uuid;
 
-/// How far at most a life's epoch goes beyond the last one's where the clock is behind that.
+/// The largest step from the last epoch to the next, where the clock is behind the last one.
 const EPOCH_STEP_MAX: f64 = 1_000.0;
 
-/// The epoch of a life that begins now, after one that had the epoch `last`; `share` of 0 to 1 is drawn by lot.
+/// Returns the epoch of an agent that starts now. `last` is the epoch before it; `share` is random, from 0 to 1.
 ///
-/// It is the time in milliseconds, so that it is later than every life of a store that was lost, and not that of a clone,
-/// which counts on from the same number. Where clocks are behind (those of machines that keep no time without power are, all
-/// of them alike) it is by lot that the copies of a store do not count on in step.
+/// It is the wall-clock time in milliseconds, so that it exceeds every epoch of a store that was lost, and differs from
+/// that of a clone, which continues from the same number. Where the clock is behind (as on machines without a real-time
+/// clock) a random step keeps copies of one store apart.
 #[must_use]
 pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
     // Between 1 and 1,000.
@@ -39,17 +39,18 @@ pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(step))).max(0)
 }
 
-/// How long a host whose connection broke counts as one that will be back in a moment: an agent that was killed is started again by its
-/// service within seconds, and so does a link come back.
+/// How long a host whose connection broke counts as one that reconnects shortly: a service manager restarts a killed
+/// agent within seconds, and a broken connection recovers as fast.
 pub const AWAY_AFTER_MS: Millis = 10_000;
 
-/// Since when a host is away for whoever would wait for it; nothing if it is there, or may be in a moment. `presence` is what is known of it
-/// and since when, nothing of one that never connected since it joined. One that said goodbye is away at once.
+/// Returns since when a host is away, or `None` if it is connected or may reconnect shortly. `presence` is its last
+/// state with its time; `None` for a host that has not connected since it joined. A host that disconnected in an
+/// orderly way is away at once.
 #[must_use]
 pub fn away_since_ms(presence: Option<(PresenceState, Millis)>, joined_ms: Millis, now_ms: Millis) -> Option<Millis> {
     match presence {
         Some((PresenceState::Online, _)) => None,
-        // What is dated later than now was noted by a clock that was set back since.
+        // A time in the future was recorded before the clock was set back.
         Some((PresenceState::Offline, since_ms)) => {
             (!(0..AWAY_AFTER_MS).contains(&now_ms.saturating_sub(since_ms))).then_some(since_ms)
         }
@@ -58,20 +59,20 @@ pub fn away_since_ms(presence: Option<(PresenceState, Millis)>, joined_ms: Milli
     }
 }
 
-/// A life of this store: an earlier one, which is over, or this one.
+/// An instance of this store's agent: an earlier one, or this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreLife {
-    /// By what it is known.
+    /// Its id.
     pub instance: Uuid,
     /// Whether it has not worked yet.
     pub is_newcomer: bool,
 }
 
-/// What follows the place of a newcomer.
+/// The suffix for a newcomer's line.
 const NEWCOMER: &str = " newcomer";
 
-/// Earlier lives in this `place`, newest first, from the lines that [`lines`] made of them. One without a place, or of another
-/// one, may live still.
+/// Parses the earlier instances at this `place`, newest first, from what [`lines`] wrote. An instance without a place,
+/// or of another one, may still be alive.
 #[must_use]
 pub fn former(lines: &str, place: &str) -> Vec<StoreLife> {
     let ours = |line: &str| {
@@ -83,7 +84,7 @@ pub fn former(lines: &str, place: &str) -> Vec<StoreLife> {
     lines.lines().filter_map(ours).collect()
 }
 
-/// Lives in this `place` as they are remembered: `<instance> <place>`, and whether that is a newcomer.
+/// Formats instances at this `place`: `<instance> <place>`, and whether it is a newcomer.
 #[must_use]
 pub fn lines<'a>(lives: impl IntoIterator<Item = &'a StoreLife>, place: &str) -> String {
     let line = |life: &StoreLife| {
@@ -93,26 +94,26 @@ pub fn lines<'a>(lives: impl IntoIterator<Item = &'a StoreLife>, place: &str) ->
     lives.into_iter().map(line).collect()
 }
 
-/// What to do about what was heard.
+/// What to do about a received presence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PresenceVerdict {
     /// Nothing.
     Ignore,
-    /// Publish the own presence again.
+    /// Publish this agent's presence again.
     Assert,
-    /// Another one is there, or may be: this one waits for its objection.
+    /// There is, or may be, another agent: wait for its objection.
     Claim,
-    /// This agent is the only one: begin to work.
+    /// This agent is the only one: start to work.
     Settled,
-    /// Another one works: leave it alone.
+    /// Another agent works: disconnect.
     Withdraw,
 }
 
-/// So often one may speak up against this agent's objections before it counts as one that works too. A claimant withdraws
-/// at the first; one more may be under way.
+/// How often another agent may publish its presence after objections of this one before it counts as one that works
+/// too. A claimant withdraws at the first objection; one more message may be in transit.
 const OBJECTIONS_MAX: u32 = 3;
 
-/// One connection's standing.
+/// The state of the claim of one connection.
 #[derive(Clone, Debug)]
 pub struct ClaimState {
     own: StoreLife,
@@ -121,38 +122,38 @@ pub struct ClaimState {
     former: Vec<StoreLife>,
     wait_ms: Millis,
     stage: ClaimStage,
-    /// An earlier life has spoken up.
+    /// Whether an earlier instance published its presence.
     doubt: bool,
     rival: Option<RivalAgent>,
 }
 
-/// Another one that shows itself while this agent works.
+/// Another agent that appears while this one works.
 #[derive(Clone, Copy, Debug)]
 struct RivalAgent {
     instance: Uuid,
     session: u64,
-    /// How often it has spoken up, each time after an objection.
+    /// How often it published its presence after an objection.
     spoken: u32,
-    /// Whether this agent has been heard since.
+    /// Whether this agent's objection has come back since.
     answered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimStage {
-    /// Subscribed and published; what was retained comes before what was published.
+    /// Subscribed and published; retained messages arrive before published ones.
     Asking { other: bool },
-    /// Somebody was there; an objection may still come.
+    /// Another agent was seen; it may still object.
     Claiming { until_ms: Millis },
-    /// None has come; but who hears nothing at all hears no objection. What was said before the own presence comes back
-    /// comes before it.
+    /// No objection has come; but an agent that receives nothing receives no objection either. Messages published
+    /// before its own presence arrive before that.
     Confirming,
     /// Working.
     Sole,
 }
 
 impl ClaimState {
-    /// A connection begins, in which `own` has published its presence. `former` are earlier lives, `wait_ms` is how long
-    /// to wait for an objection.
+    /// Creates it for a new connection, on which `own` has published its presence. `former` are earlier instances,
+    /// `wait_ms` is how long to wait for an objection.
     #[must_use]
     pub fn new(own: StoreLife, (epoch, session): (u64, u64), former: Vec<StoreLife>, wait_ms: Millis) -> Self {
         let stage = ClaimStage::Asking { other: false };
@@ -165,25 +166,26 @@ impl ClaimState {
         self.stage == ClaimStage::Sole
     }
 
-    /// Whether this shows a life of the host that came after the last one that this agent's disk knows of, which had the
-    /// epoch `last`: then the whole disk is older than that life, and so is all that is on it. A clone that worked meanwhile
-    /// looks the same, and has done what this disk does not know of, too.
+    /// Whether this presence is of an instance that came after the last one that this agent's disk knows, which had the
+    /// epoch `last`: then the disk was restored from a copy that is older than that instance. A clone that worked
+    /// meanwhile looks the same, and has done work that this disk does not know of, too.
     ///
-    /// The own epoch says nothing here: where the clock is behind, it may be lower than that of a life that came before. A twin
-    /// that began later and has not worked is therefore taken for a later life, if this agent does not work either.
+    /// This agent's own epoch is no evidence: where the clock is behind, it may be lower than that of an earlier
+    /// instance. So a twin that started later and has not worked is also taken for a later instance, if this agent does
+    /// not work either.
     #[must_use]
     pub fn is_unknown_later_life(&self, presence: &Presence, last: u64) -> bool {
         let is_known = presence.instance == self.own.instance || self.former_life(presence).is_some();
         !self.is_sole() && !is_known && presence.epoch > last
     }
 
-    /// Whether this agent waits for an objection.
+    /// Whether this agent waits for objections.
     #[must_use]
     pub fn is_claiming(&self) -> bool {
         matches!(self.stage, ClaimStage::Claiming { .. } | ClaimStage::Confirming)
     }
 
-    /// Whether this agent works, and this is the presence of another one that would: a twin of it.
+    /// Whether this agent works and the presence is of a twin that would.
     #[must_use]
     pub fn is_twin(&self, presence: &Presence) -> bool {
         self.is_sole() && presence.state == PresenceState::Online && presence.instance != self.own.instance
@@ -198,7 +200,7 @@ impl ClaimState {
         }
     }
 
-    /// Something came on the presence topic; nothing inside if it could not be read, or was empty.
+    /// Handles a message on the presence topic; `None` if it was empty or could not be parsed.
     pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> PresenceVerdict {
         let mine = presence.is_some_and(|presence| {
             presence.instance == self.own.instance
@@ -211,8 +213,8 @@ impl ClaimState {
                 && self.former_life(presence).is_none()
         });
         let hides = presence.is_some_and(|presence| self.may_hide_another(presence));
-        // An earlier life of this store says nothing more, but for what was still under way. One that objects again was never
-        // over: this one is the copy of it.
+        // An earlier instance of this store publishes nothing more, except what was in transit. If it objects again,
+        // it is alive, and this one is its copy.
         let original = presence
             .is_some_and(|presence| presence.state == PresenceState::Online && self.former_life(presence).is_some());
         if mine && let Some(rival) = &mut self.rival {
@@ -237,7 +239,7 @@ impl ClaimState {
                 PresenceVerdict::Settled
             }
             ClaimStage::Asking { other: before } => {
-                // Later news supersedes: what was online may have gone offline before we spoke.
+                // Later messages replace earlier ones: an instance may have gone offline before this one published.
                 self.stage = ClaimStage::Asking { other: if presence.is_some() { other || hides } else { before } };
                 PresenceVerdict::Ignore
             }
@@ -250,7 +252,7 @@ impl ClaimState {
         }
     }
 
-    /// Whether a newcomer of this store left this, on a topic that may have been another's by then.
+    /// Whether a newcomer of this store published this on a topic that may have held another agent's presence before.
     fn may_hide_another(&self, presence: &Presence) -> bool {
         let is_its = |life: &&StoreLife| life.instance == presence.instance;
         self.former.iter().chain([&self.own]).find(is_its).is_some_and(|life| life.is_newcomer)
@@ -260,7 +262,8 @@ impl ClaimState {
         self.former.iter().find(|life| life.instance == presence.instance)
     }
 
-    /// Another one speaks up while this agent works; whether it works too, and has the older right.
+    /// Handles a presence of another agent while this one works; returns whether the other works too and has the older
+    /// right.
     fn yields_to(&mut self, other: &Presence) -> bool {
         let (instance, session) = (other.instance, other.session);
         let is_same = |rival: &RivalAgent| (rival.instance, rival.session) == (instance, session);
@@ -272,7 +275,7 @@ impl ClaimState {
         spoken >= OBJECTIONS_MAX && (other.epoch, instance) < (self.epoch, self.own.instance)
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub fn tick(&mut self, now_ms: Millis) -> PresenceVerdict {
         match self.stage {
             ClaimStage::Claiming { until_ms } if now_ms >= until_ms => {
@@ -317,7 +320,7 @@ mod tests {
         ClaimState::new(life(ME), (7, 2), vec![life(FORMER)], 45_000)
     }
 
-    /// What is heard, in order, and what each leads to; then the own presence, and what that leads to.
+    /// Handles presences in order, then the agent's own; returns the state.
     #[track_caller]
     fn check(before: &[(Uuid, u64, PresenceState)], sole: bool) -> ClaimState {
         check_of(standing(), before, sole)
@@ -366,10 +369,11 @@ mod tests {
     fn unknown_later_life_is_noticed() {
         for (instance, epoch, wanted) in [
             (TWIN, 6, true),
-            // The last one that it knows of, from before the machine was started anew.
+            // The last instance that this disk knows, from before a reboot.
             (TWIN, 5, false),
             (TWIN, 4, false),
-            // The clock is behind: this life's epoch, 7, is one step after 5, and the unknown one's was a longer step.
+            // With a clock that is behind, this epoch, 7, is one step after 5, and the unknown instance's step was
+            // longer.
             (TWIN, 8, true),
             (FORMER, 6, false),
             (ME, 6, false),
@@ -412,7 +416,7 @@ mod tests {
         let mut deaf = claiming.clone();
         assert_eq!(claiming.heard(Some(&presence(ME, 2, Online)), 45_001), PresenceVerdict::Settled);
         assert!(claiming.is_sole());
-        // What comes before the own presence was only late.
+        // A message that arrived before its own presence was only late.
         assert_eq!(deaf.heard(Some(&presence(TWIN, 1, Online)), 90_000), PresenceVerdict::Withdraw);
         let mut claiming = check(&[(TWIN, 1, Online)], false);
         assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), PresenceVerdict::Assert);
@@ -422,7 +426,7 @@ mod tests {
     #[test]
     fn copy_withdraws_before_its_original() {
         let mut copy = check(&[(FORMER, 1, Online)], true);
-        // The first time it may be what was still under way.
+        // The first message may have been in transit.
         for wanted in [PresenceVerdict::Assert, PresenceVerdict::Withdraw] {
             assert_eq!(copy.heard(Some(&presence(FORMER, 1, Online)), 0), wanted);
         }
@@ -443,7 +447,7 @@ mod tests {
             check_of(after(), &[(FORMER, 1, state)], true);
             check_of(after(), &[(ME, 1, state)], true);
         }
-        // The same of this life, before it has worked.
+        // The same of this instance, before it worked.
         let heard = |is_newcomer| {
             let mut standing = ClaimState::new(StoreLife { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
             assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), PresenceVerdict::Ignore);
@@ -452,7 +456,7 @@ mod tests {
         assert_eq!([heard(false), heard(true)], [PresenceVerdict::Settled, PresenceVerdict::Claim]);
     }
 
-    /// Two that work, whose messages both hear in one order.
+    /// Two working agents; both receive all messages in one order.
     #[test]
     fn later_of_two_twins_leaves() {
         let of = |instance, epoch| Presence { epoch, ..presence(instance, 2, Online) };
@@ -481,7 +485,7 @@ mod tests {
             let later = if epochs[0] > epochs[1] { ME } else { TWIN };
             assert!(matches!(withdrawn[..], [(who, 5..=8)] if who == later), "{withdrawn:?}");
         }
-        // One that comes again and again withdraws each time, and never counts as one that works.
+        // An agent that connects repeatedly withdraws each time, and never counts as one that works.
         let mut standing = sole(TWIN, 9);
         for session in 1..20 {
             assert_eq!(standing.heard(Some(&presence(ME, session, Online)), 0), PresenceVerdict::Assert);
@@ -501,7 +505,7 @@ mod tests {
         assert_eq!(check(&[], true).heard(None, 0), PresenceVerdict::Assert);
     }
 
-    /// Two agents on one topic, whose messages both hear in one order.
+    /// Two agents on one topic; both receive all messages in one order.
     #[test]
     fn at_most_one_of_two_newcomers_works() {
         let mut agents = [(ME, standing()), (TWIN, ClaimState::new(life(TWIN), (7, 2), vec![life(FORMER)], 45_000))];

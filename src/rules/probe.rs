@@ -16,46 +16,46 @@ use muster_topics::{
 
 use super::port_lease;
 
-/// The shortest interval: each attempt may be a process of its own, and nobody needs to know sooner.
+/// The shortest interval: each attempt may start a process, and no unit needs faster detection.
 pub const INTERVAL_MIN_MS: u64 = 100;
 
-/// The longest: an hour. What is to be found out later than that is a mistake in the unit of time.
+/// The longest: an hour. A longer one is a mistake in the unit of time.
 pub const INTERVAL_MAX_MS: u64 = 3_600_000;
 
-/// The shortest time for an answer: below this a host that is busy for a moment looks like one that hangs.
+/// The shortest timeout: with less, a host that is busy for a moment looks like one that hangs.
 pub const TIMEOUT_MIN_MS: u64 = 10;
 
-/// The longest: five minutes, for a check that has to work for its answer. What takes longer is a task of its own.
+/// The longest: five minutes, for a check that has to do work. A longer one is a task of its own.
 pub const TIMEOUT_MAX_MS: u64 = 300_000;
 
-/// The most answers in a row that may be wanted: a thousand, at an interval of ten seconds, are three hours.
+/// The largest threshold of consecutive results: a thousand, at an interval of ten seconds, take three hours.
 pub const COUNT_MAX: u32 = 1_000;
 
-/// How soon one that is coming up is asked again for the first time, and, each time doubled, at most. Many programs are
-/// up within a tenth of a second, and none minds a connection per second.
+/// The first delay while a unit comes up, and (after doublings) the longest. Many programs are up within a tenth of a
+/// second, and one connection a second does no harm.
 const EAGER_FIRST_MS: u64 = 100;
 const EAGER_MAX_MS: u64 = 1_000;
 
-/// What a probe has come to.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeVerdict {
-    /// It has succeeded.
+    /// It passed.
     Passed,
-    /// It has not succeeded yet, of one that is coming up; why, as of its last answer.
+    /// It has not passed yet, for a unit that is coming up; with its last error.
     Pending(String),
-    /// It has failed; why, as of its last answer.
+    /// It failed, with its last error.
     Failed(String),
 }
 
-/// How the answers to one probe count.
+/// Counts the results of one probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeCounter {
     interval_ms: u64,
     failures: u32,
     successes: u32,
-    /// The unit has not come up, and waits for this. It does not fail then: there is a deadline.
+    /// Whether the unit is coming up and waits for this probe. Then the probe does not fail: a deadline applies.
     coming: bool,
-    /// How many answers of one kind there were in a row.
+    /// The number of consecutive equal results.
     good: u32,
     bad: u32,
     told: Option<ProbeVerdict>,
@@ -63,8 +63,8 @@ pub struct ProbeCounter {
 }
 
 impl ProbeCounter {
-    /// For a probe of a unit that is `coming` up and waits for this, or of one that is up. `random`, from 0 to 1,
-    /// spreads what many units ask for the first time.
+    /// Creates a counter for a unit that is `coming` up and waits for this probe, or is up. `random`, from 0 to 1,
+    /// spreads the first attempts of many units.
     #[must_use]
     pub fn new(probe: &Probe, coming: bool, random: f64) -> Self {
         let spread = Duration::from_millis(probe.interval_ms.min(INTERVAL_MAX_MS)).mul_f64(random.clamp(0.0, 1.0));
@@ -80,13 +80,13 @@ impl ProbeCounter {
         }
     }
 
-    /// How long to wait before it is tried (again).
+    /// The delay before the next attempt.
     #[must_use]
     pub fn wait_ms(&self) -> u64 {
         self.wait_ms
     }
 
-    /// Takes in an answer; what it has come to, if that is news.
+    /// Handles a result; returns the verdict if it changed.
     pub fn answered(&mut self, answer: Result<(), String>) -> Option<ProbeVerdict> {
         let verdict = match answer {
             Ok(()) => {
@@ -104,7 +104,7 @@ impl ProbeCounter {
         self.coming &= verdict != Some(ProbeVerdict::Passed);
         self.wait_ms = self.next_wait_ms();
         let is_news = match (&self.told, &verdict) {
-            // Why it still fails is told once.
+            // A probe that continues to fail is reported once.
             (Some(ProbeVerdict::Failed(_)), Some(ProbeVerdict::Failed(_))) | (_, None) => false,
             (told, verdict) => told != verdict,
         };
@@ -126,7 +126,7 @@ impl ProbeCounter {
     }
 }
 
-/// What is wrong with the probes of a unit: everything, at once.
+/// Returns everything that is wrong with a unit's probes.
 #[must_use]
 pub fn check(spec: &Spec) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -151,11 +151,11 @@ pub fn check(spec: &Spec) -> Vec<String> {
 fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(String)) {
     let Probe { interval_ms, timeout_ms, failures, successes, .. } = *probe;
     let (failures_min, failures_max) = match which {
-        // Only the deadline ends what does not come up.
+        // A unit that does not come up is stopped by its deadline alone.
         Which::Start => (probe::failures(), probe::failures()),
         Which::Ready | Which::Live => (1, COUNT_MAX),
     };
-    // What has to be ended is not brought back by being well again.
+    // A unit that has to be stopped is not saved by a later success.
     let successes_max = if which == Which::Live { 1 } else { COUNT_MAX };
     for (what, value, min, max) in [
         ("interval_ms", interval_ms, INTERVAL_MIN_MS, INTERVAL_MAX_MS),
@@ -192,10 +192,10 @@ fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(String)) {
     }
 }
 
-/// At which of a unit's endpoints a connection is tried; at none if its port is just a number on the host.
+/// Returns the unit's endpoint that a TCP probe connects to; `None` if the port is just a number on the host.
 ///
-/// A number on no address in particular is, of a container in a network of its own, a port inside: what leads there from
-/// the host is the endpoint.
+/// A bare port number of a container with its own network is a port inside; from the host it is reached through the
+/// endpoint.
 #[must_use]
 pub fn endpoint<'a>(spec: &'a Spec, port: &'a Port, address: Option<IpAddr>) -> Option<&'a Name> {
     let number = match port {
@@ -210,7 +210,7 @@ pub fn endpoint<'a>(spec: &'a Spec, port: &'a Port, address: Option<IpAddr>) -> 
     container.provides.iter().find(leads_there).map(|provided| &provided.name)
 }
 
-/// A container that has a network of its own, of which its spec tells.
+/// The container of a spec, if it has a network of its own.
 fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
     match spec {
         Spec::Container(container) => {
@@ -250,7 +250,7 @@ fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec,
     }
 }
 
-/// A path that stands in a request just as it is.
+/// Checks a path, which is put into a request unchanged.
 fn check_path(path: &str, complain: &mut impl FnMut(String)) {
     let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
     if !path.starts_with('/') || !is_plain || path.len() > PATH_MAX_BYTES {
@@ -273,7 +273,7 @@ mod tests {
         probe
     }
 
-    /// `+` is a good answer, a letter a bad one for that reason; what each comes to: `.` is no news.
+    /// In `answers`, `+` is a success and a letter a failure with that reason; `wanted` has each verdict, `.` for none.
     #[track_caller]
     fn check_answers(probe: &Probe, coming: bool, answers: &str, wanted: &str) {
         let mut watch = ProbeCounter::new(probe, coming, 0.0);
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(watch.wait_ms(), 10_000);
         watch.answered(Err(String::new()));
         assert_eq!(watch.wait_ms(), 10_000, "it was up");
-        // Not less often than it was asked for.
+        // Not more often than configured.
         let mut watch = ProbeCounter::new(&probe(|probe| probe.interval_ms = 150), true, 0.0);
         for _ in 0..3 {
             watch.answered(Err(String::new()));
@@ -357,7 +357,7 @@ mod tests {
                     None => {}
                 }
                 told = news.or(told);
-                // Enough of a kind are never left untold.
+                // Enough consecutive results always give a verdict.
                 if *good && row >= successes as usize {
                     prop_assert_eq!(&told, &Some(ProbeVerdict::Passed));
                 }
@@ -440,7 +440,7 @@ mod tests {
         check_of(published, r#"{"live":{"tcp":{"port":81,"address":"10.0.0.1"}}}"#, &[]);
         check_of(on("bridge"), named, &[]);
         check_of(on("bridge"), other, &[&leads_nowhere(53)]);
-        // On the host's network a port is the host's.
+        // In the host's network a port is the host's.
         check_of(on("host"), inside, &[]);
         check_of(on("host"), other, &[]);
         let mut alone = on("none");

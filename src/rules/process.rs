@@ -17,59 +17,59 @@ pub const GRACE_MAX_MS: u64 = 3_600_000;
 /// The longest time that a unit may have to stay up to count as running: an hour, as above.
 pub const STARTED_AFTER_MAX_MS: u64 = 3_600_000;
 
-/// The longest that a unit may have to be up before its revision is verified: five minutes, after which
-/// its restarts do not count any more either.
+/// The longest time to be up before a revision is verified: five minutes, after which earlier restarts do not count
+/// either.
 pub const VERIFY_AFTER_MAX_MS: u64 = GOOD_AFTER_MS.unsigned_abs();
 
-/// The longest that a unit may take to be up in another revision: a day, for those that rebuild an index first.
+/// The longest time that a unit may take to come up in another revision: a day, for those that rebuild an index first.
 pub const HEALTHY_WITHIN_MAX_MS: u64 = 24 * 3_600_000;
 
-/// The longest that a unit may be silent, or take to come up: an hour, as above.
+/// The longest watchdog or start timeout: an hour, as above.
 pub const SILENCE_MAX_MS: u64 = 3_600_000;
 
-/// The shortest: with less, a moment without a processor would be taken for an end.
+/// The shortest: with less, a moment without processor time would count as a failure.
 pub const SILENCE_MIN_MS: u64 = 100;
 
-/// The highest restart epoch that may be given: it leaves as many restarts again before canonical JSON,
-/// and with it the revision, could not tell one from the next (2⁵³).
+/// The highest restart epoch that a spec may have: it leaves as many restarts before canonical JSON, and so the
+/// revision, could not distinguish two (2⁵³).
 pub const RESTART_EPOCH_MAX: u64 = 1 << 52;
 
-/// The least memory that may be given: with less not even a shell starts, and 512 are a mistake in the unit.
+/// The smallest memory limit: with less not even a shell starts, and 512 is a mistake in the unit.
 pub const MEMORY_MIN_BYTES: u64 = 1024 * 1024;
 
-/// The most memory: what canonical JSON keeps exactly.
+/// The largest memory limit: what canonical JSON represents exactly.
 pub const MEMORY_MAX_BYTES: u64 = 1 << 53;
 
-/// The smallest file of a log: each line would rotate all of them with less.
+/// The smallest log file: with less, each line would rotate all files.
 pub const LOG_MIN_BYTES: u64 = 4 * 1024;
 
-/// The largest file of a log: a gigabyte, which nobody opens any more.
+/// The largest log file: a gigabyte; larger ones cannot be handled well.
 pub const LOG_MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// The most old files of a log: each rotation renames all of them.
+/// The most rotated log files: each rotation renames all of them.
 pub const LOGS_KEPT_MAX: u32 = 100;
 
-/// The shortest time after which a log is rotated: a minute. With less, those that are kept reach back too little.
+/// The shortest time after which a log is rotated: a minute. With less, the kept files cover too little time.
 pub const LOG_AGE_MIN_MS: u64 = 60_000;
 
-/// The most groups: more than anybody is in, and less than any kernel takes.
+/// The most groups: more than any user has, and fewer than any kernel's limit.
 pub const GROUPS_MAX: usize = 1_024;
 
-/// What tells a unit with a channel how to use it.
+/// The variables that tell a unit with a channel how to use it.
 pub const NOTIFY_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
 
-/// The name of the merged config's file, without its ending, so that no config's own file may have it.
+/// The name of the merged config's file, without its extension; no single config may have it.
 pub const MERGED: &str = "config";
 
-/// What is wrong with a spec, if anything is.
+/// Checks a spec.
 ///
 /// # Errors
-/// With words for whoever wrote it.
+/// If something is wrong, with a message for its author.
 pub fn check(spec: &YunoSpec) -> Result<(), String> {
     faults(spec).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// What is wrong with a spec, in each of its parts.
+/// Returns everything that is wrong with a spec, part by part.
 #[must_use]
 pub fn faults(spec: &YunoSpec) -> Vec<String> {
     let checks = [
@@ -94,8 +94,7 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
     checks.into_iter().filter_map(Result::err).collect()
 }
 
-/// The system takes no NUL in any of its texts, and an environment variable's name is what stands before
-/// the first `=`.
+/// The system allows no NUL in its texts, and no `=` in the name of an environment variable.
 fn check_texts(spec: &YunoSpec) -> Result<(), String> {
     if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
         return Err(format!("argument {} contains a NUL", arg + 1));
@@ -119,7 +118,7 @@ fn check_texts(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
-/// Each config has a file of its own beside the merged one, by its id.
+/// Each config has a file of its own beside the merged one, named by its id.
 fn check_configs(spec: &YunoSpec) -> Result<(), String> {
     if spec.configs.len() > CONFIGS_MAX {
         return Err(format!("there are {} configs, and may be at most {CONFIGS_MAX}", spec.configs.len()));
@@ -232,7 +231,8 @@ fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
     between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
 }
 
-/// Two that run side by side listen on the same ports, if on any: whoever is asked there may be the one that is to go.
+/// Two instances that run side by side listen on the same ports, if on any: a client may reach the one that is about to
+/// end.
 fn check_replace(spec: &YunoSpec) -> Result<(), String> {
     if spec.replace.is_stop_first() {
         return Ok(());
@@ -248,7 +248,7 @@ fn check_replace(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
-/// What runs in a container is a command that stays there, and no more than that: it reads no files of the host.
+/// A program in a container is a command that stays in the foreground; it reads no files of the host.
 fn check_container(spec: &YunoSpec) -> Result<(), String> {
     if spec.container.is_none() {
         return Ok(());
@@ -290,7 +290,7 @@ pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), 
 mod tests {
     use super::*;
 
-    /// Checks a spec with further fields, and compares the field that is complained of.
+    /// Checks a spec with further fields, and compares the field of the message.
     #[track_caller]
     fn check_fields(fields: serde_json::Value, complaint: Option<&str>) {
         let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 5, "role": "hello", "version": "1"});

@@ -20,21 +20,21 @@ use muster_topics::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Realms(BTreeMap<Name, Realm>);
 
-/// What a realm comes to.
+/// A realm with what it inherits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedRealm {
-    /// Where its global endpoints listen.
+    /// The address of its global endpoints.
     pub bind: IpAddr,
-    /// Its ports.
+    /// Its port range.
     pub ports: PortRange,
-    /// The realm that is disabled, be it this one or a parent.
+    /// The disabled realm that disables it: itself or a parent.
     pub disabled: Option<Name>,
-    /// Itself and its parents, the nearest first.
+    /// Itself and its parents, nearest first.
     pub lineage: Vec<Name>,
 }
 
 impl ResolvedRealm {
-    /// Where an endpoint listens.
+    /// The address on which an endpoint listens.
     #[must_use]
     pub fn address(&self, global: bool) -> IpAddr {
         match self.bind {
@@ -44,7 +44,7 @@ impl ResolvedRealm {
         }
     }
 
-    /// Where it is reached from the same host: what listens everywhere is reached at the loopback.
+    /// The address at which it is reached from the same host: the loopback for one that listens everywhere.
     #[must_use]
     pub fn reached_at(&self, global: bool) -> IpAddr {
         let address = self.address(global);
@@ -59,23 +59,23 @@ impl FromIterator<Realm> for Realms {
 }
 
 impl Realms {
-    /// What was said of a realm.
+    /// Returns the definition of a realm.
     #[must_use]
     pub fn get(&self, name: &Name) -> Option<&Realm> {
         self.0.get(name)
     }
 
-    /// All of which something was said.
+    /// Iterates over all defined realms.
     pub fn iter(&self) -> impl Iterator<Item = &Realm> {
         self.0.values()
     }
 
-    /// Puts a realm in the place of what was said of it before.
+    /// Adds or replaces a realm.
     pub fn insert(&mut self, realm: Realm) {
         self.0.insert(realm.name.clone(), realm);
     }
 
-    /// A realm and its parents, the nearest first.
+    /// Returns a realm and its parents, nearest first.
     #[must_use]
     pub fn lineage(&self, name: &Name) -> Vec<Name> {
         let mut lineage = vec![name.clone()];
@@ -88,7 +88,7 @@ impl Realms {
         lineage
     }
 
-    /// What a realm comes to.
+    /// Resolves what a realm inherits.
     #[must_use]
     pub fn resolve(&self, name: &Name) -> ResolvedRealm {
         let lineage = self.lineage(name);
@@ -101,19 +101,19 @@ impl Realms {
         }
     }
 
-    /// What is said of a realm and of its parents, each before those below it.
+    /// Returns the definitions of a realm and its parents, parents first.
     #[must_use]
     pub fn chain(&self, name: &Name) -> Vec<Realm> {
         self.lineage(name).iter().rev().filter_map(|name| self.get(name)).cloned().collect()
     }
 
-    /// The realms whose parent is this one.
+    /// Returns the realms whose parent this is.
     #[must_use]
     pub fn children(&self, name: &Name) -> Vec<&Name> {
         self.iter().filter(|realm| realm.parent.as_ref() == Some(name)).map(|realm| &realm.name).collect()
     }
 
-    /// What is wrong with a realm that shall be one of these: everything, at once.
+    /// Returns everything that would be wrong with a realm among these.
     #[must_use]
     pub fn check(&self, realm: &Realm) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -151,7 +151,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// `NAME<PARENT`, with what it says itself.
+    /// Parses `NAME<PARENT`, and applies `change`.
     fn realm(text: &str, change: impl FnOnce(&mut Realm)) -> Realm {
         let (own, parent) = text.split_once('<').map_or((text, None), |(own, parent)| (own, Some(name(parent))));
         let mut realm = Realm { parent, ..Realm::new(name(own)) };

@@ -18,15 +18,15 @@ use super::{
     time::KnownTime,
 };
 
-/// The longest time that a refresh may be put off.
+/// The longest time by which a refresh may be delayed.
 const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 
-/// How far the signed time that is stored may lag behind the one that was seen. A quiet host hears
-/// an acknowledgement every half minute, and should not write for each; what it forgets of a day is
-/// far less than what the journal keeps beyond expiry (`KEPT_AFTER_EXPIRY_MS`).
+/// How far the stored signed time may lag behind the latest one. A quiet host receives an acknowledgement every half
+/// minute, and should not write for each; an hour is far less than the journal keeps commands beyond their expiry
+/// (`KEPT_AFTER_EXPIRY_MS`).
 const KEEP_SIGNED_MS: Millis = 3_600_000;
 
-/// Judges a command. `judge.time` is `time` as it was before.
+/// Checks a command. `judge.time` is `time` before this command.
 #[must_use]
 pub fn command(
     command: Command,
@@ -45,19 +45,19 @@ pub fn command(
     }
 }
 
-/// What an acknowledgement comes to.
+/// What an acknowledgement changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckEffect {
-    /// It is for another host.
+    /// Nothing: it is for another host.
     NotMine,
-    /// What it names is forgotten.
+    /// Its messages leave the outbox.
     Forget {
-        /// Whether that is to be stored: there are messages about commands, or the signed time has moved on for long.
+        /// Whether to store that: it names messages about commands, or the signed time has advanced enough.
         store: bool,
     },
 }
 
-/// Takes an acknowledgement. `kept_ms` is the signed time that is stored.
+/// Handles an acknowledgement. `kept_ms` is the stored signed time.
 pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_ms: Millis) -> AckEffect {
     if ack.host != me {
         return AckEffect::NotMine;
@@ -69,17 +69,16 @@ pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_m
     AckEffect::Forget { store }
 }
 
-/// Requests that are remembered: those of days, for a host whose console has nothing to mend.
+/// How many requests are remembered: those of days, for a host whose console has nothing to repair.
 const REFRESHES_MAX: usize = 64;
 
-/// The times at which the requests were issued that were taken. Whoever owns the broker can repeat an old one for ever;
-/// each is good once. The latest alone would do, if no console's clock was ever set back: what it asked for then would
-/// be taken for old until its clock is where it was.
+/// The issue times of accepted refresh requests. A hostile broker can repeat an old request; each is accepted once. The
+/// latest time alone would suffice only if no console's clock was ever set back.
 #[derive(Clone, Debug, Default)]
 pub struct RefreshHistory(BTreeSet<Millis>);
 
 impl RefreshHistory {
-    /// Whether a request is a new one; if so, it counts as taken.
+    /// Records a request; returns whether it is new.
     fn is_new(&mut self, issued_ms: Millis) -> bool {
         let forgotten = self.0.len() >= REFRESHES_MAX && self.0.first().is_some_and(|oldest_ms| issued_ms < *oldest_ms);
         let old = self.0.last().is_some_and(|latest_ms| issued_ms < *latest_ms) && planted!(RefreshByLatest);
@@ -93,7 +92,7 @@ impl RefreshHistory {
     }
 }
 
-/// Takes a request to tell everything anew: within how long, or nothing if it is a repetition.
+/// Handles a request for a full report: returns within how long, or `None` if it is a repetition.
 pub fn refresh(
     refresh: &Refresh,
     taken: &mut RefreshHistory,
@@ -107,39 +106,39 @@ pub fn refresh(
     Some(Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default())
 }
 
-/// What becomes of a command that an earlier life of the agent left unfinished.
+/// What to do with a command that an earlier run of the agent left unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumedCommand {
-    /// Nothing of it was begun: it is, or waits again.
+    /// Run it: nothing of it had begun.
     Anew,
-    /// A program, which may run still: its shim knows, and what no shim knows of is lost.
+    /// Look up its program, which may still run: its shim knows; without a shim, it is lost.
     LookedUp,
-    /// A question, which changes nothing: it is asked again.
+    /// Ask again: a question changes nothing.
     AskedAgain,
-    /// Somebody waited for what came meanwhile: it is over.
+    /// End it: its sender waited for output of that time.
     Over,
-    /// Whether it was done nobody can know.
+    /// Report it as lost: whether it was done cannot be known.
     Lost,
 }
 
-/// What becomes of an unfinished command; `verb` is nothing if it cannot be read any more.
+/// Returns what to do with an unfinished command; `verb` is `None` if it cannot be parsed any more.
 #[must_use]
 pub fn resume(verb: Option<&Verb>, queued: bool) -> ResumedCommand {
     match verb {
-        // Nothing of it was begun before its answer was stored.
+        // Nothing of it begins before its outcome is stored.
         Some(Verb::Exec(exec)) if exec.daemon => ResumedCommand::Anew,
         Some(Verb::Exec(_) | Verb::Batch(_)) if queued || planted!(RunLostAgain) => ResumedCommand::Anew,
         Some(Verb::Exec(_) | Verb::Batch(_)) if planted!(GiveUpUnfinished) => ResumedCommand::Lost,
         Some(Verb::Exec(_) | Verb::Batch(_)) => ResumedCommand::LookedUp,
         Some(Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitStats { .. }) => ResumedCommand::AskedAgain,
         Some(Verb::UnitFollow { .. }) => ResumedCommand::Over,
-        // What a yuno's own command does nobody knows here, and so not whether it may be done twice.
+        // The effect of a yuno's own command is unknown here, so it is not repeated.
         Some(_) | None => ResumedCommand::Lost,
     }
 }
 
-/// The expiry under which a command is noted that was cancelled before it came: it cannot have been issued later than
-/// the one that cancels it, and no command lives longer.
+/// The expiry to record for a command that was cancelled before it arrived: it cannot have been issued later than the
+/// cancellation, and no command lives longer.
 #[must_use]
 pub fn cancelled_expires_ms(issued_ms: Millis) -> Millis {
     issued_ms.saturating_add(LIFETIME_MAX_MS)

@@ -2,18 +2,18 @@
 
 use muster_topics::outcome::{RefusalCode, Status};
 
-/// Why something is not even begun.
+/// Why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CommandRefusal {
-    /// Why, for programs.
+    /// The reason, for programs.
     pub code: RefusalCode,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
 }
 
 impl CommandRefusal {
-    /// A refusal for a reason.
+    /// Creates a refusal.
     #[must_use]
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }

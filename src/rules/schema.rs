@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::config;
 
-/// Where the schema seems to be, for references within it.
+/// The URI of the schema, for references within it.
 const HERE: &str = "muster:config-schema";
 
-/// The most complaints that are told: whoever mends these sees the next ones then.
+/// The most complaints that are reported; further ones appear once these are fixed.
 const COMPLAINTS_MAX: usize = 20;
 
-/// Fetches nothing.
+/// A loader that fetches nothing.
 struct Nowhere;
 
 impl UrlLoader for Nowhere {
@@ -25,10 +25,10 @@ impl UrlLoader for Nowhere {
     }
 }
 
-/// Whether a document is a schema.
+/// Checks that a document is a schema.
 ///
 /// # Errors
-/// With what is wrong with it.
+/// If it is not, with the reason.
 pub fn check_schema(schema: &Value) -> Result<(), String> {
     compile(schema).map(drop)
 }
@@ -49,13 +49,13 @@ fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
     Ok((schemas, index))
 }
 
-/// An error in words, with those of its source, which its own may leave out.
+/// Formats an error with its sources, which its own message may omit.
 fn told(error: &boon::CompileError) -> String {
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     format!("{error}{source}").replace(HERE, "the schema")
 }
 
-/// What of a config is not as a schema wants it, each with the pointer to it; no secret is told.
+/// Returns where a config violates a schema, with JSON pointers and without secrets.
 #[must_use]
 pub fn check(schema: &Value, document: &Value) -> Vec<String> {
     let (schemas, index) = match compile(schema) {
@@ -72,7 +72,7 @@ pub fn check(schema: &Value, document: &Value) -> Vec<String> {
     complaints
 }
 
-/// What an error comes down to.
+/// Collects the leaf causes of an error.
 fn collect(error: &ValidationError<'_, '_>, secrets: &[String], complaints: &mut Vec<String>) {
     if !error.causes.is_empty() {
         error.causes.iter().for_each(|cause| collect(cause, secrets, complaints));
@@ -87,7 +87,7 @@ fn collect(error: &ValidationError<'_, '_>, secrets: &[String], complaints: &mut
     }
 }
 
-/// The same without the value, or how long it is.
+/// Formats an error without the value or its length.
 fn discreet(kind: &ErrorKind<'_, '_>) -> String {
     match kind {
         ErrorKind::Pattern { want, .. } => format!("does not match pattern {want:?}"),
@@ -95,7 +95,7 @@ fn discreet(kind: &ErrorKind<'_, '_>) -> String {
         ErrorKind::MaxLength { want, .. } => format!("has more than {want} characters"),
         ErrorKind::Minimum { want, .. } => format!("is less than {want}"),
         ErrorKind::Maximum { want, .. } => format!("is more than {want}"),
-        // What these want, and not what they got.
+        // Messages of these contain what is expected, not the value.
         ErrorKind::Type { .. } | ErrorKind::Enum { .. } | ErrorKind::Const { .. } => kind.to_string(),
         _ => "is not what the schema wants".to_owned(),
     }

@@ -10,17 +10,17 @@ use muster_topics::{
     unit::{Run, Spec},
 };
 
-/// What a unit should be, as a snapshot has it.
+/// A unit's desired state in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotUnit {
-    /// What it should be.
+    /// Its spec.
     pub spec: Spec,
     /// Whether it should run.
     pub run: Run,
 }
 
 impl SnapshotUnit {
-    /// What to make of a unit so that it is this again.
+    /// Returns the desired state that restores it, given the present spec.
     #[must_use]
     pub fn after(&self, now: Option<&Spec>) -> Self {
         let mut pinned = self.clone();
@@ -32,7 +32,7 @@ impl SnapshotUnit {
     }
 }
 
-/// How each unit that is `now` differs from what it was `then`.
+/// Returns how each unit differs between `then` and `now`.
 #[must_use]
 pub fn diff(then: &BTreeMap<UnitName, SnapshotUnit>, now: &BTreeMap<UnitName, SnapshotUnit>) -> Vec<UnitDiff> {
     let names: BTreeSet<&UnitName> = then.keys().chain(now.keys()).collect();
@@ -48,7 +48,7 @@ pub fn diff(then: &BTreeMap<UnitName, SnapshotUnit>, now: &BTreeMap<UnitName, Sn
     differences.collect()
 }
 
-/// How one unit differs.
+/// Returns how one unit differs.
 #[must_use]
 pub fn difference(then: &SnapshotUnit, now: &SnapshotUnit) -> Difference {
     let goal = then.after(Some(&now.spec));
@@ -60,7 +60,7 @@ pub fn difference(then: &SnapshotUnit, now: &SnapshotUnit) -> Difference {
     Difference::Changed { fields: fields(&goal.spec, &now.spec), run, restarts }
 }
 
-/// The fields in which two specs differ. Not their values, which may be secret.
+/// Returns the fields in which two specs differ, without their values, which may be secret.
 fn fields(one: &Spec, other: &Spec) -> Vec<String> {
     let object = |spec: &Spec| match serde_json::to_value(spec) {
         Ok(serde_json::Value::Object(object)) => object,
@@ -87,7 +87,7 @@ mod tests {
 
     fn same(_: &mut YunoSpec) {}
 
-    /// How a unit that runs differs from one that ran, with a restart between.
+    /// Checks how a running unit differs from one that ran, with a restart between.
     #[track_caller]
     fn check(then: SnapshotUnit, now: SnapshotUnit, wanted: Option<(&[&str], Option<Run>, bool)>) {
         let wanted = wanted.map_or(Difference::Same, |(fields, run, restarts)| Difference::Changed {
@@ -112,7 +112,7 @@ mod tests {
             spec.args.push("x".to_owned());
         };
         check(pinned(Run::Running, same), pinned(Run::Running, other), Some((&["args", "grace_ms"], None, true)));
-        // No values: they may be secret.
+        // Without values, which may be secret.
         let secret = |spec: &mut YunoSpec| drop(spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned()));
         check(pinned(Run::Running, same), pinned(Run::Running, secret), Some((&["env"], None, true)));
     }

@@ -10,8 +10,8 @@
 use muster_fault::planted;
 use muster_topics::Millis;
 
-/// When this program was built, as its packager says (`SOURCE_DATE_EPOCH`); otherwise a time before
-/// its first release.
+/// When this program was built, as its packager set it (`SOURCE_DATE_EPOCH`); otherwise a time before its first
+/// release.
 pub const BUILD_MS: Millis = match option_env!("SOURCE_DATE_EPOCH") {
     Some(text) => parse_seconds(text.as_bytes()) * 1000,
     None => FIRST_MS,
@@ -20,9 +20,9 @@ pub const BUILD_MS: Millis = match option_env!("SOURCE_DATE_EPOCH") {
 /// 2026-01-01.
 const FIRST_MS: Millis = 1_767_225_600_000;
 
-/// How far ahead of everything known a signed time may be. A day lets a host work whose clock is
-/// off by a time zone, and bounds what a console with a wrong clock can do: what it signs moves the
-/// host's time ahead, and would let all that is signed later by a right clock seem expired.
+/// How far ahead of all known times a signed time may be. A day lets a host work whose clock is off by a time zone, and
+/// limits the damage of a console with a wrong clock: its signed times move the host's time ahead, and commands signed
+/// later by a right clock would appear expired.
 pub const AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
 const fn parse_seconds(digits: &[u8]) -> Millis {
@@ -35,72 +35,73 @@ const fn parse_seconds(digits: &[u8]) -> Millis {
     value
 }
 
-/// How old what a host says may be: agents keep measurements for a week, unless they are told to keep them for longer.
+/// How old a host's report may be: agents keep measurements for a week, or longer if configured.
 const BEHIND_MAX_MS: Millis = 31 * 24 * 3_600_000;
 
-/// Whether a time that a host's clock showed can be true of something that was received then.
+/// Whether a host's time is plausible for a message received at `received_ms`.
 #[must_use]
 pub fn can_be_true(host_ms: Millis, received_ms: Millis) -> bool {
     (received_ms.saturating_sub(BEHIND_MAX_MS)..=received_ms.saturating_add(AHEAD_MAX_MS)).contains(&host_ms)
 }
 
-/// How far a signed time may be ahead of the console's latest fresh word without any doubt: clocks are set by seconds now and then,
-/// and acknowledgements are under way for some.
+/// How far a signed time may be ahead of the console's latest confirmed time without doubt: clocks are corrected by
+/// seconds now and then, and acknowledgements take time to arrive.
 pub const SLACK_MS: Millis = 60_000;
 
-/// How old a heartbeat may be whose acknowledgement counts as the console's fresh word: whoever owns the broker can hold one back for that
-/// long, and the host's time is behind by as much.
+/// How old a heartbeat may be whose acknowledgement confirms the console's time: a hostile broker can delay one for
+/// that long, and the host's time is behind by as much.
 pub const FRESH_MS: Millis = 60_000;
 
-/// How often the console's fresh word is asked for, while it does not come.
+/// How often a confirmation of the console's time is requested, until it arrives.
 const ASK_MS: Millis = 10_000;
 
-/// What is known of the time beside the clock.
+/// What is known of the time apart from the host's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTime {
     signed_ms: Millis,
     way_back: Option<ReturnToTime>,
 }
 
-/// How a host finds back from a signed time that was ahead. Its own times are of a clock that only goes forward: milliseconds of this life.
+/// How a host recovers from a signed time that was ahead. Its own times are monotonic, in milliseconds since the agent
+/// started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ReturnToTime {
     /// Now.
     life_ms: Millis,
-    /// The console's latest fresh word, and when it came.
+    /// The console's latest confirmed time, and when it arrived.
     fresh: Option<(Millis, Millis)>,
-    /// When it was last asked for.
+    /// When a confirmation was last requested.
     asked_ms: Option<Millis>,
 }
 
 impl KnownTime {
-    /// With the latest signed time that earlier lives of the agent saw, 0 if none did. It never goes back.
+    /// Creates it with the latest signed time of earlier runs of the agent; 0 if there is none. It never goes back.
     #[must_use]
     pub fn new(signed_ms: Millis) -> Self {
         Self { signed_ms, way_back: None }
     }
 
-    /// The same for a host that can go back.
+    /// Allows the host to go back to an earlier time.
     #[must_use]
     pub fn with_way_back(self) -> Self {
         Self { way_back: Some(ReturnToTime::default()), ..self }
     }
 
-    /// As it is at this time of the agent's life.
+    /// Sets the time since the agent started.
     #[must_use]
     pub fn at(self, life_ms: Millis) -> Self {
         Self { way_back: self.way_back.map(|back| ReturnToTime { life_ms, ..back }), ..self }
     }
 
-    /// Whether the signed time is no later than the console's latest fresh word allows.
+    /// Whether the signed time agrees with the console's latest confirmed time.
     #[must_use]
     pub fn is_sure(self) -> bool {
         let Some(back) = self.way_back else { return true };
         back.fresh.is_some_and(|(issued_ms, at_ms)| self.signed_ms <= issued_ms + (back.life_ms - at_ms) + SLACK_MS)
     }
 
-    /// Whether the console's fresh word should be asked for now: what was signed lies ahead of the clock, and nothing shows that
-    /// it is so. If so, it counts as asked for.
+    /// Whether to request a confirmation of the console's time now: signed times are ahead of the clock, and
+    /// unconfirmed. If so, the request is recorded.
     pub fn ask(&mut self, clock_ms: Millis) -> bool {
         let is_doubtful = !self.is_sure() && self.signed_ms > Self::by_clock_ms(clock_ms).saturating_add(SLACK_MS);
         let Some(back) = self.way_back.as_mut().filter(|_| is_doubtful) else { return false };
@@ -111,9 +112,9 @@ impl KnownTime {
         may
     }
 
-    /// The console has said what time it is, a moment ago for sure. Gives by how much the signed time was ahead of that, if it was put
-    /// back to it. It is not by more than commands are remembered after their expiry (`kept_ms`): then what was forgotten by the time that
-    /// was ahead has expired by the right one, too.
+    /// Handles the console's confirmed time. Returns by how much the signed time was ahead, if it was set back. It is
+    /// set back by at most `kept_ms`, the time for which commands are remembered after their expiry: then commands that
+    /// were forgotten by the time that was ahead have expired by the right one, too.
     pub fn heard_fresh(&mut self, issued_ms: Millis, clock_ms: Millis, kept_ms: Millis) -> Option<Millis> {
         if !self.believes(issued_ms, clock_ms) {
             return None;
@@ -132,19 +133,19 @@ impl KnownTime {
         Some(ahead_ms)
     }
 
-    /// What time it is at least, by the clock alone.
+    /// Returns the earliest possible time by the clock alone.
     #[must_use]
     pub fn by_clock_ms(clock_ms: Millis) -> Millis {
         clock_ms.max(BUILD_MS)
     }
 
-    /// The latest signed time that was seen.
+    /// The latest signed time.
     #[must_use]
     pub fn signed_ms(self) -> Millis {
         self.signed_ms
     }
 
-    /// What time it is, given what the clock shows.
+    /// Returns the current time, given the clock.
     #[must_use]
     pub fn now_ms(self, clock_ms: Millis) -> Millis {
         if planted!(TrustClock) {
@@ -153,14 +154,13 @@ impl KnownTime {
         Self::by_clock_ms(clock_ms).max(self.signed_ms)
     }
 
-    /// Whether a signed time may be true. A clock that stands before the build was never set, and is
-    /// no witness against it.
+    /// Whether a signed time is plausible. A clock from before the build was never set, and is no evidence against it.
     #[must_use]
     pub fn believes(self, issued_ms: Millis, clock_ms: Millis) -> bool {
         clock_ms < BUILD_MS || issued_ms <= self.now_ms(clock_ms).saturating_add(AHEAD_MAX_MS)
     }
 
-    /// Takes note of a signed time, if it may be true.
+    /// Records a signed time, if it is plausible.
     pub fn saw(&mut self, issued_ms: Millis, clock_ms: Millis) {
         if self.believes(issued_ms, clock_ms) {
             self.signed_ms = self.signed_ms.max(issued_ms);
@@ -207,24 +207,24 @@ mod tests {
         assert!(!time.is_sure(), "nobody has said so in this life");
         assert!(time.ask(clock_ms) && !time.ask(clock_ms), "it is asked for now and then");
         assert!(time.at(1_000 + ASK_MS).ask(clock_ms));
-        // A word that is as late as it can be, of a console whose clock is still ahead.
+        // The latest possible time of a console whose clock is still ahead.
         assert_eq!((time.heard_fresh(clock_ms + DAY, clock_ms, DAY), time.is_sure()), (None, true));
         assert!(!time.ask(clock_ms));
-        // The clock was put right.
+        // The clock was corrected.
         let mut time = time.at(5_000);
         assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY - 1), None, "what it has forgotten has not expired");
         assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms + DAY, false));
         assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY), Some(DAY));
         assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms, true));
-        // What is old is brought once more: it moves the time ahead, and is not taken for sure.
+        // An old message that arrives again moves the time ahead, and is not a confirmation.
         time.saw(clock_ms + DAY / 2, clock_ms);
         assert!(!time.is_sure());
-        // Time goes on.
+        // Time passes.
         let mut time = KnownTime::new(0).with_way_back().at(1_000);
         assert_eq!(time.heard_fresh(clock_ms, UNSET, DAY), None);
         time.saw(clock_ms + DAY, UNSET);
         assert_eq!([1_000, 1_000 + DAY].map(|life_ms| time.at(life_ms).is_sure()), [false, true]);
-        // Who cannot go back never does.
+        // A host that cannot go back never does.
         let mut time = KnownTime::new(clock_ms + DAY);
         assert_eq!(
             (time.heard_fresh(clock_ms, clock_ms, DAY), time.is_sure(), time.ask(clock_ms)),

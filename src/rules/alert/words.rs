@@ -5,7 +5,7 @@ use muster_topics::size;
 
 use super::{Reading, ReadingSubject};
 
-/// Why an alert is raised.
+/// Describes why an alert was raised.
 #[must_use]
 pub fn raised(rule: &Rule, reading: &Reading) -> String {
     let (subject, value) = (about(&reading.subject), reading.value);
@@ -38,7 +38,7 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
     }
 }
 
-/// When a rule raises an alert.
+/// Describes when a rule raises an alert.
 #[must_use]
 pub fn rule(rule: &Rule) -> String {
     if rule.disabled {
@@ -60,7 +60,7 @@ pub fn rule(rule: &Rule) -> String {
     }
 }
 
-/// Why it is over.
+/// Describes why an alert ended.
 #[must_use]
 pub fn ended(alert: &Alert, value: Option<f64>) -> String {
     let subject = ReadingSubject { metric: alert.metric, unit: alert.unit.clone(), mount: alert.mount.clone() };
@@ -71,7 +71,7 @@ pub fn ended(alert: &Alert, value: Option<f64>) -> String {
     }
 }
 
-/// What a subject is, up to its value.
+/// Describes a subject, up to its value.
 fn about(subject: &ReadingSubject) -> String {
     let unit = subject.unit.as_ref().map(ToString::to_string).unwrap_or_default();
     match subject.metric {
@@ -101,7 +101,7 @@ fn about(subject: &ReadingSubject) -> String {
     }
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 #[must_use]
 pub fn said(measure: Measure, value: f64) -> String {
     match measure {
@@ -119,10 +119,10 @@ pub fn said(measure: Measure, value: f64) -> String {
     }
 }
 
-/// A level as people write it: a number, with %, s or a unit of bytes ([`size::unit`]) behind it where that fits.
+/// Parses a level as people write it: a number, with %, s or a unit of bytes ([`size::unit`]) where the metric has one.
 ///
 /// # Errors
-/// With what it is instead.
+/// If it is no such number; the message says what is expected.
 pub fn level(text: &str) -> Result<f64, String> {
     let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic() || last == '%');
     let factor = match &text[number.len()..] {
@@ -135,11 +135,11 @@ pub fn level(text: &str) -> Result<f64, String> {
         format!("{text:?} is no level: a number is wanted, with %, s, KiB, MiB or GiB behind it where that fits")
     })?;
     let level = number * factor;
-    // 80 % is 0.8, and not 0.8000000000000000444.
+    // 80 % is 0.8, not 0.8000000000000000444.
     if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is no finite number")) }
 }
 
-/// A level as [`level`] reads it, without rounding.
+/// Formats a level so that [`level`] reads the same value, without rounding.
 #[must_use]
 pub fn exact(measure: Measure, value: f64) -> String {
     let written = |text: String| level(&text).is_ok_and(|read| read == value).then_some(text);
@@ -153,7 +153,7 @@ pub fn exact(measure: Measure, value: f64) -> String {
     found.unwrap_or_else(|| value.to_string())
 }
 
-/// A length of time.
+/// Formats a duration.
 #[must_use]
 pub fn span(ms: u64) -> String {
     match ms {

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::LocalPolicy;
 use crate::CommandRefusal;
 
-/// Variables that commands may not set unless the host's owner allows it, each with the reason: they make a program
-/// that was asked for run code that was not. What merely names folders to look in (`PYTHONPATH`, `CLASSPATH`) is set
-/// every day and left alone; an owner who wants that to be refused too adds it.
+/// Variables that commands may not set unless the host's owner allows it, each with the reason: they make the program
+/// run code of somebody else. Variables that only name folders to search (`PYTHONPATH`, `CLASSPATH`) are common and
+/// allowed; an owner may add them.
 pub const DANGEROUS: [(&str, &str); 12] = [
     (
         "LD_*",
@@ -30,15 +30,15 @@ pub const DANGEROUS: [(&str, &str); 12] = [
     ("PERL5OPT", "perl takes options from it, and so modules to load"),
 ];
 
-/// The longest name that a policy can have: far longer than any that is in use.
+/// The longest name in a policy, far longer than any in use.
 const NAME_MAX_BYTES: usize = 255;
 
-/// The name of a variable, or the beginning of names with a `*` after it.
+/// The name of a variable, or a prefix followed by `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Variables(String);
 
 impl Variables {
-    /// Whether a variable is meant.
+    /// Whether it matches a variable.
     #[must_use]
     pub fn include(&self, name: &str) -> bool {
         is_meant(&self.0, name)
@@ -97,7 +97,7 @@ impl JsonSchema for Variables {
 }
 
 impl LocalPolicy {
-    /// The refusal of a command's environment, if one of its variables may not be set here.
+    /// Returns the refusal if a command sets a variable that is denied here.
     #[must_use]
     pub fn forbids_environment(&self, env: &BTreeMap<String, String>) -> Option<CommandRefusal> {
         env.keys().find_map(|name| self.forbids_variable(name))

@@ -27,33 +27,33 @@ impl ProbeSet {
         Self { start: probes.start.is_some(), ready: probes.ready.is_some(), live: probes.live.is_some() }
     }
 
-    /// Whether it takes a probe to say that it is up.
+    /// Whether the unit counts as up only once a probe passes.
     pub(super) fn tells_up(self) -> bool {
         self.start || self.ready
     }
 }
 
-/// What to find out now of an instance, and about which process.
+/// A probe to run now, of a certain process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeRequest {
-    /// Which of its probes.
+    /// Which of the unit's probes it is.
     pub which: Which,
     /// The probe.
     pub probe: Probe,
-    /// Where its instance has what is its own.
+    /// The slot of the instance.
     pub slot: Slot,
     /// The process.
     pub process: ProcessId,
-    /// Where it listens.
+    /// The ports on which it listens.
     pub wiring: EndpointWiring,
-    /// What it should be, and is.
+    /// The desired state that the instance has.
     pub desired: Desired,
-    /// It has not come up yet.
+    /// Whether the instance has not come up yet.
     pub coming: bool,
 }
 
 impl ProbeRequest {
-    /// Whether whoever does the one does the other: what has come up since is probed on.
+    /// Whether both are the same probe of the same process; one that came up meanwhile continues to be probed.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let key = |it: &Self| (it.which, it.process, it.desired.revision.clone());
@@ -61,52 +61,53 @@ impl ProbeRequest {
     }
 }
 
-/// What is known of the health of an instance.
+/// The health of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Health {
-    /// What an earlier life of the agent started was up.
+    /// Whether an instance of an earlier run of the agent was up.
     was_up: bool,
-    /// The process that was up when an earlier life of the agent last saw it, and what was wrong with it then.
+    /// The process that was up when an earlier run of the agent last saw it, and what was wrong with it.
     adopted: Option<(i32, Option<String>)>,
-    /// That, until a probe has answered.
+    /// The latter, until a probe has answered.
     inherited: Option<String>,
-    /// The process that all of this is about.
+    /// The process that this is about.
     process: Option<ProcessId>,
-    /// Since when it is given time to come up.
+    /// Since when it has time to come up.
     since_ms: Millis,
-    /// It was up.
+    /// Whether it has been up.
     up: bool,
-    /// Probes that have succeeded, of those that say that it is up.
+    /// Which of the probes passed that have to pass before it is up.
     passed: [bool; 2],
-    /// What probes find wrong.
+    /// What each failed probe reports.
     wrong: BTreeMap<Which, String>,
-    /// Why it is being ended as one that is not well, though it shall run.
+    /// Why it is being stopped as unhealthy, although it should run.
     condemned: Option<String>,
 }
 
 impl Health {
-    /// As an earlier life of the agent has left it.
+    /// Restores it from the stored state.
     pub(super) fn restore(was_up: bool, condemned: Option<String>) -> Self {
         Self { was_up, condemned, ..Self::default() }
     }
 
-    /// Whether what an earlier life of the agent started was up.
+    /// Whether an instance of an earlier run of the agent was up.
     pub(super) fn was_up(&self) -> bool {
         self.was_up
     }
 
-    /// An instance that was just started.
+    /// Resets it for an instance that was just started.
     pub(super) fn begin(&mut self) {
         *self = Self::default();
     }
 
-    /// One that an earlier life of the agent had started. It was this process, if it was up, and was this `unready`.
+    /// Resets it for an instance of an earlier run of the agent: the process that was up, if any, and what was wrong
+    /// with it.
     pub(super) fn adopt(&mut self, was_up: Option<i32>, unready: Option<String>) {
         let adopted = was_up.map(|pid| (pid, unready));
         *self = Self { adopted, condemned: self.condemned.take(), ..Self::default() };
     }
 
-    /// Takes in which process there is.
+    /// Updates the process.
     pub(super) fn heard(&mut self, process: Option<ProcessId>, now_ms: Millis) {
         if process == self.process {
             return;
@@ -114,11 +115,11 @@ impl Health {
         let condemned = self.condemned.take();
         let adopted = self.adopted.take().filter(|(pid, _)| process.is_some_and(|process| process.pid == *pid));
         let (up, inherited) = (adopted.is_some(), adopted.and_then(|(_, unready)| unready));
-        // Whatever the process is now: if it is condemned, the end that was asked for is under way.
+        // A condemned instance is already being stopped, whichever process it has now.
         *self = Self { process, since_ms: now_ms, up, inherited, condemned, ..Self::default() };
     }
 
-    /// Takes in what a probe has come to.
+    /// Handles a result of a probe.
     pub(super) fn probed(&mut self, process: ProcessId, which: Which, verdict: ProbeVerdict) {
         if self.process != Some(process) {
             return;
@@ -137,33 +138,33 @@ impl Health {
         }
     }
 
-    /// Its probes are others now: what those that have changed found counts no more.
+    /// Handles changed probes: results of those that changed are dropped.
     pub(super) fn change(&mut self, before: &Probes, after: &Probes) {
         if before.ready != after.ready && after.ready.is_none() {
             self.inherited = None;
         }
         for which in Which::ALL {
             let (before, after) = (before.get(which), after.get(which));
-            // Until another one of readiness has answered it is as ready as it was.
+            // Until the changed ready probe has answered, the old result holds.
             if before != after && (which != Which::Ready || after.is_none()) {
                 self.wrong.remove(&which);
             }
         }
     }
 
-    /// Whether it still has to pass a probe before it is up.
+    /// Whether it has to pass a probe before it is up.
     pub(super) fn awaits(&self, has: ProbeSet) -> bool {
         let [started, ready] = self.passed;
         !self.up && (has.start && !started || has.ready && !ready)
     }
 
-    /// It is up.
+    /// Marks it as up.
     pub(super) fn came_up(&mut self) {
         self.up = true;
         self.wrong.remove(&Which::Start);
     }
 
-    /// Which probes to try now.
+    /// Returns the probes to run now.
     pub(super) fn due(&self, has: ProbeSet) -> Vec<Which> {
         match (self.up, has.start && !self.passed[0]) {
             (false, true) => vec![Which::Start],
@@ -172,24 +173,24 @@ impl Health {
         }
     }
 
-    /// Whether it was up.
+    /// Whether it has been up.
     pub(super) fn is_up(&self) -> bool {
         self.up
     }
 
-    /// Its time to come up begins anew: it could not, or nobody minded.
+    /// Restarts its time to come up, because it could not do so before, or was not expected to.
     pub(super) fn excuse(&mut self, now_ms: Millis) {
         self.since_ms = now_ms;
     }
 
-    /// When it has to be up.
+    /// Returns when it has to be up.
     pub(super) fn up_by_ms(&self, limit_ms: Millis) -> Millis {
         self.since_ms.saturating_add(limit_ms)
     }
 
-    /// Finds that it has to be ended, if that is so.
+    /// Condemns it if it has to be stopped.
     pub(super) fn judge(&mut self, has: ProbeSet, limit_ms: Millis, now_ms: Millis) {
-        // A clock that was set back must not give it more time than it has.
+        // After a clock was set back, it must not get more time.
         self.since_ms = self.since_ms.min(now_ms);
         if self.condemned.is_some() || self.process.is_none() {
             return;
@@ -206,17 +207,17 @@ impl Health {
         }
     }
 
-    /// Why it is ended, or to be ended, as one that is not well.
+    /// Why it is stopped, or has to be, as unhealthy.
     pub(super) fn condemned(&self) -> Option<&String> {
         self.condemned.as_ref()
     }
 
-    /// The same, once it has ended.
+    /// Takes that reason, once the instance has ended.
     pub(super) fn take_condemned(&mut self) -> Option<String> {
         self.condemned.take()
     }
 
-    /// What is wrong with it, for others to see.
+    /// What is wrong with it, for the report.
     pub(super) fn unready(&self) -> Option<String> {
         let told = |(which, why): (&Which, &String)| format!("{which} probe: {why}");
         match self.wrong.is_empty() {

@@ -19,15 +19,15 @@ use crate::{
     port_lease::EndpointWiring,
 };
 
-/// Waits before something is installed again: from a second, so that a console that was restarted is
-/// hardly noticed, to five minutes, so that one that is gone is not bothered.
+/// Delays before an installation is tried again: from a second, so that a restart of the console costs little time, to
+/// five minutes, so that a console that is down is not flooded.
 const INSTALL: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 300_000 };
 
-/// The longest error or note that is kept and sent: it is for people, and part of a message of limited size.
+/// The longest error or note that is stored and sent: it is for people, and part of a message of limited size.
 const TEXT_MAX_CHARS: usize = 1_000;
 
 impl PlannedUnit {
-    /// Takes in what was seen; what others see of the unit follows from it.
+    /// Handles an event; updates the unit's state and its report.
     pub fn observe(&mut self, seen: UnitEvent, now_ms: Millis) {
         match seen {
             UnitEvent::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
@@ -49,7 +49,7 @@ impl PlannedUnit {
                 if self.desires(&revision) {
                     self.installed = Some(revision);
                     self.install_ms = None;
-                    // It never ran as this: there is no restart to wait for.
+                    // It never ran in this revision, so there is no restart to wait for.
                     self.restart_ms = None;
                     self.install_failures = 0;
                     self.observed.error = None;
@@ -78,7 +78,7 @@ impl PlannedUnit {
             UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
             UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown,
             UnitEvent::Told(told) => self.told(told, now_ms),
-            // The step is due again in a while; until then whoever waits hears why.
+            // The step is tried again later; until then the report has the reason.
             UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(&error),
             UnitEvent::Unheard { .. } => {}
             UnitEvent::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
@@ -118,7 +118,7 @@ impl PlannedUnit {
         self.aim(before.as_ref(), desired);
         self.take_policy();
         self.health.change(&probes, &self.probes());
-        // What has finished was then another revision than the one that is desired.
+        // The revision that finished is not the desired one.
         if was_back && has_finished {
             self.forget_verified();
         }
@@ -126,17 +126,18 @@ impl PlannedUnit {
         let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
         self.rest = match self.observed.phase {
             Phase::Failed if is_restored && !self.is_broken() => Some(StopReason::Failed),
-            // What has finished is not begun again because something about it has changed.
+            // A finished task is not run again because something else about it changed.
             _ if has_finished && (is_restored || self.goes_on_from(before.as_ref())) => Some(StopReason::Finished),
             _ => None,
         };
         if !is_restored {
-            // A new generation is a new try: what went wrong before does not count.
+            // A new generation is a new attempt: earlier failures do not count.
             self.try_afresh();
         }
     }
 
-    /// Keeps what of the spec that runs decides whether it can become another, as long as that spec is known.
+    /// Keeps the frame of the running revision while its spec is known: it decides whether the process can be changed
+    /// in place.
     fn note_frame(&mut self) {
         if let EffectiveInstance::Alive(LiveInstance { revision, frame: None, .. }) = &self.instance {
             let known = self.spec_of(revision).and_then(|spec| spec.frame().ok());
@@ -146,7 +147,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Nothing that went wrong so far counts any more.
+    /// Forgets earlier failures.
     pub(super) fn try_afresh(&mut self) {
         self.play.try_again();
         self.restart_ms = None;
@@ -176,7 +177,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether the same is desired as `before`, as far as a task that has finished is concerned.
+    /// Whether the desired state is still the same for a task that has finished.
     fn goes_on_from(&self, before: Option<&Desired>) -> bool {
         let same = |(before, after): (&Desired, &Desired)| before.revision == after.revision && before.run == after.run;
         self.policy.restart != Restart::Always && before.zip(self.desired.as_ref()).is_some_and(same)
@@ -248,7 +249,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether that was what is under way.
+    /// Ends the step of a reload; returns whether it was the one under way.
     fn finish_reload(&mut self, revision: &Digest) -> bool {
         let is_it = self.work.as_ref() == Some(&StepUnderWay::Reloading(revision.clone()));
         if is_it {
@@ -267,7 +268,7 @@ impl PlannedUnit {
         if failure.may_heal {
             let delay_ms = INSTALL.full_jitter_ms(self.install_failures, random);
             self.install_failures = self.install_failures.saturating_add(1);
-            // A random wait of nothing would be a busy loop; a tenth of the base is none.
+            // A random delay of zero would make a busy loop; a tenth of the base does not.
             self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
         } else if self.go_back(&failure.error, now_ms) {
             return;
@@ -299,7 +300,7 @@ impl PlannedUnit {
         }
         self.fail(&failure.error);
         if failure.may_heal {
-            // What the system refuses now it will refuse at once again: no immediate restart here.
+            // What the system refuses now it would refuse again at once, so there is no immediate restart.
             self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
         } else {
             self.rest = Some(StopReason::Failed);
@@ -336,7 +337,7 @@ impl PlannedUnit {
         self.observed.oom_killed = ended.oom_killed;
     }
 
-    /// Counts restarts that were not the agent's, `last` being the end before the newest of them or after.
+    /// Counts restarts that the shim made; `last` is the newest end, or the one before.
     fn count(&mut self, more: u32, last: &InstanceExit) {
         if more > 0 && was_good(last) {
             self.observed.attempts = 0;
@@ -352,17 +353,17 @@ impl PlannedUnit {
         self.take_end(&over.last, asked, Some(&revision), now_ms);
     }
 
-    /// Nothing runs any more: because it was `asked` to end, or by itself.
+    /// Handles the end of the instance: because it was `asked` to end, or by itself.
     fn take_end(&mut self, ended: &InstanceExit, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
         self.instance = EffectiveInstance::None;
         self.note_end(ended);
         let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
-        // One that was being replaced, stopped or removed has done what was wanted.
+        // It was replaced, stopped or removed, as wanted.
         if asked && condemned.is_none() || !is_desired || !self.wants_running() {
             return;
         }
-        // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
+        // It ended with its host and did not fail: it is started again, whatever its restart policy.
         if ended.with_host && !self.policy.transient {
             return;
         }
@@ -396,12 +397,12 @@ impl PlannedUnit {
         }
     }
 
-    /// Has it started again, as late as so many `attempts` deserve, or holds it if these are enough.
+    /// Schedules the next restart, or holds the unit as broken if `attempts` has reached the limit.
     fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
         match self.policy.patience.delay(attempts) {
-            // A clock that was set back must not make the wait longer than it is.
+            // After a clock was set back, the delay must not be longer.
             Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
-            // An operator holds it already, and nothing starts it until he has another try made.
+            // It is held by an operator, and starts only on request.
             None if self.hold.is_some() => {}
             None => {
                 self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
@@ -426,7 +427,7 @@ impl PlannedUnit {
     }
 }
 
-/// Why something that was to run does not, for people.
+/// Describes why an instance ended by itself.
 pub(super) fn by_itself(ended: &InstanceExit) -> String {
     format!("ended by itself: {ended}")
 }
@@ -435,7 +436,7 @@ pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX_CHARS).collect()
 }
 
-/// Whether a process was up for so long that its restarts so far do not count any more.
+/// Whether a process was up for long enough that earlier restarts do not count.
 fn was_good(ended: &InstanceExit) -> bool {
     ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
 }

@@ -8,66 +8,66 @@ use muster_topics::{Millis, channel::Ability};
 
 use super::{PlanStep, ProcessId, step::due};
 
-/// When to ask again what was not answered. Each time it has half a minute to answer, so this is for one that cannot
-/// be reached though it is connected.
+/// When to repeat an unanswered request. Each request has half a minute to be answered, so this is for a unit that is
+/// connected and cannot be reached.
 const ASK_AGAIN_MS: Millis = 5_000;
 
-/// A connection of a unit with its agent, on which it can be asked things.
+/// A connection of a unit to its agent, on which it can be asked to do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlayConnection {
-    /// Which one of its process, from 1.
+    /// Its number among the connections of its process, from 1.
     pub number: u64,
-    /// It was told in the beginning that it shall play.
+    /// Whether the welcome told it to play.
     pub playing: bool,
-    /// What it can be asked.
+    /// What it can be asked for.
     pub can: Vec<Ability>,
 }
 
-/// Why a unit has not confirmed what it was asked for.
+/// Why a unit did not confirm a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlayFailure {
-    /// It will not, or cannot.
+    /// It refused, or cannot do it.
     Refused(String),
-    /// It has not answered.
+    /// It did not answer.
     Unanswered(String),
 }
 
-/// What is known of whether an instance plays.
+/// Whether an instance plays, as far as known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PlayState {
-    /// Nothing was seen of what it has confirmed to an earlier life of the agent.
+    /// Whether confirmations to an earlier run of the agent were not seen.
     adopted: bool,
-    /// The process that all of this is about: id and start time.
+    /// The process that this is about: id and start time.
     process: Option<(i32, u64)>,
     connection: Option<u64>,
     can: bool,
-    /// What it has confirmed, if that is known.
+    /// What it confirmed last, if known.
     playing: Option<bool>,
-    /// The question that is under way, and which one it is.
+    /// The request under way, with its number.
     asked: Option<(u32, bool)>,
-    /// How many questions there were.
+    /// The number of requests so far.
     asks: u32,
     refused: bool,
     again_ms: Option<Millis>,
 }
 
 impl PlayState {
-    /// An instance that was just started, or one that an earlier life of the agent had started.
+    /// Resets it for an instance that was just started, or (`adopted`) started by an earlier run of the agent.
     pub(super) fn begin(&mut self, adopted: bool) {
         *self = Self { adopted, asks: self.asks, ..Self::default() };
     }
 
-    /// A new generation is a new try.
+    /// Forgets a refusal, for a new generation.
     pub(super) fn try_again(&mut self) {
         self.refused = false;
         self.again_ms = None;
     }
 
-    /// Takes in how an instance is connected.
+    /// Handles the state of the connection.
     pub(super) fn heard(&mut self, process: Option<ProcessId>, connection: Option<&PlayConnection>) {
         let process = process.map(|process| (process.pid, process.start_ticks));
         if process != self.process {
-            // A process plays only once it was asked to.
+            // A process plays only after it was asked to.
             let unknown = self.adopted && self.process.is_none();
             self.playing = (!unknown).then_some(false);
             self.process = process;
@@ -91,7 +91,7 @@ impl PlayState {
         self.try_again();
     }
 
-    /// What to ask a unit that is up, if anything.
+    /// Returns the request to make to a unit that is up, if any.
     pub(super) fn step(&self, wanted: bool, now_ms: Millis) -> Option<PlanStep> {
         if !self.can || self.refused || self.asked.is_some() || self.playing == Some(wanted) {
             return None;
@@ -99,14 +99,14 @@ impl PlayState {
         Some(due(self.again_ms, now_ms).unwrap_or(PlanStep::Play { playing: wanted, ask: self.asks }))
     }
 
-    /// A question is under way.
+    /// Handles that a request was made.
     pub(super) fn began(&mut self, playing: bool, ask: u32) {
         self.asked = Some((ask, playing));
         self.asks = self.asks.wrapping_add(1);
         self.again_ms = None;
     }
 
-    /// What became of a question. The error, if it is one that counts.
+    /// Handles an answer; returns the error to report, if there is one.
     pub(super) fn answered(&mut self, ask: u32, answer: Result<(), PlayFailure>, now_ms: Millis) -> Option<String> {
         let (_, playing) = self.asked.take_if(|(asked, _)| *asked == ask)?;
         let word = if playing { "play" } else { "pause" };
@@ -126,7 +126,7 @@ impl PlayState {
         }
     }
 
-    /// Why it cannot play, if that is so: it has no channel for that (`speaks`), or has said on it what it can.
+    /// Why it cannot play, if it cannot: it has no channel (`speaks`), or said that it has no such ability.
     pub(super) fn cannot(&mut self, speaks: bool) -> Option<&'static str> {
         let why = match (speaks, self.connection) {
             (false, _) => "unsupported: its channel is not `lines`, so it cannot be asked to play",
@@ -137,17 +137,17 @@ impl PlayState {
         Some(why)
     }
 
-    /// It will not do what it was asked for.
+    /// Whether it refused.
     pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether it plays. Until that is known, what was last seen stands.
+    /// Whether it plays; until that is known, the last observation (`seen`) holds.
     pub(super) fn is_playing(&self, seen: bool) -> bool {
         self.playing.unwrap_or(seen)
     }
 
-    /// Whether it is known to be so.
+    /// Whether `playing` is known to be its state.
     pub(super) fn is_known(&self, playing: bool) -> bool {
         self.playing == Some(playing)
     }
@@ -173,7 +173,7 @@ mod tests {
         play
     }
 
-    /// Has it asked, and answered.
+    /// Makes a request and answers it.
     #[track_caller]
     fn ask(play: &mut PlayState, wanted: bool, answer: Result<(), PlayFailure>) -> Option<String> {
         let Some(PlanStep::Play { playing, ask }) = play.step(wanted, 0) else { panic!("nothing is asked: {play:?}") };
@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn unconfirmed_play_state_is_requested() {
-        // A fresh process plays only if it was asked to.
+        // A new process plays only if it was asked to.
         assert_eq!(connected(false, 1, false).step(false, 0), None);
-        // It may have begun at its welcome.
+        // It may have begun to play at its welcome.
         assert!(connected(false, 1, true).step(false, 0).is_some());
         for playing in [true, false] {
-            // One that an earlier life of the agent knew, and one that was connected before.
+            // A process that an earlier run of the agent knew, and one that was connected before.
             assert_eq!(ask(&mut connected(true, 1, false), playing, Ok(())), None);
             assert_eq!(ask(&mut connected(false, 2, false), playing, Ok(())), None);
         }
@@ -206,7 +206,7 @@ mod tests {
         play.heard(PROCESS, Some(&connection(2, true)));
         assert!(play.is_playing(true) && !play.is_known(true));
         ask(&mut play, true, Ok(()));
-        // Another process has to be asked, and does not play before.
+        // Another process does not play until it is asked to.
         play.heard(OTHER, None);
         assert!(!play.is_playing(true));
         play.heard(OTHER, Some(&connection(1, false)));

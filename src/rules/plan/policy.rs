@@ -9,30 +9,30 @@ use muster_topics::{
 use super::{health::ProbeSet, to_millis};
 use crate::backoff::RestartPatience;
 
-/// What the planner has to know of a spec.
+/// What the planner needs to know of a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnitPolicy {
-    /// How long to wait before it is started again, and how often.
+    /// How often it is restarted, and with which delays.
     pub(super) patience: RestartPatience,
     pub(super) restart: Restart,
-    /// It is there for one run.
+    /// Whether it is for one run.
     pub(super) transient: bool,
     pub(super) started_after_ms: Millis,
-    /// It says itself when it is up, on its channel or by going to the background.
+    /// Whether it reports itself when it is up, on its channel or by going to the background.
     pub(super) says_ready: bool,
-    /// A change of nothing but configs may reach what runs. (One of limits may in any case.)
+    /// Whether a change of only its configs can be applied to the running instance. (Limits always can.)
     pub(super) reloads: bool,
-    /// It can be asked things.
+    /// Whether it has a channel.
     pub(super) speaks: bool,
     pub(super) probes: ProbeSet,
     /// How long it may take to come up.
     pub(super) start_timeout_ms: Millis,
-    /// What asks it to end; what it says itself if there is none.
+    /// The signal that asks it to end; `None` for the one that it was started with.
     pub(super) stop_signal: Option<Signal>,
     pub(super) grace_ms: u64,
-    /// Another revision is started before what runs is ended.
+    /// Whether another revision is started before the running instance is stopped.
     pub(super) starts_first: bool,
-    /// It goes back by itself.
+    /// Whether it is rolled back automatically.
     pub(super) rolls_back: bool,
     pub(super) verify_after_ms: Millis,
     pub(super) healthy_within_ms: Millis,
@@ -64,7 +64,7 @@ impl UnitPolicy {
                 started_after_ms: to_millis(spec.started_after_ms),
                 probes: ProbeSet::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),
-                // Its limits can change while it runs.
+                // Its limits can be changed while it runs.
                 reloads: true,
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
@@ -78,7 +78,7 @@ impl UnitPolicy {
 }
 
 impl Default for UnitPolicy {
-    /// For what is found without a spec: nobody knows any more how it wants to be treated.
+    /// The policy of an instance that was found without a spec.
     fn default() -> Self {
         Self {
             restart: Restart::default(),

@@ -10,7 +10,7 @@ use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StepUnderWa
 use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
 
 impl PlannedUnit {
-    /// Works out what others see.
+    /// Computes the reported state.
     pub(super) fn follow(&mut self, now_ms: Millis) {
         if !matches!(self.instance, EffectiveInstance::Unknown) {
             self.follow_beside(now_ms);
@@ -20,7 +20,7 @@ impl PlannedUnit {
             self.observed.attempts = 0;
         }
         if matches!(self.instance, EffectiveInstance::Unknown) {
-            // Until it is known what runs, what was last seen stands.
+            // Until the instance is looked up, the last report holds.
             return;
         }
         let mut phase = self.phase(process, now_ms);
@@ -49,7 +49,7 @@ impl PlannedUnit {
         if !matches!(self.instance, EffectiveInstance::Alive(_)) {
             self.outdated = false;
             if matches!(self.work, Some(StepUnderWay::Reloading(_))) {
-                // There is nothing left that could be reloaded, and nobody who would say so.
+                // There is no instance any more that could finish the reload.
                 self.work = None;
             }
             self.observed.can.clear();
@@ -76,10 +76,10 @@ impl PlannedUnit {
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
-            // What ended while it was held says why.
+            // A unit that ended while it was held keeps the reason.
             let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
             let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
-            // And what has finished, whether it left something.
+            // So does a finished one: whether processes were left behind.
             let has_finished = phase == Phase::Stopped && self.rest == Some(StopReason::Finished);
             if is_well && !self.play.is_refused() && !rests_held && !has_finished {
                 self.observed.error = None;
@@ -88,8 +88,8 @@ impl PlannedUnit {
         }
     }
 
-    /// Tells what there is of it. Of a revision that is neither wanted nor verified any more no more is known than was told when
-    /// it was.
+    /// Reports a revision. If it is neither desired nor verified any more, the details stay as they were reported
+    /// before.
     fn tell_revision(&mut self, revision: Option<Digest>) {
         let content = revision.as_ref().and_then(|revision| self.spec_of(revision)).map(Content::of);
         if content.is_some() || self.observed.revision != revision {
@@ -98,14 +98,14 @@ impl PlannedUnit {
         self.observed.revision = revision;
     }
 
-    /// Whether it has come up, has to be ended, or lacks something.
+    /// Updates whether it has come up, has to be stopped, or is unready.
     fn follow_health(&mut self, now_ms: Millis) {
         let EffectiveInstance::Alive(alive) = &self.instance else {
             self.health.begin();
             self.observed.unready = None;
             return;
         };
-        // The probes are those of what is desired.
+        // The probes belong to the desired revision.
         let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
         if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
             self.health.came_up();
@@ -135,7 +135,7 @@ impl PlannedUnit {
                 if plays { Phase::Playing } else { Phase::Running }
             }
             EffectiveInstance::Alive(_) => Phase::Starting,
-            // What it is to be started as, or is to be gone with, still runs.
+            // The instance that has to end before the next step still runs.
             EffectiveInstance::None if self.beside_is_in_the_way() => Phase::Stopping,
             EffectiveInstance::None if self.rest == Some(StopReason::Failed) || self.is_broken() => Phase::Failed,
             EffectiveInstance::None if matches!(self.work, Some(StepUnderWay::Installing(_))) => Phase::Installing,
@@ -147,7 +147,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether it has to wait for the end of what runs beside.
+    /// Whether it has to wait for the end of the second instance.
     fn beside_is_in_the_way(&self) -> bool {
         let wanted = self.desired.as_ref().filter(|desired| desired.run.is_running());
         wanted.map_or(self.beside.is_some(), |desired| self.is_beside(&desired.revision))
@@ -157,14 +157,14 @@ impl PlannedUnit {
         self.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken)
     }
 
-    /// Whether it waits for another try. (One whose time has come may wait for others still.)
+    /// Whether it waits for another attempt. (One that is due may still wait for other units.)
     fn is_about_to_try(&self, now_ms: Millis) -> bool {
         let installs = self.install_ms.is_some() && self.desired.is_some();
         let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == StartGate::Open);
         self.hold.is_none() && (installs || restarts && self.wants_running())
     }
 
-    /// What it needs of others and does not have, if that is all that keeps it from being started.
+    /// Which units it waits for, if that alone prevents its start.
     fn needs(&self) -> Option<String> {
         let waits = self.observed.phase == Phase::Stopped && self.wants_running();
         match &self.gate {
@@ -175,36 +175,36 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
-    /// replaced may never have been asked to.)
+    /// Whether the instance reports by itself when it is up, and has not yet. (An instance of a revision that is being
+    /// replaced may not do so.)
     pub(super) fn awaits_word(&self, alive: &LiveInstance) -> bool {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 
-    /// Whether an instance still has to pass a probe before it is up.
+    /// Whether the instance has to pass a probe before it is up.
     pub(super) fn awaits_probes(&self, alive: &LiveInstance) -> bool {
         self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
     }
 
-    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
+    /// Whether its probes, or an earlier observation, show that it is up, so that no other sign is needed.
     fn is_probed_up(&self, alive: &LiveInstance) -> bool {
         let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
         alive.process.is_some() && (is_said || self.health.is_up())
     }
 
-    /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
+    /// Whether the unit has reached `desired`, or a state that it cannot leave by itself.
     fn is_reached(&self, desired: &Desired) -> bool {
-        // What is on its way it waits for; what is not may never come.
+        // A unit waits for dependencies that are on their way; others may never come.
         let blocked = self.waits.is_some() && matches!(self.gate, StartGate::Blocked(_));
         let held = self.is_held() || blocked;
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
-            // One of the two has to go first.
+            // One of the two instances has to end first.
             (Phase::Running | Phase::Playing, _) if self.beside.is_some() => false,
             (Phase::Running | Phase::Playing, EffectiveInstance::Alive(alive)) => {
                 let plays = match desired.run {
                     Run::Stopped => return false,
-                    // What is held is asked for nothing, and what is suspended can say nothing.
+                    // A held unit need not converge, and a frozen one cannot answer.
                     _ if held || self.observed.frozen => true,
                     Run::Running => self.observed.phase == Phase::Running,
                     Run::Playing => self.play.is_known(true),

@@ -33,33 +33,33 @@ use muster_topics::{
 
 use super::{EffectiveInstance, LiveInstance, PlannedUnit, observe::shortened};
 
-/// A revision that can be gone back to.
+/// A revision that a unit can be rolled back to.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedRevision {
-    /// Which.
+    /// Its id.
     pub revision: Digest,
-    /// All of its spec.
+    /// Its complete spec.
     pub spec: Spec,
-    /// Since when that is so.
+    /// When it was verified.
     pub since_ms: Millis,
 }
 
-/// What is known of revisions beside the one that the unit is to be in.
+/// The trial of the desired revision, and the verified one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RevisionTrial {
-    /// The last verified one.
+    /// The last verified revision.
     pub(super) verified: Option<Arc<VerifiedRevision>>,
-    /// What is desired, while the unit has gone back from it.
+    /// The requested desired state, while the unit is rolled back from it.
     refused: Option<Box<Desired>>,
-    /// Since when the revision that it is to be in has had its chance.
+    /// When the trial of the desired revision began.
     pub(super) since_ms: Option<Millis>,
-    /// What is up without a break, and since when it is.
+    /// The process that is up without interruption, and since when.
     up: Option<(RevisionProcess, Millis)>,
-    /// It went back, and where it listens and what it connects to is still that of what it went back from.
+    /// Whether the unit was rolled back and its ports and connections are not yet computed for the verified spec.
     unwired: bool,
 }
 
-/// A process, in a revision.
+/// A process of a certain revision.
 #[derive(Clone, Debug, PartialEq)]
 struct RevisionProcess {
     revision: Digest,
@@ -68,45 +68,46 @@ struct RevisionProcess {
 }
 
 impl RevisionTrial {
-    /// As it was kept.
+    /// Restores it from the store.
     pub(super) fn restore(verified: Option<Arc<VerifiedRevision>>, since_ms: Option<Millis>) -> Self {
         Self { verified, since_ms, ..Self::default() }
     }
 }
 
 impl PlannedUnit {
-    /// What operators want it to be; [`PlannedUnit::desired`] is another spec while it has gone back from that.
+    /// The desired state that operators requested; [`PlannedUnit::desired`] differs from it while the unit is rolled
+    /// back.
     #[must_use]
     pub fn asked(&self) -> Option<&Desired> {
         self.trial.refused.as_deref().or(self.desired.as_ref())
     }
 
-    /// The revision that it goes back to, or has gone back to.
+    /// The verified revision.
     #[must_use]
     pub fn verified(&self) -> Option<&VerifiedRevision> {
         self.trial.verified.as_deref()
     }
 
-    /// All of a revision's spec, if it is still known.
+    /// Returns the spec of a revision, if it is still known.
     pub(super) fn spec_of(&self, revision: &Digest) -> Option<&Spec> {
         let asked = self.asked().filter(|asked| asked.revision == *revision).map(|asked| &asked.spec);
         let verified = self.verified().filter(|verified| verified.revision == *revision);
         asked.or(verified.map(|verified| &verified.spec))
     }
 
-    /// Whether it has to be told what it is wired to before it can be started.
+    /// Whether its ports and connections have to be computed before it can start.
     #[must_use]
     pub fn needs_wiring(&self) -> bool {
         self.trial.unwired
     }
 
-    /// It was told so.
+    /// Marks them as computed.
     pub(super) fn is_wired(&mut self) {
         self.trial.unwired = false;
     }
 
-    /// Something is desired from now on, after what was desired `before`: that is what it is to be, unless an earlier life of the
-    /// agent has gone back from just that.
+    /// Sets the desired state, after `before`: the requested one, unless an earlier run of the agent rolled back from
+    /// exactly that.
     pub(super) fn aim(&mut self, before: Option<&Desired>, desired: Option<Desired>) {
         let has_failed = |desired: &Desired| {
             let rolled_back = self.observed.rolled_back.as_ref();
@@ -126,19 +127,19 @@ impl PlannedUnit {
         }
         self.observed.rolled_back = None;
         if self.desired.is_none() {
-            // Another unit of this name is another unit.
+            // Another unit of the same name inherits nothing.
             self.trial = RevisionTrial::default();
         }
         if let (Some(desired), Some(verified)) = (&self.desired, &mut self.trial.verified)
             && verified.revision == desired.revision
             && verified.spec != desired.spec
         {
-            // What can be changed while it runs is no part of what was verified.
+            // Changes that need no restart do not affect what was verified.
             *verified = Arc::new(VerifiedRevision { spec: desired.spec.clone(), ..VerifiedRevision::clone(verified) });
         }
     }
 
-    /// From now on it is to be what is verified, under the generation of what is desired.
+    /// Sets the verified spec as the desired one, under the requested generation.
     fn aim_back(&mut self) {
         let (Some(verified), Some(asked)) = (&self.trial.verified, self.desired.take()) else { return };
         let (revision, spec) = (verified.revision.clone(), verified.spec.clone());
@@ -147,12 +148,12 @@ impl PlannedUnit {
         self.trial.since_ms = None;
     }
 
-    /// Whether it has gone back.
+    /// Whether it is rolled back.
     pub(super) fn is_back(&self) -> bool {
         self.trial.refused.is_some()
     }
 
-    /// What it goes back to if the revision fails that it is to be in.
+    /// The revision to roll back to if the desired one fails.
     fn fallback(&self) -> Option<&Arc<VerifiedRevision>> {
         let desired = self.desired.as_ref()?;
         let verified = self.trial.verified.as_ref().filter(|verified| verified.revision != desired.revision)?;
@@ -160,12 +161,12 @@ impl PlannedUnit {
         may.then_some(verified)
     }
 
-    /// Whether it goes back if the revision fails that it is in.
+    /// Whether it would be rolled back if the desired revision failed.
     pub(super) fn is_on_trial(&self) -> bool {
         self.trial.since_ms.is_some() && self.fallback().is_some()
     }
 
-    /// What others see of that.
+    /// Updates the report of the trial.
     pub(super) fn tell_trial(&mut self) {
         self.observed.on_trial = self.is_on_trial();
         let verified = self.trial.verified.as_ref().map(|verified| &verified.revision);
@@ -174,15 +175,15 @@ impl PlannedUnit {
         }
     }
 
-    /// The revision that it is to be in has its chance from now on. To try it once more is no other chance.
+    /// Starts the trial of the desired revision. A retry does not restart it.
     pub(super) fn begin_trial(&mut self, is_retry: bool, now_ms: Millis) {
         if !is_retry || self.trial.since_ms.is_none() {
             self.trial.since_ms = self.fallback().map(|_| now_ms);
         }
     }
 
-    /// The revision that it is to be in has failed. False if there is nothing to go back to: then what has happened
-    /// is to be dealt with as ever.
+    /// Handles a failure of the desired revision: rolls back. Returns false if there is nothing to roll back to, so
+    /// that the failure is handled as usual.
     pub(super) fn go_back(&mut self, why: &str, now_ms: Millis) -> bool {
         let (Some(verified), Some(desired)) = (self.fallback().cloned(), &self.desired) else { return false };
         self.observed.rolled_back = Some(RolledBack {
@@ -198,25 +199,25 @@ impl PlannedUnit {
         (self.trial.up, self.trial.unwired) = (None, true);
         self.rest = None;
         self.try_afresh();
-        // What has failed is not to be trusted with other files: a process of its own.
+        // The failed process is restarted rather than reloaded.
         self.not_reloaded = Some(verified.revision.clone());
         true
     }
 
-    /// Whether an instance is one that it goes back from.
+    /// Whether an instance is of the revision that failed.
     pub(super) fn is_leaving(&self, alive: &LiveInstance) -> bool {
         self.trial.refused.as_ref().is_some_and(|refused| refused.revision == alive.revision)
             && !self.desires(&alive.revision)
     }
 
-    /// A task has done its work.
+    /// Forgets the verified revision, for a task that has finished.
     pub(super) fn forget_verified(&mut self) {
         if !self.is_back() {
             (self.trial.verified, self.trial.since_ms) = (None, None);
         }
     }
 
-    /// What is up, if it counts for the revision that it is to be in.
+    /// The process that is up, if it counts for the desired revision.
     fn up(&self, phase: Phase) -> Option<RevisionProcess> {
         let is_well = self.health.unready().is_none() && !self.observed.frozen;
         let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
@@ -225,7 +226,7 @@ impl PlannedUnit {
         Some(RevisionProcess { revision: alive.revision.clone(), pid: process.pid, start_ticks: process.start_ticks })
     }
 
-    /// Until when it may take to be up.
+    /// Until when the desired revision may take to come up.
     fn healthy_by_ms(&self) -> Option<Millis> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let counts = alive.ends_by_ms.is_none() && self.desires(&alive.revision) && !self.observed.frozen;
@@ -233,16 +234,16 @@ impl PlannedUnit {
         Some(since_ms.saturating_add(self.policy.healthy_within_ms))
     }
 
-    /// When what is up is verified, if it is not yet.
+    /// When the process that is up will count as verified, if it does not yet.
     fn verified_at_ms(&self) -> Option<Millis> {
         let (up, since_ms) = self.trial.up.as_ref()?;
         let is_new = self.trial.verified.as_ref().is_none_or(|verified| verified.revision != up.revision);
         is_new.then(|| since_ms.saturating_add(self.policy.verify_after_ms))
     }
 
-    /// Finds out whether it is verified by now, or has failed. Whether it goes back.
+    /// Checks whether the desired revision is verified by now, or has failed; returns whether the unit is rolled back.
     pub(super) fn judge(&mut self, phase: Phase, now_ms: Millis) -> bool {
-        // A clock that was set back must not make a wait longer than it is.
+        // After a clock was set back, the waits must not be longer.
         self.trial.since_ms = self.trial.since_ms.map(|since_ms| since_ms.min(now_ms));
         self.trial.up = match (self.up(phase), self.trial.up.take()) {
             (Some(up), Some((known, since_ms))) if known == up => Some((up, since_ms.min(now_ms))),
@@ -267,7 +268,7 @@ impl PlannedUnit {
         self.go_back(&format!("it was not up within {within_s} s{probed}"), now_ms)
     }
 
-    /// When to look again, for what is said here.
+    /// When to check again.
     pub(super) fn judged_again_ms(&self, now_ms: Millis) -> Option<Millis> {
         let at_ms = if self.trial.up.is_some() { self.verified_at_ms() } else { self.healthy_by_ms() };
         at_ms.filter(|at_ms| *at_ms > now_ms)

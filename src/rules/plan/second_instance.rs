@@ -28,22 +28,22 @@ use super::{
 };
 use crate::probe::ProbeVerdict;
 
-/// Where an instance has what is its own: its files, its cgroup, its channel.
+/// Where an instance has its files, its cgroup and its channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Slot {
-    /// Where every unit's first instance has it.
+    /// The place of every unit's first instance.
     #[default]
     First,
-    /// Where the one has it that was started beside that.
+    /// The place of the instance that is started beside it.
     Second,
 }
 
 impl Slot {
-    /// Both.
+    /// Both slots.
     pub const ALL: [Self; 2] = [Self::First, Self::Second];
 
-    /// The one beside.
+    /// Returns the other slot.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -52,51 +52,51 @@ impl Slot {
         }
     }
 
-    /// Whether it is the first.
+    /// Whether it is the first slot.
     #[must_use]
     pub fn is_first(&self) -> bool {
         *self == Self::First
     }
 }
 
-/// The second instance.
+/// The second instance of a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SecondInstance {
     pub(super) revision: Digest,
-    /// Since when it is there.
+    /// When it appeared.
     since_ms: Millis,
-    /// It is to end, and will be nothing else any more.
+    /// Whether it is to end.
     leaving: bool,
-    /// Nothing while it is being started.
+    /// The instance; `None` while it is being started.
     alive: Option<LiveInstance>,
     health: Health,
-    /// What was told of it last.
+    /// Its last report.
     told: ShimReport,
 }
 
-/// What is kept of it.
+/// The stored state of a second instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSecondInstance {
-    /// What it was started as.
+    /// The revision that it was started as.
     revision: Digest,
-    /// Since when it is there.
+    /// When it appeared.
     since_ms: Millis,
-    /// It is to end.
+    /// Whether it is to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     leaving: bool,
 }
 
-/// What is known of it after a start of the agent.
+/// What is known of the second instance after a start of the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FoundSecondInstance {
-    /// No more than this.
+    /// The stored state alone.
     Kept(Option<KeptSecondInstance>),
-    /// All: it was looked up.
+    /// Everything: it was looked up.
     All,
 }
 
 impl SecondInstance {
-    /// A candidate that is being started.
+    /// Creates a candidate that is being started.
     fn candidate(revision: Digest, now_ms: Millis) -> Self {
         Self {
             revision,
@@ -108,7 +108,7 @@ impl SecondInstance {
         }
     }
 
-    /// What there was of an instance that another has replaced.
+    /// Creates it from an instance that was replaced.
     fn replaced(alive: LiveInstance, since_ms: Millis) -> Self {
         Self { leaving: true, alive: Some(alive.clone()), ..Self::candidate(alive.revision, since_ms) }
     }
@@ -131,7 +131,7 @@ impl SecondInstance {
         }
     }
 
-    /// Whether it is up, as one that is treated like this.
+    /// Whether it is up under this policy.
     fn is_up(&self, policy: &UnitPolicy, now_ms: Millis) -> bool {
         let Some((alive, process)) = self.alive.as_ref().and_then(|alive| Some((alive, alive.process?))) else {
             return false;
@@ -143,25 +143,25 @@ impl SecondInstance {
 }
 
 impl PlannedUnit {
-    /// Where what is its own has the instance that it is known by.
+    /// The slot of the unit's main instance.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Whether it is known what there is beside that.
+    /// Whether the second instance was looked up.
     #[must_use]
     pub fn knows_beside(&self) -> bool {
         self.known == FoundSecondInstance::All
     }
 
-    /// Whether there is another instance of it.
+    /// Whether there is a second instance.
     #[must_use]
     pub fn has_beside(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// What was seen of the instance in a slot, as [`PlannedUnit::observe`] takes it.
+    /// Wraps an event of the instance in `slot` for [`PlannedUnit::observe`].
     #[must_use]
     pub fn seen_in(&self, slot: Slot, seen: UnitEvent) -> UnitEvent {
         match seen {
@@ -179,7 +179,7 @@ impl PlannedUnit {
         }
     }
 
-    /// What is to be kept of it.
+    /// Returns the state to store.
     pub(super) fn kept_beside(&self) -> Option<KeptSecondInstance> {
         match &self.known {
             FoundSecondInstance::Kept(kept) => kept.clone(),
@@ -187,24 +187,24 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether it is another that takes the place of what runs, or may.
+    /// The second instance, if it is a candidate that may replace the main one.
     pub(super) fn candidate(&self) -> Option<&SecondInstance> {
         self.beside.as_ref().filter(|beside| !beside.leaving)
     }
 
-    /// The candidate as far as it can be probed: where it is, its process, what it was started with, what is known of it.
+    /// The candidate as far as it can be probed: slot, process, report and health.
     pub(super) fn probed_beside(&self) -> Option<(Slot, ProcessId, &ShimReport, &Health)> {
         let candidate = self.candidate()?;
         Some((self.slot.other(), candidate.process()?, &candidate.told, &candidate.health))
     }
 
-    /// Whether a revision is that of the second instance, so that it must not be started again.
+    /// Whether the second instance has this revision, so that it must not be started again.
     pub(super) fn is_beside(&self, revision: &Digest) -> bool {
         self.beside.as_ref().is_some_and(|beside| beside.revision == *revision)
     }
 
-    /// Whether what runs goes on while another is started in its place. What is not up, or is suspended, has nothing to
-    /// go on with; and what has failed is not to be trusted with it.
+    /// Whether the main instance continues until its successor is up. It is stopped first if it is not up or frozen;
+    /// and a failed revision must not continue.
     pub(super) fn starts_first(&self, alive: &LiveInstance) -> bool {
         use unit::Phase::{Playing, Running};
         let is_up = matches!(self.observed.phase, Running | Playing) && alive.process.is_some();
@@ -212,7 +212,7 @@ impl PlannedUnit {
         self.policy.starts_first && is_up && !is_frozen && !self.is_leaving(alive)
     }
 
-    /// A step has begun that is about it.
+    /// Handles that a step for the second instance has begun.
     pub(super) fn begin_beside(&mut self, step: PlanStep, now_ms: Millis) {
         match (step, &mut self.beside, &self.desired) {
             (PlanStep::StartSecond, beside, Some(desired)) => {
@@ -226,7 +226,7 @@ impl PlannedUnit {
         }
     }
 
-    /// What to do about it now.
+    /// Returns the next step for the second instance.
     pub(super) fn plan_beside(&self, now_ms: Millis) -> Option<PlanStep> {
         let beside = self.beside.as_ref().filter(|_| self.knows_beside())?;
         if !beside.leaving {
@@ -240,13 +240,13 @@ impl PlannedUnit {
         })
     }
 
-    /// How what runs in a revision is asked to end, and how long it may take: as its own spec says, if that is still known.
+    /// The stop signal and grace period for an instance of this revision, by its own spec if that is still known.
     fn way_to_end(&self, revision: &Digest) -> (Option<Signal>, u64) {
         let policy = self.spec_of(revision).map_or(self.policy, UnitPolicy::of);
         (policy.stop_signal, policy.grace_ms)
     }
 
-    /// When to look at a candidate again.
+    /// When to check the candidate again.
     fn candidate_again_ms(&self, candidate: &SecondInstance, now_ms: Millis) -> Option<Millis> {
         let policy = &self.policy;
         let process = candidate.process();
@@ -257,12 +257,12 @@ impl PlannedUnit {
         times.into_iter().flatten().filter(|at_ms| *at_ms > now_ms).min()
     }
 
-    /// Until when a candidate may take to be up. What is being started has a deadline of its own.
+    /// Until when the candidate may take to come up. A start has a deadline of its own.
     fn candidate_by_ms(&self, candidate: &SecondInstance) -> Option<Millis> {
         candidate.alive.as_ref().map(|_| candidate.since_ms.saturating_add(self.policy.healthy_within_ms))
     }
 
-    /// Takes in what was seen of it.
+    /// Handles an event of the second instance.
     pub(super) fn beside_seen(&mut self, seen: UnitEvent, now_ms: Millis) {
         match (seen, &mut self.beside) {
             (UnitEvent::Found(found), _) => self.found_beside(found, now_ms),
@@ -279,25 +279,25 @@ impl PlannedUnit {
         }
     }
 
-    /// It was looked up, after a start of the agent or one that nobody saw the end of.
+    /// Handles the result of its lookup.
     fn found_beside(&mut self, found: FoundInstance, now_ms: Millis) {
         let kept = self.kept_beside();
         match found {
             FoundInstance::Alive(revision, told) => {
                 let kept = kept.filter(|kept| kept.revision == revision);
                 let since_ms = kept.as_ref().map_or(now_ms, |kept| kept.since_ms.min(now_ms));
-                // What nobody knows of is a candidate if it is what is desired.
+                // An instance without a stored state is a candidate if it has the desired revision.
                 let leaving = kept.map_or_else(|| !self.desires(&revision), |kept| kept.leaving);
                 let alive = Some(LiveInstance::new(revision.clone(), told.restarts));
                 self.beside = Some(SecondInstance { leaving, alive, ..SecondInstance::candidate(revision, since_ms) });
                 self.told_of_beside(told, now_ms);
             }
-            // If it was a candidate it is tried once more: what runs goes on meanwhile.
+            // A candidate that ended is tried once more; the main instance continues meanwhile.
             FoundInstance::Ended(_) | FoundInstance::Nothing => self.beside = None,
         }
     }
 
-    /// It is known now what there is beside.
+    /// Marks the second instance as looked up.
     pub(super) fn beside_is_known(&mut self) {
         self.known = FoundSecondInstance::All;
     }
@@ -324,7 +324,7 @@ impl PlannedUnit {
         self.beside_is_gone(&by_itself(&over.last), now_ms);
     }
 
-    /// There is none any more; if it was a candidate it has failed.
+    /// Handles its end; a candidate has failed then.
     fn beside_is_gone(&mut self, why: &str, now_ms: Millis) {
         let was_candidate = self.candidate().is_some() && self.wants_candidate();
         self.beside = None;
@@ -333,14 +333,14 @@ impl PlannedUnit {
         }
     }
 
-    /// Works out what becomes of it. What the unit is known by is known.
+    /// Decides what becomes of it, once the main instance is looked up.
     pub(super) fn follow_beside(&mut self, now_ms: Millis) {
         let is_wanted = self.wants_candidate();
         let (policy, is_alone) = (self.policy, self.instance == EffectiveInstance::None);
         let is_late =
             self.candidate().and_then(|beside| self.candidate_by_ms(beside)).is_some_and(|by_ms| by_ms <= now_ms);
         let Some(beside) = self.beside.as_mut().filter(|beside| !beside.leaving) else { return };
-        // A clock that was set back must not give it more time than it has.
+        // After a clock was set back, it must not get more time.
         beside.since_ms = beside.since_ms.min(now_ms);
         beside.health.judge(policy.probes, policy.start_timeout_ms, now_ms);
         if !is_wanted {
@@ -356,7 +356,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether a candidate is still what is to replace what runs. What is held is left as it was before.
+    /// Whether the candidate may still replace the main instance. A held unit is left as it was.
     fn wants_candidate(&self) -> bool {
         let Some(beside) = &self.beside else { return false };
         let runs_already =
@@ -365,7 +365,7 @@ impl PlannedUnit {
         may && self.desires(&beside.revision) && !runs_already
     }
 
-    /// The candidate is the unit's instance from now on, and the one of before is leaving.
+    /// Makes the candidate the main instance; the previous one is to end.
     fn take_over(&mut self, now_ms: Millis) {
         let Some(SecondInstance { revision, alive, health, told, .. }) = self.beside.take() else { return };
         let before = std::mem::replace(&mut self.instance, EffectiveInstance::Launching(revision));
@@ -378,7 +378,7 @@ impl PlannedUnit {
         self.restart_ms = None;
         self.observed.error = None;
         if let Some(alive) = alive {
-            // What is told counts what is new.
+            // Only its own restarts count from now on.
             self.observed.attempts = alive.restarts;
             self.instance = EffectiveInstance::Alive(alive);
             self.play.begin(false);
@@ -386,7 +386,7 @@ impl PlannedUnit {
         }
     }
 
-    /// The candidate cannot take over. What runs goes on.
+    /// Handles a failed candidate. The main instance continues.
     fn candidate_failed(&mut self, why: &str, now_ms: Millis) {
         if let Some(beside) = &mut self.beside {
             beside.leaving = true;
@@ -402,7 +402,7 @@ impl PlannedUnit {
         self.fail(&format!("{why}{still}"));
     }
 
-    /// What others see of it.
+    /// Updates the report of the second instance.
     pub(super) fn tell_beside(&mut self) {
         let shown = self.beside.as_ref().map(SecondInstance::shown);
         if self.observed.beside != shown {
@@ -410,7 +410,7 @@ impl PlannedUnit {
         }
     }
 
-    /// What a probe has found of a process, whichever of the two has it.
+    /// Handles a result of a probe, of either instance.
     pub(super) fn probed_by(&mut self, process: ProcessId, which: Which, verdict: ProbeVerdict) {
         if let Some(beside) = &mut self.beside {
             beside.health.probed(process, which, verdict.clone());

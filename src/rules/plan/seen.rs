@@ -10,125 +10,125 @@ use muster_topics::{
 use super::{PlanStep, PlayConnection, PlayFailure, ProcessId};
 use crate::{order::StartGate, port_lease::EndpointWiring, probe::ProbeVerdict};
 
-/// Something that the shell has seen.
+/// An event that the shell has observed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UnitEvent {
-    /// What is desired now.
+    /// The desired state changed.
     Desired(Option<Box<Desired>>, Option<Hold>),
-    /// What it is wired to now, and what it has to wait for.
+    /// The ports and connections changed, and what the unit has to wait for.
     Wired(EndpointWiring, Option<String>),
     /// A step has begun.
     Began(PlanStep),
-    /// What was looked up.
+    /// The result of a lookup.
     Found(FoundInstance),
-    /// Looking up failed.
+    /// A lookup failed.
     NotLookedUp {
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// This much of what a revision needs is there.
+    /// Progress of the installation of a revision.
     Progress(Digest, Progress),
-    /// Everything for a revision is there.
+    /// A revision is completely installed.
     Installed(Digest),
     /// A revision could not be installed.
     NotInstalled {
-        /// Which.
+        /// The revision.
         revision: Digest,
-        /// Why not.
+        /// The reason.
         failure: Failure,
-        /// A random number from 0 to 1, to spread what many hosts try again.
+        /// A random number from 0 to 1, to spread the attempts of many hosts.
         random: f64,
     },
-    /// What was being started is in effect.
+    /// The start succeeded.
     Started,
-    /// What was being started is not in effect.
+    /// The start failed.
     NotStarted(Failure),
-    /// It is not known whether what was being started is in effect.
+    /// Whether the start succeeded is unknown.
     StartUnknown,
-    /// What runs is of this revision now.
+    /// The running instance now has this revision.
     Reloaded(Digest),
-    /// What runs cannot be brought to this revision: it needs a new process.
+    /// The running instance cannot be changed to this revision without a restart.
     NotReloaded(Digest),
-    /// What runs has read something outside that has changed, and needs a new process.
+    /// The running instance has read something that changed, and must be restarted.
     Outdated,
-    /// What has become of the instance.
+    /// A report about the instance.
     Told(ShimReport),
-    /// What runs could not be asked for something, such as to end.
+    /// The instance could not be reached, for example to be stopped.
     Unheard {
-        /// Why not.
+        /// The reason.
         error: String,
     },
-    /// The instance has ended, for good.
+    /// The instance has ended for good.
     Ended(InstanceEnd),
-    /// What the instance has answered to [`PlanStep::Play`].
+    /// The instance's answer to [`PlanStep::Play`].
     Played {
-        /// Which question.
+        /// The number of the request.
         ask: u32,
-        /// Whether it does so now.
+        /// Whether it confirmed.
         answer: Result<(), PlayFailure>,
     },
-    /// What a probe of a process has come to.
+    /// The result of a probe of a process.
     Probed {
-        /// Which process.
+        /// The process.
         process: ProcessId,
-        /// Which probe.
+        /// The probe.
         which: Which,
-        /// What it has come to.
+        /// The result.
         verdict: ProbeVerdict,
     },
     /// Everything has been removed.
     Removed,
-    /// Not everything could be removed.
+    /// The removal failed.
     NotRemoved {
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// Any of what is seen of an instance, of the one beside.
+    /// An event of the second instance.
     Second(Box<UnitEvent>),
-    /// What others have it wait for.
+    /// Whether other units allow the start has changed.
     Gate(StartGate),
     /// Time has passed.
     Tick,
 }
 
-/// What was found of an earlier life of the agent.
+/// What a lookup found of an earlier run of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundInstance {
     /// Nothing was ever started.
     Nothing,
-    /// Something of this revision is in effect.
+    /// An instance of this revision is in effect.
     Alive(Digest, ShimReport),
-    /// Something was, and has ended.
+    /// An instance has ended.
     Ended(InstanceEnd),
 }
 
-/// What has become of an instance.
+/// The state of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShimReport {
-    /// Its process, unless it is just being started again.
+    /// Its process; `None` while it is being restarted.
     pub process: Option<ProcessId>,
-    /// How often it was started again by itself, without the agent.
+    /// How often the shim has restarted it.
     pub restarts: u32,
     /// How its last process ended, if one did.
     pub last: Option<InstanceExit>,
-    /// It has said that it is up, if it is one that says so.
+    /// Whether it has reported that it is up, if it is one that does.
     pub ready: bool,
-    /// What it says that it does.
+    /// Its own status text.
     pub status: Option<String>,
-    /// It is suspended.
+    /// Whether it is frozen.
     pub frozen: bool,
-    /// How it can be asked things now.
+    /// Its connection to the agent.
     pub connection: Option<PlayConnection>,
-    /// Features that it has to do without ([`muster_topics::unit::Observed::missing`]).
+    /// Features that its host could not provide ([`muster_topics::unit::Observed::missing`]).
     pub missing: Vec<String>,
-    /// What it was started with.
+    /// The ports and connections that it was started with.
     pub wiring: EndpointWiring,
 }
 
 /// The end of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceEnd {
-    /// See [`ShimReport::restarts`]; some of these may not have been told before.
+    /// See [`ShimReport::restarts`]; it may include restarts that were not reported before.
     pub restarts: u32,
     /// How its last process ended.
     pub last: InstanceExit,
@@ -137,30 +137,31 @@ pub struct InstanceEnd {
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceExit {
-    /// How.
+    /// Its exit status or signal.
     pub exit: Exit,
-    /// When it was started, if that is known.
+    /// When it was started, if known.
     pub started_ms: Option<Millis>,
     /// When it ended.
     pub at_ms: Millis,
-    /// It left a core file.
+    /// Whether it left a core file.
     pub core_dumped: bool,
-    /// It had used up its memory.
+    /// Whether the kernel killed it for lack of memory.
     pub oom_killed: bool,
-    /// It was ended because it had not said in time that it is up, or alive.
+    /// Whether it was stopped because it did not report in time that it is up, or alive.
     pub silent: bool,
-    /// What it had not said is that it is up, within its start timeout.
+    /// Whether the report that was missing is that it is up, within its start timeout.
     pub start_timed_out: bool,
-    /// It ended well soon after its start, and what it had started still ran, and was ended: it goes to the background.
+    /// Whether it ended successfully soon after its start and left processes behind, which were stopped: a program that
+    /// goes to the background.
     pub left_some: bool,
-    /// It ended with the host, which has been restarted since.
+    /// Whether it ended because the host went down.
     pub with_host: bool,
     /// The last lines of its log.
     pub last_lines: Option<String>,
 }
 
 impl InstanceExit {
-    /// An end of which nothing more is known.
+    /// Creates an end of which nothing more is known.
     #[must_use]
     pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
         Self {
@@ -178,7 +179,7 @@ impl InstanceExit {
     }
 }
 
-/// What is said of a program that goes to the background and is not kept as one.
+/// The hint for a program that goes to the background without being configured for it.
 const LEFT_SOME: &str = ", while what it had started still ran, which was ended as well. hint: have it stay in the foreground; \
                          if it cannot, say that it goes to the background (--forking, `process: {forking: {}}`)";
 
@@ -198,8 +199,8 @@ impl std::fmt::Display for InstanceExit {
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why, for people.
+    /// The reason, for people.
     pub error: String,
-    /// Whether the same step may do better later, without anybody's help.
+    /// Whether the step may succeed later without intervention.
     pub may_heal: bool,
 }

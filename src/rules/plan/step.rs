@@ -10,7 +10,7 @@ use super::{EffectiveInstance, LiveInstance, PlanStep, PlannedUnit, StepUnderWay
 use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
 
 impl PlannedUnit {
-    /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
+    /// Returns the next step; `None` or a wait for a unit that is as desired, or has a step under way.
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<PlanStep> {
         let step = sooner(self.plan_beside(now_ms), self.plan_step(now_ms));
@@ -27,7 +27,7 @@ impl PlannedUnit {
             | (_, EffectiveInstance::Launching(_)) => None,
             (_, EffectiveInstance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(PlanStep::Adopt)),
             (_, EffectiveInstance::Alive(alive)) => match alive.ends_by_ms {
-                // What ignored its first end is asked again with no grace, and the shell says so.
+                // It ignored the first stop, so it is stopped again without grace, and the shell reports it.
                 Some(by_ms) => {
                     Some(due(Some(by_ms), now_ms).unwrap_or(PlanStep::Stop { signal: Some(Signal::Kill), grace_ms: 0 }))
                 }
@@ -37,7 +37,7 @@ impl PlannedUnit {
         }
     }
 
-    /// Something runs: is it the right thing?
+    /// Returns the next step of a unit with a live instance.
     fn plan_alive(&self, alive: &LiveInstance, now_ms: Millis) -> Option<PlanStep> {
         let stop = PlanStep::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
         let Some(desired) = &self.desired else { return Some(stop) };
@@ -51,15 +51,15 @@ impl PlannedUnit {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
         if alive.revision != desired.revision && !self.is_held() {
-            // What takes its place comes up beside it, or has failed to, which is no reason to end it.
+            // Its successor comes up beside it, or has failed to; it is not stopped for that.
             if self.is_beside(&desired.revision) || self.rest.is_some() {
                 return None;
             }
-            // It goes on running until what replaces it is there.
+            // It continues to run until its successor is installed.
             if self.installed.as_ref() != Some(&desired.revision) {
                 return self.plan_install(desired, now_ms);
             }
-            // There are two at most.
+            // There are two instances at most.
             if self.beside.is_some() {
                 return None;
             }
@@ -83,9 +83,9 @@ impl PlannedUnit {
             return Some(step);
         }
         match self.observed.phase {
-            // What keeps it ends it if it takes too long to say so.
+            // Its shim stops it if it does not report in time that it is up.
             Phase::Starting if self.awaits_word(alive) => None,
-            // What is left as it is has no deadline, nor what is suspended.
+            // A held or frozen unit has no deadline.
             Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
             Phase::Starting if self.awaits_probes(alive) => {
                 Some(PlanStep::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
@@ -101,7 +101,8 @@ impl PlannedUnit {
         }
     }
 
-    /// Whether what runs may become what is desired. If nobody knows any more what it was started as, whoever keeps it does.
+    /// Whether the instance can be changed to the desired revision. If the spec that it was started with is unknown,
+    /// the shell decides.
     fn has_same_frame(&self, alive: &LiveInstance, desired: &Desired) -> bool {
         let known = alive.frame.clone().or_else(|| self.spec_of(&alive.revision)?.frame().ok());
         known.is_none_or(|known| Some(known) == desired.spec.frame().ok())
@@ -115,20 +116,20 @@ impl PlannedUnit {
         }
     }
 
-    /// It is up: does it play, or not, as it should?
+    /// Returns the request to play, or to stop playing, for a unit that is up.
     fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
         let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
         if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
             return None;
         }
-        // What it has replaced plays until it has ended, and two must not.
+        // The instance that it replaced plays until it has ended, and two must not play.
         if desired.run == Run::Playing && self.beside.is_some() {
             return None;
         }
         self.play.step(desired.run == Run::Playing, now_ms)
     }
 
-    /// Nothing runs: should something?
+    /// Returns the next step of a unit without an instance.
     pub(super) fn plan_idle(&self, gate: &StartGate, now_ms: Millis) -> Option<PlanStep> {
         let Some(desired) = &self.desired else {
             let goes = self.beside.is_none();
@@ -156,7 +157,7 @@ impl PlannedUnit {
     }
 }
 
-/// What is to be done of two things: first what is to be done now.
+/// Returns the earlier of two steps.
 fn sooner(one: Option<PlanStep>, other: Option<PlanStep>) -> Option<PlanStep> {
     match (one, other) {
         (Some(PlanStep::WaitUntil(one_ms)), Some(PlanStep::WaitUntil(other_ms))) => {
@@ -167,7 +168,7 @@ fn sooner(one: Option<PlanStep>, other: Option<PlanStep>) -> Option<PlanStep> {
     }
 }
 
-/// A wait, unless it is over.
+/// Returns a wait until `at_ms`, unless that has passed.
 pub(super) fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<PlanStep> {
     at_ms.filter(|at_ms| *at_ms > now_ms).map(PlanStep::WaitUntil)
 }
