@@ -26,32 +26,32 @@ use super::{
     unit::state::UnitStates,
 };
 
-/// How long a twin counts as there: one that has withdrawn looks again every five minutes.
+/// How long a twin counts as present after it was seen: one that has withdrawn connects again every five minutes.
 const TWIN_MS: Millis = 15 * 60_000;
 
-/// How long it is told that the store has lost something: until somebody has had a day to see it.
+/// How long a loss of the store is an alert: long enough that an operator has had a day to see it.
 const LOST_MS: Millis = 24 * 3_600_000;
 
-/// What an agent knows of its alerts.
+/// The alerts of this host, and what they are evaluated from.
 #[derive(Debug)]
 pub(super) struct AlertEvaluator {
     alerts: HostAlerts,
-    /// The rules of this host's own configuration, and those that come with the agent.
+    /// The rules of this host's configuration, and the default ones.
     own: BTreeMap<Name, Rule>,
-    /// Those of the console, which stand before them.
+    /// The console's rules, which replace rules of the same name.
     central: ConsoleRules,
     reserve: Reserve,
     cpus: u32,
-    /// When a twin last showed, by the agent's own clock.
+    /// When a twin was last seen, by the agent's monotonic clock.
     twin_ms: Option<Millis>,
-    /// When the store last lost something, by the wall clock.
+    /// When a loss of the store was last noticed, by the wall clock.
     lost_ms: Option<Millis>,
-    /// How far the clock is from the console's, as of a message since the last sample.
+    /// The clock's difference from the console's, by a message since the last sample.
     clock_off_s: Option<f64>,
 }
 
 impl AlertEvaluator {
-    /// With the alerts that held in an earlier life of the agent.
+    /// Creates it with the alerts that were active in an earlier instance of the agent.
     pub(super) fn new(
         own: BTreeMap<Name, Rule>,
         central: ConsoleRules,
@@ -72,31 +72,31 @@ impl AlertEvaluator {
         }
     }
 
-    /// The same, if the store has lost something then.
+    /// Sets the time of a loss of the store, if there was one.
     pub(super) fn with_loss(self, lost_ms: Option<Millis>) -> Self {
         Self { lost_ms, ..self }
     }
 
-    /// The store has lost something, as was noticed now.
+    /// Records that a loss of the store was noticed now.
     pub(super) fn saw_loss(&mut self) {
         self.lost_ms = Some(clock::now_ms());
     }
 
-    /// The generation of the console's rules; nothing if there are none.
+    /// The generation of the console's rules; `None` if there are none.
     pub(super) fn generation(&self) -> Option<u64> {
         (self.central.generation > 0).then_some(self.central.generation)
     }
 
-    /// A signed message of the console came, which is newer than any before.
+    /// Handles the issue time of a signed message that is newer than all before.
     pub(super) fn heard_time(&mut self, issued_ms: Millis, clock_ms: Millis) {
         let off_ms = clock_ms.saturating_sub(issued_ms);
         self.clock_off_s = Some(off_ms.unsigned_abs() as f64 / 1000.0);
     }
 
-    /// What there is to be read beside measurements.
+    /// Returns the readings that are not measurements.
     fn readings(&mut self, agent_ms: Millis) -> Vec<Reading> {
         let host = |metric, value| Reading { subject: ReadingSubject::host(metric), value };
-        // Who has just started does not know yet whether there is a twin.
+        // An agent that has just started does not know yet whether there is a twin.
         let twin = match self.twin_ms {
             Some(seen_ms) => Some(agent_ms - seen_ms < TWIN_MS),
             None => (agent_ms >= TWIN_MS).then_some(false),
@@ -106,64 +106,65 @@ impl AlertEvaluator {
         let since_loss = |lost_ms: Millis| clock::now_ms().saturating_sub(lost_ms) < LOST_MS;
         let lost = self.lost_ms.map(|lost_ms| host(Metric::StoreLost, f64::from(u8::from(since_loss(lost_ms)))));
         self.reserve.refill();
-        // Whoever draws on the reserve has no room, whatever is free of it just now.
+        // While the reserve is used, there is no room, whatever the file system reports.
         let share = if self.reserve.is_short() { Some(1.0) } else { used(self.reserve.folder()) };
         let store = share.map(|share| host(Metric::StoreUsed, share));
         twin.into_iter().chain(clock).chain(lost).chain(store).collect()
     }
 }
 
-/// What else a [`AlertEvaluator`] is made with.
+/// The parts that an [`AlertEvaluator`] is made from.
 pub(super) struct EvaluatorParts<'a> {
     pub(super) reserve: &'a Reserve,
     pub(super) cpus: u32,
     pub(super) sample_ms: Millis,
 }
 
-/// All rules: the console's stand before the host's own of the same name.
+/// Combines all rules: the console's replace the host's of the same name.
 fn together(own: &BTreeMap<Name, Rule>, central: &ConsoleRules) -> BTreeMap<Name, Rule> {
     own.iter().chain(&central.rules).map(|(name, rule)| (name.clone(), rule.clone())).collect()
 }
 
-/// The share of a file system that is used. The store lies there, so if it did not answer, nothing here would.
+/// Returns the used share of a file system. The store lies on it, so if it hangs, the agent does, too.
 fn used(folder: &Path) -> Option<f64> {
     FileSystemSpace::of(folder).map(FileSystemSpace::used_ratio)
 }
 
 impl AgentLoop {
-    /// A sample was taken.
+    /// Evaluates the rules on a new sample.
     pub(super) async fn sampled(&mut self) -> Result<(), StoreError> {
         let points = self.inputs.samples.borrow_and_update().clone();
         let mut readings = measured(&points, self.lookout.cpus);
         readings.extend(units(&self.inputs.units.borrow()));
         readings.extend(self.lookout.readings(self.now_ms()));
         readings.extend(self.certificate_left());
-        // Here too, for of a unit that went just before the agent ended nothing is heard any more.
+        // A unit that was removed just before an earlier agent ended causes no event any more.
         self.end_of_units_gone().await?;
         self.look_out(&readings).await
     }
 
-    /// Units have changed.
+    /// Evaluates the rules on changed units.
     pub(super) async fn look_out_for_units(&mut self) -> Result<(), StoreError> {
         self.end_of_units_gone().await?;
         let states = self.inputs.units.borrow().clone();
         self.look_out(&units(&states)).await
     }
 
-    /// Ends the alerts of units that are there no more.
+    /// Clears the alerts of units that do not exist any more.
     async fn end_of_units_gone(&mut self) -> Result<(), StoreError> {
         let states = self.inputs.units.borrow().clone();
         let gone = self.lookout.alerts.unit_gone(|unit| states.contains_key(unit), self.both_clocks());
         self.tell_alerts(gone).await
     }
 
-    /// Another agent says that it is this host.
+    /// Records that another agent claims to be this host.
     pub(super) async fn saw_twin(&mut self) -> Result<(), StoreError> {
         self.lookout.twin_ms = Some(self.now_ms());
         self.look_out(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
     }
 
-    /// The console's rules. What is not newer than what is there changes nothing, however often somebody repeats it.
+    /// Sets the console's rules. Rules that are not newer than the present ones change nothing, however often they are
+    /// repeated.
     pub(super) async fn alert_rules(&mut self, told: AlertRules) -> Result<(), StoreError> {
         if told.host != self.me.host {
             self.reject("alert_rules", "they are for another host");
@@ -195,8 +196,8 @@ impl AgentLoop {
         self.tell_alerts(changes).await
     }
 
-    /// Writes down what has become of alerts, and says it. What the store does not take is said all the same: somebody should
-    /// look at this host.
+    /// Stores and publishes changes of alerts. They are published even if the store fails, so that an operator looks at
+    /// this host.
     async fn tell_alerts(&mut self, changes: Vec<AlertChange>) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
@@ -224,7 +225,7 @@ impl AgentLoop {
         AlertTime { steady_ms: self.now_ms(), wall_ms: clock::now_ms() }
     }
 
-    /// The share of the life of the host's certificate that is left.
+    /// Reads how much of the certificate's lifetime is left.
     fn certificate_left(&self) -> Option<Reading> {
         let (begins_ms, ends_ms) = self.identity.borrow().validity_ms().ok()?;
         let (left_ms, all_ms) = (ends_ms - self.time.now_ms(clock::now_ms()), ends_ms - begins_ms);
@@ -233,7 +234,7 @@ impl AgentLoop {
     }
 }
 
-/// What measurements say to rules.
+/// Turns measurements into readings.
 fn measured(points: &[Point], cpus: u32) -> Vec<Reading> {
     points.iter().flat_map(|point| readings(point, cpus)).collect()
 }
@@ -246,7 +247,7 @@ fn readings(point: &Point, cpus: u32) -> impl Iterator<Item = Reading> {
     of_disk.into_iter().flatten().chain(reading(point, cpus))
 }
 
-/// What there is to be said of one file system: of one that does not answer, only that.
+/// Returns the readings of one file system. One that does not respond has only that reading.
 fn disk_readings(point: &Point) -> Option<impl Iterator<Item = Reading> + use<>> {
     let field = |name: &str| point.fields.iter().find(|(field, _)| field == name).map(|(_, value)| *value);
     let share = |used: &str, total: &str| field(used).zip(field(total)).map(|(used, total)| used / total);
@@ -292,7 +293,7 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
     Some(Reading { subject, value })
 }
 
-/// What happens to units, as readings.
+/// Turns states of units into readings.
 fn units(states: &UnitStates) -> Vec<Reading> {
     let flag = |is_so: bool| f64::from(u8::from(is_so));
     let of_unit = |(unit, state): (&UnitName, &super::unit::UnitState)| {
@@ -309,8 +310,8 @@ fn units(states: &UnitStates) -> Vec<Reading> {
     states.iter().flat_map(of_unit).collect()
 }
 
-/// Whether a unit should run and does not, for a reason that nobody chose: a hold is chosen, and one that is broken is an
-/// alert of its own. One that is just being tried again is failing until it is up.
+/// Whether a unit should run and does not, against its operator's intent: a hold is intended, and a broken unit has an
+/// alert of its own. A unit that is being restarted counts as failing until it is up.
 fn is_failing(state: &super::unit::UnitState) -> bool {
     let observed = &state.observed;
     let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
@@ -345,7 +346,7 @@ mod tests {
             point("muster_unit_memory", &of_unit, &[("resident_bytes", 4096.0)]),
             point("muster_unit_disk", &of_unit, &[("total_bytes", 8192.0), ("used_bytes", 4096.0)]),
             point("muster_host_uptime", &[], &[("seconds", 5.0)]),
-            // What is not whole is no reading.
+            // An incomplete point gives no reading.
             point("muster_host_disk", &[], &[("total_bytes", 100.0), ("used_bytes", 93.0)]),
             point("muster_host_cpu", &[], &[]),
             point("muster_unit_cpu", &[("realm", "default")], &[("busy_ratio", 0.2)]),
@@ -365,7 +366,7 @@ mod tests {
             (ReadingSubject::unit(Metric::UnitDiskUsed, &unit), 0.5),
         ];
         assert_eq!(measured(&points, 2), wanted.map(|(subject, value)| Reading { subject, value }));
-        // A size of nothing makes no number, and so no reading that counts.
+        // A size of zero gives no finite number, and so no reading.
         let nothing = point("muster_host_memory", &[], &[("total_bytes", 0.0), ("used_bytes", 0.0)]);
         assert!(measured(&[nothing], 2).iter().all(|reading| !reading.value.is_finite()));
     }

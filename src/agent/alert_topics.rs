@@ -13,13 +13,13 @@ use muster_topics::{
     name::Name,
 };
 
-/// See the module.
+/// The alerts to publish on their retained topics, until acknowledged.
 #[derive(Debug)]
 pub(super) struct AlertTopics {
     epoch: u64,
     seq: u64,
     items: BTreeMap<AlertAck, UnackedAlert>,
-    /// Topics that are to be cleared.
+    /// Topics to clear.
     empty: BTreeSet<Name>,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct AlertTopics {
 struct UnackedAlert {
     alert: Alert,
     attempts: u32,
-    /// Nothing: it holds, and the console knows.
+    /// `None` if the console has acknowledged it.
     due_ms: Option<Millis>,
 }
 
-/// A message.
+/// A message to publish.
 #[derive(Debug, PartialEq)]
 pub(super) struct AlertMessage {
     pub(super) id: Name,
@@ -45,7 +45,7 @@ impl AlertTopics {
         Self { epoch, seq: 0, items: BTreeMap::new(), empty: BTreeSet::new() }
     }
 
-    /// This is to be said.
+    /// Adds a change of an alert.
     pub(super) fn say(&mut self, alert: Alert, now_ms: Millis) {
         let raised = AlertAck { state: AlertState::Raised, ..alert.key() };
         self.items.remove(&raised);
@@ -53,14 +53,14 @@ impl AlertTopics {
         self.items.insert(alert.key(), UnackedAlert { alert, attempts: 0, due_ms: Some(now_ms) });
     }
 
-    /// Everything is due: the broker may have forgotten all of it.
+    /// Makes everything due again, because the broker may have lost it.
     pub(super) fn all(&mut self, now_ms: Millis) {
         for item in self.items.values_mut() {
             (item.attempts, item.due_ms) = (0, Some(now_ms));
         }
     }
 
-    /// The console has this.
+    /// Handles an acknowledgement.
     pub(super) fn acknowledged(&mut self, key: &AlertAck) {
         match key.state {
             AlertState::Raised => {
@@ -68,7 +68,7 @@ impl AlertTopics {
                     item.due_ms = None;
                 }
             }
-            // Also of one that is not known here any more: it was retained when its console came back.
+            // Also for an alert that is unknown here: its console found the retained message when it came back.
             AlertState::Cleared => {
                 self.items.remove(key);
                 if self.last(&key.id).is_none() {
@@ -78,13 +78,13 @@ impl AlertTopics {
         }
     }
 
-    /// When there is something to say.
+    /// When the next message is due.
     pub(super) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
         let clear = (!self.empty.is_empty()).then_some(now_ms);
         self.items.values().filter_map(|item| item.due_ms).chain(clear).min()
     }
 
-    /// The next message, if one is due.
+    /// Returns the next message, if one is due.
     pub(super) fn next(&self, now_ms: Millis) -> Option<AlertMessage> {
         if let Some(id) = self.empty.first() {
             return Some(AlertMessage { id: id.clone(), retain: true, payload: Vec::new(), key: None });
@@ -92,7 +92,7 @@ impl AlertTopics {
         let is_due = |item: &UnackedAlert| item.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
         let (key, item) = self.items.iter().find(|(_, item)| is_due(item))?;
         let alert = Alert { epoch: self.epoch, seq: self.seq + 1, ..item.alert.clone() };
-        // Texts and finite numbers always serialise.
+        // Strings and finite numbers always serialise.
         let payload = serde_json::to_vec(&alert).unwrap_or_default();
         Some(AlertMessage {
             id: key.id.clone(),
@@ -102,7 +102,7 @@ impl AlertTopics {
         })
     }
 
-    /// That was published.
+    /// Handles that a message was published.
     pub(super) fn said(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
         let Some(key) = &saying.key else {
             self.empty.remove(&saying.id);
@@ -115,18 +115,18 @@ impl AlertTopics {
         }
     }
 
-    /// How many the console has not acknowledged.
+    /// The number of unacknowledged alerts.
     pub(super) fn waiting(&self) -> usize {
         self.items.values().filter(|item| item.due_ms.is_some()).count()
     }
 
-    /// The alerts that hold, in short.
+    /// The summaries of active alerts.
     pub(super) fn active(&self) -> BTreeMap<Name, AlertSummary> {
         let holds = self.items.values().filter(|item| item.alert.state == AlertState::Raised);
         holds.map(|item| (item.alert.id.clone(), item.alert.summary())).collect()
     }
 
-    /// What there is to say of an id that is not superseded: one that holds, or else the one that began last.
+    /// The state to publish for an id: the active alert, or else the last one to begin.
     fn last(&self, id: &Name) -> Option<&AlertAck> {
         let of_id = self.items.keys().filter(|key| key.id == *id);
         of_id.max_by_key(|key| (key.state == AlertState::Raised, key.since_ms))
@@ -166,7 +166,7 @@ mod tests {
 
     type PublishedAlerts = (String, Option<(Millis, AlertState)>, bool);
 
-    /// Everything that is due: id, beginning, state, whether it is retained.
+    /// Returns everything that is due: id, beginning, state, whether it is retained.
     fn drain(topics: &mut AlertTopics, now_ms: Millis) -> Vec<PublishedAlerts> {
         let mut said = vec![];
         while let Some(saying) = topics.next(now_ms) {
@@ -205,14 +205,14 @@ mod tests {
         topics.say(alert("a", 1, Cleared), 0);
         assert!(topics.active().is_empty());
         assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Cleared)), true)]);
-        // What was said before is acknowledged late: that is not the end.
+        // A late acknowledgement of an earlier state is not the end.
         topics.acknowledged(&alert("a", 1, Raised).key());
         assert_eq!(drain(&mut topics, 5_000), [one("a", Some((1, Cleared)), true)]);
         topics.acknowledged(&alert("a", 1, Cleared).key());
         assert_eq!(drain(&mut topics, 5_000), [one("a", None, true)]);
         topics.all(6_000);
         assert_eq!(drain(&mut topics, 6_000), []);
-        // A console that found it retained acknowledges it once more.
+        // A console that found the retained message acknowledges it again.
         topics.acknowledged(&alert("a", 1, Cleared).key());
         assert_eq!(drain(&mut topics, 6_000), [one("a", None, true)]);
     }
@@ -230,9 +230,9 @@ mod tests {
         for since_ms in [5, 1] {
             topics.acknowledged(&alert("a", since_ms, Cleared).key());
         }
-        // It holds: nothing is cleared.
+        // The alert is active: nothing is cleared.
         assert_eq!(drain(&mut topics, 11), []);
-        // One that begins where the topic was to be cleared is not wiped away.
+        // An alert that begins on a topic that was about to be cleared is kept.
         topics.say(alert("a", 9, Cleared), 20);
         topics.acknowledged(&alert("a", 9, Cleared).key());
         topics.say(alert("a", 30, Raised), 30);

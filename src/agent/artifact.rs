@@ -58,36 +58,35 @@ use super::join::MemberIdentity;
 #[cfg(test)]
 mod tests;
 
-/// The longest silence of a server in the middle of something.
+/// The longest time without data during a transfer.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// How often it is told how far a transfer is: each time is a message, and a person looks no more often.
+/// How often the progress of a transfer is reported: each report is a message, and nobody looks more often.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// How long a connection may take to come about.
+/// How long connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The largest configuration: it is held in memory while it is checked.
+/// The largest config: it is held in memory while it is checked.
 pub const CONFIG_MAX_BYTES: usize = 1024 * 1024;
 
-/// Transfers at once. More would only share the same line, and each has its buffers.
+/// Concurrent transfers. More would share the same bandwidth, and each has its buffers.
 const TRANSFERS_MAX: usize = 3;
 
-/// Chunks between the network and the disk: enough for the one to go on while the other works. A chunk is
-/// what TLS delivers at once, at most 16 KiB.
+/// Chunks between network and disk: enough to keep both busy. A chunk is a TLS record, at most 16 KiB.
 const CHUNKS_MAX: usize = 16;
 
-/// How long an artifact stays after the last unit that needs it is gone: to go back to yesterday's version
-/// should be quick.
+/// How long an artifact is kept after the last unit that needs it was removed: a rollback to yesterday's version should
+/// be quick.
 const UNUSED_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// What is read at a time of an artifact that is looked at.
+/// The read size when an artifact is verified.
 const PIECE_BYTES: usize = 64 * 1024;
 
 const PARTIAL_SUFFIX: &str = ".part";
 
-/// Installs a program of this agent's own making below `data_dir`, as if it had been fetched, and says what it is known
-/// by there.
+/// Installs a program that this agent made itself below `data_dir`, as if it had been fetched, and returns its
+/// reference.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -101,7 +100,7 @@ pub fn install(data_dir: &Path, content: &[u8]) -> io::Result<ArtifactRef> {
     Ok(ArtifactRef { sha256, size_bytes: content.len() as u64, role, version, manifest: None })
 }
 
-/// The SHA-256 of a file.
+/// Computes the SHA-256 of a file.
 fn digest_of(path: &Path) -> io::Result<Digest> {
     let (mut file, mut hash) = (File::open(path)?, ring::digest::Context::new(&ring::digest::SHA256));
     let mut piece = vec![0; PIECE_BYTES];
@@ -113,7 +112,7 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// All artifacts of this host; a handle that can be cloned.
+/// All artifacts of this host. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     shared: Arc<ArtifactState>,
@@ -122,15 +121,15 @@ pub struct Artifacts {
 struct ArtifactState {
     folder: PathBuf,
     identity: watch::Receiver<Arc<MemberIdentity>>,
-    /// How each file was when its content was last seen to be what its name says.
+    /// The state of each file when its content was last verified.
     whole: Mutex<HashMap<Digest, FileStamp>>,
-    /// One for each digest that somebody is waiting for.
+    /// One for each digest that is being fetched.
     flights: Mutex<HashMap<Digest, Weak<ArtifactFetch>>>,
     transfers: Semaphore,
     pace: TransferPace,
 }
 
-/// What changes when a file is written to, replaced or touched.
+/// What changes when a file is written, replaced or touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     inode: u64,
@@ -144,49 +143,49 @@ impl FileStamp {
     }
 }
 
-/// An artifact that is being fetched.
+/// A fetch that is under way.
 #[derive(Default)]
 struct ArtifactFetch {
-    /// One fetches it; the others wait.
+    /// Held by the caller that fetches; others wait for it.
     alone: Arc<tokio::sync::Mutex<()>>,
     done_bytes: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for ArtifactState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The identity has the host's key in it.
+        // The identity contains the host's key.
         f.debug_struct("Artifacts").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
 impl Artifacts {
-    /// The artifacts in `<data_dir>/artifacts`, fetched at no more than so many bytes a second, if that is said.
+    /// Opens the artifacts in `<data_dir>/artifacts`; `rate` limits the downloads in bytes a second.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn open(
         data_dir: &Path,
         identity: watch::Receiver<Arc<MemberIdentity>>,
         rate_bytes_per_s: Option<u64>,
     ) -> io::Result<Self> {
         let folder = data_dir.join("artifacts");
-        // Yunos may run as other users, who must get at their program; they need not see what else there is.
+        // Yunos may run as other users, who need access to their program, but not a list of others.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (whole, flights, transfers) = (Mutex::default(), Mutex::default(), Semaphore::new(TRANSFERS_MAX));
         let pace = TransferPace::new(rate_bytes_per_s);
         Ok(Self { shared: Arc::new(ArtifactState { folder, identity, whole, flights, transfers, pace }) })
     }
 
-    /// Where an artifact is, once it is installed.
+    /// The path of an installed artifact.
     #[must_use]
     pub fn path(&self, sha256: &Digest) -> PathBuf {
         self.shared.folder.join(sha256.as_str())
     }
 
-    /// Has an artifact installed, and says where. One that is there already, and whole, is not fetched again.
+    /// Installs an artifact and returns its path. One that is there and intact is not fetched again.
     ///
     /// # Errors
-    /// If it cannot be fetched, is not what it should be, or cannot be written. Nothing is installed then.
+    /// If it cannot be fetched, has the wrong content, or cannot be written. Nothing is installed then.
     pub async fn fetch(&self, artifact: &ArtifactRef) -> Result<PathBuf, ArtifactError> {
         let path = self.path(&artifact.sha256);
         if self.is_known_to_be_whole(artifact, &path) {
@@ -201,14 +200,14 @@ impl Artifacts {
         Ok(path)
     }
 
-    /// Whether the file is as it was when its content was looked at.
+    /// Whether the file is unchanged since it was verified.
     fn is_known_to_be_whole(&self, artifact: &ArtifactRef, path: &Path) -> bool {
         let whole = self.shared.whole.lock().unwrap_or_else(PoisonError::into_inner);
         fs::metadata(path).is_ok_and(|found| whole.get(&artifact.sha256) == Some(&FileStamp::of(&found)))
     }
 
-    /// Whether the file is there, with the content that its name says. One that has another is removed: a disk forgets, and
-    /// nobody wants to run what it has made up.
+    /// Whether the file exists with the content that its name promises. A file with other content is removed: the disk
+    /// is damaged, and running it would be dangerous.
     async fn is_whole(&self, artifact: &ArtifactRef, path: &Path) -> Result<bool, ArtifactError> {
         if self.is_known_to_be_whole(artifact, path) {
             return Ok(true);
@@ -235,7 +234,7 @@ impl Artifacts {
         Ok(stamp.is_some())
     }
 
-    /// As [`Self::fetch`], and tells now and then how far that is.
+    /// As [`Self::fetch`], with reports of the progress.
     ///
     /// # Errors
     /// As [`Self::fetch`].
@@ -256,23 +255,23 @@ impl Artifacts {
         }
     }
 
-    /// How many bytes of an artifact are there, while somebody fetches it.
+    /// The number of bytes fetched so far, while an artifact is being fetched.
     #[must_use]
     pub fn done_bytes(&self, sha256: &Digest) -> Option<u64> {
         let flights = self.shared.flights.lock().unwrap_or_else(PoisonError::into_inner);
         Some(flights.get(sha256)?.upgrade()?.done_bytes.load(Ordering::Relaxed))
     }
 
-    /// Fetches a configuration: the canonical JSON that has its digest.
+    /// Fetches a config: the canonical JSON with this digest.
     ///
     /// # Errors
-    /// If it cannot be fetched or is not what it should be.
+    /// If it cannot be fetched or has the wrong content.
     pub async fn config(&self, config: &ConfigRef) -> Result<Vec<u8>, ArtifactError> {
         let what = format!("config {}@{}", config.id, config.version);
         self.document(what, "configs", &config.sha256).await
     }
 
-    /// Fetches an artifact's manifest, if it has one: canonical JSON as well.
+    /// Fetches an artifact's manifest, if it has one: canonical JSON, too.
     ///
     /// # Errors
     /// As [`Self::config`].
@@ -295,10 +294,10 @@ impl Artifacts {
         if found == *sha256 { Ok(content) } else { Err(ArtifactError::WrongHash { what, found, resumed: false }) }
     }
 
-    /// Deletes what no unit has needed for a day, and what has come of one that nobody has asked for since.
+    /// Deletes artifacts that no unit has needed for a day, and partial downloads that were not continued.
     ///
     /// # Errors
-    /// If the folder cannot be read or a file not deleted.
+    /// If the folder cannot be read or a file cannot be deleted.
     pub fn sweep(&self, needed: &BTreeSet<Digest>, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(&self.shared.folder)? {
             let entry = entry?;
@@ -307,7 +306,7 @@ impl Artifacts {
             let is_partial = name.ends_with(PARTIAL_SUFFIX);
             let Ok(digest) = name.trim_end_matches(PARTIAL_SUFFIX).parse::<Digest>() else { continue };
             if !is_partial && needed.contains(&digest) {
-                // The time of its last use, so that it stays for a while after that.
+                // Its time of last use, so that it is kept for another day.
                 File::open(entry.path())?.set_modified(now)?;
                 continue;
             }
@@ -319,10 +318,10 @@ impl Artifacts {
         Ok(())
     }
 
-    /// Notes that these are needed, so that [`Self::sweep`] leaves them for another day.
+    /// Marks artifacts as needed, so that [`Self::sweep`] keeps them for another day.
     ///
     /// # Errors
-    /// If a file cannot be touched.
+    /// If a file's time cannot be set.
     pub fn keep<'a>(&self, needed: impl Iterator<Item = &'a Digest>, now: SystemTime) -> io::Result<()> {
         for sha256 in needed {
             match File::open(self.path(sha256)).and_then(|file| file.set_modified(now)) {
@@ -344,7 +343,7 @@ impl Artifacts {
         flight
     }
 
-    /// Asks the console for something, from an offset on.
+    /// Requests content from the console, from an offset on.
     async fn get(
         &self,
         what: &str,
@@ -364,7 +363,7 @@ impl Artifacts {
         let url = Url::parse(&format!("{base}/v1/{kind}/{sha256}"));
         let mut request = client.get(url.map_err(|error| ArtifactError::Client(error.into()))?);
         if offset_bytes > 0 {
-            // Only if it is what it was: its name is its hash.
+            // The name is the hash, so the content cannot have changed.
             request = request.header(RANGE, format!("bytes={offset_bytes}-")).header(IF_RANGE, format!("\"{sha256}\""));
         }
         let response = request.send().await.map_err(transport(what))?;
@@ -392,12 +391,12 @@ impl Artifacts {
             done_bytes: Arc::clone(done_bytes),
         };
         if begun_bytes == artifact.size_bytes && begun_bytes > 0 {
-            // An earlier life ended before it could be installed: it only has to be hashed.
+            // An earlier agent fetched all of it and ended before it was installed: only its hash is to be checked.
             drop(chunks);
             return write(receiving, queue, alone).await;
         }
         let response = match self.get(&what, "artifacts", &artifact.sha256, begun_bytes).await {
-            // What is there is as long as the whole, or longer: it cannot be right.
+            // The partial file is as long as the whole, or longer: it cannot be right.
             Err(ArtifactError::Status { status: StatusCode::RANGE_NOT_SATISFIABLE, .. }) if begun_bytes > 0 => {
                 fs::remove_file(&partial).map_err(write_error(&what, &partial))?;
                 self.get(&what, "artifacts", &artifact.sha256, 0).await?
@@ -407,11 +406,11 @@ impl Artifacts {
         let begun_bytes = if continues_at(&response, begun_bytes) { begun_bytes } else { 0 };
         let writer = write(PartialArtifact { begun_bytes, ..receiving }, queue, alone);
         let feed = self.feed(response, chunks);
-        // What the writer has to say comes last, and counts.
+        // The writer's result decides.
         tokio::join!(feed, writer).1
     }
 
-    /// Gives a writer what comes, no faster than is allowed.
+    /// Passes received chunks to the writer, within the rate limit.
     async fn feed(&self, mut response: reqwest::Response, chunks: mpsc::Sender<Result<Bytes, reqwest::Error>>) {
         loop {
             match response.chunk().await {
@@ -423,7 +422,7 @@ impl Artifacts {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    // The writer keeps what it has, and gives the reason back.
+                    // The writer keeps what it has, and returns the error.
                     let _ = chunks.send(Err(error)).await;
                     break;
                 }
@@ -432,8 +431,8 @@ impl Artifacts {
     }
 }
 
-/// Runs a writer on a thread of its own. To drop this leaves it to write what it has been given, and to end; only
-/// then may another begin.
+/// Runs a writer on its own thread. If this future is dropped, the writer writes what it was given and ends; only then
+/// may another begin.
 async fn write(
     receiving: PartialArtifact,
     queue: mpsc::Receiver<Result<Bytes, reqwest::Error>>,
@@ -446,7 +445,7 @@ async fn write(
     writer.await.map_err(|error| ArtifactError::Client(error.into()))?
 }
 
-/// Whether an answer is the rest of something, from where it was left.
+/// Whether a response continues from the offset.
 fn continues_at(response: &reqwest::Response, offset_bytes: u64) -> bool {
     let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     response.status() == StatusCode::PARTIAL_CONTENT

@@ -22,29 +22,29 @@ use super::{
 #[derive(Debug)]
 pub(super) struct StoreBounds {
     config: JournalConfig,
-    /// Commands in the journal, at most.
+    /// An upper bound of the number of commands in the journal.
     commands: u64,
-    /// Whether more of what programs print may be taken in.
+    /// Whether more output of programs may be stored.
     pub(super) has_output_room: bool,
 }
 
 impl StoreBounds {
     pub(super) fn new(config: JournalConfig) -> Self {
-        // It is counted before the first command.
+        // The number is counted before the first command.
         Self { config, commands: u64::MAX, has_output_room: true }
     }
 
-    /// How long a command is remembered after it has expired.
+    /// How long a command is remembered after its expiry.
     pub(super) fn kept_ms(&self) -> Millis {
         Millis::from(self.config.kept_after_expiry_s) * 1000
     }
 }
 
 impl AgentLoop {
-    /// Whether a command may be taken in: there is room for one more, or it has been here before.
+    /// Whether a command may be journalled: there is room, or it is there already.
     pub(super) async fn has_room_for(&mut self, id: CommandId) -> Result<bool, StoreError> {
-        // Each is counted as a new one; when there seem to be too many it is looked at again. One that cancels another
-        // may make two.
+        // Each command counts as new; when the bound is reached, the journal is counted again. A cancellation may
+        // make two rows.
         self.bounds.commands = self.bounds.commands.saturating_add(2);
         if self.bounds.commands <= self.bounds.config.commands_max {
             return Ok(true);
@@ -58,7 +58,7 @@ impl AgentLoop {
         journal::knows(&self.store, id).await
     }
 
-    /// Looks how much of what programs print waits for the console.
+    /// Checks how much output waits for the console.
     pub(super) async fn weigh_output(&mut self) -> Result<(), StoreError> {
         let waiting = outbox::bytes(&self.store).await?;
         let has_room = waiting < self.bounds.config.output_max_bytes;

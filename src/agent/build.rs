@@ -14,7 +14,7 @@ use std::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What makes it small: a shim is there for each program that runs.
+/// Makes the shim small: one runs for each program.
 const PROFILE: [&str; 6] = [
     "profile.release.opt-level=\"s\"",
     "profile.release.lto=\"fat\"",
@@ -24,14 +24,14 @@ const PROFILE: [&str; 6] = [
     "profile.release.strip=true",
 ];
 
-/// One file at fixed addresses has nothing to relocate, so its pages are shared by all shims.
+/// A static binary at fixed addresses has no relocations, so all shims share its pages.
 const STATIC: &str = "-Ctarget-feature=+crt-static\u{1f}-Crelocation-model=static";
 
-/// Has the linker put what an idle shim runs of the C library beside the shim's own code: code is in
-/// memory by the 64 KiB.
+/// Has the linker place the parts of the C library that an idle shim runs next to the shim's own code: code is loaded
+/// in blocks of 64 KiB.
 const ORDER: &str = "-Clink-arg=-Wl,--no-warn-symbol-ordering,--symbol-ordering-file=";
 
-/// Where `sqlx::migrate!` looks; it cannot tell cargo itself.
+/// The folder of `sqlx::migrate!`, which cannot tell cargo by itself.
 const MIGRATIONS: &str = "store/migrations";
 
 fn main() -> Result<()> {
@@ -41,8 +41,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds the shim, and says where it is: as small as it gets, or as well as it goes with a linker
-/// that cannot order and a C library that cannot be linked statically.
+/// Builds the shim and returns its path: as small as possible, or as well as a linker without symbol ordering and a C
+/// library without a static version allow.
 fn shim() -> Result<PathBuf> {
     let folder = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../shim");
     let target_dir = Path::new(&env::var("OUT_DIR")?).join("shim");
@@ -63,7 +63,7 @@ fn shim() -> Result<PathBuf> {
 fn build(folder: &Path, target_dir: &Path, target: &str, flags: &str, order: Option<&String>) -> Result<Output> {
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo.args(["rustc", "--release", "--bin", "muster-shim", "--offline", "--locked", "--quiet"]);
-    // Also when it is the host's own: flags are then for the shim, and not for what runs while it is built.
+    // Also for the host's own target: then the flags apply to the shim, and not to build scripts.
     cargo.args(["--target", target]);
     cargo.arg("--manifest-path").arg(folder.join("Cargo.toml"));
     cargo.arg("--target-dir").arg(target_dir);
@@ -71,15 +71,14 @@ fn build(folder: &Path, target_dir: &Path, target: &str, flags: &str, order: Opt
     for (name, _) in env::vars_os().filter(|(name, _)| disturbs(name)) {
         cargo.env_remove(name);
     }
-    // This stands above flags from any file of configuration.
+    // This overrides flags from configuration files.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
     cargo.arg("--").args(order);
     Ok(cargo.output()?)
 }
 
-/// What this build was told that the shim's shall not hear: wrappers such as clippy's, flags such as
-/// those for coverage, and settings of profile and target. Where crates come from, which linker to
-/// use and how many jobs may run does concern it.
+/// Whether a variable of this build must not reach the shim's: wrappers such as clippy's, flags such as those for
+/// coverage, settings of profile and target. Registries, linkers and the number of jobs apply to it, too.
 fn disturbs(name: &OsString) -> bool {
     let name = name.to_string_lossy();
     let theirs = ["CARGO_BUILD_", "CARGO_PROFILE_", "CARGO_UNSTABLE_", "CARGO_FEATURE_", "CARGO_CFG_", "CARGO_PKG_"];
@@ -88,7 +87,7 @@ fn disturbs(name: &OsString) -> bool {
     theirs.iter().any(|prefix| name.starts_with(prefix)) || exactly.contains(&name.as_ref())
 }
 
-/// Has this run again only if something that the shim is made of has changed, which its tests are not.
+/// Makes cargo run this again only if sources of the shim change, its tests excepted.
 fn watch(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

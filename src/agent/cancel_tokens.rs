@@ -8,12 +8,12 @@ use std::{
 use muster_topics::name::CommandId;
 use tokio_util::sync::CancellationToken;
 
-/// Commands that can be cancelled while they work.
+/// Running commands that can be cancelled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CancelTokens(pub(super) Arc<Mutex<BTreeMap<CommandId, CancellationToken>>>);
 
 impl CancelTokens {
-    /// Says that a command can be cancelled from now on; nothing if there are `max` such commands already.
+    /// Registers a command as cancellable; returns `None` if there are `max` already.
     pub(super) fn enter(&self, id: CommandId, max: usize) -> Option<CancellationToken> {
         let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.len() >= max {
@@ -24,12 +24,12 @@ impl CancelTokens {
         Some(token)
     }
 
-    /// It is over.
+    /// Removes a command that has ended.
     pub(super) fn leave(&self, id: CommandId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// Cancels a command, if it works.
+    /// Cancels a command, if it is running.
     pub(super) fn cancel(&self, id: CommandId) {
         let tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.get(&id).into_iter().for_each(CancellationToken::cancel);

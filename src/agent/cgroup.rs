@@ -41,19 +41,20 @@ pub(super) use self::{
     places::{CgroupFolders, Hierarchies},
 };
 
-/// Which instance of which unit.
+/// An instance of a unit.
 type InstanceKey<'a> = (&'a UnitName, Slot);
 
-/// The period over which time of processors is given out: the kernel's own default.
+/// The period of CPU quotas: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// How often to make a unit's cgroup whose folders above are removed meanwhile, with the last other unit in them.
+/// How often to retry creating a unit's cgroup when its parent folders are removed at the same time, with the last
+/// other unit in them.
 const MAKE_TRIES: u32 = 5;
-/// Controllers that also count, for measurements: processor time is counted without any.
+/// Controllers that also measure; processor time is measured without any.
 const COUNTING: [&str; 3] = ["memory", "pids", "io"];
-/// Where an agent goes that is in the way.
+/// The cgroup to which the agent moves when it is in the way.
 const ASIDE: &str = "agent";
 
-/// Where cgroups can be made. Nothing of it is known to be allowed until it is tried.
+/// The place where cgroups are created. Whether that is allowed is known only once it is tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupTree {
     /// The folder of all units, below the base: `muster-<agent>`.
@@ -69,27 +70,27 @@ pub(super) struct CgroupTree {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct UnifiedHierarchy {
     base: PathBuf,
-    /// The base is the agent's own cgroup, for it sees none above.
+    /// Whether the base is the agent's own cgroup, because it sees none above.
     is_own: bool,
 }
 
-/// A cgroup that was made for a unit.
+/// The cgroup of a unit.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct UnitCgroup {
     pub(super) cgroup: Cgroup,
-    /// What was asked for and cannot be had, each with the reason.
+    /// Features that were requested and are not available, each with the reason.
     pub(super) missing: Vec<String>,
 }
 
 impl CgroupTree {
-    /// Finds out where cgroups may be made, for an agent with this data folder.
+    /// Detects where cgroups can be created, for an agent with this data folder.
     pub(super) fn detect(data_dir: &Path) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let agent = Digest::of(data_dir.as_os_str().as_encoded_bytes());
         Self::parse(agent.short(), &read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
     }
 
-    /// From `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    /// Parses `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn parse(agent: &str, mounts: &str, own: &str) -> Self {
         let mounts: Vec<CgroupMount> = mounts.lines().filter_map(CgroupMount::parse).collect();
         let own: Vec<(&str, &str)> = own.lines().filter_map(own_cgroup).collect();
@@ -113,15 +114,15 @@ impl CgroupTree {
         }
     }
 
-    /// The same for what is no unit: names below it cannot be those of units.
+    /// The same tree for commands: its names cannot be those of units.
     pub(super) fn of_commands(&self) -> Self {
         Self { name: format!("{}-exec", self.name), ..self.clone() }
     }
 
-    /// Makes the cgroup of a unit in which nothing runs, with its limits.
+    /// Creates the cgroup of a unit that does not run, with its limits.
     ///
     /// # Errors
-    /// If something runs in it still.
+    /// If something still runs in it.
     pub(super) fn prepare(&self, seat: InstanceKey<'_>, limits: &Limits) -> io::Result<UnitCgroup> {
         let settings = settings(limits);
         let mut made = UnitCgroup::default();
@@ -142,12 +143,12 @@ impl CgroupTree {
         if made.cgroup.is_empty() {
             return Ok(made);
         }
-        // Whatever of an earlier launch nobody could clear. The next try finds it gone.
+        // Remains of an earlier launch that could not be removed. The next attempt finds it empty.
         let _ = made.cgroup.kill();
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes of an earlier start are still in its cgroup"))
     }
 
-    /// Removes the cgroup of a unit, of which nothing runs any more.
+    /// Removes the cgroup of a unit that does not run any more.
     pub(super) fn remove(&self, seat: InstanceKey<'_>) {
         let unified = self.unified.as_ref().map(|unified| &unified.base);
         let bases = [unified, self.memory.as_ref(), self.cpu.as_ref(), self.pids.as_ref(), self.freezer.as_ref()];
@@ -157,7 +158,7 @@ impl CgroupTree {
         }
     }
 
-    /// Sets a limit, in the unified hierarchy or else in that of v1.
+    /// Sets a limit in the unified hierarchy, or else in that of v1.
     fn set(&self, cgroup: &mut Cgroup, seat: InstanceKey<'_>, setting: &LimitSetting) -> Result<(), String> {
         if let Some(folder) = &cgroup.unified
             && has_controller(folder, setting.controller)
@@ -186,7 +187,7 @@ impl CgroupTree {
         written
     }
 
-    /// Makes the folder of a unit in a hierarchy of v1.
+    /// Creates the folder of a unit in a v1 hierarchy.
     fn make(&self, base: &Path, seat: InstanceKey<'_>) -> io::Result<PathBuf> {
         let [all, realm, leaf] = folders(base, &self.name, seat);
         make_leaf([&all, &realm], &leaf, |_| ())?;
@@ -195,7 +196,7 @@ impl CgroupTree {
 }
 
 impl UnifiedHierarchy {
-    /// Makes the folder of a unit, with as many of the controllers as there are.
+    /// Creates the folder of a unit, with as many of the controllers as available.
     fn make(&self, name: &str, seat: InstanceKey<'_>, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
         let [all, realm, leaf] = folders(&self.base, name, seat);
         self.hand_on(&self.base, controllers);
@@ -203,20 +204,20 @@ impl UnifiedHierarchy {
         Ok(leaf)
     }
 
-    /// Hands controllers on to what is below a folder. Whether it could is found where they are needed.
+    /// Enables controllers for a folder's children. Failures are reported where the controllers are needed.
     fn hand_on(&self, folder: &Path, controllers: &BTreeSet<&str>) {
         for controller in controllers {
             if !has_word(&folder.join("cgroup.subtree_control"), controller) && has_controller(folder, controller) {
                 let busy = hand_on(folder, controller).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
                 if busy && self.is_own && folder == self.base {
-                    // The agent itself may be all that is in the way.
+                    // The agent's own processes may be the obstacle.
                     let _ = self.move_aside().and_then(|()| hand_on(folder, controller));
                 }
             }
         }
     }
 
-    /// Has the kernel count what it would not without a limit. What it refuses is not worth moving anybody aside for.
+    /// Makes the kernel measure what it would not without a limit. A refusal is not worth moving the agent.
     fn count(&self, name: &str, seat: InstanceKey<'_>) {
         let [all, realm, _] = folders(&self.base, name, seat);
         for folder in [&self.base, &all, &realm] {
@@ -234,7 +235,7 @@ impl UnifiedHierarchy {
         write(&aside.join("cgroup.procs"), &std::process::id().to_string())
     }
 
-    /// Why a controller did not reach a unit's cgroup.
+    /// Why a controller is not available in a unit's cgroup.
     fn why_not(&self, controller: &str) -> String {
         let base = self.base.display();
         if !has_controller(&self.base, controller) {
@@ -272,7 +273,7 @@ fn folders(base: &Path, name: &str, (unit, slot): InstanceKey<'_>) -> [PathBuf; 
     [all, realm, leaf]
 }
 
-/// Makes folders, the last of them anew, so that nothing is in force which was asked for before.
+/// Creates folders; the last one is recreated, so that no earlier setting remains.
 fn make_leaf(above: [&Path; 2], leaf: &Path, made: impl Fn(&Path)) -> io::Result<()> {
     let make = || {
         only(leaf.to_owned()).remove();
@@ -291,7 +292,7 @@ fn make_leaf(above: [&Path; 2], leaf: &Path, made: impl Fn(&Path)) -> io::Result
     make()
 }
 
-/// A folder as a cgroup, in whichever hierarchy it is, to be removed.
+/// A folder as a cgroup of any hierarchy, to be removed.
 fn only(folder: PathBuf) -> Cgroup {
     Cgroup { unified: Some(folder), ..Cgroup::default() }
 }
@@ -303,14 +304,14 @@ fn make_if_missing(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// A limit to be set.
+/// A limit to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LimitSetting {
     controller: &'static str,
     value: u64,
 }
 
-/// A file to be written, which may be missing if it is optional.
+/// A file to write, which may be missing if it is optional.
 type CgroupFile = (&'static str, String, bool);
 
 /// Each limit with its controller.
@@ -319,7 +320,7 @@ fn values(limits: &Limits) -> [(&'static str, Option<u64>); 3] {
     [("memory", limits.memory_bytes), ("cpu", cpu), ("pids", limits.pids.map(u64::from))]
 }
 
-/// Which limits to set.
+/// Returns the settings for limits.
 fn settings(limits: &Limits) -> Vec<LimitSetting> {
     values(limits)
         .into_iter()
@@ -333,7 +334,7 @@ impl LimitSetting {
         match self.controller {
             "memory" => vec![
                 ("memory.limit_in_bytes", value.clone(), false),
-                // With swap: it is not there in a kernel that does not count that.
+                // With swap; the file does not exist in a kernel that does not account swap.
                 ("memory.memsw.limit_in_bytes", value, true),
             ],
             "cpu" => {
@@ -353,18 +354,18 @@ impl LimitSetting {
     }
 }
 
-/// A file of a cgroup that holds a limit, for cgroups that others make.
+/// A limit file of a cgroup that another program creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LimitFile {
-    /// It is in the unified hierarchy.
+    /// Whether it is in the unified hierarchy.
     pub(super) unified: bool,
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// Not every kernel has it.
+    /// Whether some kernels lack it.
     pub(super) optional: bool,
 }
 
-/// What limits come to on this host: in the hierarchies of v1 for the controllers that are there, in the unified one
+/// Returns the limit files on this host: those of v1 for controllers that are mounted there, of the unified hierarchy
 /// for all others.
 pub(super) fn limit_files(limits: &Limits) -> Vec<LimitFile> {
     limit_files_of(limits, &fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
@@ -381,16 +382,16 @@ fn limit_files_of(limits: &Limits, own: &str) -> Vec<LimitFile> {
 }
 
 impl LimitFile {
-    /// Whether cgroups of this host have it.
+    /// Whether cgroups of this host have this file.
     pub(super) fn is_there(&self) -> bool {
         let hierarchies = Hierarchies::detect();
         let controller = self.name.split('.').next().unwrap_or_default();
         if !self.unified {
-            // As its root has, all have.
+            // If the root has it, all have it.
             let root = hierarchies.folder(controller, &format!("1:{controller}:/"));
             return root.is_some_and(|root| root.join(self.name).exists());
         }
-        // The root is not limited, and so has none of these.
+        // The root itself has no limits, and so lacks these files.
         let below = hierarchies.folder("", "0::/").and_then(|root| fs::read_dir(root).ok());
         below.into_iter().flatten().flatten().any(|entry| entry.path().join(self.name).exists())
     }
@@ -406,19 +407,19 @@ fn write_all(folder: &Path, entries: Vec<CgroupFile>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a file of the kernel's, which is there or is not.
+/// Writes to an existing file of the kernel.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// A hierarchy that is mounted.
+/// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct CgroupMount {
-    /// Its controllers, by commas; none for the unified one.
+    /// Its controllers, separated by commas; empty for the unified one.
     controllers: String,
-    /// What of it can be seen here.
+    /// The part of it that is visible here.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
 }
 
@@ -431,17 +432,17 @@ impl CgroupMount {
         let mut after = after.split(' ');
         let controllers = match after.next()? {
             "cgroup2" => String::new(),
-            // Among them options such as `rw`, which no controller is called.
+            // The list includes options such as `rw`, which are not names of controllers.
             "cgroup" => after.nth(1)?.to_owned(),
             _ => return None,
         };
         Some(Self { controllers, root: root.into(), point: point.into() })
     }
 
-    /// The folder of a cgroup of this hierarchy, if it can be seen here.
+    /// The folder of a cgroup of this hierarchy, if it is visible here.
     fn folder(&self, path: &str) -> Option<PathBuf> {
         let below = Path::new(path).strip_prefix(&self.root).ok()?;
-        // One above the root of a namespace: `/../..`.
+        // A cgroup above the root of the namespace: `/../..`.
         let is_outside = below.components().any(|part| part == std::path::Component::ParentDir);
         (!is_outside).then(|| self.point.join(below))
     }
@@ -452,7 +453,7 @@ fn own_cgroup(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
 }
 
-/// Spaces and the like stand there as three octal digits.
+/// Decodes spaces and the like, which are written as three octal digits.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

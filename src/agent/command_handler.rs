@@ -46,10 +46,10 @@ use super::{
     unit::kind::{FollowFrom, InstanceRequest},
 };
 
-/// `accepted` and `running` are told only of a command that takes longer than this.
+/// The statuses `accepted` and `running` are reported only for a command that takes longer than this.
 const QUIET_MS: Millis = 1_000;
 
-/// A command that is being worked on.
+/// A command that is being executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunningCommand {
     since_ms: Millis,
@@ -64,25 +64,26 @@ enum ReportedProgress {
     Running,
 }
 
-/// What a task of the agent's has come to.
+/// The result of a task of the agent.
 #[derive(Debug)]
 pub(super) enum TaskResult {
-    /// The unit of a program that stays is prepared, or cannot be.
+    /// The unit of a daemon is prepared, or refused.
     Daemon(CommandId, Result<Box<UnitDraft>, CommandRefusal>),
-    /// A program has waited for its turn.
+    /// A program's wait in the queue ended.
     Turn(QueuedProgram, QueueResult),
-    /// A program was started, or could not be.
+    /// A program was started, or refused.
     Begun(CommandId, Result<(), CommandRefusal>),
-    /// A unit's log was read, or units have answered; and words for people.
+    /// A unit's log was read, or units have answered; with text for standard error.
     Read(CommandId, Result<(Vec<u8>, Vec<u8>), CommandRefusal>),
-    /// A signal was sent, or could not be.
+    /// A signal was sent, or refused.
     Signalled(CommandId, Result<(), CommandRefusal>),
-    /// Nothing that anybody waits for.
+    /// A task without a result.
     Done,
 }
 
 impl AgentLoop {
-    /// A message came on a topic of signed ones. If it moved the time ahead of the clock, the console is had to say what time it is.
+    /// Handles a message on a topic of signed messages. If it moved the time ahead of the clock, the console is asked
+    /// for the time.
     pub(super) async fn signed(&mut self, message: &InboundMessage, channel: CommandSource) -> Result<(), StoreError> {
         let done = self.take_signed(message, channel).await;
         let life_ms = self.now_ms();
@@ -127,7 +128,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// A message that deserves no answer: it is counted, and told now and then.
+    /// Counts a message that gets no answer; the count is logged now and then.
     pub(super) fn reject(&mut self, what: &str, reason: &str) {
         if let Some(rejected) = self.rejected.count(self.now_ms()) {
             tracing::warn!(what, reason, rejected, "messages were rejected");
@@ -166,12 +167,12 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// The console has said what time it is, a moment ago for sure.
+    /// Handles a confirmation of the console's time.
     async fn hear_fresh_time(&mut self, issued_ms: Millis, clock_ms: Millis) -> Result<(), StoreError> {
         let life_ms = self.now_ms();
         self.time = self.time.at(life_ms);
         let ahead_ms = self.time.heard_fresh(issued_ms, clock_ms, self.bounds.kept_ms());
-        // A store cannot have been made after its agent was started.
+        // A store cannot have been created after its agent was started.
         let is_made_ahead = self.created_ms > issued_ms.saturating_add(SLACK_MS);
         let created_ms = if is_made_ahead { issued_ms - life_ms } else { self.created_ms };
         if ahead_ms.is_none() && !is_made_ahead {
@@ -201,7 +202,7 @@ impl AgentLoop {
             Err(error) => return self.not_understood(verified, channel, &error.to_string()).await,
         };
         if let Some(sealed) = &mut command.sealed {
-            // So it is in the journal as well, where it is opened again after a restart.
+            // The key goes into the journal, too, so that it can be opened again after a restart.
             sealed.key = verified.key().map(str::to_owned);
         }
         if !self.has_room_for(command.id).await? {
@@ -242,7 +243,8 @@ impl AgentLoop {
         }
     }
 
-    /// A command of a newer console, or of none: its sender hears about it, if it is for this host.
+    /// Handles a command that is not understood, perhaps of a newer console: its sender gets a refusal, if it is for
+    /// this host.
     async fn not_understood(
         &mut self,
         verified: &Verified,
@@ -261,7 +263,7 @@ impl AgentLoop {
 
     async fn granted(&mut self, command: Authorised<Command>) -> Result<(), StoreError> {
         let id = command.get().id;
-        // What is sealed stays so in the journal.
+        // The journal keeps it sealed.
         let verb = match self.sealing.open(command.get(), self.me.host) {
             Ok(verb) => verb,
             Err(error) => {
@@ -322,7 +324,7 @@ impl AgentLoop {
         journal::insert(tx, entry, self.time.signed_ms(), clock::now_ms()).await
     }
 
-    /// Brings another command to its end. One that has not come yet is refused when it does.
+    /// Cancels another command. One that has not arrived yet is refused when it does.
     async fn cancel(&mut self, command: &Command, which: CommandId) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
@@ -346,7 +348,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Changes desired state, and answers.
+    /// Changes the desired state of a unit, and answers.
     async fn edit(&mut self, command: &Command, unit: &UnitName, verb: &Verb) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
@@ -382,11 +384,11 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Answers a command about which nothing is done.
+    /// Answers a command that needs no execution.
     async fn answer_now(&mut self, id: CommandId, expires_ms: Millis, status: Status) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
-        // What is refused is never taken up again, so its text is of no use.
+        // A refused command is never resumed, so its text is not needed.
         let entry = Entry { id, body: "{}", expires_ms, issued_ms: None };
         let key = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
             journal::finish(&mut tx, id, status.into(), now_ms).await?
@@ -399,14 +401,14 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// A command that the journal has already.
+    /// Handles a command that is in the journal already.
     pub(super) async fn repeated(&mut self, id: CommandId) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
         let known = journal::answer_again(&mut tx, id, clock::now_ms()).await?;
         store::commit(tx, "answer again").await?;
         match known {
             Some(RepeatedCommand::Answered(key)) => self.queue(Some(key)),
-            // Whoever asks again hears how far it has come.
+            // Its sender gets the present status.
             Some(RepeatedCommand::Unfinished) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.told = ReportedProgress::Nothing;
@@ -424,7 +426,7 @@ impl AgentLoop {
         }
     }
 
-    /// Starts what takes its time.
+    /// Starts the execution of a command.
     fn launch(&mut self, id: CommandId, verb: Verb) {
         self.running.insert(id, RunningCommand::since(self.now_ms()));
         match verb {
@@ -450,7 +452,7 @@ impl AgentLoop {
                 self.forward(id, units, InstanceRequest::Command { name, args }, timeout_ms);
             }
             Verb::UnitStats { units, timeout_ms } => self.forward(id, units, InstanceRequest::Stats, timeout_ms),
-            // These are done when they are entered.
+            // These are complete once they are journalled.
             _ => {}
         }
     }
@@ -476,7 +478,7 @@ impl AgentLoop {
         });
     }
 
-    /// Asks units for something, and answers with what all of them have answered.
+    /// Sends a request to units, and answers when all have answered.
     fn forward(&mut self, id: CommandId, units: Vec<UnitName>, ask: InstanceRequest, timeout_ms: u64) {
         if let Some(running) = self.running.get_mut(&id) {
             running.begun = true;
@@ -487,7 +489,7 @@ impl AgentLoop {
         });
     }
 
-    /// Takes up what an earlier life of the agent left unfinished.
+    /// Resumes commands that an earlier run of the agent left unfinished.
     pub(super) fn resume(&mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         let (waiting, begun): (Vec<_>, Vec<_>) = unfinished.into_iter().partition(|one| one.queued);
         for mut unfinished in begun.into_iter().chain(waiting) {
@@ -496,7 +498,7 @@ impl AgentLoop {
             let command = unfinished.command.take();
             let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
             let operator = command.as_ref().map(|command| command.operator.clone());
-            // One that cannot be opened any more counts as one that cannot be read.
+            // One that cannot be opened any more counts as one that cannot be parsed.
             let verb = command.and_then(|command| self.sealing.open(&command, self.me.host).ok());
             match (receive::resume(verb.as_ref(), unfinished.queued), verb, operator) {
                 (ResumedCommand::Anew, Some(Verb::Exec(exec)), Some(operator)) if exec.daemon => {
@@ -524,7 +526,7 @@ impl AgentLoop {
         }
     }
 
-    /// A task has ended.
+    /// Handles the result of a task.
     pub(super) fn worked(&mut self, work: TaskResult) {
         match work {
             TaskResult::Daemon(id, prepared) => self.daemon_prepared(id, prepared),
@@ -546,7 +548,7 @@ impl AgentLoop {
         }
     }
 
-    /// Tells of commands that take their time.
+    /// Reports commands that take long.
     pub(super) fn tell_slow(&mut self) {
         let (now_ms, at_ms) = (self.now_ms(), clock::now_ms());
         for (id, running) in &mut self.running {
@@ -557,7 +559,7 @@ impl AgentLoop {
         }
     }
 
-    /// When a command becomes slow.
+    /// When the next command counts as slow.
     pub(super) fn slow_ms(&self) -> Option<Millis> {
         next_slow_ms(&self.running)
     }
@@ -568,12 +570,12 @@ fn next_slow_ms(running: &BTreeMap<CommandId, RunningCommand>) -> Option<Millis>
 }
 
 impl RunningCommand {
-    /// One that waits, or is being started.
+    /// Creates one that waits, or is being started.
     pub(super) fn since(since_ms: Millis) -> Self {
         Self { since_ms, begun: false, told: ReportedProgress::Nothing }
     }
 
-    /// One that runs.
+    /// Creates one that runs.
     pub(super) fn begun_since(since_ms: Millis) -> Self {
         Self { begun: true, ..Self::since(since_ms) }
     }

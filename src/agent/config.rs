@@ -20,48 +20,47 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::group::{GroupPeriods, MetricGroup};
 
-/// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
-/// take at most 10 of its 64 KiB.
+/// The most labels of a host: a full heartbeat has to fit into one message, and labels take at most 10 of its 64 KiB.
 pub const LABELS_MAX: usize = 32;
 /// The longest value of a label.
 pub const LABEL_MAX_BYTES: usize = 255;
-/// The most realms that a host may carry, `default` included; they take at most 4 KiB.
+/// The most realms of a host, `default` included; they take at most 4 KiB.
 pub const REALMS_MAX: usize = 64;
 
-/// An agent.
+/// Configuration of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Folder of the agent's store, keys, artifacts and logs. Only its owner may read it.
     pub data_dir: PathBuf,
-    /// The one-time token to join with, as `muster token create` printed it. Needed once.
+    /// The one-time token to join with, as `muster token create` printed it. It is used once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub join: Option<Secret<JoinToken>>,
-    /// The host's labels, which operators select hosts by.
+    /// The host's labels, by which operators select hosts.
     pub labels: BTreeMap<Name, String>,
-    /// Realms that this host carries beside `default`. Commands for units of other realms are refused.
+    /// Realms of this host beside `default`. Commands for units of other realms are refused.
     pub realms: BTreeSet<Name>,
     /// Seconds after which a silent connection is checked; after twice as long it counts as broken.
     pub keep_alive_s: u16,
-    /// Running commands.
+    /// Execution of programs.
     pub exec: ExecConfig,
-    /// What is remembered of commands, and what waits of their answers.
+    /// Limits of the journal of commands, and of their unsent output.
     pub journal: JournalConfig,
-    /// Getting artifacts.
+    /// Downloads of artifacts.
     pub artifacts: ArtifactsConfig,
     /// Containers.
     pub containers: ContainersConfig,
     /// Heartbeats.
     pub heartbeat: HeartbeatConfig,
-    /// Measurements.
+    /// Metrics.
     pub metrics: MetricsConfig,
-    /// When somebody should look at this host.
+    /// Alert rules of this host.
     pub alerts: AlertsConfig,
-    /// What can be asked of the agent on its own host.
+    /// The agent's interface on its own host.
     pub local: LocalConfig,
-    /// What is forbidden on this host whatever the console says.
+    /// What is forbidden on this host, whatever the console orders.
     pub policy: LocalPolicy,
-    /// A TOML file with more of the same, such as one that the host's owner alone may write.
+    /// A TOML file with further policy, such as one that only the host's owner can write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_file: Option<PathBuf>,
 }
@@ -88,15 +87,15 @@ impl Default for Config {
     }
 }
 
-/// Running commands.
+/// Execution of programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecConfig {
-    /// How many commands may run at once; more have to wait.
+    /// How many programs of commands may run at once; others wait.
     pub parallel_max: usize,
-    /// How many may wait; one more is refused as `busy`. Four turns of all that run: who is behind more than that had better hear of it.
+    /// How many may wait; further ones are refused as `busy`. The default is four times as many as can run.
     pub queue_max: usize,
-    /// What each may use, with everything that it forks: `memory_bytes`, `cpu`, `pids`. A command may ask for less.
+    /// Limits of each program with all its processes: `memory_bytes`, `cpu`, `pids`. A command may request less.
     pub limits: Limits,
 }
 
@@ -110,11 +109,11 @@ impl Default for ExecConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainersConfig {
-    /// The Unix socket on which Podman's (`podman system service`) or Docker's HTTP interface is; usually where Podman's own unit file for
-    /// systemd has it.
+    /// The Unix socket of the HTTP interface of Podman (`podman system service`) or Docker; by default that of Podman's
+    /// unit file for systemd.
     pub podman_socket: PathBuf,
-    /// The folder in which LXC containers of this agent are, and the images that they are made from; `lxc` in its data
-    /// folder if left out. Containers in LXC's own folder are listed, and other people's.
+    /// The folder of this agent's LXC containers and their images; `lxc` in its data folder by default. Containers in
+    /// LXC's own folder, of other owners, are listed, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lxc_path: Option<PathBuf>,
 }
@@ -125,25 +124,25 @@ impl Default for ContainersConfig {
     }
 }
 
-/// What is remembered of commands, and what waits of their answers. Outcomes wait until the console has them, however
+/// Limits of the journal of commands, and of their unsent output. Outcomes wait until the console has them, however
 /// long that takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JournalConfig {
-    /// How long a command is remembered after its expiry, in seconds, so that a repetition is known as one. It must be
-    /// longer than a message can be under way; at least two hours.
+    /// How long a command is remembered after its expiry, in seconds, so that a repetition is recognised. It must
+    /// exceed the time for which a message can be in transit; at least two hours.
     pub kept_after_expiry_s: u32,
-    /// How many commands are remembered. When there are as many, and none has expired long enough ago to be forgotten, no
-    /// more is taken in: what comes is sent again by the console until it expires. Eight days of a command every seven seconds, and
-    /// 100 MB of a disk.
+    /// How many commands are remembered. If there are as many and none is old enough to be forgotten, no more is
+    /// accepted: the console sends further ones again until they expire. The default is eight days of a command every
+    /// seven seconds, and 100 MB of a disk.
     pub commands_max: u64,
-    /// How much of what programs print may wait for the console, in bytes. Beyond it the rest stays in the programs'
-    /// own files, each as long as its command allows, until the console has acknowledged some. Twice what sixteen programs print at
+    /// How many bytes of output may wait for the console. Beyond it the rest stays in the programs' own files, limited
+    /// by each command, until the console has acknowledged some. The default is twice the output of sixteen programs at
     /// the usual limit.
     pub output_max_bytes: u64,
 }
 
-/// The least value of [`JournalConfig::kept_after_expiry_s`]: the signed time that is stored lags behind by up to an hour.
+/// The least value of [`JournalConfig::kept_after_expiry_s`]: the stored signed time lags behind by up to an hour.
 const KEPT_MIN_S: u32 = 2 * 3_600;
 
 impl Default for JournalConfig {
@@ -152,11 +151,11 @@ impl Default for JournalConfig {
     }
 }
 
-/// Getting artifacts.
+/// Downloads of artifacts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArtifactsConfig {
-    /// How much of the line all downloads together may take, in bytes a second; all of it if left out.
+    /// The bandwidth limit of all downloads together, in bytes a second; unlimited by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_s: Option<u64>,
 }
@@ -165,11 +164,11 @@ pub struct ArtifactsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeartbeatConfig {
-    /// After how long a change is told at the latest, in milliseconds (varied by a quarter).
+    /// The longest delay before a change is published, in milliseconds (varied by a quarter).
     pub period_ms: u32,
     /// The least time between two heartbeats, in milliseconds.
     pub gap_ms: u32,
-    /// The time between two digests of all that was told, in milliseconds (varied by a quarter).
+    /// The time between two digests of the published state, in milliseconds (varied by a quarter).
     pub digest_ms: u32,
 }
 
@@ -180,14 +179,14 @@ impl Default for HeartbeatConfig {
 }
 
 impl HeartbeatConfig {
-    /// The same, as heartbeats are made with.
+    /// Returns the intervals as the scheduler takes them.
     pub fn periods(&self) -> heartbeat::HeartbeatPeriods {
         let &Self { period_ms, gap_ms, digest_ms } = self;
         heartbeat::HeartbeatPeriods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
     }
 }
 
-/// Measurements.
+/// Metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
@@ -195,19 +194,21 @@ pub struct MetricsConfig {
     pub sample_ms: u32,
     /// Time between two batches, in milliseconds.
     pub publish_ms: u32,
-    /// Groups of measurements that are not taken at all.
+    /// Groups of metrics that are not collected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub off: Vec<MetricGroup>,
-    /// Whether batches are packed (zlib with a dictionary), without what their topic says. A reader that knows lines alone wants them plain.
+    /// Whether batches are compressed (zlib with a dictionary), without what their topic says. Disable it for readers
+    /// that only know line protocol.
     pub pack: bool,
-    /// How much may wait for the console, in bytes; beyond it the oldest goes. Twelve days of a quiet host, so that age is what counts there.
+    /// How many bytes may wait for the console; beyond it the oldest are dropped. The default is twelve days of a quiet
+    /// host, so that usually the age decides.
     pub buffer_max_bytes: u64,
-    /// How old it may become, in seconds.
+    /// The largest age of waiting measurements, in seconds.
     pub buffer_max_age_s: u64,
-    /// Time from one batch that has waited for the console to the next, in milliseconds (varied by a quarter). The newest does
-    /// not wait, and none goes before the last of them was acknowledged.
+    /// The time between two batches that have waited for the console, in milliseconds (varied by a quarter). The newest
+    /// batch does not wait, and none is sent before the last of them was acknowledged.
     pub backlog_gap_ms: u32,
-    /// How often groups of measurements are taken, in seconds; 0 is with each sample.
+    /// How often groups of metrics are collected, in seconds; 0 is with each sample.
     pub every_s: GroupPeriods,
 }
 
@@ -220,20 +221,20 @@ impl Default for MetricsConfig {
             pack: true,
             buffer_max_bytes: 16 * 1024 * 1024,
             buffer_max_age_s: 7 * 24 * 3_600,
-            // Why this much: `rules::backlog::GAP_MS`.
+            // The reason is at `rules::backlog::GAP_MS`.
             backlog_gap_ms: 1_000,
             every_s: GroupPeriods::default(),
         }
     }
 }
 
-/// When somebody should look at this host. Rules of the console stand before these.
+/// Alert rules of this host. Rules of the console replace those of the same name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// Whether the rules hold that the agent brings along; `muster alert rules` lists them.
+    /// Whether the agent's default rules apply; `muster alert rules` lists them.
     pub defaults: bool,
-    /// Rules of this host, by name; one of the name of a default takes its place.
+    /// Rules of this host, by name; one with the name of a default replaces it.
     pub rules: BTreeMap<Name, Rule>,
 }
 
@@ -244,7 +245,7 @@ impl Default for AlertsConfig {
 }
 
 impl AlertsConfig {
-    /// All rules that hold if the console says nothing.
+    /// Returns all rules that apply without the console's.
     pub(super) fn all_rules(&self) -> BTreeMap<Name, Rule> {
         let mut rules = if self.defaults { defaults::rules() } else { BTreeMap::new() };
         rules.extend(self.rules.clone());
@@ -252,13 +253,13 @@ impl AlertsConfig {
     }
 }
 
-/// What can be asked of the agent on its own host: `GET /ping`, `GET` and `POST /heartbeat`, `POST /trigger`, by HTTP.
+/// The agent's HTTP interface on its own host: `GET /ping`, `GET` and `POST /heartbeat`, `POST /trigger`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LocalConfig {
-    /// Whether it listens on `agent.sock` in its folder, for its own user and root.
+    /// Whether to listen on `agent.sock` in its folder, for its own user and root.
     pub socket: bool,
-    /// Where else it listens, for everybody on the host: an address of loopback, such as `127.0.0.1:7070`.
+    /// A loopback address to listen on, for every user of the host, such as `127.0.0.1:7070`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
 }
@@ -269,10 +270,10 @@ impl Default for LocalConfig {
     }
 }
 
-/// Something that is wrong with a configuration as a whole.
+/// A configuration that cannot work as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentConfigError {
-    /// A value is outside of what works.
+    /// A value is out of range.
     #[error("the agent's configuration: {0}")]
     Value(String),
     /// The policy file cannot be read.
@@ -280,16 +281,16 @@ pub enum AgentConfigError {
     PolicyFile {
         /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Config {
-    /// The same with absolute paths, for shims, units and containers are told them and run elsewhere.
+    /// Makes paths absolute: shims, units and containers get them and run elsewhere.
     ///
     /// # Errors
-    /// If a path is empty, or the folder that this process was started in is gone; with the path.
+    /// If a path is empty, or the present working directory does not exist any more; with the path.
     pub fn anchored(mut self) -> Result<Self, (PathBuf, std::io::Error)> {
         let paths = [
             Some(&mut self.data_dir),
@@ -303,7 +304,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Checks what types cannot say.
+    /// Checks what types cannot express.
     ///
     /// # Errors
     /// With the first key whose value cannot work.
@@ -363,7 +364,7 @@ impl Config {
         Ok(())
     }
 
-    /// The policy of the configuration and of its policy file, together.
+    /// Combines the policy of the configuration and of the policy file.
     ///
     /// # Errors
     /// If the file cannot be read, or is not a policy.
@@ -374,7 +375,7 @@ impl Config {
         }
     }
 
-    /// All realms that the host carries.
+    /// All realms of the host.
     #[must_use]
     pub fn all_realms(&self) -> BTreeSet<Name> {
         self.realms.iter().cloned().chain([Name::default_realm()]).collect()
@@ -387,7 +388,7 @@ fn read_policy(path: &Path) -> Result<LocalPolicy, AgentConfigError> {
     toml::from_str(&text).map_err(|error| wrong(error.to_string()))
 }
 
-/// A value that is parsed from text and never shown again.
+/// A value that is parsed from text and never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
@@ -397,7 +398,7 @@ impl<T> Secret<T> {
         Self(value)
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn reveal(&self) -> &T {
         &self.0
     }

@@ -54,75 +54,75 @@ use super::{
     unit::{Units, state::UnitStates},
 };
 
-/// Facts that are taken in at once, to be stored in one transaction.
+/// The most pending writes that are stored in one transaction.
 const FACTS_MAX: usize = 32;
-/// Messages that are held back while it is not clear whether this agent may work, or while the store
-/// takes nothing. The console sends again what is dropped.
+/// The most messages that are held back while it is undecided whether this agent may work, or while the store fails.
+/// The console sends dropped ones again.
 const HELD_MAX: usize = 64;
-/// How often the machine is looked at again (interfaces come and go).
+/// How often the host is examined again (interfaces come and go).
 const LOOK_MS: Millis = 5 * 60_000;
-/// How often old commands are forgotten.
+/// How often old commands are removed from the journal.
 const PRUNE_MS: Millis = 3_600_000;
-/// How long to wait before facts that the store did not take are tried again.
+/// The delay before failed writes are tried again.
 const STORE_RETRY_MS: Millis = 2_000;
-/// How long a goodbye may take.
+/// How long the orderly exit may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The least time between two lines about messages that were rejected.
+/// The least time between two log lines about rejected messages.
 const COMPLAIN_MS: Millis = 10_000;
 
-/// Something that happened.
+/// An event of the agent's loop.
 enum LoopEvent {
-    /// On the connection.
+    /// An event of the connection.
     Link(LinkEvent),
-    /// To programs; none of it may be lost.
+    /// Events of programs; none may be lost.
     Exec(Vec<ExecEvent>),
-    /// To a task of our own.
+    /// The result of a task.
     Work(TaskResult),
-    /// To units: the newest state counts.
+    /// Units have changed: the newest state counts.
     Units,
-    /// Batches were stored.
+    /// Batches of measurements were stored.
     Metrics,
     /// A sample was taken.
     Sampled,
-    /// Somebody on the host has a question.
+    /// A request on the local interface.
     Asked(LoopQuestion),
-    /// A time has come.
+    /// Something is due.
     Time,
     /// The agent is to end.
     Stop,
 }
 
-/// See the module.
+/// The agent's loop, which owns all its state.
 pub(super) struct AgentLoop {
     pub(super) me: ClientIdentity,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
-    /// What opens what only this host may read.
+    /// Opens what is sealed to this host.
     pub(super) sealing: HostKey,
-    /// The realms that the host carries.
+    /// The realms of the host.
     pub(super) realms: BTreeSet<Name>,
-    /// Those of them that it carries because its owner says so.
+    /// Those of them that its configuration has.
     pub(super) own_realms: BTreeSet<Name>,
     pub(super) policy: LocalPolicy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
     pub(super) lost_ms: Option<Millis>,
-    /// The epoch of the last life of this host that is known here.
+    /// The epoch of the last known instance of this host's agent.
     pub(super) last_epoch: u64,
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
     pub(super) publisher: Publisher,
     pub(super) rejected: RejectedMessages,
-    /// Commands that are being worked on.
+    /// Commands that are being executed.
     pub(super) running: BTreeMap<CommandId, RunningCommand>,
     pub(super) work: JoinSet<TaskResult>,
     pub(super) bounds: StoreBounds,
-    /// What must get into the store. While there is any, no more is taken in.
+    /// Writes that wait for the store. While there are any, no more commands are accepted.
     pub(super) facts: VecDeque<PendingWrite>,
-    /// The signed time that is stored.
+    /// The stored signed time.
     pub(super) kept_signed_ms: Millis,
-    /// The requests for a refresh, and when it is to be done.
+    /// Accepted refresh requests.
     pub(super) refreshes: RefreshHistory,
     pub(super) refresh_due_ms: Option<Millis>,
     pub(super) inputs: Inputs,
@@ -130,7 +130,7 @@ pub(super) struct AgentLoop {
     queues: Arc<QueueLengths>,
     lives: InstanceHistory,
     pub(super) host_snapshot: HostSnapshot,
-    /// The names of its labels, each of which makes it a member of a group; the link follows them.
+    /// The names of its labels, each of which is a group of hosts; the link subscribes to them.
     pub(super) groups: watch::Sender<Vec<Name>>,
     held: VecDeque<InboundMessage>,
     /// When messages that the store did not take are tried again.
@@ -142,7 +142,7 @@ pub(super) struct AgentLoop {
     ready: watch::Sender<bool>,
 }
 
-/// Where events come from.
+/// The sources of events.
 pub(super) struct Inputs {
     pub(super) link: LinkTask,
     pub(super) exec: mpsc::Receiver<ExecEvent>,
@@ -153,7 +153,7 @@ pub(super) struct Inputs {
     pub(super) stop: CancellationToken,
 }
 
-/// What an agent is made of.
+/// The parts that the loop is made from.
 pub(super) struct AgentParts {
     pub(super) me: ClientIdentity,
     pub(super) store: Store,
@@ -164,7 +164,7 @@ pub(super) struct AgentParts {
     pub(super) user: String,
     pub(super) created_ms: Millis,
     pub(super) lost_ms: Option<Millis>,
-    /// The epoch of the last life of this host that is known here.
+    /// The epoch of the last known instance of this host's agent.
     pub(super) last_epoch: u64,
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
@@ -228,19 +228,19 @@ impl AgentLoop {
         agent
     }
 
-    /// Milliseconds of this life, by a clock that only goes forward.
+    /// Milliseconds since the agent started, by a monotonic clock.
     pub(super) fn now_ms(&self) -> Millis {
         Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// This host as select expressions see it now, with the newest states of its units.
+    /// Calls `look` with this host as selectors see it, with the newest states of its units.
     pub(super) fn seen<R>(&self, look: impl FnOnce(&select::Host<'_>) -> R) -> R {
         let states = self.inputs.units.borrow().clone();
         let units = self.host_snapshot.units(self.me.host, &states);
         look(&self.host_snapshot.seen(self.me.host, &units))
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is stopped.
     pub(super) async fn run(mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         self.resume(unfinished);
         self.carry_realms().await;
@@ -263,7 +263,8 @@ impl AgentLoop {
         self.farewell().await;
     }
 
-    /// What the store had no room for is tried again at once if the reserve has some: a quota, for one, does not show before.
+    /// Handles a full disk: a failed write is tried again at once if the reserve has room. A quota, for example, does
+    /// not show earlier.
     fn draw_on_reserve(&mut self, error: &StoreError) {
         if error.is_full() && self.store.release_reserve() {
             self.facts_ms = None;
@@ -272,12 +273,12 @@ impl AgentLoop {
         }
     }
 
-    /// The next thing that happened. Each arm is cancel-safe: channels and watches keep what is not
-    /// taken, and so do a `JoinSet` and a sleep that is made anew.
+    /// Waits for the next event. Each arm is cancel-safe: channels and watches keep what is not taken, as does a
+    /// `JoinSet`, and the sleep is recreated.
     async fn next(&mut self) -> LoopEvent {
         let deadline = self.next_ms().map(|due_ms| {
             let due = Duration::from_millis(due_ms.max(0).unsigned_abs());
-            // A timer's grain is a millisecond: a little later is never too early.
+            // A timer's resolution is a millisecond: a little later is never too early.
             self.began + due + Duration::from_millis(1)
         });
         let free = self.facts.is_empty();
@@ -328,7 +329,7 @@ impl AgentLoop {
             }
             LoopEvent::Metrics => {
                 self.publisher.metrics_stored();
-                // Told as often as measurements are, however often a unit has something to tell.
+                // Published as often as measurements are, however often a unit reports.
                 self.publisher.units.observe_stats(self.units.stats());
             }
             LoopEvent::Asked(question) => self.asked(question),
@@ -338,14 +339,14 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// How much waits here, for the next sample.
+    /// Reports the lengths of queues, for the next sample.
     fn tell_queues(&self) {
         let tell = |counter: &AtomicU64, count: usize| counter.store(count as u64, Ordering::Relaxed);
         tell(&self.queues.commands, self.running.len());
         tell(&self.queues.alerts, self.publisher.alerts.waiting());
     }
 
-    /// Answers what was asked on the host. Who does not wait for the answer does not need it.
+    /// Answers a request on the local interface. A caller that does not wait needs no answer.
     fn asked(&mut self, question: LoopQuestion) {
         let now_ms = self.now_ms();
         match question {
@@ -382,7 +383,7 @@ impl AgentLoop {
         }
     }
 
-    /// Stores the facts that there are; if that fails, again in a while.
+    /// Stores the pending writes; if that fails, again after a delay.
     async fn take_facts_in(&mut self) -> Result<(), StoreError> {
         if self.facts_ms.is_some_and(|facts_ms| self.now_ms() < facts_ms) {
             return Ok(());
@@ -401,7 +402,7 @@ impl AgentLoop {
 
     fn down(&mut self) {
         self.publisher.down();
-        // Nobody has answered them, and the console sends them again.
+        // They were not answered, so the console sends them again.
         self.held.clear();
         self.held_ms = None;
         self.ready.send_replace(false);
@@ -419,7 +420,7 @@ impl AgentLoop {
             let seen = if twin { self.saw_twin().await } else { Ok(()) };
             return self.stand(verdict).await.and(seen);
         }
-        // What came before and still waits comes first.
+        // Earlier messages that still wait go first.
         if !self.publisher.is_sole() || !self.held.is_empty() {
             self.hold(message);
             return Ok(());
@@ -427,9 +428,9 @@ impl AgentLoop {
         self.order(message).await
     }
 
-    /// A message on a topic of signed ones. One that the store does not take is kept and tried again: if it
-    /// were dropped, the broker would wait for its acknowledgement, and brokers send nothing more to whoever
-    /// owes them too many.
+    /// Handles a message on a topic of signed messages. If the store fails it is kept and tried again: if it were
+    /// dropped, it would never be acknowledged, and brokers stop sending to clients with too many unacknowledged
+    /// messages.
     async fn order(&mut self, message: InboundMessage) -> Result<(), StoreError> {
         let channel = match &message.topic {
             Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
@@ -453,7 +454,7 @@ impl AgentLoop {
         }
     }
 
-    /// Takes up what was held back, in its order, as far as the store takes it.
+    /// Handles held messages in their order, as far as the store takes them.
     async fn take_held_up(&mut self) -> Result<(), StoreError> {
         self.held_ms = None;
         let mut rest = std::mem::take(&mut self.held);
@@ -461,12 +462,13 @@ impl AgentLoop {
         while let (Ok(()), Some(message)) = (&done, rest.pop_front()) {
             done = self.order(message).await;
         }
-        // The one that failed is the only one that is held now, and the first.
+        // Only the one that failed is held now, and it goes first.
         self.held.append(&mut rest);
         done
     }
 
-    /// The broker remembers a life of this host that its own disk does not: the disk was put back as a whole, mark and all.
+    /// Handles evidence of a later instance of this host that its own disk does not know: the whole disk was restored
+    /// from a copy, mark included.
     async fn disk_went_back(&mut self, epoch: u64) -> Result<(), StoreError> {
         let clock_ms = clock::now_ms();
         let now_ms = self.time.now_ms(clock_ms);
@@ -482,7 +484,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Acts on what the presence topic shows.
+    /// Acts on a decision about presence.
     async fn stand(&mut self, verdict: PresenceVerdict) -> Result<(), StoreError> {
         match verdict {
             PresenceVerdict::Ignore => {}
@@ -518,7 +520,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Looks at the machine and its units again.
+    /// Examines the host and its units again.
     fn look(&mut self) {
         self.host_snapshot.look();
         self.observe_units();
@@ -556,7 +558,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Says goodbye and waits, a little, until the broker has heard it.
+    /// Publishes the last messages and waits a little until the broker has received them.
     async fn farewell(mut self) {
         self.observe_units();
         let Some(connection) = self.publisher.farewell() else { return };
@@ -577,18 +579,18 @@ impl AgentLoop {
     }
 }
 
-/// Whether this is what [`Publisher::farewell`] said last.
+/// Whether a message is the last presence that [`Publisher::farewell`] published.
 fn is_echo(message: &InboundMessage, me: &ClientIdentity) -> bool {
     matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
         && serde_json::from_slice::<Presence>(message.payload())
             .is_ok_and(|presence| presence.instance == me.instance && presence.state == PresenceState::Stopped)
 }
 
-/// At least one event, and what else there is.
+/// Waits for at least one event, and returns all that are ready.
 async fn some(events: &mut mpsc::Receiver<ExecEvent>) -> Vec<ExecEvent> {
     let mut some = Vec::new();
     if events.recv_many(&mut some, FACTS_MAX).await == 0 {
-        // The executor is gone, which happens when the agent goes.
+        // The executor ends only when the agent does.
         pending::<()>().await;
     }
     some
@@ -596,7 +598,7 @@ async fn some(events: &mut mpsc::Receiver<ExecEvent>) -> Vec<ExecEvent> {
 
 async fn changed<T>(watch: &mut watch::Receiver<T>) {
     if watch.changed().await.is_err() {
-        // Whoever told is gone: there is nothing more to come.
+        // The sender has ended: no more events will come.
         pending::<()>().await;
     }
 }
@@ -608,7 +610,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Counts messages that were rejected, and says now and then how many.
+/// Counts rejected messages, and decides when to log the count.
 #[derive(Debug, Default)]
 pub(super) struct RejectedMessages {
     count: u64,
@@ -616,7 +618,7 @@ pub(super) struct RejectedMessages {
 }
 
 impl RejectedMessages {
-    /// One more. Gives how many there were since it last said so, unless that was just now.
+    /// Counts one more. Returns the count since the last log line, unless that was just now.
     pub(super) fn count(&mut self, now_ms: Millis) -> Option<u64> {
         self.count += 1;
         if now_ms < self.quiet_until_ms {

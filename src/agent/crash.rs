@@ -6,13 +6,13 @@
 //!
 //! **Invariant: a release build contains none of this.**
 
-/// The agent is at a place. A name is `WHAT/WHEN`, such as `keep unit/before`.
+/// Marks a crash point. Its name is `WHAT/WHEN`, such as `keep unit/before`.
 #[cfg(debug_assertions)]
 pub(super) fn point(what: &'static str, when: &'static str) {
     enabled::point(&format!("{what}/{when}"));
 }
 
-/// Nothing.
+/// Does nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub(super) fn point(_: &'static str, _: &'static str) {}
@@ -34,7 +34,7 @@ mod enabled {
         unistd::pause,
     };
 
-    /// Where, and the how manyeth time.
+    /// The crash point, and at which pass to crash.
     static WANTED: LazyLock<Option<(String, u32)>> = LazyLock::new(|| {
         let wanted = env::var("MUSTER_TEST_CRASH").ok()?;
         let (name, count) = wanted.rsplit_once(':')?;
@@ -55,7 +55,7 @@ mod enabled {
             && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *count
         {
             let _ = raise(Signal::SIGKILL);
-            // Not one more instruction.
+            // Not one more instruction is executed.
             loop {
                 pause();
             }

@@ -29,29 +29,28 @@ use super::{
     unit::first_process::FirstProcess,
 };
 
-/// How long a transient unit that has ended is kept, so that somebody may see how it ended, and read its log.
+/// How long a transient unit is kept after it has ended, so that operators can see how it ended, and read its log.
 const KEPT_MS: Millis = 24 * 3_600_000;
 
-/// The unit of a command.
+/// The name of a command's unit.
 fn unit_of(id: CommandId) -> Result<UnitName, CommandRefusal> {
     let name = format!("{}/exec-{id}", Name::default_realm());
     name.parse().map_err(|_| CommandRefusal::new(RefusalCode::Invalid, format!("{name} is no name of a unit")))
 }
 
-/// A unit that a command is about to make.
+/// The prepared unit of a command.
 #[derive(Debug)]
 pub(super) struct UnitDraft {
     pub(super) id: CommandId,
     pub(super) operator: Name,
     pub(super) unit: UnitName,
     pub(super) verb: Verb,
-    /// The key of this host's revisions.
+    /// The host's key for revisions.
     pub(super) key: Option<RevisionKey>,
 }
 
 impl AgentLoop {
-    /// Prepares the unit of a program that is to stay. Until it is stored nothing was begun, so a later life of the agent
-    /// does the same again.
+    /// Prepares the unit of a daemon. Nothing begins until it is stored, so a later run of the agent repeats it.
     pub(super) fn prepare_daemon(&mut self, id: CommandId, operator: Name, exec: Exec) {
         let folder = self.executor.data_dir().to_owned();
         let exec = Exec { limits: exec.limits.and(self.executor.limits()), ..exec };
@@ -59,7 +58,7 @@ impl AgentLoop {
         let key = self.identity.borrow().membership.revision_key.clone();
         self.work.spawn(async move {
             let prepared = match executor.first_process(&exec).await {
-                // Who a user is may be asked of a directory far away.
+                // Looking up a user may query a remote directory.
                 Ok(first) => tokio::task::spawn_blocking(move || prepare(id, &exec, first, &folder)).await,
                 Err(refusal) => Ok(Err(refusal)),
             };
@@ -76,7 +75,7 @@ impl AgentLoop {
         });
     }
 
-    /// Forgets transient units that ended long ago.
+    /// Removes transient units that ended long ago.
     pub(super) async fn forget_daemons(&mut self, now_ms: Millis) -> Result<(), StoreError> {
         let states = self.units.states().borrow().clone();
         let is_over = |phase| matches!(phase, Phase::Stopped | Phase::Failed);
@@ -97,7 +96,7 @@ impl AgentLoop {
     }
 }
 
-/// Makes the unit of a command real, in somebody's transaction.
+/// Creates a command's unit, in the caller's transaction.
 pub(super) async fn apply(
     tx: &mut sqlx::SqliteConnection,
     daemon: &UnitDraft,
@@ -113,7 +112,7 @@ pub(super) async fn apply(
     })
 }
 
-/// `first` is the first process of the container that it is to run in, if it is.
+/// Prepares the unit; `first` is the first process of the container that it runs in, if it does.
 fn prepare(
     id: CommandId,
     exec: &Exec,
@@ -125,7 +124,7 @@ fn prepare(
             let container = RunningContainer::open(unit, first)?;
             let launch = container.launch(exec)?;
             container.check(&launch)?;
-            // Who and what that is inside is looked up again when it starts.
+            // User and paths inside the container are resolved again when it starts.
             let (args, env) = (launch.argv.clone(), exec.env.clone());
             (launch.argv, DaemonFields { args, env, cwd: launch.cwd, container: Some(unit.clone()) })
         }
@@ -151,7 +150,7 @@ fn prepare(
     Ok((unit, verb))
 }
 
-/// What of a unit is not the same on the host and in a container.
+/// The fields of a unit that differ between the host and a container.
 struct DaemonFields {
     args: Vec<String>,
     env: BTreeMap<String, String>,
@@ -177,7 +176,8 @@ fn on_host(exec: &Exec) -> Result<(Vec<String>, DaemonFields), CommandRefusal> {
     Ok((launch.argv, DaemonFields { args: Vec::new(), env, cwd: launch.cwd, container: None }))
 }
 
-/// A script that becomes a program. It has no arguments of its own, for those of a unit have placeholders in them.
+/// Builds a script that executes the program. It takes no arguments of its own, because arguments of units have
+/// placeholders.
 fn script(argv: &[String]) -> String {
     let quoted = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
     format!("#!/bin/sh\nexec {}\n", argv.iter().map(quoted).collect::<Vec<_>>().join(" "))

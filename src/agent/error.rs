@@ -17,18 +17,18 @@ pub enum AgentError {
     Folder {
         /// The folder, or the file in it.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It cannot be asked on its own host.
+    /// Its local interface cannot listen.
     #[error("the agent's local interface cannot listen on {place}: {source}. hint: {}", local_hint(source))]
     Local {
         /// The socket, or the address.
         place: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Another one has it.
+    /// Another agent uses the folder.
     #[error(
         "another agent runs with the folder {path}. hint: stop that one, or give this one a folder of its own (`data_dir`)"
     )]
@@ -36,18 +36,18 @@ pub enum AgentError {
         /// The folder.
         path: PathBuf,
     },
-    /// It is no member of a fleet, and has nothing to become one with.
+    /// It has not joined a fleet, and has no token.
     #[error(
         "this host has not joined a fleet. hint: make a token with `muster token create` on the console's side, and give it as `join`"
     )]
     NotJoined,
-    /// It could not become one.
+    /// It could not join.
     #[error(transparent)]
     Join(#[from] JoinError),
     /// Its store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its units cannot be taken up.
+    /// Its units cannot be restored.
     #[error("the host's units cannot be taken up: {0}")]
     Units(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -7,19 +7,19 @@ use muster_rules::hostname::{self, text_cleaned};
 use muster_topics::heartbeat::{Facts, Interface};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, sys::socket::SockaddrStorage};
 
-/// The most interfaces that are told: a host full of containers has hundreds, and a heartbeat has to
-/// fit into one message.
+/// The most interfaces that are reported: a host with many containers has hundreds, and a heartbeat has to fit into one
+/// message.
 const INTERFACES_MAX: usize = 64;
 
-/// The most addresses of one interface that are told.
+/// The most addresses of one interface that are reported.
 const ADDRESSES_MAX: usize = 16;
 
-/// The name that this host gives itself.
+/// Returns the host's name.
 pub(super) fn hostname() -> String {
     hostname::cleaned(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
-/// The user that this program runs as.
+/// Returns the user that this program runs as.
 pub fn own_user() -> String {
     let uid = nix::unistd::geteuid();
     match nix::unistd::User::from_uid(uid) {
@@ -28,8 +28,8 @@ pub fn own_user() -> String {
     }
 }
 
-/// Slowly changing properties of the machine. They are read once in an agent's life: of those that
-/// could change, the time of boot only seems to, when the clock is set.
+/// Returns slowly changing properties of the machine. They are read once per run of the agent; only the boot time could
+/// change later, and only because the clock is set.
 pub fn facts() -> Facts {
     let cpuinfo = read("/proc/cpuinfo");
     Facts {
@@ -48,7 +48,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The value of the first line `key <separator> value`.
+/// Returns the value of the first line `key <separator> value`.
 fn value(text: &str, key: &str, separator: char) -> Option<String> {
     text.lines()
         .filter_map(|line| line.split_once(separator))
@@ -71,7 +71,7 @@ fn memory_bytes(meminfo: &str) -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// Changes with each start of the machine.
+/// Returns the boot id, which changes with each start of the machine.
 pub fn boot_id() -> String {
     read("/proc/sys/kernel/random/boot_id").trim().to_owned()
 }
@@ -80,7 +80,7 @@ fn boot_ms(stat: &str) -> i64 {
     value(stat, "btime", ' ').and_then(|seconds| seconds.parse::<i64>().ok()).unwrap_or_default() * 1000
 }
 
-/// Network interfaces and their addresses, loopback left out.
+/// Returns network interfaces and their addresses, without loopback.
 pub(super) fn interfaces() -> BTreeMap<String, Interface> {
     let mut interfaces = BTreeMap::<String, Interface>::new();
     let addresses = match getifaddrs() {

@@ -22,7 +22,7 @@ use super::{
     },
 };
 
-/// The most that a state may take: a message, less what surrounds the state in a heartbeat.
+/// The largest state: a message, less the rest of a heartbeat.
 const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
 
 /// The part of a host's state that does not come from units.
@@ -31,11 +31,11 @@ pub(super) struct HostSnapshot {
     pub(super) hostname: String,
     pub(super) facts: Facts,
     interfaces: BTreeMap<String, Interface>,
-    /// Those that its own configuration gives it.
+    /// The labels of the host's own configuration.
     own_labels: BTreeMap<Name, String>,
-    /// Those that the console gives it, which stand before them.
+    /// The labels that the console gives it, which win.
     given_labels: ConsoleLabels,
-    /// What both come to.
+    /// Both combined.
     labels: BTreeMap<Name, String>,
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
@@ -59,44 +59,44 @@ impl HostSnapshot {
         }
     }
 
-    /// The containers of the host are listed here from now on.
+    /// Starts to report the host's containers.
     pub(super) fn contain(&mut self, containers: watch::Receiver<UnitContainers>) {
         self.containers = containers;
     }
 
-    /// These alerts hold from now on, by the console's rules of this generation and the host's own.
+    /// Sets the active alerts, and the generation of the console's rules.
     pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
         (self.alerts, self.alert_rules) = (alerts, rules);
     }
 
-    /// The host carries these realms from now on.
+    /// Sets the host's realms.
     pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
         self.realms = realms.iter().cloned().collect();
     }
 
-    /// The console gives it these labels from now on.
+    /// Sets the console's labels.
     pub(super) fn give_labels(&mut self, given: ConsoleLabels) {
         self.labels = label::merge(&self.own_labels, &given.labels);
         self.given_labels = given;
     }
 
-    /// The generation of the console's labels; nothing if there are none.
+    /// The generation of the console's labels; `None` if there are none.
     pub(super) fn label_generation(&self) -> Option<u64> {
         (self.given_labels.generation > 0).then_some(self.given_labels.generation)
     }
 
-    /// Looks again at what may have changed.
+    /// Examines the host again.
     pub(super) fn look(&mut self) {
         self.hostname = facts::hostname();
         self.interfaces = facts::interfaces();
     }
 
-    /// The names of its labels, each of which makes it a member of a group.
+    /// The names of its labels, each of which is a group of hosts.
     pub(super) fn groups(&self) -> Vec<Name> {
         self.labels.keys().cloned().collect()
     }
 
-    /// Its units, as select expressions see them.
+    /// The host's units, as selectors see them.
     pub(super) fn units<'a>(&'a self, host: HostId, units: &'a UnitStates) -> Vec<select::Unit<'a>> {
         let unit = |(name, state): (&'a UnitName, &'a UnitState)| select::Unit {
             host,
@@ -109,7 +109,7 @@ impl HostSnapshot {
         units.iter().map(unit).collect()
     }
 
-    /// The host, as select expressions see it.
+    /// The host, as selectors see it.
     pub(super) fn seen<'a>(&'a self, host: HostId, units: &'a [select::Unit<'a>]) -> select::Host<'a> {
         select::Host {
             host,
@@ -122,7 +122,7 @@ impl HostSnapshot {
         }
     }
 
-    /// The whole state.
+    /// Returns the whole state.
     pub(super) fn with(&self, units: &UnitStates) -> HostState {
         let summary = |state: &UnitState| UnitSummary {
             generation: state.observed.generation,
@@ -148,8 +148,8 @@ impl HostSnapshot {
     }
 }
 
-/// Leaves out what does not fit into one message: first the units, which are on topics of their own
-/// (there is room for about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
+/// Leaves out what does not fit into one message: first the units, which have topics of their own (there is room for
+/// about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
 fn fitted(mut state: HostState) -> HostState {
     let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
     if !fits(&state) {

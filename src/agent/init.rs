@@ -16,12 +16,12 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// Signals that are meant for whoever does the work.
+/// Signals that are passed on to the child.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// If this is the first process of a namespace, does what such a one has to, with this program as the child that does the
-/// work; gives the exit code once that has ended. Nothing if this process is to do the work itself.
+/// If this is the first process of a PID namespace, acts as its init, with this program as the child that does the
+/// work, and returns the exit code once that has ended. Returns `None` if this process is to do the work itself.
 ///
 /// # Errors
 /// If signals cannot be blocked or the child cannot be started.
@@ -29,11 +29,11 @@ pub fn run_if_first() -> io::Result<Option<u8>> {
     let mut signals = SigSet::empty();
     PASSED_ON.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| signals.add(signal));
     if getpid() != Pid::from_raw(1) {
-        // A process begins with what its parent has blocked, and the first process has blocked these.
+        // A process inherits blocked signals from its parent, and the first process has blocked these.
         signals.thread_unblock()?;
         return Ok(None);
     }
-    // What comes from here on waits until it is asked for.
+    // From here on signals wait until they are read.
     signals.thread_block()?;
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe()?);
@@ -49,16 +49,16 @@ pub fn run_if_first() -> io::Result<Option<u8>> {
                     return Ok(Some(code(status)));
                 }
             }
-            // It may have ended at this moment, which the next signal says.
+            // If it has just ended, the next signal is SIGCHLD.
             signal => _ = kill(child, signal),
         }
     }
 }
 
-/// Takes in every end that there is; how the child ended, if it did.
+/// Reaps all ended children; returns how the child ended, if it did.
 fn take_ends_in(child: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
-        // Which it is is looked at before it is taken, for of the child the whole status is wanted.
+        // Each is identified before it is reaped, because the child's full status is needed.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let ended = match waitid(Id::All, flags) {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(None),
@@ -74,7 +74,7 @@ fn take_ends_in(child: Pid) -> io::Result<Option<WaitStatus>> {
     }
 }
 
-/// The exit code that says how a child ended, as shells have it.
+/// Returns the exit code for a child's status, as shells do.
 fn code(status: WaitStatus) -> u8 {
     let code = match status {
         WaitStatus::Exited(_, code) => code,

@@ -16,7 +16,7 @@ use super::{error::AgentError, facts};
 /// Earlier lives that are remembered. Of more than these, one would have to be the last that a broker heard of.
 const FORMER_MAX: usize = 16;
 
-/// This life, and earlier ones.
+/// This instance of the agent, and earlier ones.
 #[derive(Debug)]
 pub(super) struct InstanceHistory {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct InstanceHistory {
 }
 
 impl InstanceHistory {
-    /// Begins a life, which is remembered before anybody hears of it.
+    /// Starts an instance, which is recorded before it publishes anything.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -35,7 +35,7 @@ impl InstanceHistory {
         let failed = |source| AgentError::Folder { path: path.clone(), source };
         let text = match fs::read(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            // A line that is damaged is as one that is not there.
+            // A damaged line is treated as missing.
             text => String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
         };
         let place = place(folder).map_err(failed)?;
@@ -47,33 +47,33 @@ impl InstanceHistory {
         Ok(lives)
     }
 
-    /// By what this life is known.
+    /// The id of this instance.
     pub(super) fn instance(&self) -> Uuid {
         self.instance
     }
 
-    /// Earlier ones, newest first.
+    /// Earlier instances, newest first.
     pub(super) fn former(&self) -> &[StoreLife] {
         &self.former
     }
 
-    /// This life works from now on, which is remembered.
+    /// Records that this instance works.
     pub(super) fn works(&self) {
         if let Err(error) = self.write(StoreLife { instance: self.instance, is_newcomer: false }) {
             tracing::warn!(%error, file = %self.path.display(), "it is not remembered that this agent works");
         }
     }
 
-    /// Replaces the file, with this life as it is now. Nothing is synced: of what a machine forgets when it crashes there is
-    /// nothing left to be known, for its next start is another place.
+    /// Replaces the file, with this instance as it is now. It is not synced: after a crash of the machine there is
+    /// nothing to remember, because its next boot is another place.
     fn write(&self, own: StoreLife) -> io::Result<()> {
         let text = presence::lines(std::iter::once(&own).chain(&self.former), &self.place);
         files::replace(&self.path, text.as_bytes(), files::SECRET_MODE)
     }
 }
 
-/// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
-/// a copy of the whole disk, which can only be used by a machine that was started with it.
+/// Identifies the place of an agent: this folder, since this boot. A copy of the folder is another place, and so is a
+/// copy of the whole disk, which only works on a machine that was booted with it.
 fn place(folder: &Path) -> io::Result<String> {
     let found = fs::metadata(folder)?;
     Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))

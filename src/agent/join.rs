@@ -35,22 +35,22 @@ use super::pin::PinnedVerifier;
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
-/// The hash of the token that this host joined with.
+/// The file with the hash of the token that this host joined with.
 const TOKEN_FILE: &str = "token.sha256";
 
-/// How long one exchange with the console may take.
+/// The timeout of one request to the console.
 const EXCHANGE: Duration = Duration::from_secs(30);
 
-/// The largest answer that is read; a membership takes a few KiB.
+/// The largest response that is read; a membership takes a few KiB.
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
-/// This host as a member of its fleet.
+/// This host's membership of its fleet, with its key.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberIdentity {
-    /// What the console gave.
+    /// What the console issued.
     pub membership: Membership,
-    /// The host's own key, in PEM; it never leaves the host.
+    /// The host's private key, in PEM; it never leaves the host.
     pub key: String,
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for MemberIdentity {
 }
 
 impl MemberIdentity {
-    /// TLS to the broker and the console.
+    /// Returns the TLS configuration for the broker and the console.
     ///
     /// # Errors
     /// If certificate or key cannot be used.
@@ -69,9 +69,9 @@ impl MemberIdentity {
         pki::client(&self.membership.authority, &self.membership.certificate, &self.key)
     }
 
-    /// Whether certificate, key and authority are whole, and belong together.
+    /// Checks that certificate, key and authority are valid and belong together.
     fn check(&self) -> Result<(), PkiError> {
-        // Refuses a key that is not the certificate's.
+        // Fails if the key is not the certificate's.
         self.tls()?;
         let what = "the own certificate";
         let chain = pki::certificates(what, &self.membership.certificate)?;
@@ -79,7 +79,7 @@ impl MemberIdentity {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).build();
         let verifier =
             verifier.map_err(|error| PkiError::Tls { what, source: rustls::Error::General(error.to_string()) })?;
-        // Whether it has ended by now is another question.
+        // Whether it has expired is checked elsewhere.
         let begins_s = self.validity_ms().map_or(0, |(begins_ms, _)| begins_ms.unsigned_abs() / 1_000);
         let begins = UnixTime::since_unix_epoch(Duration::from_secs(begins_s));
         let (leaf, others) =
@@ -87,7 +87,7 @@ impl MemberIdentity {
         verifier.verify_client_cert(leaf, others, begins).map(drop).map_err(|source| PkiError::Tls { what, source })
     }
 
-    /// When the certificate begins and ends.
+    /// Returns when the certificate begins and ends.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -101,38 +101,38 @@ impl MemberIdentity {
     }
 }
 
-/// Why this host could not join, or not renew its certificate.
+/// Why this host could not join, or renew its certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The console said no.
+    /// The console refused.
     #[error("the console at {url} refuses: {}{}", problem.message, hint(problem))]
     Refused {
-        /// The console.
+        /// The console's address.
         url: String,
         /// Its reason.
         problem: Problem,
     },
-    /// Whoever answers there is not of the fleet that the token names.
+    /// The server is not of the fleet that the token names.
     #[error(
         "the server at {url} is not of the fleet that the token was made for. hint: make a new token (`muster token \
          create`) and check the address in its place; do not go on if nobody has changed the console"
     )]
     Stranger {
-        /// The console, as the token says.
+        /// The console's address, from the token.
         url: String,
     },
-    /// There was no usable answer. Trying again may help.
+    /// There was no usable answer. A retry may help.
     #[error("the console at {url} cannot be reached: {reason}")]
     Unreachable {
-        /// The console.
+        /// The console's address.
         url: String,
-        /// Why not, with all causes.
+        /// The reason, with all causes.
         reason: String,
     },
-    /// The answer is not what it should be.
+    /// The answer is invalid.
     #[error("the console's answer cannot be used: {0}")]
     Answer(String),
-    /// No key or certificate request could be made.
+    /// A key or certificate request could not be generated.
     #[error("no key can be made: {0}")]
     Key(#[from] rcgen::Error),
     /// A certificate or key cannot be used.
@@ -143,10 +143,10 @@ pub enum JoinError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file has other content than it should.
+    /// A file has invalid content.
     #[error(
         "{path} cannot be read: {reason}. hint: bring it back from a backup; without one, remove it and join again, with a token of \
          `muster token create --replaces HOST`"
@@ -154,10 +154,10 @@ pub enum JoinError {
     Content {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// It is gone, and this host had one.
+    /// The file is missing, although this host had one.
     #[error(
         "{path} is missing, which has the certificate and the key of this host. hint: bring it back from a backup; without one, join \
          again, with a token of `muster token create --replaces {host}`"
@@ -171,7 +171,7 @@ pub enum JoinError {
 }
 
 impl JoinError {
-    /// Whether the console refuses the key that this host has from before, for it was revoked.
+    /// Whether the console refuses this host's existing key, because it was revoked.
     #[must_use]
     pub fn is_of_revoked_key(&self) -> bool {
         matches!(self, Self::Refused { problem, .. } if problem.code == "key_revoked")
@@ -182,13 +182,13 @@ fn hint(problem: &Problem) -> String {
     problem.hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default()
 }
 
-/// The host's id: made at the first start, and kept in `folder`.
+/// Returns the host's id: generated at the first start, and kept in `folder`.
 ///
 /// # Errors
 /// If the file cannot be read or written.
 pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
     let known = known_host_id(folder);
-    // Its certificate says it as well, and is signed.
+    // Its signed certificate has it, too.
     let certified = load(folder).ok().flatten().map(|identity| identity.membership.host);
     let host = match (known, certified) {
         (Ok(Some(host)), None) => return Ok(host),
@@ -210,7 +210,7 @@ pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
     Ok(host)
 }
 
-/// The host's id, if it has one already.
+/// Returns the host's id, if it has one already.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -227,10 +227,10 @@ pub fn known_host_id(folder: &Path) -> Result<Option<HostId>, JoinError> {
     }
 }
 
-/// The identity that is kept in `folder`, if this host has joined.
+/// Returns the identity in `folder`, if this host has joined.
 ///
 /// # Errors
-/// If the file cannot be read, or what is in it cannot be used.
+/// If the file cannot be read, or its content cannot be used.
 pub fn load(folder: &Path) -> Result<Option<MemberIdentity>, JoinError> {
     let path = folder.join(IDENTITY_FILE);
     match fs::read(&path) {
@@ -245,24 +245,24 @@ pub fn load(folder: &Path) -> Result<Option<MemberIdentity>, JoinError> {
     }
 }
 
-/// Why this host has no identity in `folder`, if it has had one.
+/// Returns the error of a host that has lost its identity in `folder`, if it had one.
 #[must_use]
 pub fn lost(folder: &Path, host: HostId) -> Option<JoinError> {
     let path = folder.join(IDENTITY_FILE);
     folder.join(TOKEN_FILE).exists().then_some(JoinError::Lost { path, host })
 }
 
-/// Keeps an identity in `folder`.
+/// Saves an identity in `folder`.
 ///
 /// # Errors
-/// If the file cannot be written; the one before is still there then.
+/// If the file cannot be written; the previous one is unchanged then.
 pub fn save(folder: &Path, identity: &MemberIdentity) -> Result<(), JoinError> {
     let path = folder.join(IDENTITY_FILE);
     let json = serde_json::to_vec_pretty(identity).map_err(|error| JoinError::Answer(error.to_string()))?;
     files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
 }
 
-/// Keeps an identity that a token was used up for, and which token that was.
+/// Saves an identity that a token was used for, and the token's hash.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -273,20 +273,20 @@ pub fn save_joined(folder: &Path, identity: &MemberIdentity, token: &JoinToken) 
     files::write_atomically(&path, hash.as_bytes(), files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
 }
 
-/// Whether a token is known to be another than the one that this host joined with.
+/// Whether a token is another one than the host joined with.
 #[must_use]
 pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
     let used = fs::read_to_string(folder.join(TOKEN_FILE)).ok();
     used.is_some_and(|hash| hash.trim() != Digest::of(token.secret.as_bytes()).as_str())
 }
 
-/// Joins with a token: with the key that this host has from before, which shows that it is the host it says it is, or with a new one if there
-/// is none. While the console cannot be reached it goes on trying, for a host may well be set up before its network is; dropping the
+/// Joins with a token: with the host's existing key, which proves that it is the same host, or with a new one. While
+/// the console cannot be reached it tries again, because a host may be set up before its network is. Dropping the
 /// future ends that.
 ///
 /// # Errors
-/// If the console refuses, which [`JoinError::is_of_revoked_key`] if that key was revoked, or is not the one that the token names. Nothing is
-/// kept then.
+/// If the console refuses; [`JoinError::is_of_revoked_key`] if the key was revoked, or is not the one that the token
+/// names. Nothing is saved then.
 pub async fn join(
     token: &JoinToken,
     me: &Joiner<'_>,
@@ -299,29 +299,30 @@ pub async fn join(
     }
 }
 
-/// A host that wants to join.
+/// A host that joins.
 #[derive(Clone, Debug)]
 pub struct Joiner<'a> {
     /// Its id.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// Its hostname.
     pub hostname: &'a str,
-    /// What kind of machine it is.
+    /// The machine's properties.
     pub facts: &'a Facts,
-    /// Its key for what only it may read; nothing if that follows from the key of its certificate ([`derived_sealing_key`]).
+    /// Its public key for sealed content; `None` if it is derived from the certificate's key ([`derived_sealing_key`]).
     pub sealing_key: Option<SealingKey>,
 }
 
-/// The sealing key of a host that keeps none, such as a simulated one: it follows from the key of its certificate, and changes with it.
+/// The sealing key of a host that stores none, such as a simulated one: it is derived from the certificate's key, and
+/// changes with it.
 #[must_use]
 pub fn derived_sealing_key(key_pem: &str) -> HostKey {
     HostKey::derived_from(key_pem.as_bytes())
 }
 
-/// Hands a host's sealing key over to its console.
+/// Sends a host's sealing key to its console.
 ///
 /// # Errors
-/// If the console does not take it.
+/// If the console does not accept it.
 pub async fn hand_over(identity: &MemberIdentity, key: &SealingKey) -> Result<(), JoinError> {
     let url = &identity.membership.console_url;
     let client = https(identity.tls()?, url)?;
@@ -330,7 +331,7 @@ pub async fn hand_over(identity: &MemberIdentity, key: &SealingKey) -> Result<()
     if taken == notice { Ok(()) } else { Err(JoinError::Answer("it has another sealing key".to_owned())) }
 }
 
-/// Where hosts join, and whom to trust there: for one host, or for many, one after the other or at once.
+/// A client for joining, with the trust that a token defines: for one host, or for many.
 pub struct JoinClient {
     url: String,
     authority: Digest,
@@ -345,10 +346,10 @@ impl std::fmt::Debug for JoinClient {
 }
 
 impl JoinClient {
-    /// The one that a token names.
+    /// Creates it from a token.
     ///
     /// # Errors
-    /// If there can be no TLS with what it pins.
+    /// If no TLS configuration can be made from what the token pins.
     pub fn new(token: &JoinToken) -> Result<Self, JoinError> {
         let pinned = PinnedVerifier::new(token.authority.clone());
         let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
@@ -356,12 +357,13 @@ impl JoinClient {
         Ok(Self { url: token.url.clone(), authority: token.authority.clone(), pinned, client })
     }
 
-    /// As [`join`], with the secret of one of its tokens.
+    /// As [`join`], with the secret of one of the fleet's tokens.
     ///
     /// # Errors
     /// As [`join`].
     pub async fn join(&self, secret: &str, me: &Joiner<'_>) -> Result<MemberIdentity, JoinError> {
-        // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
+        // All attempts use one key, so that a console that granted an earlier one, whose answer was lost, recognises
+        // it.
         self.join_with(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, secret, me).await
     }
 
@@ -394,7 +396,7 @@ impl JoinClient {
 /// Gets a new certificate, for a new key, with the present one.
 ///
 /// # Errors
-/// If there is none to be had; the present identity is still good then.
+/// If there is none; the present identity remains valid.
 pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinError> {
     let old = &identity.membership;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -404,7 +406,7 @@ pub async fn renew(identity: &MemberIdentity) -> Result<MemberIdentity, JoinErro
     accept(membership, key, old.host, &fingerprint(&old.authority)?)
 }
 
-/// A certificate request for a key.
+/// Creates a certificate request for a key.
 fn request(host: HostId, key: &KeyPair) -> Result<String, JoinError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();

@@ -17,20 +17,20 @@ use super::join::{self, JoinError, MemberIdentity};
 
 const FILE: &str = "sealing.key";
 
-/// Between attempts to hand it over. An older console has no place for it until it is a newer one.
+/// Delays between attempts to send the key. An older console cannot take it until it is upgraded.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 2_000, max_ms: 3_600_000 };
 
-/// The host's key, which is made if there is none.
+/// Returns the host's sealing key, generated if there is none.
 ///
 /// # Errors
-/// If the file cannot be read or written, or there is no randomness.
+/// If the file cannot be read or written, or randomness is not available.
 pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
     let path = folder.join(FILE);
     let failed = |source| JoinError::Io { path: path.clone(), source };
     match fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).parse::<HostKey>()) {
         Ok(Ok(key)) => return Ok(key),
         Ok(Err(error)) => {
-            // A host is worth more than what is sealed to it and not opened yet, which is refused by itself.
+            // Replacing the key costs only what is sealed to it and not opened yet, which is refused.
             let aside = files::set_aside(&path).map_err(failed)?;
             tracing::error!(
                 %error, file = %path.display(), aside = %aside.display(),
@@ -44,10 +44,10 @@ pub(super) fn load_or_make(folder: &Path) -> Result<HostKey, JoinError> {
     make(folder)
 }
 
-/// Makes a new key in the place of the one that there may be.
+/// Generates a new key in place of an existing one.
 ///
 /// # Errors
-/// If the file cannot be written, or there is no randomness.
+/// If the file cannot be written, or randomness is not available.
 pub(super) fn make(folder: &Path) -> Result<HostKey, JoinError> {
     let path = folder.join(FILE);
     let failed = |source| JoinError::Io { path: path.clone(), source };
@@ -56,7 +56,7 @@ pub(super) fn make(folder: &Path) -> Result<HostKey, JoinError> {
     Ok(key)
 }
 
-/// Hands the key over until the console has taken it, or `shutdown`.
+/// Sends the key until the console has accepted it, or `shutdown`.
 pub(super) async fn hand_over(
     identity: watch::Receiver<Arc<MemberIdentity>>,
     key: SealingKey,

@@ -48,40 +48,38 @@ use crate::crash;
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
 
-/// Read and executed by the agent's user alone.
+/// The agent's user alone may read and execute it.
 const PROGRAM_MODE: u32 = 0o500;
-/// How long a shim that is there may take to say what it knows. It is busy for microseconds, unless
-/// the disk is.
+/// How long an existing shim may take to answer. It is busy for microseconds, unless the disk is slow.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How much may wait for a shim to take it: two of the longest lines. It takes them at once, unless it was stopped.
+/// How much may be queued for a shim: two of the longest lines. It reads at once, unless it was stopped.
 const UNSENT_MAX_BYTES: usize = LINE_MAX_BYTES;
-/// How often to try what is prevented for a moment by a process that is just being started: a second
-/// altogether.
+/// How often to retry what a process that is just being started prevents: a second altogether.
 const TRIES: u32 = 50;
-/// How soon to look again at a folder in which a shim is just starting or ending.
+/// How soon to look again at a folder in which a shim is starting or ending.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Something went wrong with a shim.
+/// An error with a shim.
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
     /// The program could not be started; nothing runs.
     #[error("{program} cannot be started: {source}")]
     Start {
-        /// The program that was asked for.
+        /// The program.
         program: String,
-        /// What was being done.
+        /// The step that failed.
         step: StartStep,
-        /// The file or folder that this was about: the program, or where it works.
+        /// The file or folder concerned: the program, or its working directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The program could not be put into its cgroup; nothing runs.
     #[error("{program} cannot be put into its cgroup: {source}")]
     Cgroup {
-        /// The program that was asked for.
+        /// The program.
         program: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A file or socket of the shim failed.
@@ -89,7 +87,7 @@ pub enum ShimError {
     Io {
         /// The shim's folder.
         folder: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -104,29 +102,29 @@ pub struct Shims {
 /// What became of a shim that was started in a folder.
 #[derive(Debug)]
 pub enum AdoptedShim {
-    /// None ever was.
+    /// None was ever started.
     Nothing,
-    /// It is alive, and so is or will be its program.
+    /// It is alive, and its program runs or will run.
     Alive(ShimHandle),
-    /// Its program ended, as it recorded before it ended too. (`Exit::Unknown` if it was killed and could not.)
+    /// Its program ended, as the shim recorded before it ended, too. (`Exit::Unknown` if it was killed and could not.)
     Ended(ProgramEnd),
 }
 
-/// A live shim. Dropping this leaves it alone.
+/// A connection to a live shim. Dropping this does not end the shim.
 #[derive(Debug)]
 pub struct ShimHandle {
     folder: PathBuf,
     stream: UnixStream,
     received: Vec<u8>,
-    /// What the shim has not taken yet.
+    /// Requests that the shim has not read yet.
     unsent: Vec<u8>,
-    /// What was read while the shim was looked for.
+    /// Events that were read while the shim was looked for.
     events: VecDeque<ShimEvent>,
 }
 
 impl Shims {
-    /// Puts the shim's program, which is part of this one, into `data_dir`. Its name has its hash, so
-    /// programs of other versions stay beside it for as long as their shims run.
+    /// Installs the shim's program, which is part of this one, in `data_dir`. Its name has its hash, so programs of
+    /// other versions stay beside it as long as their shims run.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -143,26 +141,26 @@ impl Shims {
         Ok(Self { program: path.into(), reserve: None })
     }
 
-    /// With a reserve, from which programs' files take their room on a full disk.
+    /// Sets a reserve, which makes room for programs' files on a full disk.
     #[must_use]
     pub fn with_reserve(self, reserve: Reserve) -> Self {
         Self { reserve: Some(reserve), ..self }
     }
 
-    /// Sees to it that there is room for the files of a program, as far as the reserve goes.
+    /// Makes room for the files of a program, as far as the reserve allows.
     pub async fn make_room(&self) {
         let Some(reserve) = self.reserve.clone() else { return };
-        // If that fails there is none, which whoever writes will say.
+        // If that fails, the writer reports the full disk.
         let _ = blocking(move || Ok(reserve.ensure())).await;
     }
 
-    /// Starts a program under a new shim, which keeps its files in `folder`, which is made if it is not there.
+    /// Starts a program under a new shim, which keeps its files in `folder`; that is created if needed.
     ///
     /// Not cancel-safe: a program whose launch was cancelled may run; [`Shims::adopt`] finds out.
     ///
     /// # Errors
-    /// If the shim or its program cannot be started; nothing is left of either then. After
-    /// [`ShimError::Io`] ask [`Shims::adopt`] if that is certain, for the shim may have been killed.
+    /// If the shim or its program cannot be started; nothing remains of either then. After [`ShimError::Io`] only
+    /// [`Shims::adopt`] can tell that, because the shim may have been killed.
     pub async fn launch(&self, folder: &Path, launch: &Launch) -> Result<ShimHandle, ShimError> {
         let (program, at, wanted) = (self.program.clone(), folder.to_owned(), launch.clone());
         let prepare_and_spawn = move || {
@@ -199,10 +197,10 @@ impl Shims {
         }
     }
 
-    /// Finds the shim that was launched in `folder` again. One that was killed is replaced.
+    /// Connects to the shim that was launched in `folder`. One that was killed is replaced.
     ///
     /// # Errors
-    /// If its files cannot be read, or a shim that should be there does not answer.
+    /// If its files cannot be read, or a shim that should exist does not answer.
     pub async fn adopt(&self, folder: &Path) -> Result<AdoptedShim, ShimError> {
         let failed = |source| io_error(folder, source);
         let deadline = Instant::now() + ANSWER_MAX;
@@ -213,7 +211,8 @@ impl Shims {
                     _ => AdoptedShim::Alive(shim),
                 });
             }
-            // Nobody listens: not yet, not any more, or never. Who holds the lock is about to tell.
+            // No shim listens: not yet, not any more, or there never was one. A holder of the lock is about to
+            // listen.
             let at = folder.to_owned();
             let Some(lock) = blocking(move || take_lock_if_there(&at)).await.map_err(failed)? else {
                 if Instant::now() >= deadline {
@@ -227,7 +226,7 @@ impl Shims {
         }
     }
 
-    /// Finds out what became of a program whose shim is not there.
+    /// Finds out what became of a program whose shim does not exist any more.
     async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<AdoptedShim> {
         let state = match files::read_state(folder) {
             Ok(StateFile::Nothing) => return Ok(AdoptedShim::Nothing),
@@ -275,7 +274,7 @@ impl ShimHandle {
         })
     }
 
-    /// Connects to the shim in `folder`, and knows that it is one; nothing if nobody is there.
+    /// Connects to the shim in `folder` and verifies that it is one; `None` if no process listens.
     async fn connect(folder: &Path) -> io::Result<Option<(Self, ProgramState)>> {
         let gone = |error: &io::Error| {
             matches!(
@@ -288,7 +287,7 @@ impl ShimHandle {
             )
         };
         let connected = async {
-            // A socket's path may have no more than 108 bytes, and the folder's may be longer.
+            // A socket's path may have 108 bytes at most, and the folder's may be longer.
             let here = File::open(folder)?;
             let path = format!("/proc/self/fd/{}/{}", here.as_raw_fd(), files::SOCKET);
             let stream = UnixStream::connect(path).await?;
@@ -305,15 +304,15 @@ impl ShimHandle {
         }
     }
 
-    /// The next thing that the shim tells; nothing once it is gone. The first is its whole state. Cancel-safe.
+    /// Returns the shim's next event; `None` once it has ended. The first is its whole state. Cancel-safe.
     ///
-    /// If nothing comes before a state that is `over`, ask [`Shims::adopt`] what happened.
+    /// If the events end before a state that is `over`, [`Shims::adopt`] finds out what happened.
     pub async fn next(&mut self) -> Option<ShimEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            // Cancel-safe: a line is taken out of the buffer only when it is whole, and then returned.
+            // Cancel-safe: a line is removed from the buffer only when it is complete, and then returned.
             let line = self.line().await.ok()??;
             match serde_json::from_slice(&line) {
                 Ok(event) => return Some(event),
@@ -322,11 +321,11 @@ impl ShimHandle {
         }
     }
 
-    /// Asks the shim for something; the answer is an [`ShimEvent`]. Cancel-safe: what was not sent by then goes out with
+    /// Sends a request to the shim; the answer is a [`ShimEvent`]. Cancel-safe: unsent bytes are sent by
     /// [`ShimHandle::next`].
     ///
     /// # Errors
-    /// If the shim is gone, or takes nothing.
+    /// If the shim has ended, or does not read.
     pub async fn send(&mut self, request: &ShimRequest) -> Result<(), ShimError> {
         self.queue(request)?;
         while !self.unsent.is_empty() {
@@ -339,7 +338,7 @@ impl ShimHandle {
         Ok(())
     }
 
-    /// The same, and does not wait for the shim to take it.
+    /// Queues a request without waiting for the shim to read it.
     ///
     /// # Errors
     /// As above.
@@ -362,13 +361,13 @@ impl ShimHandle {
                 Err(error) => return Err(error),
             }
         }
-        // What was there to hold a long line is given back.
+        // The memory of a long line is released.
         self.unsent = Vec::new();
         Ok(())
     }
 
-    /// How its start went: the first line from a shim that was just started. How long that takes is
-    /// the file system's business, in which the program lies.
+    /// Reads how the start went: the first line from a new shim. The time that takes depends on the file system of the
+    /// program.
     async fn report(&mut self) -> io::Result<StartReport> {
         let line = self.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(serde_json::from_slice(&line)?)
@@ -387,7 +386,7 @@ impl ShimHandle {
         }
     }
 
-    /// The next line; nothing at the end. Cancel-safe.
+    /// Reads the next line; `None` at the end. Cancel-safe.
     async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -403,7 +402,7 @@ impl ShimHandle {
             }
             let unsent =
                 if self.unsent.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
-            // Cancel-safe: what is ready stays so, and is then read or written without a wait.
+            // Cancel-safe: readiness persists, and reading and writing do not wait.
             let ready = self.stream.ready(unsent).await?;
             if ready.is_writable() {
                 self.flush()?;
@@ -420,7 +419,7 @@ impl ShimHandle {
     }
 }
 
-/// Starts a shim; it has detached itself when this returns. It inherits the lock.
+/// Starts a shim, which inherits the lock; it has detached itself when this returns.
 fn spawn(program: &Path, folder: &Path, adopt: bool, lock: File) -> io::Result<StdUnixStream> {
     let (ours, theirs) = StdUnixStream::pair()?;
     let mut command = Command::new(program);
@@ -448,7 +447,7 @@ fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Takes the lock of a folder; nothing if a shim holds it.
+/// Takes the lock of a folder; `None` if a shim holds it.
 fn take_lock(folder: &Path) -> io::Result<Option<File>> {
     let lock = File::options().create(true).truncate(false).write(true).open(folder.join(files::LOCK))?;
     match lock.try_lock() {
@@ -458,8 +457,8 @@ fn take_lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Takes the lock even if something holds it for a moment still: a process that another thread is just
-/// starting has all files of this one, until it executes its program.
+/// Takes the lock even if it is held for a moment: a process that another thread is starting has all open files of this
+/// one until it executes its program.
 fn wait_for_lock(folder: &Path) -> io::Result<Option<File>> {
     for _ in 0..TRIES {
         if let Some(lock) = take_lock(folder)? {
@@ -470,29 +469,29 @@ fn wait_for_lock(folder: &Path) -> io::Result<Option<File>> {
     take_lock(folder)
 }
 
-/// The same, of a folder in which there may never have been one: `Some(None)`.
+/// The same for a folder without a lock file: `Some(None)`.
 fn take_lock_if_there(folder: &Path) -> io::Result<Option<Option<File>>> {
     if folder.join(files::LOCK).try_exists()? { Ok(take_lock(folder)?.map(Some)) } else { Ok(Some(None)) }
 }
 
-/// Whether the program that a state tells of runs now.
+/// Whether the program of a state runs now.
 fn is_alive(state: &ProgramState) -> bool {
     let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && state.main.as_ref().is_some_and(proc::is_alive)
 }
 
-/// Whether something is left in the cgroup of a program whose main process is gone. It takes a shim to clear that.
+/// Whether processes remain in the cgroup of a program whose main process has ended. Only a shim can end them.
 fn has_left_something(folder: &Path, state: &ProgramState) -> bool {
     let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_empty())
 }
 
-/// Whether it is certain, without its state, that nothing is left of a program: it had a cgroup, and that is empty.
+/// Whether it is certain, without its state, that no process of a program remains: it had a cgroup, and that is empty.
 fn has_left_nothing(folder: &Path) -> bool {
     files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_none() && launch.cgroup.is_empty())
 }
 
-/// How a program ended that does not run any more and whose shim is gone.
+/// How a program ended that does not run any more and whose shim has ended.
 fn last_of(state: ProgramState) -> ProgramEnd {
     match (state.main, state.last) {
         (None, Some(last)) => last,
@@ -500,7 +499,7 @@ fn last_of(state: ProgramState) -> ProgramEnd {
     }
 }
 
-/// How a process ended, in the words of the bus.
+/// Converts the end of a process into the wire's form.
 #[must_use]
 pub fn process_end(ended: &ProgramEnd) -> ProcessEnd {
     let exit = match ended.exit {
@@ -515,7 +514,7 @@ fn unknown(started_ms: Option<i64>) -> ProgramEnd {
     ProgramEnd::new(ProcessExit::Unknown, started_ms, now_ms())
 }
 
-/// Work that may wait for the disk, or for a process to be started.
+/// Runs work that may wait for the disk, or for the start of a process.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.map_err(io::Error::other)?
 }

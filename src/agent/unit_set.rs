@@ -17,16 +17,16 @@ use super::{
     store::{self, StoreError, journal, realm, unit::ChangeContext, unit_set},
 };
 
-/// What a part of a set has come to.
+/// The result of a part of a set.
 enum SetResult {
-    /// Others are yet to come.
+    /// Other parts are missing.
     Kept,
-    /// It was the last, and the whole of it was done.
+    /// It was the last part, and the set was applied.
     All(Vec<AppliedUnit>),
 }
 
 impl AgentLoop {
-    /// Makes the units of a set what they should be, or finds out whether they could be, and answers.
+    /// Applies the units of a set, or checks whether they could be applied, and answers.
     pub(super) async fn apply_set(&mut self, command: &Command, set: &UnitSet) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;

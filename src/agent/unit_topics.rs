@@ -14,11 +14,11 @@ use muster_topics::{
 
 use super::unit::state::UnitStates;
 
-/// Units that are gone are cleared again on each connect, for nobody acknowledges a retained topic.
-/// A host that has lost this many units has better things to do.
+/// Removed units whose topics are cleared again on each connect, since retained topics are not acknowledged. A host
+/// that has lost more units has bigger problems.
 const GONE_MAX: usize = 1_000;
 
-/// What is to be said of units.
+/// What to publish of units.
 #[derive(Debug)]
 pub struct UnitTopics {
     epoch: u64,
@@ -27,7 +27,7 @@ pub struct UnitTopics {
     stats: BTreeMap<UnitName, ToldStats>,
     gone: BTreeSet<UnitName>,
     due: BTreeSet<UnitName>,
-    /// The number of the last report about each unit.
+    /// The number of the last report of each unit.
     told: BTreeMap<UnitName, u64>,
 }
 
@@ -37,7 +37,7 @@ impl UnitTopics {
         Self { epoch, seq: 0, states, stats, gone: BTreeSet::new(), due: BTreeSet::new(), told: BTreeMap::new() }
     }
 
-    /// This is how units are now: what differs is due.
+    /// Sets the units' states; differences are due.
     pub fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
@@ -58,29 +58,29 @@ impl UnitTopics {
         self.states = states.clone();
     }
 
-    /// These are the numbers that units have told last: what differs is due.
+    /// Sets the units' statistics; differences are due.
     pub(super) fn observe_stats(&mut self, stats: BTreeMap<UnitName, ToldStats>) {
         let differs = |unit: &&UnitName| self.stats.get(*unit) != stats.get(*unit);
         self.due.extend(self.states.keys().filter(differs).cloned());
         self.stats = stats;
     }
 
-    /// Everything is due: the broker may have forgotten all of it.
+    /// Makes everything due again, because the broker may have lost it.
     pub(super) fn all(&mut self) {
         self.due = self.states.keys().chain(&self.gone).cloned().collect();
     }
 
-    /// Whether anything is to be said.
+    /// Whether something is due.
     pub(super) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// The number of the last report about each unit; nothing while there is something to be said.
+    /// The number of the last report of each unit; `None` while something is due.
     pub(super) fn told(&self) -> Option<&BTreeMap<UnitName, u64>> {
         (!self.is_due()).then_some(&self.told)
     }
 
-    /// The next topic to publish, and what: nothing, for a unit that is gone.
+    /// Returns the next topic to publish, with its payload: empty for a removed unit.
     pub(super) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
         let unit = self.due.first()?;
         let report = self.states.get(unit).map(|state| UnitReport {
@@ -95,11 +95,11 @@ impl UnitTopics {
             pins: state.pins.clone(),
             stats: self.stats.get(unit).cloned(),
         });
-        // A report is made of texts and numbers: it always serialises.
+        // A report consists of strings and numbers: it always serialises.
         Some((unit.clone(), report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()))
     }
 
-    /// That was published.
+    /// Handles that a report was published.
     pub(super) fn said(&mut self, unit: &UnitName) {
         self.seq += 1;
         self.due.remove(unit);
@@ -141,7 +141,7 @@ mod tests {
         Arc::new(units.iter().map(|(name, phase)| (name.parse().unwrap(), state(*phase))).collect())
     }
 
-    /// Publishes all that is due: names, and phases of those that are not gone.
+    /// Publishes all that is due: names, and phases of existing units.
     fn drain(topics: &mut UnitTopics) -> Vec<(String, u64, Option<Phase>)> {
         let mut said = vec![];
         while let Some((unit, payload)) = topics.next(0) {
@@ -180,7 +180,7 @@ mod tests {
                 topics.said(&report.unit);
             }
         }
-        // It comes back: it is not cleared any more.
+        // It exists again, so its topic is not cleared any more.
         topics.observe(&states(&[("d/b", Phase::Running)]));
         topics.all();
         assert!(drain(&mut topics).contains(&(b, 10, Some(Phase::Running))));

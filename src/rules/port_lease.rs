@@ -42,7 +42,7 @@ pub struct PortLease {
 }
 
 impl PortLease {
-    /// Whether this is what somebody has to be leased who provides that.
+    /// Whether this lease fits what a unit provides.
     #[must_use]
     pub fn is_for(&self, provided: &Provided) -> bool {
         let has_port = provided.port.is_none_or(|port| port == self.port);

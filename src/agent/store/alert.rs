@@ -17,10 +17,10 @@ use super::{
     error::StoreError,
 };
 
-/// The most alerts that wait to be acknowledged: 600 KB, and far more than anybody would read of one host.
+/// The most cleared alerts that wait to be acknowledged: 600 KB, and far more than anybody would read of one host.
 pub const ENDED_MAX: u32 = 1_000;
 
-/// The rules of the console.
+/// The console's alert rules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConsoleRules {
     /// Their generation; 0 if there are none.
@@ -29,10 +29,10 @@ pub struct ConsoleRules {
     pub rules: BTreeMap<Name, Rule>,
 }
 
-/// All alerts: those that hold, and those that are over. One that cannot be read is as if it had not been.
+/// Returns all active and all cleared alerts. Unreadable ones are skipped.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn all(store: &Store) -> Result<(Vec<Alert>, Vec<Alert>), StoreError> {
     let rows = sqlx::query!("SELECT id, body FROM alert ORDER BY id, since_ms").fetch_all(&store.pool).await?;
     let read = |id: &str, body: &str| {
@@ -44,10 +44,10 @@ pub async fn all(store: &Store) -> Result<(Vec<Alert>, Vec<Alert>), StoreError> 
     Ok(alerts.partition(|alert| alert.state == AlertState::Raised))
 }
 
-/// Writes down what has become of alerts.
+/// Stores changes of alerts.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn record(store: &Store, changes: &[AlertChange]) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     for change in changes {
@@ -80,10 +80,10 @@ pub async fn record(store: &Store, changes: &[AlertChange]) -> Result<(), StoreE
     super::commit(tx, "record alerts").await
 }
 
-/// Forgets alerts that are over, and that the console has stored.
+/// Removes cleared alerts that the console has stored.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn acknowledge(store: &Store, keys: &[AlertAck]) -> Result<(), StoreError> {
     let over: Vec<&AlertAck> = keys.iter().filter(|key| key.state == AlertState::Cleared).collect();
     if over.is_empty() {
@@ -99,10 +99,10 @@ pub async fn acknowledge(store: &Store, keys: &[AlertAck]) -> Result<(), StoreEr
     super::commit(tx, "forget alerts").await
 }
 
-/// The rules of the console. What cannot be read is as if there were none: the console tells them again.
+/// Returns the console's rules. If they are unreadable, none: the console sends them again.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn central(store: &Store) -> Result<ConsoleRules, StoreError> {
     let row =
         sqlx::query!("SELECT generation, rules FROM alert_rules WHERE one = 1").fetch_optional(&store.pool).await?;
@@ -116,10 +116,10 @@ pub async fn central(store: &Store) -> Result<ConsoleRules, StoreError> {
     }
 }
 
-/// Keeps the rules of the console, in place of those before.
+/// Stores the console's rules, in place of earlier ones.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn set_central(store: &Store, central: &ConsoleRules) -> Result<(), StoreError> {
     let (generation, rules) = (to_sql(central.generation), to_json("rules", &central.rules)?);
     let mut tx = store.begin().await?;
@@ -186,7 +186,7 @@ mod tests {
         let (held, ended) = all(&store).await.unwrap();
         assert_eq!((ids(&held), ids(&ended)), (vec![("a", 9), ("b", 2)], vec![("a", 1)]));
         assert_eq!(held[0], alert("a", 9, Raised));
-        // An acknowledgement that it holds takes nothing away, and one that it is over only what is.
+        // An acknowledgement of an active alert removes nothing; that of a cleared one removes only that.
         let key = |since_ms, state| AlertAck { id: "a".parse().unwrap(), since_ms, state };
         acknowledge(&store, &[key(1, Raised), key(9, Cleared), key(7, Cleared)]).await.unwrap();
         assert_eq!(ids(&all(&store).await.unwrap().1), [("a", 1)]);

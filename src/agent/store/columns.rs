@@ -6,12 +6,12 @@ pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Res
     serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
 }
 
-/// SQLite's integers are signed; the numbers kept there count things and do not come near the edge.
+/// Converts to SQLite's signed integers; the numbers are counts far below the limit.
 pub(super) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// See [`to_sql`].
+/// The inverse of [`to_sql`].
 pub(super) fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }

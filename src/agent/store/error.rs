@@ -7,36 +7,36 @@ use std::{
 
 use muster_sqlite::room;
 
-/// Something went wrong with the store.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
     #[error("the agent's store: {}{}", .0, room::advice_of_store(.0))]
     Sql(#[from] sqlx::Error),
-    /// The tables could not be brought up to date.
+    /// The schema could not be migrated.
     #[error("the agent's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The store cannot be opened, and why is known.
+    /// The store cannot be opened, for a known reason.
     #[error("the agent's store {path} {meaning}: {source}. hint: {hint}")]
     Unusable {
         /// Its file.
         path: PathBuf,
         /// What that means.
         meaning: &'static str,
-        /// What can be done about it.
+        /// What an operator can do.
         hint: &'static str,
-        /// What was found.
+        /// The cause.
         source: Box<StoreError>,
     },
-    /// What is stored cannot be read back.
+    /// Stored content is unreadable.
     #[error("the agent's store holds a {what} that cannot be read: {source}")]
     Content {
-        /// What.
+        /// The kind of content.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// SQLite found the file itself to be wrong.
+    /// The file is damaged, according to SQLite.
     #[error("the agent's store is damaged: {0}")]
     Damaged(String),
     /// The mark beside it cannot be used.
@@ -47,21 +47,21 @@ pub enum StoreError {
     Mark {
         /// The store's file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A damaged store could not be moved out of the way.
+    /// A damaged store could not be moved aside.
     #[error("the damaged store {path} cannot be set aside: {source}")]
     SetAside {
         /// The store's file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl StoreError {
-    /// Whether there is no room on the disk.
+    /// Whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -72,7 +72,7 @@ impl StoreError {
         }
     }
 
-    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    /// Adds the meaning and a hint to an error of opening a store, as far as known.
     pub(super) fn of_store(self, path: &Path) -> Self {
         use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
         let (meaning, hint) = match &self {
@@ -87,7 +87,7 @@ impl StoreError {
         Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
     }
 
-    /// Whether the file itself is at fault, so that no retry can help.
+    /// Whether the file itself is damaged, so that no retry can help.
     pub(super) fn is_damage(&self) -> bool {
         let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
         let code = match self {

@@ -32,14 +32,14 @@ use super::{error::StoreError, port_lease, realm, unit, verified};
 
 pub use super::intent_copy::IntentCopy;
 
-/// The file of all realms; no unit's file is called that, for a unit has a folder above it.
+/// The file of all realms; no unit's file has this name, because it lies in a folder of its realm.
 const REALMS: &str = "realms.json";
 
-/// The folder with the files.
+/// The folder with the second copies.
 #[derive(Debug)]
 pub struct IntentFolder {
     folder: PathBuf,
-    /// The checksums of the files that are there.
+    /// The checksums of the existing files.
     written: Mutex<BTreeMap<PathBuf, i64>>,
 }
 
@@ -54,7 +54,7 @@ impl IntentFolder {
         self.folder.join(unit.realm().as_str()).join(format!("{}.json", unit.name()))
     }
 
-    /// Writes a unit's file, unless it says so already.
+    /// Writes a unit's file, unless it is up to date.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -62,7 +62,7 @@ impl IntentFolder {
         self.write(self.path(&copy.unit), serde_json::to_string(copy)?).await
     }
 
-    /// Writes the file of all realms, unless it says so already.
+    /// Writes the file of all realms, unless it is up to date.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -78,7 +78,7 @@ impl IntentFolder {
         }
         let to = path.clone();
         let write = move || {
-            // Specs hold what programs find in their environment.
+            // Specs contain environments, which may be secret.
             let folder = to.parent().unwrap_or(Path::new("."));
             files::make_folder(folder, files::PRIVATE_FOLDER)?;
             let name = to.file_name().unwrap_or_default().to_string_lossy();
@@ -90,7 +90,7 @@ impl IntentFolder {
         Ok(())
     }
 
-    /// Removes the file of a unit that is forgotten.
+    /// Removes the file of a removed unit.
     pub fn forget(&self, unit: &UnitName) {
         let path = self.path(unit);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
@@ -99,13 +99,13 @@ impl IntentFolder {
                 tracing::warn!(%unit, %error, "the second copy of what a unit should be cannot be removed");
             }
             _ => {
-                // The realm's folder goes with its last unit.
+                // The realm's folder is removed with its last unit.
                 let _ = path.parent().map(fs::remove_dir);
             }
         }
     }
 
-    /// Reads a file; nothing if it is damaged, which is said.
+    /// Reads a file; a damaged one is logged and gives `None`.
     fn read<T: DeserializeOwned>(&self, path: &Path) -> Option<T> {
         let bytes = fs::read(path).ok()?;
         let content =
@@ -135,10 +135,10 @@ impl IntentFolder {
         Ok(copies)
     }
 
-    /// Puts back into a store what it has lost of what units should be, in somebody's transaction.
+    /// Restores desired state that a store has lost from the copies, in the caller's transaction.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub(super) async fn restore(
         &self,
         tx: &mut SqliteConnection,
@@ -147,7 +147,7 @@ impl IntentFolder {
     ) -> Result<(), StoreError> {
         let copies = match self.copies() {
             Ok(copies) => copies,
-            // Of an agent that kept none.
+            // An older agent made no copies.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => {
                 tracing::error!(folder = %self.folder.display(), %error, "what units should be cannot be read a second time");
@@ -156,7 +156,7 @@ impl IntentFolder {
         };
         let stored = unit::all(tx).await?;
         for realm in self.read::<Vec<Realm>>(&self.folder.join(REALMS)).unwrap_or_default() {
-            // One that does not fit any more has its defaults until the console says it again.
+            // One that does not fit any more has its defaults until the console sends it again.
             if let Err(refusal) = realm::take_in(tx, &[realm]).await? {
                 tracing::warn!(reason = refusal.message, "a realm cannot be put back");
             }
@@ -187,7 +187,7 @@ impl IntentFolder {
     }
 }
 
-/// Holds a unit of which it is not certain that it is wanted still.
+/// Holds a unit that may not be wanted any more.
 async fn hold(tx: &mut SqliteConnection, unit: &UnitName, now_ms: Millis) -> Result<(), StoreError> {
     tracing::warn!(%unit, "it is in the store that was put back, and was removed since; it is held");
     let by: Name = "agent".parse().unwrap_or_else(|_| Name::default_realm());

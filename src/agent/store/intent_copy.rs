@@ -13,32 +13,32 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a file says of a unit.
+/// The second copy of a unit's desired state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntentCopy {
     /// The unit.
     pub unit: UnitName,
-    /// What it should be.
+    /// Its desired state.
     pub desired: Desired,
-    /// Why it is not, on purpose.
+    /// Why it does not converge, on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// Its ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<PortLease>,
-    /// Where its instance has what is its own.
+    /// The slot of its instance.
     #[serde(default)]
     pub slot: Slot,
-    /// What it may go back to.
+    /// The revision that it can be rolled back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified: Option<Arc<VerifiedRevision>>,
-    /// Whether it went back.
+    /// Whether it was rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
 }
 
 impl IntentCopy {
-    /// What there is to be known of a unit that is wanted like this, and is known to be like that.
+    /// Creates the copy of a unit with this desired and observed state.
     #[must_use]
     pub fn new(
         unit: &UnitName,
@@ -58,7 +58,7 @@ impl IntentCopy {
         }
     }
 
-    /// What it is restored from.
+    /// Returns the state from which the unit is restored.
     pub(super) fn kept(&self, now_ms: Millis) -> RestoredUnit {
         let observed = Observed { rolled_back: self.rolled_back.clone(), ..Observed::absent(now_ms) };
         RestoredUnit { slot: self.slot, verified: self.verified.clone(), ..RestoredUnit::new(observed) }

@@ -24,57 +24,56 @@ use super::{
     outbox, remember_signed_time, step,
 };
 
-/// How long a row outlives the expiry of its command, unless somebody wants it otherwise: longer than any message stays
-/// under way.
+/// How long a row is kept after the expiry of its command, by default: longer than any message is in transit.
 pub const KEPT_AFTER_EXPIRY_MS: Millis = 24 * 3_600_000;
 
-/// What a command is journalled with.
+/// A command for the journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// Its id.
     pub id: CommandId,
-    /// Itself, as JSON, to be taken up again after a crash.
+    /// The command as JSON, to resume it after a crash.
     pub body: &'a str,
     /// Its expiry.
     pub expires_ms: Millis,
-    /// When it was issued; nothing if nothing is done about it but to answer.
+    /// When it was issued; `None` for a command that is only answered.
     pub issued_ms: Option<Millis>,
 }
 
-/// A command that an earlier life of the agent did not bring to an end.
+/// A command that an earlier run of the agent did not finish.
 #[derive(Debug)]
 pub struct UnfinishedCommand {
     /// Its id.
     pub id: CommandId,
-    /// Itself; nothing if it cannot be read any more.
+    /// The command; `None` if it is unreadable.
     pub command: Option<Command>,
-    /// How much of its output is in the outbox, or was.
+    /// How much of its standard output is in the outbox, or was.
     pub stdout_bytes: u64,
     /// The same for standard error.
     pub stderr_bytes: u64,
-    /// It waited for its turn, and nothing of it was begun.
+    /// Whether it waited in the queue, and had not begun.
     pub queued: bool,
 }
 
-/// What the journal knows of a command that came again.
+/// What the journal knows of a repeated command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepeatedCommand {
-    /// It is being worked on.
+    /// It is being executed.
     Unfinished,
-    /// Its answer is in the outbox (again).
+    /// Its outcome is in the outbox (again).
     Answered(ReportAck),
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug)]
 pub struct CommandEnd {
-    /// How.
+    /// The status.
     pub status: Status,
-    /// When its work began, if it did.
+    /// When its execution began, if it did.
     pub started_ms: Option<Millis>,
-    /// What is left of stdout and stderr, each at most [`CHUNK_MAX_BYTES`].
+    /// The rest of stdout and stderr, each at most [`CHUNK_MAX_BYTES`].
     pub rest: (Vec<u8>, Vec<u8>),
-    /// What was dropped of each.
+    /// The bytes dropped of each.
     pub dropped_bytes: (u64, u64),
 }
 
@@ -84,10 +83,10 @@ impl From<Status> for CommandEnd {
     }
 }
 
-/// Enters a command, and the signed time that came with it. False if it is there already.
+/// Inserts a command, and stores the signed time that came with it. Returns false if it is there already.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn insert(
     tx: &mut SqliteConnection,
     entry: Entry<'_>,
@@ -112,26 +111,27 @@ pub async fn insert(
     Ok(is_new)
 }
 
-/// Whether a command that made so many rows is one that was not there.
+/// Whether inserting a command added this many rows because it was new.
 pub fn is_new(rows: u64) -> bool {
     rows == 1 || planted!(EnterTwice)
 }
 
-/// Says whether a command waits for its turn. One whose turn has come is about to be begun, which is a step.
+/// Sets whether a command waits in the queue. Leaving the queue counts as a step, because its execution is about to
+/// begin.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn set_queued(tx: &mut SqliteConnection, command: CommandId, queued: bool) -> Result<(), StoreError> {
     let id = command.to_string();
     sqlx::query!("UPDATE journal SET queued = ? WHERE id = ?", queued, id).execute(&mut *tx).await?;
     if queued { Ok(()) } else { step(tx, 0).await }
 }
 
-/// Puts a piece of a command's output into the outbox. Nothing if the command has its answer, or
-/// if the piece is there already (an executor that resumes may be a step behind).
+/// Adds a piece of a command's output to the outbox. Returns `None` if the command has its outcome, or the piece is
+/// there already (a resuming executor may be a step behind).
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn add_output(
     tx: &mut SqliteConnection,
     command: CommandId,
@@ -166,10 +166,10 @@ pub async fn add_output(
     Ok(Some(key))
 }
 
-/// Answers a command, for good. Nothing if it has its answer already.
+/// Stores the outcome of a command. Returns `None` if it has one already.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn finish(
     tx: &mut SqliteConnection,
     command: CommandId,
@@ -204,11 +204,11 @@ pub async fn finish(
     Ok(Some(key))
 }
 
-/// Answers a repetition: if the command has its answer, that is put into the outbox again, even if
-/// it was acknowledged long ago. Nothing if no such command is here.
+/// Answers a repetition: if the command has its outcome, that is put into the outbox again, even if it was acknowledged
+/// before. Returns `None` if there is no such command.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn answer_again(
     tx: &mut SqliteConnection,
     command: CommandId,
@@ -223,10 +223,10 @@ pub async fn answer_again(
     Ok(Some(RepeatedCommand::Answered(key)))
 }
 
-/// What an earlier life of the agent did not bring to an end, oldest first.
+/// Returns unfinished commands of earlier runs of the agent, oldest first.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn unfinished(store: &Store) -> Result<Vec<UnfinishedCommand>, StoreError> {
     let rows = sqlx::query!(
         "SELECT id, body, stdout_bytes, stderr_bytes, queued FROM journal
@@ -247,48 +247,48 @@ pub async fn unfinished(store: &Store) -> Result<Vec<UnfinishedCommand>, StoreEr
         .collect()
 }
 
-/// How many commands there are.
+/// Returns the number of commands.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn count(store: &Store) -> Result<u64, StoreError> {
     Ok(from_sql(sqlx::query_scalar!("SELECT count(*) FROM journal").fetch_one(&store.pool).await?))
 }
 
-/// Whether a command is there.
+/// Whether a command is in the journal.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn knows(store: &Store, command: CommandId) -> Result<bool, StoreError> {
     let id = command.to_string();
     let found = sqlx::query_scalar!("SELECT count(*) FROM journal WHERE id = ?", id).fetch_one(&store.pool).await?;
     Ok(found > 0)
 }
 
-/// A command as it was entered, if it is there.
+/// Returns the stored JSON of a command, if it is there.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn body(store: &Store, command: CommandId) -> Result<Option<String>, StoreError> {
     let id = command.to_string();
     Ok(sqlx::query_scalar!("SELECT body FROM journal WHERE id = ?", id).fetch_optional(&store.pool).await?)
 }
 
-/// What there was to put back.
+/// The result of restoring a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoredOutbox {
-    /// The command was lost, and is there again, without an answer.
+    /// The command was lost, and is stored again, without an outcome.
     Lost,
-    /// It is there, and has no answer yet.
+    /// It is there, without an outcome.
     Unfinished,
-    /// It is there with its answer.
+    /// It is there with its outcome.
     Answered,
 }
 
-/// Puts a command back that a store may have lost, and whose program was begun: what became of that its shim knows.
+/// Restores a command that a store may have lost, and whose program was started: its shim knows its state.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn restore(
     store: &Store,
     command: &Command,
@@ -297,7 +297,7 @@ pub async fn restore(
 ) -> Result<RestoredOutbox, StoreError> {
     let id = command.id.to_string();
     let mut tx = store.begin().await?;
-    // It is a step that was made long ago.
+    // This step was made before the loss.
     let entry = Entry { id: command.id, body, expires_ms: command.expires_ms, issued_ms: None };
     if insert(&mut tx, entry, 0, now_ms).await? {
         super::commit(tx, "put command back").await?;
@@ -308,7 +308,7 @@ pub async fn restore(
     Ok(if finished_ms.is_some() { RestoredOutbox::Answered } else { RestoredOutbox::Unfinished })
 }
 
-/// What expired before this is forgotten.
+/// Returns the time before which expired commands are removed.
 pub fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
     if planted!(PruneEarly) {
         return Millis::MAX;
@@ -316,10 +316,10 @@ pub fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
     signed_ms.saturating_sub(kept_ms)
 }
 
-/// Forgets commands that expired `kept_ms` before `signed_ms` and whose messages the console has.
+/// Removes commands that expired `kept_ms` before `signed_ms` and whose messages the console has.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<u64, StoreError> {
     let before_ms = kept_from_ms(signed_ms, kept_ms);
     let mut tx = store.begin().await?;
@@ -340,7 +340,7 @@ struct OutputPosition {
     stderr_bytes: u64,
 }
 
-/// How far the messages about an unanswered command have come.
+/// Returns the position of an unfinished command's messages.
 async fn position(tx: &mut SqliteConnection, command: CommandId) -> Result<Option<OutputPosition>, StoreError> {
     let id = command.to_string();
     let row = sqlx::query!(
@@ -383,7 +383,7 @@ mod tests {
             Self { _folder: folder, path, store }
         }
 
-        /// As after a crash: nothing is closed in order.
+        /// Reopens the store as after a crash: it was not closed.
         async fn reopened(self) -> Self {
             let Self { _folder, path, store } = self;
             drop(store);
@@ -475,7 +475,7 @@ mod tests {
         bench.insert(id).await;
         assert_eq!(bench.output(id, 0, b"abc").await, Some(1));
         let bench = bench.reopened().await;
-        // An executor that resumes a step behind.
+        // A resuming executor is a step behind.
         assert_eq!(bench.output(id, 0, b"abc").await, None);
         assert_eq!(bench.output(id, 1, b"bcdef").await, Some(2));
         let unfinished = unfinished(&bench.store).await.unwrap();

@@ -10,19 +10,19 @@ use super::{
     error::StoreError,
 };
 
-/// The console's labels.
+/// The console's labels for this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsoleLabels {
-    /// Their order in time; 0 if none ever came.
+    /// Their generation; 0 if there are none.
     pub generation: u64,
     /// The labels.
     pub labels: BTreeMap<Name, LabelValue>,
 }
 
-/// The labels of the console. If they cannot be read it is as if there were none: the console gives them again.
+/// Returns the console's labels. If they are unreadable, none: the console sends them again.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
     let row =
         sqlx::query!("SELECT generation, labels FROM host_labels WHERE one = 1").fetch_optional(&store.pool).await?;
@@ -36,10 +36,10 @@ pub async fn given(store: &Store) -> Result<ConsoleLabels, StoreError> {
     }
 }
 
-/// Keeps the labels of the console, in place of those before.
+/// Stores the console's labels, in place of earlier ones.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn set_given(store: &Store, given: &ConsoleLabels) -> Result<(), StoreError> {
     let (generation, labels) = (to_sql(given.generation), to_json("labels", &given.labels)?);
     let mut tx = store.begin().await?;

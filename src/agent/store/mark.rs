@@ -15,9 +15,9 @@ use std::{
 use muster_base::files;
 use muster_rules::mark::HighWaterMark;
 
-/// How far the two places are from each other: no disk tears what is so far apart.
+/// The distance of the two copies: no torn write covers both.
 const PLACE_BYTES: u64 = 4096;
-/// The longest line: five numbers of twenty digits, and their title.
+/// The longest line: five numbers of twenty digits, and a title.
 const LINE_MAX_BYTES: usize = 160;
 
 /// The file of a mark.
@@ -35,10 +35,10 @@ struct MarkState {
 }
 
 impl MarkFile {
-    /// Reads the mark beside the store in `path`.
+    /// Opens the mark beside the store in `path`.
     ///
     /// # Errors
-    /// If there is one and it cannot be read.
+    /// If it exists and cannot be read.
     pub(super) fn open(store: &Path) -> io::Result<Arc<Self>> {
         let path = store.with_extension("mark");
         let bytes = match std::fs::read(&path) {
@@ -55,15 +55,15 @@ impl MarkFile {
         Ok(Arc::new(Self { path, written: Mutex::new(MarkState { mark, file: None, is_second_next }) }))
     }
 
-    /// The mark; nothing if there is none that can be read.
+    /// Returns the mark; `None` if there is none that is readable.
     pub(super) fn get(&self) -> Option<HighWaterMark> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).mark
     }
 
-    /// Moves the mark on. One that is not further changes nothing.
+    /// Advances the mark. An earlier one changes nothing.
     ///
     /// # Errors
-    /// If it cannot be written. It is further all the same for as long as this agent lives, and written with the next.
+    /// If it cannot be written. In memory it is advanced all the same, and written with the next.
     pub(super) async fn follow(self: &Arc<Self>, later: HighWaterMark) -> io::Result<()> {
         if self.get().is_some_and(|mark| mark.followed_by(later) == mark) {
             return Ok(());
@@ -86,7 +86,7 @@ impl MarkFile {
         file.sync_data()
     }
 
-    /// Opens the file to be written over; one that is not there is made, as long as it will ever be.
+    /// Opens the file for overwriting; a missing one is created with its final length.
     fn make(&self, mark: HighWaterMark) -> io::Result<File> {
         let size = PLACE_BYTES as usize + LINE_MAX_BYTES;
         if !std::fs::metadata(&self.path).is_ok_and(|found| found.len() == size as u64) {
@@ -98,7 +98,7 @@ impl MarkFile {
     }
 }
 
-/// A mark's line, as long as any.
+/// Formats the line of a mark, padded to a constant length.
 fn padded(mark: HighWaterMark) -> Vec<u8> {
     let mut line = mark.line().into_bytes();
     line.resize(LINE_MAX_BYTES, b'\n');

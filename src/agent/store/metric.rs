@@ -12,10 +12,10 @@ use muster_topics::{Millis, ack::Numbered};
 
 use super::{Store, error::StoreError};
 
-/// How much may wait.
+/// The limits of waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// Bytes, with what a row costs beside its message.
+    /// Bytes, including the overhead of a row.
     pub max_bytes: u64,
     /// Age.
     pub max_age: Duration,
@@ -24,7 +24,7 @@ pub struct BacklogLimits {
 /// Stores messages, all or none.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Millis) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     for (id, payload) in messages {
@@ -42,11 +42,11 @@ pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Mil
     super::commit(tx, "keep metrics").await
 }
 
-/// Messages that wait, the newest first: after a long time apart the console shows at once what is so now,
-/// and the past fills in behind it.
+/// Returns waiting messages, newest first: after a long time offline the console shows the present at once, and the
+/// past is filled in later.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows =
@@ -57,19 +57,19 @@ pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u
     Ok(rows.into_iter().map(|row| (Numbered { epoch: number(row.epoch), seq: number(row.seq) }, row.payload)).collect())
 }
 
-/// How many messages wait.
+/// Returns the number of waiting messages.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn count(store: &Store) -> Result<u64, StoreError> {
     let count = sqlx::query_scalar!(r#"SELECT count(*) AS "count!: i64" FROM metric_batch"#).fetch_one(&store.pool);
     Ok(u64::try_from(count.await?).unwrap_or_default())
 }
 
-/// The largest number that waits of an epoch; 0 if there is none.
+/// Returns the largest sequence number of an epoch that waits; 0 if there is none.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
     let (epoch, _) = key(Numbered { epoch, seq: 0 });
     let last = sqlx::query_scalar!(r#"SELECT MAX(seq) AS "seq: i64" FROM metric_batch WHERE epoch = ?"#, epoch)
@@ -78,10 +78,10 @@ pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
     Ok(last.and_then(|seq| u64::try_from(seq).ok()).unwrap_or_default())
 }
 
-/// Forgets messages that the console has stored. One that is not there is no error: it was acknowledged twice.
+/// Removes messages that the console has stored. A missing one is no error: it was acknowledged twice.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     for id in ids {
@@ -91,17 +91,17 @@ pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
     super::commit(tx, "forget metrics").await
 }
 
-/// Deletes what is too old, and the oldest of what is too much; gives how many messages that was.
+/// Removes messages that are too old, and the oldest beyond the limit; returns their number.
 ///
-/// It reads through all that waits, so it is not for every insertion.
+/// It reads all waiting messages, so it is not called with every insertion.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn trim(store: &Store, limits: BacklogLimits, now_ms: Millis) -> Result<u64, StoreError> {
     let max_bytes = i64::try_from(limits.max_bytes).unwrap_or(i64::MAX);
     let first_ms = now_ms.saturating_sub(Millis::try_from(limits.max_age.as_millis()).unwrap_or(Millis::MAX));
     let mut tx = store.begin().await?;
-    // 24 bytes: key, time and the row's own head.
+    // 24 bytes: key, time and the row's header.
     let done = sqlx::query!(
         "DELETE FROM metric_batch WHERE created_ms < ? OR (epoch, seq) IN (
              SELECT epoch, seq FROM (
@@ -118,10 +118,10 @@ pub async fn trim(store: &Store, limits: BacklogLimits, now_ms: Millis) -> Resul
     Ok(done.rows_affected())
 }
 
-/// The size of the whole store, as a file.
+/// Returns the size of the whole store's file.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn store_size_bytes(store: &Store) -> Result<u64, StoreError> {
     let size = sqlx::query_scalar!(
         r#"SELECT page_count * page_size AS "bytes!: i64" FROM pragma_page_count(), pragma_page_size()"#
@@ -131,7 +131,7 @@ pub async fn store_size_bytes(store: &Store) -> Result<u64, StoreError> {
     Ok(u64::try_from(size).unwrap_or_default())
 }
 
-/// SQLite's integers are signed. What comes from outside may be larger than those; it then names no message.
+/// Converts to SQLite's signed integers. A larger number from outside names no message.
 fn key(id: Numbered) -> (i64, i64) {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     (number(id.epoch), number(id.seq))

@@ -50,7 +50,7 @@ use sqlx::{
 use self::{intent::IntentFolder, mark::MarkFile};
 use super::crash;
 
-/// The agent's store. Clones share one connection, so that there is one writer and no lock to wait for.
+/// The agent's store. Clones share one connection, so there is one writer and no lock contention.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
@@ -62,7 +62,7 @@ pub struct Store {
 /// Where the index of the write-ahead log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
-    /// In a file that other processes read, too, which takes room on the disk.
+    /// In a file that other processes can read, which takes disk space.
     Shared,
     /// In this process's memory.
     Own,
@@ -78,7 +78,7 @@ impl Index {
     }
 }
 
-/// A transaction. Dropping it is as if it had never been.
+/// A transaction. Dropping it rolls it back.
 #[derive(Debug)]
 pub struct Tx {
     inner: Transaction<'static, Sqlite>,
@@ -100,19 +100,19 @@ impl DerefMut for Tx {
 }
 
 impl Tx {
-    /// Undoes what was done in it.
+    /// Rolls the transaction back.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn rollback(self) -> Result<(), StoreError> {
         Ok(self.inner.rollback().await?)
     }
 
-    /// Makes what was done in it last, with the checksums of all rows that it has changed. The mark follows before anybody
-    /// can act on it. (Were it first, a crash in between would look like a store that went back.)
+    /// Commits the transaction, with the checksums of all rows that it has changed. The mark follows before the caller
+    /// can act on it. (If the mark went first, a crash in between would look like a store that went back.)
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn commit(mut self) -> Result<(), StoreError> {
         seal::seal(&mut self.inner).await?;
         let reached = match &self.mark {
@@ -123,38 +123,39 @@ impl Tx {
         if let (Some(mark), Some(reached)) = (&self.mark, reached)
             && let Err(error) = mark.follow(reached).await
         {
-            // What is committed is to be done: the mark is there for a second fault, and follows with the next step.
+            // The commit counts: the mark protects against a second fault, and follows with the next step.
             tracing::error!(%error, "the mark of the agent's store cannot be written. hint: is the agent's folder writable?");
         }
         Ok(())
     }
 }
 
-/// What a store knows of itself when the agent starts.
+/// What a store knows when the agent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentLife {
-    /// Which life of the agent this is.
+    /// The epoch of this run of the agent.
     pub epoch: u64,
-    /// When the store was made: no command issued before can be known to be new.
+    /// When the store was created: whether a command issued earlier is new cannot be known.
     pub created_ms: Millis,
-    /// The latest signed time that was seen.
+    /// The latest signed time.
     pub signed_ms: Millis,
-    /// If the store has lost something: what was issued by then, and is not in the journal, cannot be known to be new.
+    /// The time of a loss, if there was one: whether a command issued before, and not in the journal, is new cannot be
+    /// known.
     pub lost_ms: Option<Millis>,
-    /// When it was last noticed that it has.
+    /// When a loss was last noticed.
     pub noticed_ms: Option<Millis>,
-    /// The epoch of the life before; 0 if this is the first.
+    /// The epoch of the previous run; 0 if this is the first.
     pub last_epoch: u64,
 }
 
 impl Store {
-    /// Opens the store in `path`, and makes it if there is none.
+    /// Opens the store in `path`, and creates it if needed.
     ///
     /// # Errors
-    /// If it cannot be opened or brought up to date.
+    /// If it cannot be opened or migrated.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
         let opened = match Self::open_with(path, Index::Shared).await {
-            // What is there can be read without any room at all.
+            // Existing data can be read without any free space.
             Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
             other => other,
         };
@@ -166,10 +167,10 @@ impl Store {
         let options = index
             .options(path)
             .journal_mode(SqliteJournalMode::Wal)
-            // What is acknowledged must survive a power cut.
+            // What is acknowledged must survive a power failure.
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
-            // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
+            // The agent's memory budget is small, and so are its tables: 512 KiB of pages suffice.
             .pragma("cache_size", "-512");
         let pool = one_writer::pool().connect_with(options).await?;
         if let Err(error) = sqlx::migrate!("store/migrations").run(&pool).await {
@@ -180,24 +181,24 @@ impl Store {
         Ok(Self { pool, mark: None, intent, reserve: None })
     }
 
-    /// With a reserve, from which what must be written takes its room on a full disk.
+    /// Sets a reserve, which makes room for writes on a full disk.
     #[must_use]
     pub fn with_reserve(self, reserve: Reserve) -> Self {
         Self { reserve: Some(reserve), ..self }
     }
 
-    /// Whether the disk is full, so that what can wait has to.
+    /// Whether the disk is full, so that optional writes have to wait.
     #[must_use]
     pub fn is_short_of_room(&self) -> bool {
         self.reserve.as_ref().is_some_and(Reserve::is_short)
     }
 
-    /// Opens the store in `path`, and compares it with the mark beside it; one that is damaged is set aside first, and a
-    /// new one made. What the store has lost is said, and what stands elsewhere a second time is put back into it.
-    /// `is_member` says whether this agent has worked here before.
+    /// Opens the store in `path` and compares it with its mark; a damaged store is first set aside, and a new one
+    /// created. Losses are logged, and restored from second copies. `is_member` is whether this agent has worked here
+    /// before.
     ///
     /// # Errors
-    /// As [`Store::open`], for anything but damage.
+    /// As [`Store::open`], except for damage.
     pub async fn open_or_replace(path: &Path, is_member: bool, now_ms: Millis) -> Result<Self, StoreError> {
         let mark = MarkFile::open(path).map_err(|source| StoreError::Mark { path: path.to_owned(), source })?;
         let is_there = std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
@@ -225,7 +226,7 @@ impl Store {
         let loss = loss.or_else(|| (damage.rows > 0).then_some(StoreLoss::Rows { rows: damage.rows }));
         let before = mark.get().unwrap_or_default();
         if let Some(loss) = loss {
-            // Damaged rows that are of no command have lost none.
+            // Damaged rows of other tables have lost no commands.
             let loses_commands = !matches!(loss, StoreLoss::Rows { .. }) || damage.is_of_commands;
             let lost_ms = if loses_commands { rule::lost_ms(loss, mark.get(), found, now_ms) } else { 0 };
             note_loss(&mut tx, before, lost_ms, now_ms).await?;
@@ -242,7 +243,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a store, looks at the checksums of all rows, and sets those aside that are damaged.
+    /// Opens a store, verifies the checksums of all rows, and sets damaged ones aside.
     async fn open_verified(path: &Path, now_ms: Millis) -> Result<(Self, seal::Damage), StoreError> {
         let store = Self::open(path).await?;
         let verified = async {
@@ -260,16 +261,16 @@ impl Store {
         }
     }
 
-    /// Gives back a piece of the reserve; false if there is none.
+    /// Releases a piece of the reserve; returns false if there is none.
     #[must_use]
     pub fn release_reserve(&self) -> bool {
         self.reserve.as_ref().is_some_and(Reserve::release)
     }
 
-    /// Begins a transaction. There is one connection: end it before the next is asked for.
+    /// Begins a transaction. There is one connection: end it before the next.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         if let Some(reserve) = &self.reserve {
             reserve.ensure();
@@ -277,16 +278,16 @@ impl Store {
         Ok(Tx { inner: self.pool.begin().await?, mark: self.mark.clone() })
     }
 
-    /// Where what units should be stands a second time.
+    /// The folder with second copies of desired state.
     #[must_use]
     pub fn intent(&self) -> &Arc<IntentFolder> {
         &self.intent
     }
 
-    /// Begins a new life of the agent, with an epoch that is later than that of every life before.
+    /// Begins a new run of the agent, with an epoch later than all before.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn begin_life(&self, now_ms: Millis) -> Result<AgentLife, StoreError> {
         let mut tx = self.begin().await?;
         let last = sqlx::query_scalar!("SELECT value FROM meta WHERE key = 'epoch'").fetch_optional(&mut *tx).await?;
@@ -315,20 +316,20 @@ impl Store {
         })
     }
 
-    /// Writes down that the store is older than what this host has done: all of its disk is.
+    /// Records that the store is older than what this host has done, because its whole disk was restored.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn note_older_disk(&self, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         note_loss(&mut tx, HighWaterMark::default(), lost_ms, now_ms).await?;
         commit(tx, "note older disk").await
     }
 
-    /// Puts back the latest signed time, and when the store was made: the console's clock was ahead.
+    /// Sets back the latest signed time and the creation time, because the console's clock was ahead.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn put_time_back(&self, signed_ms: Millis, created_ms: Millis) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query!(
@@ -342,27 +343,26 @@ impl Store {
         commit(tx, "put time back").await
     }
 
-    /// Since when this store has known everything: when it was made, or when it was noticed that it has lost something.
-    /// 0 if no life of the agent has begun with it.
+    /// Returns since when this store is complete: since it was created, or since its last loss was noticed. 0 if no
+    /// agent has run with it.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn complete_since_ms(&self) -> Result<Millis, StoreError> {
         let rows = sqlx::query!("SELECT key, value FROM meta WHERE key IN ('created_ms', 'noticed_ms')");
         Ok(rows.fetch_all(&self.pool).await?.iter().map(|row| row.value).max().unwrap_or_default())
     }
 
-    /// Closes the store: the write-ahead log goes into the file.
+    /// Closes the store: the write-ahead log is merged into the file.
     pub async fn close(&self) {
         self.pool.close().await;
     }
 }
 
-/// Ends a transaction, which makes it last. Every one of the agent's ends here, so that tests can have the agent
-/// killed before and after each.
+/// Commits a transaction. All commits of the agent are made here, so that tests can kill it before and after each.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError> {
     crash::point(what, "before commit");
     tx.commit().await?;
@@ -370,7 +370,7 @@ pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError>
     Ok(())
 }
 
-/// How far the store is.
+/// Returns how far the store has advanced.
 async fn reached(connection: &mut SqliteConnection) -> Result<HighWaterMark, StoreError> {
     let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(connection).await?;
     let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
@@ -382,10 +382,10 @@ async fn reached(connection: &mut SqliteConnection) -> Result<HighWaterMark, Sto
     })
 }
 
-/// Makes a step: what follows from it is done only once the mark knows of it. `issued_ms` is when its command was issued.
+/// Makes a step: its effects follow only once the mark includes it. `issued_ms` is when its command was issued.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn step(tx: &mut SqliteConnection, issued_ms: Millis) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO meta (key, value) VALUES ('steps', 1), ('issued_ms', ?)
@@ -398,7 +398,7 @@ pub(super) async fn step(tx: &mut SqliteConnection, issued_ms: Millis) -> Result
     Ok(())
 }
 
-/// Writes down that the store has lost something, in a step beyond all that the mark knows of.
+/// Records a loss, in a step beyond all that the mark knows.
 async fn note_loss(
     tx: &mut SqliteConnection,
     mark: HighWaterMark,
@@ -421,30 +421,30 @@ async fn note_loss(
     .execute(&mut *tx)
     .await?;
     if lost_ms > 0 {
-        // A store that is made in the place of one that is lost takes what was issued since, also if that was before this moment.
+        // A store that replaces a lost one accepts commands issued since the loss, even before this moment.
         sqlx::query!("INSERT INTO meta (key, value) VALUES ('created_ms', ?) ON CONFLICT DO NOTHING", lost_ms)
             .execute(&mut *tx)
             .await?;
     }
-    // What waited may have been begun in what is lost.
+    // What waited in the queue may have begun in what is lost.
     sqlx::query!("UPDATE journal SET queued = 0 WHERE queued = 1").execute(&mut *tx).await?;
     step(tx, 0).await
 }
 
-/// Gives a store that has none its name; `share` of 0 to 1 is drawn by lot.
+/// Gives a new store its random id; `share` is random, from 0 to 1.
 async fn name_store(tx: &mut SqliteConnection, share: f64) -> Result<(), StoreError> {
-    // As many numbers as a float has, so that no two stores of a host are alike.
+    // As many values as a float can distinguish, so that no two stores of a host are alike.
     let name = 1 + (share * 9_007_199_254_740_992.0) as i64;
     sqlx::query!("INSERT INTO meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING", name).execute(tx).await?;
     Ok(())
 }
 
-/// Has SQLite read every page, so that damage shows now rather than in the middle of something; the
-/// file is made if there is none. The store is small: this takes a few milliseconds.
+/// Has SQLite read every page, so that damage shows now and not later; the file is created if needed. The store is
+/// small: this takes a few milliseconds.
 ///
-/// This has a connection of its own, which is closed before anything else happens: one that closes
-/// deletes the write-ahead log by its name, which a new store may have taken by then. (The pragmas of
-/// the store's own connection would meet the damage first, and then drop it rather than close it.)
+/// This uses a connection of its own, closed before anything else happens: a closing connection deletes the write-ahead
+/// log by name, which a new store may have reused by then. (Pragmas of the store's own connection would meet the damage
+/// first, and leak that connection.)
 async fn check(path: &Path, index: Index) -> Result<(), StoreError> {
     files::make_private(path).map_err(sqlx::Error::Io)?;
     let mut connection = index.options(path).connect().await?;
@@ -455,10 +455,10 @@ async fn check(path: &Path, index: Index) -> Result<(), StoreError> {
     if found == "ok" { Ok(()) } else { Err(StoreError::Damaged(found)) }
 }
 
-/// Remembers the latest signed time that was seen, in somebody's transaction.
+/// Stores the latest signed time, in the caller's transaction.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn remember_signed_time(tx: &mut sqlx::SqliteConnection, signed_ms: Millis) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO meta (key, value) VALUES ('signed_ms', ?)
@@ -470,7 +470,7 @@ pub async fn remember_signed_time(tx: &mut sqlx::SqliteConnection, signed_ms: Mi
     Ok(())
 }
 
-/// Renames the store's files; the companions go along, for the main file is not whole without them.
+/// Renames the store's files with their companions, without which the main file is incomplete.
 fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
     let with = |path: &Path, suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -521,14 +521,14 @@ mod tests {
         remember_signed_time(&mut tx, 77).await.unwrap();
         remember_signed_time(&mut tx, 66).await.unwrap();
         tx.commit().await.unwrap();
-        // Dropped without being closed, as by a crash.
+        // Dropped without being closed, as in a crash.
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
         assert_eq!(second, AgentLife { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
-        // The time is put back, and stays so.
+        // The time is set back, and stays so.
         store.put_time_back(55, 4_000_000).await.unwrap();
         drop(store);
         let back = Store::open(&path).await.unwrap().begin_life(9_500_000).await.unwrap();
@@ -545,13 +545,13 @@ mod tests {
         store.begin_life(5_000_000).await.unwrap();
         store.close().await;
         disk.fill();
-        // Without the reserve all of it can be read, and nothing be written.
+        // Without the reserve everything can be read, and nothing written.
         let store = Store::open(&path).await.unwrap();
         assert_eq!(journal::count(&store).await.unwrap(), 0);
         let error = store.begin_life(6_000_000).await.unwrap_err();
         assert!(error.is_full() && error.to_string().contains("disk is full"), "{error}");
         store.close().await;
-        // With it commands are taken in.
+        // With it commands are accepted.
         assert!(reserve.ensure_bytes(256 << 10));
         let store = Store::open(&path).await.unwrap().with_reserve(reserve);
         assert_eq!(store.begin_life(7_000_000).await.unwrap().epoch, 7_000_000);
@@ -575,7 +575,7 @@ mod tests {
             let mut bytes = std::fs::read(&path).unwrap();
             match damage {
                 "header" => bytes[..100].fill(0x55),
-                // The pages behind the schema's.
+                // The pages after the schema's.
                 _ => bytes[4096..].fill(0x55),
             }
             std::fs::write(&path, &bytes).unwrap();
@@ -587,7 +587,7 @@ mod tests {
         }
     }
 
-    /// A store of the first version, with a unit in it.
+    /// Creates a store of the first version, with a unit in it.
     async fn first_version(path: &Path) {
         let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
         let pool = one_writer::pool().connect_with(options).await.unwrap();

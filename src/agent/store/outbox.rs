@@ -13,7 +13,7 @@ use super::{
     remember_signed_time,
 };
 
-/// Puts a message in, in the transaction of what it tells. One that is there already stays as it is.
+/// Inserts a message, in the transaction of its cause. An existing one is unchanged.
 pub(super) async fn insert(
     tx: &mut SqliteConnection,
     key: ReportAck,
@@ -33,10 +33,10 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// The first messages in the order of their commands' ids, which is that of their making.
+/// Returns the first messages in the order of their commands' ids, which is that of their creation.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = sqlx::query!("SELECT command, seq FROM outbox ORDER BY command, seq LIMIT ?", limit)
@@ -45,28 +45,28 @@ pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreE
     rows.into_iter().map(|row| Ok(ReportAck { command: id(&row.command)?, seq: from_sql(row.seq) })).collect()
 }
 
-/// How many messages wait.
+/// Returns the number of waiting messages.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn count(store: &Store) -> Result<u64, StoreError> {
     let count = sqlx::query_scalar!("SELECT count(*) AS 'count!: i64' FROM outbox");
     Ok(from_sql(count.fetch_one(&store.pool).await?))
 }
 
-/// How long all messages together are.
+/// Returns the total length of all messages.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn bytes(store: &Store) -> Result<u64, StoreError> {
     let bytes = sqlx::query_scalar!("SELECT coalesce(sum(length(payload)), 0) AS 'bytes!: i64' FROM outbox");
     Ok(from_sql(bytes.fetch_one(&store.pool).await?))
 }
 
-/// One message, if it still waits.
+/// Returns one message, if it still waits.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn payload(store: &Store, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
     let (command, seq) = (key.command.to_string(), to_sql(key.seq));
     Ok(sqlx::query_scalar!("SELECT payload FROM outbox WHERE command = ? AND seq = ?", command, seq)
@@ -74,10 +74,10 @@ pub async fn payload(store: &Store, key: ReportAck) -> Result<Option<Vec<u8>>, S
         .await?)
 }
 
-/// Forgets what the console has stored, and remembers the signed time that the news came with.
+/// Removes messages that the console has stored, and stores the signed time of the acknowledgement.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn acknowledge(store: &Store, keys: &[ReportAck], signed_ms: Millis) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     for key in keys {
@@ -88,7 +88,7 @@ pub async fn acknowledge(store: &Store, keys: &[ReportAck], signed_ms: Millis) -
     super::commit(tx, "acknowledge").await
 }
 
-/// Reads a command's id back.
+/// Parses a command's id.
 pub(super) fn id(text: &str) -> Result<CommandId, StoreError> {
     text.parse().map_err(|error| StoreError::Sql(sqlx::Error::Decode(Box::new(error))))
 }

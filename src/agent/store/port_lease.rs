@@ -15,10 +15,10 @@ use sqlx::SqliteConnection;
 
 use super::{error::StoreError, realm};
 
-/// All leases. One that cannot be read belongs to a unit that cannot, and is passed over.
+/// Returns all leases. Unreadable ones belong to unreadable units, and are skipped.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<PortLease>, StoreError> {
     let rows = sqlx::query!(r#"SELECT unit AS "unit!", name AS "name!", protocol, port FROM lease"#)
         .fetch_all(connection)
@@ -34,10 +34,10 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Vec<PortLease>, St
     Ok(leases.collect())
 }
 
-/// What a unit is to be leased for what it provides. Nothing is written yet.
+/// Computes the leases that a unit needs, without storing them.
 ///
 /// # Errors
-/// If the database refuses; where there is no port for it, that is the inner error.
+/// If the database fails; a port that is not available is the inner error.
 pub async fn find(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -49,10 +49,10 @@ pub async fn find(
     Ok(assign(unit, provides, &leases, realm.ports, is_free))
 }
 
-/// Writes down what a unit is leased, in place of what it was before.
+/// Stores a unit's leases, in place of earlier ones.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn set(connection: &mut SqliteConnection, unit: &UnitName, leases: &[PortLease]) -> Result<(), StoreError> {
     let unit = unit.as_str();
     sqlx::query!("DELETE FROM lease WHERE unit = ?", unit).execute(&mut *connection).await?;
@@ -65,10 +65,10 @@ pub async fn set(connection: &mut SqliteConnection, unit: &UnitName, leases: &[P
     Ok(())
 }
 
-/// Has a unit give up ports that it does not provide any more.
+/// Removes leases of a unit that it does not need any more.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn give_up(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -91,10 +91,10 @@ pub async fn give_up(
     set(connection, unit, &left).await
 }
 
-/// Puts back what a unit was leased. A port that is another's by now stays with that.
+/// Restores a unit's leases. A port that another unit has by now stays with that unit.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn restore(connection: &mut SqliteConnection, leases: &[PortLease]) -> Result<(), StoreError> {
     for lease in leases {
         let (unit, name, protocol) = (lease.unit.as_str(), lease.name.as_str(), lease.protocol.as_str());
@@ -112,10 +112,10 @@ pub(super) async fn restore(connection: &mut SqliteConnection, leases: &[PortLea
     Ok(())
 }
 
-/// Whether nobody listens there. Only "in use" is a no: what else is wrong with an address (such as that it is not
-/// this host's now, or that the port is for root alone) the unit itself finds out, and says better.
+/// Whether no process listens there. Only "address in use" counts as not free: other problems with an address (not this
+/// host's, or a port for root alone) the unit meets and reports itself.
 fn is_free(provided: &Provided, at: SocketAddr) -> bool {
-    // Microseconds, like any other call that the store makes here.
+    // This takes microseconds, as other calls of the store here do.
     let bound = match provided.protocol {
         Protocol::Tcp => TcpListener::bind(at).map(drop),
         Protocol::Udp => UdpSocket::bind(at).map(drop),
@@ -141,7 +141,7 @@ mod tests {
         let everywhere = UdpSocket::bind("0.0.0.0:0").unwrap();
         let at = SocketAddr::new("127.0.0.1".parse().unwrap(), everywhere.local_addr().unwrap().port());
         assert!(!is_free(&provided("udp"), at));
-        // An address of another host says nothing of the port.
+        // An address of another host says nothing about the port.
         assert!(is_free(&provided("tcp"), "192.0.2.1:80".parse().unwrap()));
     }
 }

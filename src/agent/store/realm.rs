@@ -19,20 +19,20 @@ use super::{
 };
 
 impl Store {
-    /// All realms of which something was said.
+    /// Returns all defined realms.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn realms(&self) -> Result<Realms, StoreError> {
         let mut tx = self.begin().await?;
         all(&mut tx).await
     }
 }
 
-/// All realms of which something was said. One that cannot be read is as if nothing had been.
+/// Returns all defined realms. Unreadable ones are skipped.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn all(connection: &mut SqliteConnection) -> Result<Realms, StoreError> {
     let rows = sqlx::query!(r#"SELECT name AS "name!", definition FROM realm"#).fetch_all(connection).await?;
     let read = |name: &str, definition: &str| {
@@ -43,11 +43,10 @@ pub async fn all(connection: &mut SqliteConnection) -> Result<Realms, StoreError
     Ok(rows.iter().filter_map(|row| read(&row.name, &row.definition)).collect())
 }
 
-/// Takes in what is said of realms, each before those below it.
+/// Stores definitions of realms, parents first.
 ///
 /// # Errors
-/// If the database refuses; a realm that cannot be is the inner error, and nothing is taken in then by whoever
-/// ends the transaction.
+/// If the database fails; an invalid realm is the inner error, and the caller has to roll back then.
 pub async fn take_in(
     connection: &mut SqliteConnection,
     realms: &[Realm],
@@ -77,10 +76,10 @@ pub async fn take_in(
     Ok(Ok(()))
 }
 
-/// Forgets a realm; one that is not known is forgotten already.
+/// Removes a realm; an unknown one is no error.
 ///
 /// # Errors
-/// If the database refuses; what it is refused for is the inner error.
+/// If the database fails; a refusal is the inner error.
 pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), CommandRefusal>, StoreError> {
     let conflict = |message| Ok(Err(CommandRefusal::new(RefusalCode::Conflict, message)));
     if *realm == Name::default_realm() {

@@ -13,13 +13,13 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::error::StoreError;
 
-/// Damaged rows that are kept for somebody to look at: enough to see what happened to a disk.
+/// The number of damaged rows that are kept for diagnosis.
 const DAMAGED_MAX: i64 = 256;
 
 /// A table whose rows have checksums.
 struct SealedTable {
     name: &'static str,
-    /// One or two.
+    /// Its key columns, one or two.
     keys: &'static [&'static str],
     columns: &'static [&'static str],
 }
@@ -76,7 +76,7 @@ const TABLES: [SealedTable; 12] = [
 ];
 
 impl SealedTable {
-    /// Its number, its keys as texts, its checksum, and all that this is about.
+    /// Selects number, keys as text, checksum, and the sealed content.
     fn select(&self, number: usize, condition: &str) -> String {
         let second = self.keys.get(1).map_or("''".to_owned(), |key| format!("CAST({key} AS TEXT)"));
         let quoted: Vec<_> = self.keys.iter().chain(self.columns).map(|column| format!("quote({column})")).collect();
@@ -88,13 +88,13 @@ impl SealedTable {
         )
     }
 
-    /// What picks a row by its keys.
+    /// The condition that selects a row by its keys.
     fn condition(&self) -> String {
         self.keys.iter().map(|key| format!("{key} = ?")).collect::<Vec<_>>().join(" AND ")
     }
 }
 
-/// A row, as it is sealed.
+/// A row with what its checksum covers.
 #[derive(sqlx::FromRow)]
 struct SealedRow {
     of: i64,
@@ -114,16 +114,16 @@ impl SealedRow {
     }
 }
 
-/// Rows that the transaction has changed.
+/// Selects rows that the transaction has changed.
 static UNSEALED: LazyLock<String> = LazyLock::new(|| {
     let each = TABLES.iter().enumerate().map(|(number, table)| table.select(number, "sum IS NULL"));
     each.collect::<Vec<_>>().join(" UNION ALL ")
 });
 
-/// Gives each row that has none its checksum.
+/// Adds checksums to rows without one.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn seal(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let rows: Vec<SealedRow> = sqlx::query_as(UNSEALED.as_str()).fetch_all(&mut *connection).await?;
     for row in rows {
@@ -138,22 +138,22 @@ pub(super) async fn seal(connection: &mut SqliteConnection) -> Result<(), StoreE
     Ok(())
 }
 
-/// What was wrong.
+/// The damage that was found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {
-    /// Rows that were set aside.
+    /// The number of rows that were set aside.
     pub(super) rows: usize,
-    /// Whether a row may have been of a command, so that one may be missing.
+    /// Whether a damaged row may have been a command's, so that one may be missing.
     pub(super) is_of_commands: bool,
 }
 
-/// Looks at the checksums of all rows, and sets those aside that are not what was written.
+/// Verifies the checksums of all rows, and sets those aside that do not match.
 ///
 /// # Errors
-/// If the database refuses, or a row that is wrong cannot be set aside: then no row of the store can be trusted.
+/// If the database fails, or a damaged row cannot be set aside: then no row of the store can be trusted.
 pub(super) async fn verify(connection: &mut SqliteConnection, now_ms: Millis) -> Result<Damage, StoreError> {
     let mut damage = Damage::default();
-    // What others refer to comes after what refers to it.
+    // Rows that others refer to come after those.
     for (number, table) in TABLES.iter().enumerate().rev() {
         let wrong = wrong_rows(connection, number, table).await?;
         for row in wrong {
@@ -181,7 +181,7 @@ async fn wrong_rows(
             Ok(Some(row)) if row.sum != Some(row.checksum()) => wrong.push(row),
             Ok(Some(_)) => {}
             Ok(None) => return Ok(wrong),
-            // A text that is none any more.
+            // A text that is not valid any more.
             Err(sqlx::Error::ColumnDecode { source, .. }) => return Err(StoreError::Damaged(source.to_string())),
             Err(error) => return Err(error.into()),
         }
@@ -204,9 +204,9 @@ async fn set_aside(
     .execute(&mut *connection)
     .await?;
     let statement = match table.name {
-        // Messages about it, and ports, are whole. It is known still, but nothing of what it says is used.
+        // Its messages and ports are intact. The row stays, but its content is not used.
         "journal" => journal_statement(connection, &row.first).await?,
-        // A unit that cannot be read is left alone, and so is what it has running.
+        // A unit that is unreadable is left alone, and so is its instance.
         "unit" => "UPDATE unit SET spec = '', sum = NULL WHERE name = ?".to_owned(),
         name => format!("DELETE FROM {name} WHERE {}", table.condition()),
     };
@@ -220,8 +220,8 @@ async fn set_aside(
     }
 }
 
-/// What is done with a damaged row of the journal. One of which a message still waits is the row of that command, and
-/// stays, as one of which nothing can be known; the answer among the messages is its answer.
+/// Returns the statement for a damaged row of the journal. If a message of its command still waits, the row stays
+/// without content; an outcome among the messages is its outcome.
 async fn journal_statement(connection: &mut SqliteConnection, id: &str) -> Result<String, StoreError> {
     let last = sqlx::query!("SELECT seq, payload FROM outbox WHERE command = ? ORDER BY seq DESC LIMIT 1", id)
         .fetch_optional(connection)

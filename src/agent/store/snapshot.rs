@@ -32,35 +32,35 @@ use super::{
     unit::{self, ChangeContext},
 };
 
-/// The most snapshots of a host. With as many units as it may have, and a kilobyte for each, they take eight megabytes.
+/// The most snapshots of a host. With the maximum of units, at a kilobyte each, they take eight megabytes.
 pub const SNAPSHOTS_MAX: usize = 32;
 
-/// What is refused, or went wrong.
+/// A value, a refusal, or an error.
 type SnapshotResult<T> = Result<Result<T, CommandRefusal>, StoreError>;
 
-/// What a snapshot has of one unit.
+/// A snapshot's record of one unit.
 struct SnapshotRow {
     unit: UnitName,
     then: SnapshotUnit,
-    /// While it is active, and has changed the unit: what it was before, and the generation that was made.
+    /// While the snapshot is active and has changed the unit: the state before, and the generation of the change.
     before: Option<(SnapshotUnit, u64)>,
 }
 
 impl Store {
-    /// Everything that a snapshot has kept, for whoever tidies up.
+    /// Returns the specs of all snapshots, for the clean-up of artifacts.
     ///
     /// # Errors
-    /// If the database refuses, or something cannot be read: then nobody knows what is needed.
+    /// If the database fails, or a spec is unreadable: then it is unknown what is needed.
     pub async fn snapshot_specs(&self) -> Result<Vec<Spec>, StoreError> {
         let mut tx = self.begin().await?;
         Ok(specs(&mut tx).await?.into_values().flatten().collect())
     }
 }
 
-/// Everything that snapshots have kept, by unit.
+/// Returns the specs of all snapshots by unit.
 ///
 /// # Errors
-/// If the database refuses, or something cannot be read: then nobody knows what is needed.
+/// If the database fails, or a spec is unreadable: then it is unknown what is needed.
 pub(super) async fn specs(connection: &mut SqliteConnection) -> Result<BTreeMap<UnitName, Vec<Spec>>, StoreError> {
     let rows = sqlx::query!("SELECT unit, spec, before_spec FROM snapshot_unit ORDER BY snapshot DESC")
         .fetch_all(connection)
@@ -75,10 +75,10 @@ pub(super) async fn specs(connection: &mut SqliteConnection) -> Result<BTreeMap<
     Ok(units)
 }
 
-/// The snapshots that there are, by name.
+/// Returns all snapshots by name.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn list(connection: &mut SqliteConnection) -> Result<Snapshots, StoreError> {
     let rows = sqlx::query!(r#"SELECT name AS "name!", taken_by, taken_ms, active_ms FROM snapshot ORDER BY name"#)
         .fetch_all(&mut *connection)
@@ -100,10 +100,10 @@ pub async fn list(connection: &mut SqliteConnection) -> Result<Snapshots, StoreE
     Ok(Snapshots { snapshots })
 }
 
-/// Keeps what every unit should be, but for those of realms that nobody may touch here.
+/// Saves the desired state of every unit, except in realms that the local policy denies.
 ///
 /// # Errors
-/// If the database refuses; what it is refused for is the inner error.
+/// If the database fails; a refusal is the inner error.
 pub async fn take(
     connection: &mut SqliteConnection,
     name: &Name,
@@ -149,10 +149,10 @@ pub async fn take(
     Ok(Ok(()))
 }
 
-/// How each unit differs from a snapshot.
+/// Returns how each unit differs from a snapshot.
 ///
 /// # Errors
-/// If the database refuses; what it is refused for is the inner error.
+/// If the database fails; a refusal is the inner error.
 pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> SnapshotResult<SnapshotDiff> {
     if active_ms(connection, name).await?.is_none() {
         return Ok(Err(unknown(name)));
@@ -166,11 +166,10 @@ pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> Snapshot
     Ok(Ok(SnapshotDiff { snapshot: name.clone(), units: diff(&then, &now) }))
 }
 
-/// Makes each unit of a snapshot again what it was, unless `may_be` objects.
+/// Restores each unit of a snapshot, unless `may_be` objects.
 ///
 /// # Errors
-/// If the database refuses; what it is refused for is the inner error, and whoever ends the transaction must then
-/// undo it.
+/// If the database fails; a refusal is the inner error, and the caller must then roll back.
 pub async fn activate(
     connection: &mut SqliteConnection,
     name: &Name,
@@ -215,7 +214,7 @@ pub async fn activate(
     Ok(Ok(compared))
 }
 
-/// Writes down what a unit was before an activation, unless an earlier one has.
+/// Stores a unit's state before an activation, unless an earlier activation did.
 async fn remember(
     connection: &mut SqliteConnection,
     snapshot: &Name,
@@ -239,8 +238,7 @@ async fn remember(
     Ok(())
 }
 
-/// Makes each unit that an activation has changed again what it was before, if nobody has wanted something else of
-/// it since.
+/// Restores each unit that an activation has changed to its earlier state, unless it was changed since.
 ///
 /// # Errors
 /// As [`activate`].
@@ -286,10 +284,10 @@ pub async fn deactivate(
     Ok(Ok(told))
 }
 
-/// Forgets a snapshot.
+/// Removes a snapshot.
 ///
 /// # Errors
-/// If the database refuses; what it is refused for is the inner error.
+/// If the database fails; a refusal is the inner error.
 pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> SnapshotResult<()> {
     match active_ms(connection, name).await? {
         None => return Ok(Err(unknown(name))),
@@ -304,10 +302,10 @@ pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> SnapshotR
     Ok(Ok(()))
 }
 
-/// Why a unit cannot be forgotten, if a snapshot needs it.
+/// Returns the refusal to remove a unit that a snapshot needs.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<CommandRefusal>, StoreError> {
     let name = unit.as_str();
     let snapshots = sqlx::query_scalar!("SELECT snapshot FROM snapshot_unit WHERE unit = ? ORDER BY snapshot", name)
@@ -329,13 +327,13 @@ fn unknown(name: &Name) -> CommandRefusal {
     CommandRefusal::new(RefusalCode::NotFound, message)
 }
 
-/// Since when a snapshot is active; nothing at all if there is none of this name.
+/// Returns since when a snapshot is active; `None` if there is no such snapshot.
 async fn active_ms(connection: &mut SqliteConnection, name: &Name) -> Result<Option<Option<Millis>>, StoreError> {
     let name = name.as_str();
     Ok(sqlx::query_scalar!("SELECT active_ms FROM snapshot WHERE name = ?", name).fetch_optional(connection).await?)
 }
 
-/// What all units should be now. With one that cannot be read nothing can be said.
+/// Returns the desired state of all units. An unreadable one is a refusal.
 async fn now(connection: &mut SqliteConnection) -> SnapshotResult<BTreeMap<UnitName, Desired>> {
     let unit::StoredUnits { units, unreadable, .. } = unit::all(connection).await?;
     if !unreadable.is_empty() {
@@ -371,7 +369,7 @@ async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Snap
         .collect::<Result<_, StoreError>>()
 }
 
-/// Makes a unit what it was, and gives the generation that this is.
+/// Restores a unit, and returns the new generation.
 async fn set(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -381,7 +379,7 @@ async fn set(
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(goal.spec), run: Some(goal.run) };
     let mut edited = unit::edit(connection, unit, &verb, asker).await?;
     if goal.run == Run::Running && edited.is_ok() {
-        // To ask for one that plays to run asks for nothing.
+        // For a unit that plays, a request to run changes nothing, so `pause` is needed.
         edited = unit::edit(connection, unit, &Verb::UnitPause { unit: unit.clone() }, asker).await?;
     }
     Ok(edited.map(|applied| applied.map_or(0, |applied| applied.generation)))

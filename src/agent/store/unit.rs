@@ -40,58 +40,57 @@ use super::{
     port_lease, realm, snapshot, verified,
 };
 
-/// One unit, as it is stored.
+/// A stored unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredUnit {
     /// Its name.
     pub name: UnitName,
-    /// What it should be.
+    /// Its desired state.
     pub desired: Desired,
-    /// Why it is, on purpose, not converging.
+    /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
-    /// What it was last seen to be.
+    /// Its last observed state.
     pub kept: RestoredUnit,
 }
 
-/// All units that are stored.
+/// All stored units.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredUnits {
-    /// Those that can be read, by name.
+    /// Readable ones, by name.
     pub units: Vec<StoredUnit>,
-    /// The names of those that cannot, such as after a return to an older agent. They are known, and so
-    /// must be left alone rather than taken for forgotten.
+    /// The names of unreadable ones, for example after a downgrade. They exist, and so must not be treated as removed.
     pub unreadable: Vec<String>,
-    /// The ports of all.
+    /// All leases.
     pub leases: Vec<PortLease>,
-    /// Their realms.
+    /// The realms.
     pub realms: Realms,
-    /// What snapshots have of them; nothing if that cannot be read.
+    /// The specs in snapshots; `None` if they are unreadable.
     pub snapshots: Option<BTreeMap<UnitName, Vec<Spec>>>,
 }
 
-/// What a verb has made of a unit.
+/// The result of a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedChange {
-    /// The generation that is desired now.
+    /// The present generation.
     pub generation: u64,
     /// Its revision.
     pub revision: Digest,
-    /// Why the unit will not come to it for now.
+    /// Why the unit will not converge for now.
     pub hold: Option<Hold>,
 }
 
-/// Who changes something, when, and what their revisions are keyed with.
+/// Who makes a change, when, and the key for revisions.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangeContext<'a> {
     /// The operator.
     pub operator: &'a Name,
     /// The time.
     pub now_ms: Millis,
-    /// The key of this host's revisions, if the console has given one.
+    /// The host's key for revisions, if the console has given one.
     pub key: Option<&'a RevisionKey>,
 }
 
-/// A row, as SQL has it.
+/// A row of the table.
 struct UnitRecord {
     name: String,
     generation: i64,
@@ -141,21 +140,20 @@ impl UnitRecord {
 }
 
 impl Store {
-    /// All units. One that cannot be read is logged, for a bad unit must not keep the others from being
-    /// kept; its row stays as it is.
+    /// Returns all units. Unreadable ones are logged, so that they do not affect others; their rows stay unchanged.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn units(&self) -> Result<StoredUnits, StoreError> {
         let mut tx = self.begin().await?;
         all(&mut tx).await
     }
 
-    /// Writes down what a unit was seen to be while `generation` was desired of it, and its hold if that
-    /// still is. Nothing if the unit has been forgotten meanwhile.
+    /// Stores a unit's observed state under `generation`, and its hold if that is still the desired generation. Does
+    /// nothing if the unit was removed.
     ///
     /// # Errors
-    /// If the database refuses.
+    /// If the database fails.
     pub async fn keep_unit(
         &self,
         unit: &UnitName,
@@ -167,7 +165,8 @@ impl Store {
         let observed = to_json("observed state", kept)?;
         let (reason, since_ms) = match hold {
             Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
-            // An operator's is desired, and so not what was seen; what it lacks and what others do is seen again.
+            // An operator's hold belongs to the desired state; a missing resource and a dependency are observed
+            // again.
             Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency, .. }) | None => (None, None),
         };
         let mut tx = self.begin().await?;
@@ -189,7 +188,7 @@ impl Store {
 /// See [`Store::units`].
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
     let rows = sqlx::query_as!(
         UnitRecord,
@@ -226,11 +225,11 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits
     Ok(stored)
 }
 
-/// Does to a unit's desired state what `verb` says, in somebody's transaction. The answer is what is
-/// desired then, or nothing if the unit is forgotten.
+/// Applies a verb to a unit's desired state, in the caller's transaction. Returns the new desired state, or `None` if
+/// the unit was removed.
 ///
 /// # Errors
-/// If the database refuses; what the verb itself is refused for is the inner error.
+/// If the database fails; a refusal of the verb is the inner error.
 pub async fn edit(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -269,7 +268,7 @@ pub async fn edit(
             if let Some(refusal) = snapshot::needs(connection, unit).await? {
                 return Ok(Err(refusal));
             }
-            // Its leases go along.
+            // Its leases are deleted with it.
             sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
             Ok(Ok(None))
         }
@@ -289,7 +288,7 @@ pub async fn edit(
             }
             let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
                 Ok(leases) => leases,
-                // Nothing may keep a stop from being done.
+                // Nothing may prevent a stop.
                 Err(_) if run == Run::Stopped && row.as_ref().is_some_and(|row| row.desired.spec == *spec) => None,
                 Err(refusal) => return Ok(Err(refusal)),
             };
@@ -304,11 +303,11 @@ pub async fn edit(
     }
 }
 
-/// Forgets a transient unit of which nothing runs, if nothing else is desired of it meanwhile and no snapshot needs it.
-/// Says whether it is forgotten.
+/// Removes a transient unit that has ended, unless another desired state was set or a snapshot needs it. Returns
+/// whether it was removed.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn forget_transient(store: &Store, unit: &UnitName, generation: u64) -> Result<bool, StoreError> {
     let mut tx = store.begin().await?;
     if snapshot::needs(&mut tx, unit).await?.is_some() {
@@ -321,7 +320,7 @@ pub async fn forget_transient(store: &Store, unit: &UnitName, generation: u64) -
     Ok(done.rows_affected() == 1)
 }
 
-/// What a unit is leased from now on; nothing if that stays as it is.
+/// Returns the unit's new leases; `None` if they stay as they are.
 async fn new_leases(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -329,7 +328,7 @@ async fn new_leases(
     after: &Spec,
 ) -> Result<Result<Option<Vec<PortLease>>, CommandRefusal>, StoreError> {
     let same = match row {
-        // One that has gone back has the ports of what it went back to.
+        // A unit that was rolled back has the ports of the verified revision.
         Some(row) if row.kept.observed.rolled_back.is_some() => false,
         Some(row) => row.desired.spec.provides() == after.provides(),
         None => after.provides().is_empty(),
@@ -341,7 +340,7 @@ async fn new_leases(
     Ok(port_lease::find(connection, unit, &provides).await?.map(Some))
 }
 
-/// The operator's hold from now on, after the hold that there was `before`.
+/// Returns the operator's hold after a change.
 fn held(holding: HoldChange, before: Option<Hold>, asker: ChangeContext<'_>) -> Option<Hold> {
     match holding {
         HoldChange::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
@@ -352,7 +351,7 @@ fn held(holding: HoldChange, before: Option<Hold>, asker: ChangeContext<'_>) -> 
     }
 }
 
-/// What is desired of a unit from now on.
+/// The desired state to store.
 struct DesiredUnit<'a> {
     spec: Spec,
     revision: &'a Digest,
@@ -361,7 +360,7 @@ struct DesiredUnit<'a> {
     hold: Option<&'a Hold>,
 }
 
-/// Writes down what is desired, under the next generation.
+/// Stores a desired state under the next generation.
 async fn set(
     connection: &mut SqliteConnection,
     name: &str,
@@ -401,7 +400,7 @@ async fn set(
     Ok(from_sql(generation))
 }
 
-/// A wish to run, as its columns have it.
+/// Returns the columns for `run`.
 fn columns(run: Run) -> (&'static str, i64) {
     match run {
         Run::Stopped => ("stopped", 0),
@@ -426,7 +425,7 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
     Ok(Some(row))
 }
 
-/// The units that would wait for each other if this one became what `spec` says.
+/// Returns the circle of dependencies that would arise if this unit had `spec`.
 async fn circle(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -436,7 +435,7 @@ async fn circle(
         return Ok(None);
     }
     let rows = sqlx::query!(r#"SELECT name AS "name!", spec FROM unit"#).fetch_all(connection).await?;
-    // What cannot be read is not started either.
+    // Unreadable units are not started either.
     let read = |name: &str, spec: &str| Some((name.parse().ok()?, serde_json::from_str(spec).ok()?));
     let units: BTreeMap<UnitName, Spec> = rows.iter().filter_map(|row| read(&row.name, &row.spec)).collect();
     Ok(order::cycle(unit, spec, &units.iter().collect()))
@@ -447,10 +446,10 @@ async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> 
     Ok(usize::try_from(count).unwrap_or(usize::MAX) >= UNITS_MAX)
 }
 
-/// Puts a unit back as its second copy has it.
+/// Restores a unit from its second copy.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn restore(
     connection: &mut SqliteConnection,
     copy: &IntentCopy,
@@ -491,7 +490,7 @@ pub(super) async fn restore(
 /// Holds a unit as if an operator did.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn hold(connection: &mut SqliteConnection, unit: &UnitName, hold: &Hold) -> Result<(), StoreError> {
     let (name, by, note) = (unit.as_str(), hold.by.as_ref().map(Name::as_str), hold.note.as_deref());
     sqlx::query!(
@@ -507,10 +506,10 @@ pub(super) async fn hold(connection: &mut SqliteConnection, unit: &UnitName, hol
     Ok(())
 }
 
-/// Has the next generation come after that of each unit, whatever the store has forgotten.
+/// Makes the next generation higher than each unit's, whatever the store has lost.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn raise_generation(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO meta (key, value) SELECT 'generation', max(generation) FROM unit HAVING count(*) > 0
@@ -605,7 +604,7 @@ mod tests {
         assert_eq!(units[0].kept.observed, Observed::absent(1_000));
     }
 
-    /// A verb that applies a spec with a secret.
+    /// Returns a verb that applies a spec with a secret, and its bare revision.
     fn with_pin(unit: &UnitName, pin: &str, change: impl FnOnce(&mut Spec)) -> (Verb, Digest) {
         let Verb::UnitApply { mut spec, .. } = apply(unit, "a", None) else { panic!("an apply") };
         spec.env_mut().insert("PIN".to_owned(), pin.to_owned());
@@ -626,7 +625,7 @@ mod tests {
             let again = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
             assert_eq!(one, again, "nothing has changed");
             told.push(one.revision.clone());
-            // What asks for a process of another revision makes such a one, and what asks for none does not.
+            // A restart request changes the keyed revision, others do not.
             let run = Verb::UnitRun { unit: unit.clone() };
             let restart = Verb::UnitRestart { unit: unit.clone() };
             assert_eq!(done_with(&store, &unit, &run, Some(&key)).await.unwrap().unwrap().revision, one.revision);
@@ -648,7 +647,7 @@ mod tests {
         let before = done_with(&store, &unit, &verb, None).await.unwrap().unwrap();
         assert_eq!(before.revision, bare);
         assert_eq!(done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap(), before);
-        // A label makes no other revision, keyed or not.
+        // A label does not change the revision, keyed or not.
         let labelled = with_pin(&unit, "4711", |spec| {
             spec.labels_mut().insert("tier".parse().unwrap(), "gold".parse().unwrap());
         });
@@ -658,7 +657,7 @@ mod tests {
         let (verb, bare) = with_pin(&unit, "4712", |_| ());
         let keyed = done_with(&store, &unit, &verb, Some(&key)).await.unwrap().unwrap();
         assert_ne!(keyed.revision, bare);
-        // And a host that has lost its key, or got another, does not start it anew for that.
+        // A host that has lost its key, or got another one, does not restart it for that.
         for key in [None, Some(&RevisionKey::from_bytes([2; 32]))] {
             let labelled = with_pin(&unit, "4712", |spec| {
                 let tier = if key.is_some() { "tin" } else { "iron" };
@@ -703,14 +702,14 @@ mod tests {
         let row = store.units().await.unwrap().units.remove(0);
         assert_eq!((&row.kept, row.hold.as_ref()), (&kept, Some(&hold)));
 
-        // To run it is a new try, without the hold; what was seen of it stays.
+        // `run` is a new attempt, without the hold; the observed state stays.
         let run = Verb::UnitRun { unit: unit.clone() };
         assert_eq!(generation(done(&store, &unit, &run).await), 2);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
         assert_eq!((&row.kept, row.hold), (&kept, None));
 
-        // What is seen of a unit that is forgotten makes no unit.
+        // Observing a removed unit does not create one.
         store.keep_unit(&"default/gone".parse().unwrap(), 1, &kept, None).await.unwrap();
         assert_eq!(store.units().await.unwrap().units.len(), 1);
     }
@@ -732,7 +731,7 @@ mod tests {
             note: Some("audit".to_owned()),
         };
         assert_eq!((applied.generation, applied.hold.as_ref()), (2, Some(&held)));
-        // Whatever is desired, and whatever the agent finds out.
+        // Whatever is desired, and whatever is observed.
         store.keep_unit(&unit, 2, &kept, Some(&held)).await.unwrap();
         let applied = done(&store, &unit, &apply(&unit, "b", None)).await.unwrap().unwrap();
         assert_eq!((applied.generation, applied.hold.as_ref()), (3, Some(&held)));
@@ -743,7 +742,7 @@ mod tests {
         done(&store, &unit, &freeze).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
         assert_eq!((row.desired.frozen, row.hold.as_ref()), (true, Some(&held)));
-        // What is so already keeps its generation, and says that it is held.
+        // A unit that is as requested keeps its generation, and reports its hold.
         let applied = done(&store, &unit, &freeze).await.unwrap().unwrap();
         assert_eq!((applied.generation, applied.hold), (4, Some(held)));
 

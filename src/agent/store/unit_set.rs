@@ -20,13 +20,13 @@ use super::{
     unit::{AppliedChange, ChangeContext, edit, find},
 };
 
-/// The most units of a set that are named as refused, each with its reason: whoever mends these sees the next ones then.
+/// The most refused units that are named, each with its reason: further ones appear once these are fixed.
 const REFUSED_MAX: usize = 20;
 
-/// Keeps a part of a set. The whole set, once all of it is here; it is not kept any more then.
+/// Stores a part of a set. Returns the whole set once it is complete; its parts are removed then.
 ///
 /// # Errors
-/// If the database refuses; a part that cannot be is the inner error.
+/// If the database fails; an invalid part is the inner error.
 pub async fn gather(
     connection: &mut SqliteConnection,
     part: SetPart,
@@ -64,10 +64,10 @@ pub async fn gather(
     Ok(Ok(Some(all)))
 }
 
-/// Forgets the parts of a set that is over, and of those that did not come together before they expired.
+/// Removes the parts of a finished set, and of sets that expired before they were complete.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub async fn forget(
     connection: &mut SqliteConnection,
     part: Option<SetPart>,
@@ -80,10 +80,10 @@ pub async fn forget(
     Ok(())
 }
 
-/// Makes units what they should be.
+/// Applies the desired state of several units.
 ///
 /// # Errors
-/// If the database refuses. If one of them cannot be so that is the inner error, with every one that cannot.
+/// If the database fails. If units are refused, the inner error names them.
 pub async fn apply(
     connection: &mut SqliteConnection,
     units: &[UnitWish],
@@ -92,7 +92,7 @@ pub async fn apply(
     let mut refused: Vec<(&UnitName, CommandRefusal)> = Vec::new();
     for wish in units {
         let there = match find(connection, &wish.unit).await {
-            // The edit says so.
+            // The edit reports it.
             Err(StoreError::Content { .. }) => continue,
             other => other?,
         };
@@ -130,7 +130,7 @@ fn exists(unit: &UnitName) -> CommandRefusal {
     CommandRefusal::new(RefusalCode::Conflict, message)
 }
 
-/// Every refusal, with the unit that it is about.
+/// Formats all refusals, each with its unit.
 fn told(refused: &[(&UnitName, CommandRefusal)]) -> String {
     let line = |(unit, refusal): &(&UnitName, CommandRefusal)| match refusal.message.contains(unit.as_str()) {
         true => refusal.message.clone(),
@@ -169,7 +169,7 @@ mod tests {
             Self { _folder: folder, store, operator: "anna".parse().unwrap() }
         }
 
-        /// As the agent does it: what is refused is rolled back.
+        /// Applies a set as the agent does: a refusal is rolled back.
         async fn apply(&self, units: &[UnitWish]) -> Result<Vec<AppliedUnit>, CommandRefusal> {
             let mut tx = self.store.begin().await.unwrap();
             let asker = ChangeContext { operator: &self.operator, now_ms: 1, key: None };
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// A unit that provides an endpoint, at this port if any.
+    /// A unit that provides an endpoint, at this port if given.
     fn wish(name: &str, port: Option<u16>) -> UnitWish {
         let artifact = ArtifactRef {
             sha256: muster_topics::name::Digest::of(b"a"),
@@ -253,7 +253,7 @@ mod tests {
         leases.sort_by_key(|lease| lease.port);
         let found: Vec<(&str, u16)> = leases.iter().map(|lease| (lease.unit.as_str(), lease.port)).collect();
         assert_eq!(found, [("d/b", 19_011), ("d/a", 19_012)]);
-        // One that is asked for alone takes no port of another.
+        // Applied alone, it must not take another unit's port.
         assert!(bench.apply(&[wish("d/a", Some(19_011))]).await.is_err());
     }
 

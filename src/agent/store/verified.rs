@@ -22,10 +22,11 @@ use sqlx::SqliteConnection;
 
 use super::{columns::to_json, error::StoreError, port_lease};
 
-/// Those of all units, by name. One that cannot be read is none: then there is nothing to go back to.
+/// Returns the verified revisions of all units, by name. An unreadable one is treated as missing: then there is nothing
+/// to roll back to.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn all(
     connection: &mut SqliteConnection,
 ) -> Result<BTreeMap<String, Arc<VerifiedRevision>>, StoreError> {
@@ -45,10 +46,10 @@ pub(super) async fn all(
     Ok(verified.collect())
 }
 
-/// Writes down what a unit can go back to, and sees to its ports. Nothing if the unit has been forgotten meanwhile.
+/// Stores a unit's verified revision, and updates its ports. Does nothing if the unit was removed.
 ///
 /// # Errors
-/// If the database refuses.
+/// If the database fails.
 pub(super) async fn keep(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -77,7 +78,7 @@ pub(super) async fn keep(
     take_back_ports(connection, unit, verified, &kept.observed).await
 }
 
-/// Gives back the ports of what can neither be gone back to nor is desired.
+/// Removes leases that neither the verified nor the desired revision needs.
 async fn give_back_ports(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -85,7 +86,7 @@ async fn give_back_ports(
 ) -> Result<(), StoreError> {
     let name = unit.as_str();
     let spec = sqlx::query_scalar!("SELECT spec FROM unit WHERE name = ?", name).fetch_one(&mut *connection).await?;
-    // What cannot be read may need any of them.
+    // An unreadable spec may need any of them.
     let Ok(desired) = serde_json::from_str::<Spec>(&spec) else { return Ok(()) };
     let is_needed = |lease: &PortLease| {
         let mut provided = desired.provides().iter().chain(verified.provides());
@@ -98,7 +99,7 @@ async fn give_back_ports(
     Ok(())
 }
 
-/// A unit that has gone back listens where it did: an endpoint of the same name may have another port since.
+/// Restores the ports of a unit that was rolled back: an endpoint of the same name may have another port since.
 async fn take_back_ports(
     connection: &mut SqliteConnection,
     unit: &UnitName,
@@ -116,7 +117,7 @@ async fn take_back_ports(
     }
     match port_lease::find(connection, unit, provides).await? {
         Ok(leases) => port_lease::set(connection, unit, &leases).await,
-        // It goes on with what it has, and says itself what it cannot bind.
+        // It continues with the ports that it has, and reports itself what it cannot bind.
         Err(CommandRefusal { message, .. }) => {
             tracing::error!(%unit, message, "it went back, and its port is another unit's by now");
             Ok(())
@@ -124,7 +125,7 @@ async fn take_back_ports(
     }
 }
 
-/// What a unit has to be leased for: what it provides, and beside that what the revision provides that it may go back to.
+/// Returns what a unit needs leases for: its endpoints, and those of the revision that it may be rolled back to.
 pub(super) fn ports(desired: &Spec, verified: Option<&VerifiedRevision>) -> Vec<Provided> {
     let mut provides = desired.provides().to_vec();
     if let Some(verified) = verified {
@@ -194,7 +195,7 @@ mod tests {
             self.generation = applied.map_or(0, |applied| applied.generation);
         }
 
-        /// Keeps what is verified, and whether the unit went back to it.
+        /// Stores a verified revision, and whether the unit was rolled back to it.
         async fn keep(&self, spec: &Spec, is_back: bool) {
             let revision = spec.revision().unwrap();
             let rolled_back = is_back.then(|| RolledBack {
@@ -214,7 +215,7 @@ mod tests {
             }
         }
 
-        /// The names and ports that it is leased.
+        /// Returns the names and ports of its leases.
         async fn ports(&self) -> Vec<(String, u16)> {
             let leases = self.store.units().await.unwrap().leases;
             let mut ports: Vec<_> = leases.into_iter().map(|lease| (lease.name.to_string(), lease.port)).collect();
@@ -227,7 +228,7 @@ mod tests {
     async fn verified_revision_is_stored_until_unit_is_removed() {
         let mut bench = Bench::new().await;
         let (good, patient) = (spec("a", json!([])), spec("b", json!([])));
-        // Of a unit that is forgotten nothing is kept.
+        // Nothing is stored for a removed unit.
         bench.keep(&good, false).await;
         bench.apply(&good).await;
         assert_eq!(bench.store.units().await.unwrap().units[0].kept.verified, None);
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!((both.len(), &both[..1]), (2, &http[..]));
         bench.keep(&good, true).await;
         assert_eq!(bench.ports().await, both);
-        // What works needs no more than its own.
+        // A verified desired revision needs only its own ports.
         bench.apply(&bad).await;
         bench.keep(&bad, false).await;
         assert_eq!(bench.ports().await, both[1..]);
@@ -268,7 +269,7 @@ mod tests {
         assert_eq!(bench.ports().await, is(20_002));
         bench.keep(&with("a", 20_001), true).await;
         assert_eq!(bench.ports().await, is(20_001));
-        // Another try of the same.
+        // Another attempt of the same revision.
         bench.done(&Verb::UnitRun { unit: name() }).await;
         assert_eq!(bench.ports().await, is(20_002));
     }
