@@ -13,7 +13,7 @@ use muster_topics::join::JoinToken;
 /// The longest text that is read; a token has some 250 bytes.
 const TOKEN_MAX_BYTES: u64 = 16 * 1024;
 
-/// Where the token is.
+/// Where the token comes from.
 #[derive(Args, Clone, Debug, Default)]
 pub struct JoinArgs {
     /// The one-time token to join a fleet with, needed once; `-` reads it from standard input
@@ -25,10 +25,10 @@ pub struct JoinArgs {
 }
 
 impl JoinArgs {
-    /// The token, if one is given.
+    /// Returns the token, if one is given.
     ///
     /// # Errors
-    /// If it cannot be read, or is none.
+    /// If it cannot be read or parsed.
     pub fn token(&self) -> Result<Option<JoinToken>, Failure> {
         let (what, text) = match (&self.join, &self.join_file) {
             (_, Some(path)) => {

@@ -12,7 +12,8 @@ use super::{
 };
 
 impl AgentLoop {
-    /// The console's labels. What is not newer than what is there changes nothing, however often somebody repeats it.
+    /// Sets the console's labels. Labels that are not newer than the present ones change nothing, however often they
+    /// are repeated.
     pub(super) async fn host_labels(&mut self, told: HostLabels) -> Result<(), StoreError> {
         if told.host != self.me.host {
             self.reject("host_labels", "they are for another host");
@@ -30,7 +31,7 @@ impl AgentLoop {
         set_given(&self.store, &given).await?;
         tracing::info!(generation = given.generation, labels = given.labels.len(), "new labels from the console");
         self.host_snapshot.give_labels(given);
-        // First the groups, so that whoever reads of them in the heartbeat finds this host there.
+        // Groups go first, so that readers of the heartbeat can already reach this host by its groups.
         self.groups.send_replace(self.host_snapshot.groups());
         self.publisher.beats.hasten();
         self.observe_units();

@@ -114,21 +114,21 @@ use self::{
     unit::Units,
 };
 
-/// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
-/// this holds a quarter of a MiB; beyond it, programs wait, or their shims drop.
+/// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so this holds a quarter
+/// of a MiB; beyond it, programs wait, or their shims drop output.
 const EXEC_EVENTS: usize = 16;
 
-/// How long a host that is a member waits for a console to join it anew: a little more than one exchange may take.
+/// How long a member waits for its console to join again: a little more than the timeout of a request.
 const REJOIN: Duration = Duration::from_secs(35);
 
-/// What is kept in reserve for commands on a full disk: the write-ahead log of the store at its largest, 4 MiB, and as much again for
-/// the store, answers and files of programs. A command takes some ten KiB.
+/// The reserve for commands on a full disk: the store's write-ahead log at its largest, 4 MiB, and as much again for
+/// the store, outcomes and files of programs. A command takes some ten KiB.
 const RESERVE: ReserveSize = ReserveSize { total_bytes: 8 << 20, piece_bytes: 256 << 10 };
-/// What a start may write: the shim's program, the log's index (32 KiB), what earlier lives have left to be recorded.
+/// What a start may write: the shim's program, the log's index (32 KiB), and what earlier runs left to be stored.
 const START_BYTES: u64 = 1 << 20;
 
-/// Starts an agent: returns once its units are kept and it begins to connect. A host that has not
-/// joined joins first, and waits for as long as the console cannot be reached.
+/// Starts an agent; returns once its units are supervised and it begins to connect. A host that has not joined joins
+/// first, and waits as long as the console cannot be reached.
 ///
 /// # Errors
 /// If folder, store or configuration cannot be used, or the host may not join. Nothing runs then.
@@ -136,8 +136,8 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     start_managed(config, &ServiceManager::default()).await
 }
 
-/// The same, of an agent whose service manager is told if it has to join first: that may take until somebody
-/// approves the host, and no manager waits for so long.
+/// The same with a service manager, which is notified if the agent has to join first: that may last until an operator
+/// approves the host, longer than managers wait.
 ///
 /// # Errors
 /// As [`start`].
@@ -169,7 +169,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let identity = membership(&config, host, &host_snapshot).await?;
     let life = store.begin_life(now_ms).await?;
     let lives = InstanceHistory::begin(&folder)?;
-    // Whoever forgets commands sooner might do one again by a time that went back.
+    // An agent that forgets commands sooner might repeat one after the time was set back.
     let goes_back = Millis::from(config.journal.kept_after_expiry_s) * 1000 >= AHEAD_MAX_MS;
     let me = ClientIdentity {
         host,
@@ -181,7 +181,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
 
     let (stop, tasks) = (CancellationToken::new(), CancellationToken::new());
-    // Whatever fails from here on takes the tasks with it.
+    // An error from here on ends the tasks, too.
     let guard = tasks.clone().drop_guard();
     let failed = |source| AgentError::Folder { path: folder.clone(), source };
     let shims = Shims::install(&folder).map_err(failed)?.with_reserve(reserve.clone());
@@ -268,7 +268,7 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
 }
 
-/// Puts commands back into the journal that it has lost, and of which their programs' shims know.
+/// Restores commands that the journal has lost, from the shims of their programs.
 async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -> Result<(), StoreError> {
     for (command, body) in executor.noted().await {
         match journal::restore(store, &command, &body, now_ms).await? {
@@ -277,14 +277,14 @@ async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -
                 "a command that runs, or has run, is put back into the agent's store"
             ),
             RestoredOutbox::Unfinished => {}
-            // The agent was killed before its files were gone.
+            // The agent was killed before it removed the files.
             RestoredOutbox::Answered => executor.forget(command.id).await,
         }
     }
     Ok(())
 }
 
-/// The alerts of the host: those of earlier lives hold on, or are over and wait to be acknowledged.
+/// Creates the alert evaluator: active alerts of earlier runs remain, and cleared ones wait to be acknowledged.
 async fn lookout(
     config: &Config,
     store: &Store,
@@ -311,7 +311,7 @@ fn metric_settings(config: &Config) -> metric::MetricSettings {
     }
 }
 
-/// The host's identity: the one that it has, or the one that it gets by joining now.
+/// Returns the host's identity: its existing one, or a new one by joining.
 async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot) -> Result<MemberIdentity, AgentError> {
     let folder = &config.data_dir;
     let present = join::load(folder)?;
@@ -330,7 +330,7 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
             if !join::is_another_token(folder, token) {
                 return Ok(identity);
             }
-            // Somebody took the trouble to make a new token: that is how a host comes back that was revoked.
+            // An operator made a new token: that is how a revoked host comes back.
             match tokio::time::timeout(REJOIN, join_anew(folder, token, host, host_snapshot, Some(&identity))).await {
                 Ok(Ok(new)) => Ok(new),
                 Ok(Err(error)) => {
@@ -346,7 +346,7 @@ async fn membership(config: &Config, host: HostId, host_snapshot: &HostSnapshot)
             }
         }
         (None, None) => Err(join::lost(folder, host).map_or(AgentError::NotJoined, AgentError::Join)),
-        // None yet, or one whose certificate has expired.
+        // There is none yet, or its certificate has expired.
         (present, Some(token)) => Ok(join_anew(folder, token, host, host_snapshot, present.as_ref()).await?),
     }
 }
@@ -363,7 +363,8 @@ async fn join_anew(
     let identity = match join::join(token, &joiner, present).await {
         Err(error) if present.is_some() && error.is_of_revoked_key() => {
             tracing::warn!("the key of this host was revoked; it joins with new ones");
-            // Who has the one may have the other, and on a broker without the list still reads what comes to this host.
+            // A thief of the identity may have this key, too, and could still read on a broker without the
+            // revocation list.
             let joiner = Joiner { sealing_key: Some(sealing::make(folder)?.public()), ..joiner };
             join::join(token, &joiner, None).await?
         }
@@ -378,8 +379,8 @@ fn is_ahead(time_ms: Millis) -> bool {
     time_ms > clock::now_ms()
 }
 
-/// Makes the agent's folder, for its owner alone. Where that is root, units may run as other users, and
-/// their programs and folders lie below: then others may pass through, and still not list it.
+/// Creates the agent's folder, for its owner alone. Under root, units may run as other users, with programs and folders
+/// below it: then others may pass through, but not list it.
 fn make_folder(folder: &Path) -> Result<(), AgentError> {
     let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
     let mode = files::workloads_folder();
@@ -387,7 +388,8 @@ fn make_folder(folder: &Path) -> Result<(), AgentError> {
     fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// Sees to it that the agent's own files and folders can be made and written: there is nobody on site who could.
+/// Makes sure that the agent's own files and folders can be created and written, because nobody is on site to repair
+/// them.
 fn clear_places(folder: &Path) -> Result<(), AgentError> {
     const FILES: [&str; 11] = [
         "agent.db",
@@ -408,7 +410,7 @@ fn clear_places(folder: &Path) -> Result<(), AgentError> {
         .map_err(|source| AgentError::Folder { path: folder.to_owned(), source })
 }
 
-/// One agent per folder. The lock goes with the process, however that ends; the file stays.
+/// Locks the folder: one agent per folder. The lock ends with the process, however it ends; the file stays.
 fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
     let path = folder.join("lock");
     files::clear_places(folder, RoleFile::File, &["lock"])

@@ -44,48 +44,48 @@ use uuid::Uuid;
 
 use super::join::{MemberIdentity, causes};
 
-/// Publishes that the broker has not acknowledged. Each keeps its payload in memory; at a round
-/// trip of 1 ms, 32 are more than an agent ever has to say.
+/// Unacknowledged publishes. Each keeps its payload in memory; with a round trip of 1 ms, 32 are more than an agent
+/// ever needs.
 const INFLIGHT: u16 = 32;
 
-/// Publishes that wait for their turn.
+/// Publishes that wait to be sent.
 const OUTGOING: usize = 64;
 
-/// Messages that the loop has not looked at. Beyond that they wait in the socket.
+/// Messages that the loop has not handled. Beyond that they wait in the socket.
 const INCOMING: usize = 64;
 
-/// The largest packet, either way: a payload, and a topic with its frame.
+/// The largest packet, either way: a payload, and a topic with its header.
 const PACKET_MAX_BYTES: usize = PAYLOAD_MAX_BYTES + 4 * 1024;
 
-/// How long connecting may take, TLS and MQTT's own greeting included.
+/// How long connecting may take, including TLS and MQTT's CONNECT.
 const CONNECT_S: u64 = 15;
 
-/// A connection that lasted this long was a good one: the next attempts start afresh.
+/// A connection that lasted this long was good: the delays start over.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// How long to wait where the queue to the broker had no room for a change of groups: some round trips.
+/// How long to wait when the queue to the broker has no room for a change of groups: some round trips.
 const REGROUP: Duration = Duration::from_millis(100);
 
-/// How long a twin that has withdrawn stays away before it looks again.
+/// How long a twin that has withdrawn waits before it connects again.
 const AWAY: ExponentialGrowth = ExponentialGrowth { first_ms: 300_000, max_ms: 300_000 };
 
-/// Who this agent is to the broker.
+/// How this agent identifies itself to the broker.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// The host.
     pub host: HostId,
     /// Random at each start.
     pub instance: Uuid,
-    /// This life of the agent.
+    /// The epoch of this run of the agent.
     pub epoch: u64,
-    /// The keep-alive of MQTT, in seconds.
+    /// MQTT's keep-alive, in seconds.
     pub keep_alive_s: u16,
-    /// Whether it goes back to an earlier time on the console's fresh word: see [`Capability::FreshTime`].
+    /// Whether it can go back to an earlier time when the console confirms one: see [`Capability::FreshTime`].
     pub goes_back: bool,
 }
 
 impl ClientIdentity {
-    /// The presence of one session of this agent.
+    /// Returns the presence of one session of this agent.
     #[must_use]
     pub fn presence(&self, session: u64, state: PresenceState, since_ms: Millis) -> Presence {
         Presence {
@@ -103,34 +103,34 @@ impl ClientIdentity {
         }
     }
 
-    /// One of this host's topics.
+    /// Returns one of this host's topics.
     #[must_use]
     pub fn topic(&self, topic: HostTopic) -> Topic {
         Topic::Host(self.host, topic)
     }
 }
 
-/// What the link tells.
+/// An event of the link.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// There is a new connection, with everything subscribed and the presence published.
+    /// A new connection, with everything subscribed and the presence published.
     Up(ConnectionHandle),
-    /// A message came.
+    /// A message arrived.
     Message(InboundMessage),
-    /// The connection is gone.
+    /// The connection has ended.
     Down,
 }
 
-/// A message, to be acknowledged when it has been dealt with.
+/// A message, to be acknowledged once it has been handled.
 #[derive(Debug)]
 pub struct InboundMessage {
-    /// Where it came in.
+    /// Its topic.
     pub topic: Topic,
     payload: Bytes,
     receipt: Option<AckToken>,
 }
 
-/// What the broker is owed for a message: what is left of it without what it carries.
+/// The acknowledgement that the broker is owed for a message: the publish without its payload.
 #[derive(Debug)]
 pub struct AckToken(Publish);
 
@@ -140,26 +140,26 @@ impl InboundMessage {
         Self { topic, payload, receipt: Some(AckToken(publish)) }
     }
 
-    /// What it carries.
+    /// The payload.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// What the broker is owed for it: once, for the number may be another message's after that.
+    /// Takes the acknowledgement that is owed: once, because its packet id may be reused after that.
     pub fn receipt(&mut self) -> Option<AckToken> {
         self.receipt.take()
     }
 }
 
-/// What went over the connections of a link, or of several: MQTT's own bytes, without what TLS and TCP add.
+/// The traffic of one or several links: MQTT's own bytes, without TLS and TCP.
 #[derive(Debug, Default)]
 pub struct TrafficMeter {
-    /// Bytes of messages that came.
+    /// Bytes of received packets.
     pub in_bytes: AtomicU64,
-    /// Bytes of messages that were handed over to go out.
+    /// Bytes of packets handed over to be sent.
     pub out_bytes: AtomicU64,
-    /// Connections that came to be.
+    /// Connections that were established.
     pub connects: AtomicU64,
 }
 
@@ -172,40 +172,40 @@ impl TrafficMeter {
                 }
                 publish.size() as u64
             }
-            // CONNACK, PUBACK, PINGRESP (of which the last has no number), and the SUBACK of an agent's few filters.
+            // CONNACK, PUBACK, PINGRESP (the last without a packet id), and the SUBACK for an agent's few filters.
             _ => SHORT_BYTES,
         };
         self.in_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-/// A packet that only has a number.
+/// A packet that has only a packet id.
 const SHORT_BYTES: u64 = 4;
 
-/// The sending end of one connection. None of its methods waits; each is false when the queue is
-/// full, or the connection gone, and then has done nothing.
+/// The sending end of one connection. None of its methods waits; each returns false, and does nothing, if the queue is
+/// full or the connection has ended.
 #[derive(Clone, Debug)]
 pub struct ConnectionHandle {
     client: AsyncClient,
     prefix: Prefix,
     meter: Arc<TrafficMeter>,
-    /// Which connection of this agent's life, from 1.
+    /// The number of this connection in this run of the agent, from 1.
     pub session: u64,
     /// When it began.
     pub since_ms: Millis,
 }
 
 impl ConnectionHandle {
-    /// Publishes, at the topic's quality.
+    /// Publishes, at the topic's quality of service.
     #[must_use]
     pub fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
         if payload.len() > PAYLOAD_MAX_BYTES {
-            // By construction there is none. It could never be sent, so there is no use in keeping it back.
+            // No message should be this long. It could never be sent, so it is dropped.
             tracing::error!(%topic, bytes = payload.len(), "a message is too long and is not sent");
             return true;
         }
         let (qos, topic) = (address::qos(topic), self.prefix.topic(topic));
-        // Beside these two: the header and the lengths, and a number if it is to be acknowledged.
+        // The rest of the packet: header and lengths, and a packet id if it is to be acknowledged.
         let beside = if qos == QoS::AtMostOnce { 5 } else { 7 };
         let bytes = (topic.len() + payload.len()) as u64 + beside;
         let taken = self.client.try_publish(topic, qos, retain, payload).is_ok();
@@ -221,24 +221,24 @@ impl ConnectionHandle {
         self.client.try_ack(&receipt.0).is_ok()
     }
 
-    /// Ends the connection in order: the last will is not spoken.
+    /// Ends the connection in order: the last will is not published.
     #[must_use]
     pub fn disconnect(&self) -> bool {
         self.client.try_disconnect().is_ok()
     }
 }
 
-/// The link's task; dropping this leaves it alone.
+/// The task of the link; dropping this does not end it.
 #[derive(Debug)]
 pub struct LinkTask {
-    /// What it tells.
+    /// Its events.
     pub events: mpsc::Receiver<LinkEvent>,
     withdraw: mpsc::Sender<()>,
 }
 
 impl LinkTask {
-    /// Begins to connect, until `shutdown`. A new identity makes a new connection. The host is a member of `groups`,
-    /// the names of its labels; where they change, the connection that there is follows.
+    /// Starts to connect, until `shutdown`. A new identity makes a new connection. The host is a member of `groups`,
+    /// the names of its labels; if they change, the connection follows.
     #[must_use]
     pub fn start(
         me: ClientIdentity,
@@ -249,7 +249,7 @@ impl LinkTask {
         Self::start_metered(me, groups, identity, Arc::default(), shutdown)
     }
 
-    /// The same, counting what goes over it.
+    /// The same, with a meter of its traffic.
     #[must_use]
     pub fn start_metered(
         me: ClientIdentity,
@@ -268,7 +268,7 @@ impl LinkTask {
 
     /// Ends the connection in order, and stays away for some minutes.
     pub fn withdraw(&self) {
-        // Full means that it has been asked for already.
+        // A full queue means that it was requested already.
         let _ = self.withdraw.try_send(());
     }
 }
@@ -294,7 +294,7 @@ enum LinkEnd {
     NewIdentity,
     /// Another agent of this host works.
     Withdrawn,
-    /// It broke, or never came to be.
+    /// It broke, or was never established.
     Broken(String),
 }
 
@@ -333,7 +333,7 @@ impl LinkLoop {
         }
     }
 
-    /// One connection, from the first packet to the last; and whether it was one at all.
+    /// Runs one connection from the first packet to the last; returns also whether it was established.
     async fn connection(&mut self) -> (LinkEnd, bool) {
         let identity = self.identity.borrow_and_update().clone();
         let session = self.session.fetch_add(1, Ordering::Relaxed) + 1;
@@ -351,7 +351,7 @@ impl LinkLoop {
         let connection = ConnectionHandle { client, prefix, meter, session, since_ms };
 
         let Self { me, groups, identity, meter, shutdown, events, withdrawals, .. } = self;
-        // One wait for the whole connection: to begin three of them with each packet takes longer than the packet.
+        // One future for the whole connection: creating three for each packet takes longer than the packet.
         let mut ended = pin!(async {
             tokio::select! {
                 Ok(()) = identity.changed() => LinkEnd::NewIdentity,
@@ -361,16 +361,16 @@ impl LinkLoop {
         });
         let mut was_up = false;
         let mut joined = Vec::new();
-        // Made once and not with each packet, as above.
+        // Created once and not with each packet, as above.
         let mut regrouped = pin!(news(groups.clone(), false));
         loop {
-            // Dropping a poll loses nothing but a connection attempt: what was read stays in the event
-            // loop. One arm keeps what it has to do for the next turn, and the other ends the connection anyway.
+            // Dropping a poll loses only a connection attempt: what was read stays in the event loop. One arm keeps
+            // its work for the next turn, and the other ends the connection anyway.
             let polled = tokio::select! {
                 polled = eventloop.poll() => polled,
                 groups = &mut regrouped => {
                     let wanted = groups.borrow().clone();
-                    // Who is not connected yet begins with what there is then.
+                    // Before the connection is up there is nothing to change: it will start with the present groups.
                     let is_done = !was_up || regroup(&connection, &joined, &wanted);
                     if was_up && is_done {
                         joined = wanted;
@@ -406,7 +406,7 @@ impl LinkLoop {
             };
             if let Some(event) = event {
                 tokio::select! {
-                    // There is room, but for a loop that does not keep up.
+                    // There is room, unless the loop does not keep up.
                     biased;
                     sent = events.send(event) => if sent.is_err() { return (LinkEnd::Shutdown, was_up) },
                     () = shutdown.cancelled() => return (LinkEnd::Shutdown, was_up),
@@ -445,11 +445,11 @@ impl LinkLoop {
     }
 }
 
-/// Waits until the groups are others, or only for a while if what was to be done about it is to be tried again.
+/// Waits until the groups change, or only for a while if a change has to be tried again.
 async fn news(mut groups: watch::Receiver<Vec<Name>>, retry: bool) -> watch::Receiver<Vec<Name>> {
     let changed = async {
         if groups.changed().await.is_err() {
-            // Nobody is left who could change them.
+            // The sender has ended: the groups cannot change any more.
             pending::<()>().await;
         }
     };
@@ -461,8 +461,8 @@ async fn news(mut groups: watch::Receiver<Vec<Name>>, retry: bool) -> watch::Rec
     groups
 }
 
-/// Subscribes to the topics of groups that the host has come to be in, and no longer to those of others. False if the queue has no
-/// room; to do it twice does no harm.
+/// Subscribes to the topics of new groups, and unsubscribes from those of former ones. Returns false if the queue has
+/// no room; doing it twice is harmless.
 fn regroup(connection: &ConnectionHandle, joined: &[Name], wanted: &[Name]) -> bool {
     let filter = |group: &Name| connection.prefix.filter(&Filter::Topic(Topic::CommandGroup(group.clone())));
     let (come, gone) = difference(joined, wanted);
@@ -471,13 +471,13 @@ fn regroup(connection: &ConnectionHandle, joined: &[Name], wanted: &[Name]) -> b
         && gone.into_iter().all(|group| connection.client.try_unsubscribe(filter(group)).is_ok())
 }
 
-/// What is in `after` alone, and what in `before` alone.
+/// Returns what is in `after` alone, and what in `before` alone.
 fn difference<'a>(before: &'a [Name], after: &'a [Name]) -> (Vec<&'a Name>, Vec<&'a Name>) {
     let without = |all: &'a [Name], others: &[Name]| all.iter().filter(|name| !others.contains(name)).collect();
     (without(after, before), without(before, after))
 }
 
-/// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.
+/// Subscribes, and then publishes its presence: in this order, so that retained messages come before its own.
 fn greet(me: &ClientIdentity, groups: &[Name], connection: &ConnectionHandle) {
     let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
     let presence = me.presence(connection.session, PresenceState::Online, connection.since_ms);
@@ -500,7 +500,7 @@ fn message(connection: &ConnectionHandle, publish: Publish) -> Option<LinkEvent>
     }
 }
 
-/// Ends a connection, in order if there will be another one; a broker that does not answer has a second.
+/// Ends a connection, in order if another one will follow; a broker that does not answer has a second.
 async fn close(connection: &ConnectionHandle, mut eventloop: EventLoop, end: LinkEnd) -> LinkEnd {
     let goodbye =
         async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };

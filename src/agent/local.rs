@@ -42,32 +42,32 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The most connections at a time: a person, a monitoring program, and some that hang.
+/// The most concurrent connections: a person, a monitoring program, and some that hang.
 const CONNECTIONS_MAX: usize = 16;
-/// How long the head of a request may take, and how long a connection may stay open between two.
+/// How long the head of a request may take, and how long an idle connection stays open.
 const HEAD: Duration = Duration::from_secs(10);
 /// How long the loop has to answer. It waits for the store alone, whose writes take milliseconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// What waits after the system refused to accept (out of files): trying on at once would spin.
+/// The delay after a failed accept (no free file descriptors), which would spin otherwise.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The socket's name in the agent's folder.
 pub const SOCKET: &str = "agent.sock";
 
-/// Something that is asked of the agent's loop, which answers at once.
+/// A request to the agent's loop, which answers at once.
 #[derive(Debug)]
 pub(super) enum LoopQuestion {
-    /// Whether it goes on, and how the agent stands.
+    /// Whether the loop runs, and the agent's status.
     Standing(oneshot::Sender<AgentStatus>),
     /// The host's state.
     State(oneshot::Sender<Box<HostState>>),
-    /// To have a whole heartbeat told. The answer is whether anybody is there to hear it.
+    /// Publish a full heartbeat. The answer is whether there is a connection.
     Beat(oneshot::Sender<bool>),
-    /// To look at everything now. The answer is whether the console can be reached.
+    /// Examine the host now. The answer is whether there is a connection.
     Trigger(oneshot::Sender<bool>),
 }
 
-/// How the agent stands.
+/// The agent's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentStatus {
     /// Version of this answer.
@@ -76,30 +76,30 @@ pub struct AgentStatus {
     pub host: HostId,
     /// The agent's version.
     pub agent_version: String,
-    /// This life of the agent.
+    /// The epoch of this run of the agent.
     pub epoch: u64,
-    /// For how long it has been up.
+    /// How long the agent has been running.
     pub up_for_ms: Millis,
     /// Whether it is connected to the broker, as the only agent of its host.
     pub connected: bool,
-    /// Commands that it works on.
+    /// The number of commands being executed.
     pub commands: usize,
-    /// Units that it keeps.
+    /// The number of units.
     pub units: usize,
 }
 
-/// Asks the loop.
+/// Sends requests to the loop.
 #[derive(Clone, Debug)]
 pub(super) struct LoopHandle(mpsc::Sender<LoopQuestion>);
 
 impl LoopHandle {
-    /// With where the loop hears it. One asks, and waits for its answer, before the next does.
+    /// Creates it with the loop's receiving end. One request is answered before the next is sent.
     pub(super) fn new() -> (Self, mpsc::Receiver<LoopQuestion>) {
         let (sender, questions) = mpsc::channel(1);
         (Self(sender), questions)
     }
 
-    /// Nothing if the loop has ended.
+    /// Sends a request; `None` if the loop has ended.
     pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> LoopQuestion) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         self.0.send(question(answer)).await.ok()?;
@@ -107,14 +107,14 @@ impl LoopHandle {
     }
 }
 
-/// Where it listens.
+/// The listening sockets.
 #[derive(Debug)]
 pub(super) struct LocalServer {
     unix: Option<SocketFile>,
     tcp: Option<TcpListener>,
 }
 
-/// A socket in the file system, which is removed with this.
+/// A socket in the file system, which is removed on drop.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -123,16 +123,16 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // One that is left over is replaced by the agent's next life.
+        // A remaining file is replaced by the agent's next run.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl LocalServer {
-    /// Listens on the socket in the agent's folder, which no other agent has, and on `address` if there is one.
+    /// Listens on the socket in the agent's folder, which no other agent has, and on `address` if given.
     ///
     /// # Errors
-    /// With the place that cannot be listened at.
+    /// With the place that failed.
     pub(super) async fn listen(
         folder: &Path,
         unix: bool,
@@ -151,7 +151,7 @@ impl LocalServer {
         Ok(Self { unix, tcp })
     }
 
-    /// Serves until it is dropped or told to stop.
+    /// Serves until it is dropped or `shutdown`.
     pub(super) async fn serve(self, asker: LoopHandle, shutdown: CancellationToken) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
@@ -174,7 +174,7 @@ impl LocalServer {
         }
     }
 
-    /// Waits for a place, and then for a connection, of which none is lost if this is dropped.
+    /// Waits for a free place and then for a connection; dropping this loses none.
     async fn accept(&self, places: &Arc<Semaphore>) -> io::Result<(LocalStream, OwnedSemaphorePermit)> {
         let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
         let unix = async {
@@ -202,14 +202,15 @@ enum LocalStream {
     Tcp(tokio::net::TcpStream),
 }
 
-/// Only who holds the folder's lock comes here: what lies there is of an earlier life.
+/// Only the holder of the folder's lock binds, so an existing file is of an earlier run.
 fn bind(path: &Path) -> io::Result<SocketFile> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let socket = SocketFile { path: path.to_owned(), listener: UnixListener::bind(path)? };
-    // Until here the process's mask counts. Whoever came in that moment can ask what everybody may on loopback.
+    // Until here the process's umask applied. A client that connected meanwhile may request only what loopback
+    // clients may.
     fs::set_permissions(path, fs::Permissions::from_mode(files::SECRET_MODE))?;
     Ok(socket)
 }
@@ -238,7 +239,7 @@ async fn connection(
     drop(place);
 }
 
-/// What a request asks for.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LocalRequest {
     Ping,
@@ -247,7 +248,7 @@ enum LocalRequest {
     Trigger,
 }
 
-/// Why a request is not answered, and what there would be.
+/// Why a request is refused: status and text.
 type LocalRefusal = (StatusCode, String);
 
 async fn respond<B>(request: &Request<B>, guarded: bool, asker: &LoopHandle) -> Response<String> {
@@ -275,7 +276,7 @@ async fn respond<B>(request: &Request<B>, guarded: bool, asker: &LoopHandle) -> 
     }
 }
 
-/// Which of the answers a request wants. `guarded`: anybody on the host may have sent it, a browser too.
+/// Parses a request. `guarded`: any user of the host may have sent it, including a browser.
 fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Result<LocalRequest, LocalRefusal> {
     if guarded && !headers.get(HOST).is_some_and(is_loopback) {
         return Err((StatusCode::FORBIDDEN, "the host of the request is not this one's loopback".to_owned()));
@@ -307,8 +308,8 @@ fn allowed(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a `Host` header names loopback by number or as `localhost`, with or without a port. Any other name may
-/// have been made to mean it.
+/// Whether a `Host` header names loopback by number or as `localhost`, with or without a port. Any other name may be a
+/// DNS-rebinding attack.
 fn is_loopback(host: &HeaderValue) -> bool {
     let Ok(host) = host.to_str() else { return false };
     let name = match host.rsplit_once(':') {

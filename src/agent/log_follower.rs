@@ -22,16 +22,16 @@ use super::{
 
 pub(super) use super::cancel_tokens::CancelTokens;
 
-/// How often is looked whether there is more: somebody who watches hardly sees it.
+/// How often the log is polled: a person hardly notices the delay.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The most that one command tells: as much as the console keeps of one.
+/// The most bytes that one command reports: as much as the console keeps of one.
 const TOLD_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The most logs that are followed at once: each is looked at four times a second.
+/// The most logs that are followed at once: each is polled four times a second.
 const FOLLOWED_MAX: usize = 32;
 
-/// What is to be followed, for whom.
+/// Which log to follow, and for which command.
 #[derive(Clone, Debug)]
 pub(super) struct FollowRequest {
     pub(super) id: CommandId,
@@ -41,10 +41,11 @@ pub(super) struct FollowRequest {
     pub(super) for_ms: u64,
 }
 
-/// Follows until it is cancelled, the time is over, or enough was told. Events follow, the last of them `Ended`.
+/// Follows the log until it is cancelled, the time is over, or the limit is reached. Events follow, the last of them
+/// `Ended`.
 ///
 /// # Errors
-/// If there is no such log, or too many are followed already; no event came then.
+/// If there is no such log, or too many are followed already; no event was sent then.
 pub(super) async fn run(
     wanted: FollowRequest,
     units: Units,
@@ -103,14 +104,14 @@ async fn follow(
     Ok(())
 }
 
-/// Tells a part of the log, and before it what there is to know of that.
+/// Sends a part of the log, after a note about it if there is one.
 async fn tell(id: CommandId, part: &LogPart, told_bytes: &mut [u64; 2], events: &mpsc::Sender<ExecEvent>) {
     let words = part.words();
     for (index, stream, bytes) in [(1, Stream::Stderr, &words), (0, Stream::Stdout, &part.text)] {
         for piece in bytes.chunks(CHUNK_MAX_BYTES) {
             let event = ExecEvent::Output { id, stream, offset_bytes: told_bytes[index], bytes: piece.to_vec() };
             told_bytes[index] += piece.len() as u64;
-            // Nobody listens any more only if the agent is about to end.
+            // The receiver has ended only if the agent is about to end.
             let _ = events.send(event).await;
         }
     }

@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{running::RunningAgent, unit::state::UnitStates};
 
-/// How long changes are gathered before they are told: people do not read faster.
+/// How long changes are gathered before they are reported: people do not read faster.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whoever has started this process and wants to hear of it, if anybody does.
+/// The service manager that started this process, if it wants to be notified.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -31,10 +31,10 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// From what the manager has put into the environment of the process `pid`.
+    /// Reads what the manager has put into the environment of process `pid`.
     ///
     /// # Errors
-    /// If it names a socket that cannot be one.
+    /// If it names an invalid socket.
     pub fn from_environment(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> io::Result<Self> {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(Self::default()) };
         let address = match name.as_bytes() {
@@ -43,26 +43,26 @@ impl ServiceManager {
             _ => return Err(io::Error::other(format!("NOTIFY_SOCKET: {} is no local socket", name.display()))),
         };
         let socket = UnixDatagram::unbound()?;
-        // A manager that does not listen must not hold the agent up.
+        // A manager that does not read must not block the agent.
         socket.set_nonblocking(true)?;
         let number = |name: &str| variable(name)?.to_str()?.parse::<u64>().ok();
-        // One that was meant for another process came here by inheritance.
+        // A variable that was meant for another process was inherited.
         let is_ours = number("WATCHDOG_PID").is_none_or(|wanted| wanted == u64::from(pid));
         let watchdog = number("WATCHDOG_USEC").filter(|usec| is_ours && *usec > 0).map(Duration::from_micros);
         Ok(Self { socket: Some((socket, address)), watchdog })
     }
 
-    /// Says that the agent is up, and what it does.
+    /// Reports that the agent is up, with a status.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// Says what the agent does.
+    /// Reports a status.
     pub fn status(&self, status: &str) {
         self.say(&format!("STATUS={}", one_line(status)));
     }
 
-    /// Says that the agent is about to end.
+    /// Reports that the agent is about to end.
     pub fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=the agent ends; yunos go on");
     }
@@ -75,7 +75,7 @@ impl ServiceManager {
         }
     }
 
-    /// Tells of a running agent until `shutdown`, and that it ends then.
+    /// Reports the status of a running agent until `shutdown`, and then its end.
     pub async fn follow(&self, agent: &RunningAgent, shutdown: &CancellationToken) {
         if self.socket.is_none() {
             return shutdown.cancelled().await;
@@ -100,7 +100,7 @@ impl ServiceManager {
                 told = now;
             }
             tokio::time::sleep(STATUS_PAUSE).await;
-            // Both keep what changed while nobody looked; an error means that the agent has ended.
+            // Both keep changes until they are read; an error means that the agent has ended.
             let changed = tokio::select! {
                 changed = connected.changed() => changed,
                 changed = units.changed() => changed,
@@ -111,8 +111,8 @@ impl ServiceManager {
         }
     }
 
-    /// Says that the agent is alive, for as long as its loop answers. Asked three times in the time that it has:
-    /// one answer may be late.
+    /// Notifies the watchdog as long as the agent's loop answers: three times within the watchdog's time, so that one
+    /// answer may be late.
     async fn keep_watchdog_quiet(&self, agent: &RunningAgent) {
         let Some(time) = self.watchdog else { return };
         let every = time / 3;
@@ -127,7 +127,7 @@ impl ServiceManager {
     }
 }
 
-/// What the agent does, in a line for people.
+/// Describes the agent's state in a line for people.
 fn describe(connected: bool, units: &UnitStates) -> String {
     let connection = if connected { "connected" } else { "not connected to the broker" };
     let running = units.values().filter(|unit| unit.observed.phase == Phase::Running).count();
@@ -137,7 +137,7 @@ fn describe(connected: bool, units: &UnitStates) -> String {
     }
 }
 
-/// A line break would begin another word of the protocol.
+/// Joins lines: a line break would begin another field of the protocol.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

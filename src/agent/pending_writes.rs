@@ -21,26 +21,26 @@ use super::{
     },
 };
 
-/// The most of a unit's log that one answer carries.
+/// The largest part of a unit's log in one answer.
 const LOG_MAX_BYTES: usize = 1024 * 1024;
 
-/// Something that must get into the store.
+/// A write that waits for the store.
 #[derive(Debug)]
 pub(super) enum PendingWrite {
     /// A program's output, or its end.
     Exec(ExecEvent),
-    /// A command ends without a program.
+    /// The end of a command without a program.
     Ended(CommandId, Status),
     /// A program that waited is about to be started.
     Turn(QueuedProgram, RunningPermit),
-    /// A transient unit is to be.
+    /// A daemon's unit is to be created.
     Daemon(Box<UnitDraft>),
-    /// A log was read, or another question answered, and that was all: the answer, and words for people.
+    /// The answer to a question, such as a log, with text for standard error.
     Read(CommandId, (Vec<u8>, Vec<u8>)),
 }
 
 impl AgentLoop {
-    /// Stores all facts in one transaction, whose cost they share. If that fails they stay.
+    /// Stores all pending writes in one transaction. If that fails they remain.
     pub(super) async fn record(&mut self) -> Result<(), StoreError> {
         if self.facts.is_empty() {
             return Ok(());
@@ -116,7 +116,7 @@ async fn enter_pending_write(
     Ok(())
 }
 
-/// Answers a question, with what is left of its answer in as many messages as it takes, and a few words for people.
+/// Stores the answer to a question, in as many messages as needed, with text for standard error.
 pub(super) async fn answer_with(
     tx: &mut sqlx::SqliteConnection,
     id: CommandId,
@@ -139,7 +139,7 @@ pub(super) async fn answer_with(
     Ok(())
 }
 
-/// The end of a log in pieces, what remains, and how much was left out.
+/// Splits the end of a log into pieces; returns also the rest and how much was left out.
 fn pieces(log: &[u8]) -> (std::slice::ChunksExact<'_, u8>, &[u8], u64) {
     let dropped = log.len().saturating_sub(LOG_MAX_BYTES);
     let pieces = log[dropped..].chunks_exact(CHUNK_MAX_BYTES);

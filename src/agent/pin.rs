@@ -17,7 +17,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// Accepts a server whose chain ends in the authority with this fingerprint, and nothing else.
+/// Accepts only a server whose chain ends in the authority with this fingerprint.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     authority: Digest,
@@ -30,12 +30,12 @@ impl PinnedVerifier {
         Arc::new(Self { authority, provider: pki::provider(), strange: AtomicBool::new(false) })
     }
 
-    /// Whether a server was met that another authority vouches for, so that trying again is no use.
+    /// Whether a server of another authority answered, so that a retry is useless.
     pub(super) fn met_a_stranger(&self) -> bool {
         self.strange.load(Ordering::Relaxed)
     }
 
-    /// TLS that trusts by this pin.
+    /// Returns the TLS configuration with this pin.
     pub(super) fn client(self: &Arc<Self>) -> Result<ClientConfig, Error> {
         Ok(ClientConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()?
@@ -68,8 +68,8 @@ impl ServerCertVerifier for PinnedVerifier {
             .map_err(|error| Error::General(error.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
             .map_err(|error| match error {
-                // Anybody can show the authority's certificate; only a fleet's own server has one from it. (A
-                // wrong clock or name is a fault, and may pass.)
+                // Anybody can present the authority's public certificate; only the fleet's own server has one issued
+                // by it. (A wrong clock or name is a fault that may pass.)
                 Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
                     stranger(error)
                 }

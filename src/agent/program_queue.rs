@@ -33,7 +33,7 @@ pub(super) struct QueuedProgram {
     pub(super) expires_ms: Millis,
 }
 
-/// What is to be run.
+/// What to run.
 #[derive(Debug)]
 pub(super) enum ProgramRequest {
     One(Box<Exec>),
@@ -51,7 +51,7 @@ impl ProgramRequest {
 }
 
 impl AgentLoop {
-    /// Enters a program that is to be run, with its place. `verb` is the command's with all that only this host may read.
+    /// Journals a program, with or without a place. `verb` is the command's, with sealed values opened.
     pub(super) async fn order_program(&mut self, command: Authorised<Command>, verb: Verb) -> Result<(), StoreError> {
         let id = command.get().id;
         let mut tx = self.store.begin().await?;
@@ -66,12 +66,12 @@ impl AgentLoop {
             self.prepare_daemon(id, command.into_inner().operator, exec);
             return Ok(());
         }
-        // If it cannot be stored the place is free again, and the command comes again.
+        // If it cannot be stored the place is released, and the console sends the command again.
         let admitted = self.executor.admit(id);
         let clock_ms = clock::now_ms();
         let left_ms = command.get().expires_ms.saturating_sub(self.time.now_ms(clock_ms));
         if let (Err(refusal), true) = (&admitted, left_ms > BUSY_FINAL_MS) {
-            // Nothing of it was begun, and nothing of it is kept: the console has it wait, and sends it again.
+            // Nothing of it has begun and nothing is kept: the console sends it again.
             tx.rollback().await?;
             tracing::info!(command.id = %id, reason = refusal.message, "no room for a command");
             self.publisher.note(Report { v: V1, command: id, seq: 0, at_ms: clock_ms, content: Content::Busy });
@@ -98,7 +98,7 @@ impl AgentLoop {
         Ok(())
     }
 
-    /// Starts a program that has its place, and of which the journal does not say that it waits.
+    /// Starts a program that has a place, and is not marked as waiting in the journal.
     pub(super) fn start_program(&mut self, QueuedProgram { id, what, .. }: QueuedProgram, place: RunningPermit) {
         let since_ms = self.now_ms();
         self.running.entry(id).or_insert_with(|| RunningCommand::since(since_ms));
@@ -130,10 +130,10 @@ impl AgentLoop {
         self.work.spawn(async move { TaskResult::Turn(program, executor.wait(queued, limit).await) });
     }
 
-    /// The wait of a program is over.
+    /// Handles the end of a program's wait.
     pub(super) fn turn_came(&mut self, program: QueuedProgram, turn: QueueResult) {
         let QueuedProgram { id, expires_ms, .. } = program;
-        // A machine that slept did not count the time.
+        // The time during which the machine slept was not counted.
         let is_late = self.time.now_ms(clock::now_ms()) > expires_ms;
         let fact = match turn {
             QueueResult::Cancelled => PendingWrite::Ended(id, Status::Cancelled),
@@ -146,8 +146,8 @@ impl AgentLoop {
         self.facts.push_back(fact);
     }
 
-    /// Takes up a program that an earlier life of the agent left running, or waiting. Those that run come first, so
-    /// that they have their places.
+    /// Resumes a program that an earlier run of the agent left running, or waiting. Running ones come first, so that
+    /// they have their places.
     pub(super) fn resume_program(&mut self, unfinished: UnfinishedCommand, expires_ms: Millis, what: ProgramRequest) {
         let UnfinishedCommand { id, queued, stdout_bytes, stderr_bytes, .. } = unfinished;
         if queued {

@@ -35,30 +35,29 @@ use super::{
     unit_topics::UnitTopics,
 };
 
-/// Outbox rows under way. Only their keys are kept here; 256 rows are 4 MiB of output.
+/// Unacknowledged outbox rows. Only their keys are kept here; 256 rows are 4 MiB of output.
 const OUTBOX_MAX: usize = 256;
-/// Notes (`accepted`, `running`) that have not gone out. They are not kept until acknowledged, and
-/// only the newest matter.
+/// Unsent notes (`accepted`, `running`). They are not kept until acknowledged, and only the newest matter.
 const NOTES_MAX: usize = 64;
-/// How long to wait when the connection takes no more.
+/// The delay when the connection takes no more.
 const BLOCKED_MS: Millis = 20;
-/// How long to wait when the store failed.
+/// The delay after the store failed.
 const FAILED_MS: Millis = 1_000;
-/// The least time between two assertions of the own presence, so that two parties that overwrite
-/// each other do so at leisure; less than the shortest wait of a claim, two keep-alives.
+/// The least time between two publications of the own presence, so that two parties that overwrite each other do so
+/// slowly; less than the shortest wait of a claim, two keep-alives.
 const ASSERT_GAP_MS: Millis = 1_000;
 
-/// Where what waits to be said is kept, until the console has it.
+/// The store of messages that wait for the console's acknowledgement.
 #[expect(
     async_fn_in_trait,
     reason = "what implements it is driven on one thread, by this crate and the simulation alone"
 )]
 pub trait OutboxStore {
-    /// The first messages about commands, in the order of their commands.
+    /// Returns the first messages about commands, in the order of their commands.
     async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError>;
-    /// One of them, if it still waits.
+    /// Returns one message, if it still waits.
     async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError>;
-    /// The first batches of measurements.
+    /// Returns the first batches of measurements.
     async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError>;
 }
 
@@ -76,9 +75,9 @@ impl OutboxStore for Store {
     }
 }
 
-/// What a connection takes. None of it waits; each is false when there is no room, and then has done nothing.
+/// The sending end of a connection. No method waits; each returns false, and does nothing, if there is no room.
 pub trait PublishSink {
-    /// Which connection of this agent's life, from 1.
+    /// The number of this connection in this run of the agent, from 1.
     fn session(&self) -> u64;
     /// When it began.
     fn since_ms(&self) -> Millis;
@@ -86,7 +85,7 @@ pub trait PublishSink {
     fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool;
     /// Acknowledges a message to the broker.
     fn acknowledge(&self, receipt: &AckToken) -> bool;
-    /// Ends the connection in order: the last will is not spoken.
+    /// Ends the connection in order: the last will is not published.
     fn disconnect(&self) -> bool;
 }
 
@@ -112,7 +111,7 @@ impl PublishSink for ConnectionHandle {
     }
 }
 
-/// See the module.
+/// Publishes what is due, and repeats what is not acknowledged; see the module.
 #[derive(Debug)]
 pub struct Publisher<K = Store, W = ConnectionHandle> {
     me: ClientIdentity,
@@ -121,20 +120,20 @@ pub struct Publisher<K = Store, W = ConnectionHandle> {
     has_worked: bool,
     /// Heartbeats.
     pub beats: HeartbeatSchedule,
-    /// What is said of each unit.
+    /// The topics of units.
     pub units: UnitTopics,
     pub(super) alerts: AlertTopics,
     /// A heartbeat that the connection did not take yet.
     beat: Option<Vec<u8>>,
     notes: VecDeque<Report>,
     outbox: OutboxRetry<ReportAck>,
-    /// The store may hold rows that are not in `outbox`.
+    /// Whether the store may hold rows that are not in `outbox`.
     outbox_behind: bool,
     metrics: OutboxBacklog,
     blocked_until_ms: Option<Millis>,
 }
 
-/// A connection, and where this agent stands in it.
+/// A connection, and the state of this agent's claim.
 #[derive(Debug)]
 struct PublishedConnection<W> {
     connection: W,
@@ -146,14 +145,14 @@ struct PublishedConnection<W> {
 }
 
 impl<W> PublishedConnection<W> {
-    /// Has the own presence published again, soon.
+    /// Schedules another publication of the own presence.
     fn assert(&mut self, now_ms: Millis) {
         self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
     }
 }
 
 impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
-    /// Of a life that begins now, without a connection.
+    /// Creates it without a connection.
     #[must_use]
     pub fn new(me: ClientIdentity, kept: K, beats: HeartbeatSchedule) -> Self {
         let (units, alerts) = (UnitTopics::new(me.epoch), AlertTopics::new(me.epoch));
@@ -174,15 +173,15 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         }
     }
 
-    /// With this gap between two batches of measurements that have waited.
+    /// Sets the time between two batches of measurements that have waited.
     #[must_use]
     pub(super) fn with_backlog(self, gap_ms: Millis) -> Self {
         Self { metrics: OutboxBacklog::new(gap_ms), ..self }
     }
 
-    /// There is a connection; whether this agent may work in it shows when its presence comes back.
+    /// Handles a new connection; whether this agent may work shows when its own presence comes back.
     pub fn up(&mut self, connection: W, former: Vec<StoreLife>, now_ms: Millis) {
-        // A broker that hears nothing of whoever works gives that up after one and a half, and it finds out then.
+        // A broker drops a working agent that is silent for one and a half keep-alives; the agent notices by then.
         let wait_ms = Millis::from(self.me.keep_alive_s) * 2000;
         let own = StoreLife { instance: self.me.instance, is_newcomer: !self.has_worked };
         let standing = ClaimState::new(own, (self.me.epoch, connection.session()), former, wait_ms);
@@ -196,14 +195,14 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         });
     }
 
-    /// The connection is gone.
+    /// Handles the end of the connection.
     pub fn down(&mut self) {
         self.line = None;
         self.beat = None;
         self.beats.disconnected();
     }
 
-    /// Whether this agent has been the only one of its host in this life.
+    /// Whether this agent was the only one of its host at some time in this run.
     pub(super) fn has_worked(&self) -> bool {
         self.has_worked
     }
@@ -213,7 +212,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.line.as_ref().is_some_and(|line| line.standing.is_sole())
     }
 
-    /// Something came on the host's presence topic.
+    /// Handles a message on the host's presence topic.
     pub fn heard_presence(&mut self, payload: &[u8], now_ms: Millis) -> PresenceVerdict {
         let Some(line) = &mut self.line else { return PresenceVerdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
@@ -224,20 +223,20 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         verdict
     }
 
-    /// Whether this shows a twin of this agent, which works: another one that claims the host.
+    /// Whether the message is of a twin that works.
     pub(super) fn is_twin(&self, payload: &[u8]) -> bool {
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
         self.line.as_ref().zip(presence).is_some_and(|(line, presence)| line.standing.is_twin(&presence))
     }
 
-    /// The epoch of a life of this host that an agent whose last life had the epoch `last` should know of, and does not.
+    /// Returns the epoch of a later instance of this host that is unknown to an agent whose last epoch was `last`.
     pub(super) fn unknown_later_life(&self, payload: &[u8], last: u64) -> Option<u64> {
         let presence: Presence = serde_json::from_slice(payload).ok()?;
         let standing = &self.line.as_ref()?.standing;
         standing.is_unknown_later_life(&presence, last).then_some(presence.epoch)
     }
 
-    /// Time has passed for a claim.
+    /// Handles the passing of time for a claim.
     pub fn tick(&mut self, now_ms: Millis) -> PresenceVerdict {
         let Some(line) = &mut self.line else { return PresenceVerdict::Ignore };
         let verdict = line.standing.tick(now_ms);
@@ -247,7 +246,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         verdict
     }
 
-    /// This agent works from now on: everything is said anew.
+    /// Starts to work: everything is published again.
     pub fn begin(&mut self, now_ms: Millis) {
         self.has_worked = true;
         self.beats.connected(now_ms);
@@ -255,7 +254,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.metrics.connected();
     }
 
-    /// Somebody has lost track: everything is said anew, within the limits.
+    /// Publishes everything again on request, within the limits.
     pub fn refresh(&mut self, now_ms: Millis) {
         self.beats.refresh(now_ms);
         self.repeat_all(now_ms);
@@ -264,7 +263,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         }
     }
 
-    /// Somebody wants a whole heartbeat, within the limits.
+    /// Publishes a full heartbeat on request, within the limits.
     pub(super) fn beat(&mut self, now_ms: Millis) {
         self.beat = None;
         self.beats.refresh(now_ms);
@@ -278,19 +277,19 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.metrics.repeat();
     }
 
-    /// A row is in the outbox, and should go out now.
+    /// Queues a message of the outbox to be sent now.
     pub fn queue(&mut self, key: ReportAck, now_ms: Millis) {
         if !self.outbox.hasten(key, now_ms) {
             self.outbox_behind = true;
         }
     }
 
-    /// New batches are in the store.
+    /// Handles new batches in the store.
     pub fn metrics_stored(&mut self) {
         self.metrics.stored();
     }
 
-    /// Something that need not be kept.
+    /// Queues a message that is not kept until acknowledged.
     pub fn note(&mut self, note: Report) {
         if self.notes.len() == NOTES_MAX {
             self.notes.pop_front();
@@ -298,14 +297,14 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.notes.push_back(note);
     }
 
-    /// A message was dealt with: the broker may forget it.
+    /// Acknowledges a message that was handled.
     pub fn done(&mut self, mut message: InboundMessage) {
         self.acknowledge(&mut message);
     }
 
-    /// A message is held back. While this agent claims its host, which takes as long as a broker may wait for the
-    /// acknowledgement of a message before it gives its reader up, the broker may forget it: the connection has to last, and
-    /// whoever sent the message says it again until it is answered.
+    /// Acknowledges a message that is held back. While this agent claims its host, which takes as long as a broker may
+    /// wait for an acknowledgement before it disconnects the client, the broker may forget it: the connection has to
+    /// last, and the sender repeats the message until it is answered.
     pub fn held(&mut self, message: &mut InboundMessage) {
         if self.line.as_ref().is_some_and(|line| line.standing.is_claiming()) {
             self.acknowledge(message);
@@ -320,7 +319,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         }
     }
 
-    /// The console has stored these; so has the store forgotten them.
+    /// Handles an acknowledgement of the console; the store has removed the rows already.
     pub fn acknowledged(&mut self, ack: &Ack) {
         for key in &ack.reports {
             self.outbox.remove(key);
@@ -336,7 +335,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         }
     }
 
-    /// When to pump again.
+    /// When to call [`Self::pump`] next.
     pub fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
         let line = self.line.as_ref()?;
         let standing = line.standing.next_ms();
@@ -367,10 +366,10 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.is_sole().then(|| of(self)).flatten()
     }
 
-    /// Says what is due, as far as the connection takes it.
+    /// Publishes what is due, as far as the connection takes it.
     ///
     /// # Errors
-    /// If the store fails; it is tried again in a while.
+    /// If the store fails; it is tried again later.
     pub async fn pump(&mut self, now_ms: Millis) -> Result<(), StoreError> {
         if self.blocked_until_ms.is_some_and(|until_ms| now_ms < until_ms) {
             return Ok(());
@@ -384,7 +383,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         said.map(|_| ())
     }
 
-    /// False if the connection takes no more.
+    /// Publishes what is due; returns false if the connection takes no more.
     async fn say(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
         if !self.say_presence(now_ms) {
             return Ok(false);
@@ -497,7 +496,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         let rows = self.kept.first_batches(self.metrics.limit()).await?;
         let waiting: Vec<Numbered> = rows.iter().map(|(id, _)| *id).collect();
         let due = self.metrics.choose(&waiting, now_ms);
-        // Both have the newest first.
+        // Both are ordered newest first.
         for (id, payload) in rows.into_iter().filter(|(id, _)| due.contains(id)) {
             if !self.publish(HostTopic::Metric, false, payload) {
                 return Ok(false);
@@ -507,9 +506,10 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         Ok(true)
     }
 
-    /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
+    /// Publishes the last messages. When their presence comes back, the broker has received all of them.
     ///
-    /// One that claims its host says it too, for it has shown itself as online: one that works will say so again.
+    /// An agent that is still claiming its host does so, too, because it was visible as online; an agent that works
+    /// will publish its presence again.
     pub fn farewell(&mut self) -> Option<W> {
         let sole = self.is_sole();
         let line = self.line.take()?;
@@ -530,7 +530,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
     }
 }
 
-/// Payloads are made of texts and numbers with texts as keys: they always serialise.
+/// Serialises a payload. It consists of strings and numbers with string keys, so this cannot fail.
 fn json<T: serde::Serialize>(payload: &T) -> Vec<u8> {
     serde_json::to_vec(payload).unwrap_or_default()
 }

@@ -23,16 +23,16 @@ use super::{
     store::{self, StoreError, journal, realm, snapshot, unit::ChangeContext},
 };
 
-/// What a verb has come to.
+/// The result of a verb.
 enum RealmResult {
-    /// Nothing has changed that anybody else has to know.
+    /// An answer without a change.
     Told(Vec<u8>),
-    /// Desired state has changed, or what it comes to, or what snapshots need.
+    /// An answer after a change of desired state, realms or snapshots.
     Changed(Vec<u8>),
 }
 
 impl AgentLoop {
-    /// Does a verb about realms or snapshots, and answers.
+    /// Executes a verb about realms or snapshots, and answers.
     pub(super) async fn order_realm_command(&mut self, command: &Command, verb: &Verb) -> Result<(), StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
@@ -51,7 +51,7 @@ impl AgentLoop {
                 true
             }
             Err(refusal) => {
-                // Some of it may have been done already.
+                // A part of it may have been applied.
                 tx.rollback().await?;
                 tx = self.store.begin().await?;
                 self.enter(&mut tx, command).await?;
@@ -116,14 +116,14 @@ impl AgentLoop {
         })
     }
 
-    /// Whether the host's own policy allows a unit to become this again: it may be stricter than it was then.
+    /// Whether the host's local policy still allows a unit's earlier state: the policy may have become stricter.
     fn may_be(&self, unit: &UnitName, spec: &Spec) -> Result<(), CommandRefusal> {
         let user = spec.host_user().unwrap_or(&self.user);
         let refusal = self.policy.forbids_realm(&unit.realm()).or_else(|| self.policy.forbids_user(user));
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Looks up which realms the host carries: its owner's, and those of which the console has told it.
+    /// Updates the host's realms: those of its configuration, and those that the console has defined.
     pub(super) async fn carry_realms(&mut self) {
         let told = match self.store.realms().await {
             Ok(realms) => realms,

@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::join::{self, JoinError, MemberIdentity};
 
-/// Between attempts that fail. A third of a life is left when they begin, so an hour is often enough.
+/// Delays between failed attempts. A third of the lifetime is left when they begin, so an hour is often enough.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 60_000, max_ms: 3_600_000 };
 
-/// The longest sleep: the wall clock may be set while this waits, or the host be suspended.
+/// The longest sleep: the wall clock may be set meanwhile, or the host be suspended.
 const NAP_MS: Millis = 3_600_000;
 
-/// How soon a host asks for what it lacks: a fleet whose agents were all upgraded at once does not ask all at once.
+/// The time over which hosts spread a first renewal: agents that are all upgraded at once do not renew at once.
 const SOON_MS: Millis = 3_600_000;
 
-/// Runs until `shutdown`.
+/// Renews the certificate until `shutdown`.
 pub(super) async fn keep_fresh(
     identity: watch::Sender<Arc<MemberIdentity>>,
     folder: PathBuf,
@@ -63,13 +63,13 @@ pub(super) async fn keep_fresh(
     }
 }
 
-/// When to renew first: soon, of a host that has no key for its revisions, as agents of an earlier release did not keep one. An older console
-/// has none to give, and is not asked again before the certificate is due.
+/// Returns when to renew first: soon for a host without a key for its revisions, which agents of earlier releases did
+/// not store. An older console has none to give, and is not asked again before the certificate is due.
 fn first_ms(due_ms: Millis, has_key: bool, now_ms: Millis, random: f64) -> Millis {
     if has_key { due_ms } else { due_ms.min(now_ms.saturating_add(jittered(SOON_MS, random))) }
 }
 
-/// When to renew: two thirds into the certificate's life, give or take a twelfth of it.
+/// Returns when to renew: after two thirds of the certificate's lifetime, plus or minus a twelfth.
 fn plan(identity: &MemberIdentity) -> Millis {
     renewal_ms(identity.validity_ms().unwrap_or_default(), chance::random())
 }

@@ -12,10 +12,10 @@ use std::{
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-/// The longest list of users or groups that is read: twenty thousand of them.
+/// The longest file of users or groups that is read: twenty thousand of them.
 pub(super) const LIST_MAX_BYTES: u64 = 1024 * 1024;
 
-/// A user there.
+/// A user of the root file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerUser {
     pub(super) name: String,
@@ -36,18 +36,18 @@ impl ContainerUser {
         Some(Self { name, uid, gid, home })
     }
 
-    /// The one of a number.
+    /// Finds a user by number.
     pub(super) fn of(passwd: &str, uid: u32) -> Option<Self> {
         passwd.lines().filter_map(Self::parse).find(|account| account.uid == uid)
     }
 
-    /// The one of a name, or of a number if there is none.
+    /// Finds a user by name, or else by number.
     pub(super) fn find(passwd: &str, user: &str) -> Option<Self> {
         let by_name = passwd.lines().filter_map(Self::parse).find(|account| account.name == user);
         by_name.or_else(|| Self::of(passwd, user.parse().ok()?))
     }
 
-    /// All its groups, its own first, from lines such as `NAME:PASSWORD:GID:MEMBER,MEMBER`.
+    /// Returns all groups of a user, its own first, from lines such as `NAME:PASSWORD:GID:MEMBER,MEMBER`.
     pub(super) fn groups(&self, group: &str) -> Vec<u32> {
         let mut groups = vec![self.gid];
         for line in group.lines() {
@@ -64,7 +64,7 @@ impl ContainerUser {
     }
 }
 
-/// The group of a name, or of a number.
+/// Finds a group by name or number.
 pub(super) fn group(group: &str, name: &str) -> Option<u32> {
     let gid = |line: &str| {
         let mut fields = line.split(':');
@@ -74,16 +74,16 @@ pub(super) fn group(group: &str, name: &str) -> Option<u32> {
     group.lines().find_map(gid).or_else(|| name.parse().ok())
 }
 
-/// Opens what lies at a path there: links lead nowhere else.
+/// Opens a path below a root; links cannot leave it.
 pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     Ok(openat2(root.as_fd(), path, how)?)
 }
 
-/// A small file there; nothing of one that is not.
+/// Reads a small file below a root.
 pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
-    // What is no plain file may not be opened before that is known: it could keep whoever opens it.
+    // The type is checked before opening for reading: opening a FIFO or device could block.
     let file = match open(root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Ok(file) => File::from(file),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -99,7 +99,7 @@ pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
     if bytes.len() as u64 > LIST_MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {LIST_MAX_BYTES} bytes")));
     }
-    // A name that is no text is nobody's here.
+    // Names that are not UTF-8 are not supported.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -17,7 +17,7 @@ use super::{
 /// How long the loop may take to end.
 pub(super) const STOP: Duration = Duration::from_secs(5);
 
-/// A running agent. Dropping this stops it without a goodbye.
+/// A running agent. Dropping this ends it without an orderly exit.
 #[derive(Debug)]
 pub struct RunningAgent {
     pub(super) host: HostId,
@@ -33,49 +33,49 @@ pub struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// The host that it is for.
+    /// The host's id.
     #[must_use]
     pub fn host(&self) -> HostId {
         self.host
     }
 
-    /// Whether it is connected, alone for its host, and takes commands: now, and on each change.
+    /// Whether it is connected as the only agent of its host, and takes commands: now, and on each change.
     #[must_use]
     pub fn connected(&self) -> watch::Receiver<bool> {
         self.ready.clone()
     }
 
-    /// Grows with each batch of measurements that is stored.
+    /// A counter that grows with each stored batch of measurements.
     #[must_use]
     pub fn measured(&self) -> watch::Receiver<u64> {
         self.metrics.stored()
     }
 
-    /// All units of the host: now, and on each change.
+    /// The units' states: now, and on each change.
     #[must_use]
     pub fn units(&self) -> watch::Receiver<UnitStates> {
         self.units.states()
     }
 
-    /// Waits until what earlier lives of the agent left running has been looked up.
+    /// Waits until units of earlier runs of the agent have been looked up.
     pub async fn looked_up(&self) {
         self.units.looked_up().await;
     }
 
-    /// Waits until its loop answers; false if that has ended.
+    /// Waits until its loop answers; returns false if that has ended.
     pub async fn answers(&self) -> bool {
         self.asker.ask(LoopQuestion::Standing).await.is_some()
     }
 
-    /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
-    /// runs for units and commands goes on.
+    /// Stops it: publishes a last heartbeat and the presence `stopped`, and ends the connection. Processes of units and
+    /// commands continue.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if tokio::time::timeout(STOP, &mut self.core).await.is_err() {
             tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
         }
         self.tasks.cancel();
-        // Its last samples go into the store, for the next life to send.
+        // Its last samples are stored, for the next run to send.
         self.metrics.stopped().await;
         self.store.close().await;
     }

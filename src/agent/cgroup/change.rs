@@ -10,11 +10,11 @@ use muster_topics::process::Limits;
 
 use super::{CPU_PERIOD_US, hand_on, has_controller, values, write};
 
-/// Gives what runs in cgroups other limits, of which one may be new and one may go.
+/// Changes the limits of a running cgroup; limits may be added and removed.
 ///
 /// # Errors
-/// Why one cannot be changed, in words: there is no cgroup that could have it, or more is in use than it would allow. Those
-/// before it are changed then.
+/// If one cannot be changed, with the reason: the cgroup lacks the controller, or more is in use than the limit allows.
+/// Earlier changes remain then.
 pub(crate) fn change_limits(cgroup: &Cgroup, before: &Limits, after: &Limits) -> Result<(), String> {
     for ((controller, before), (_, value)) in values(before).into_iter().zip(values(after)) {
         if before != value {
@@ -25,7 +25,7 @@ pub(crate) fn change_limits(cgroup: &Cgroup, before: &Limits, after: &Limits) ->
     Ok(())
 }
 
-/// A limit that becomes another, or none.
+/// A limit that is changed or removed.
 #[derive(Clone, Copy, Debug)]
 struct LimitChange {
     controller: &'static str,
@@ -49,7 +49,7 @@ impl LimitChange {
         };
         match (place, self.value) {
             (Some(folder), _) => self.set_v1(folder),
-            // There was none in force.
+            // There was no limit.
             (None, None) => Ok(()),
             (None, Some(_)) => Err("what runs is in no cgroup that could have it".to_owned()),
         }
@@ -61,7 +61,7 @@ impl LimitChange {
             ("memory", Some(bytes)) => {
                 make_room(folder, bytes)?;
                 let set = set(folder, "memory.max", &text).and_then(|()| set_if_there(folder, "memory.swap.max", "0"));
-                // It is the limit itself that counts from now on.
+                // From now on the limit itself applies.
                 set_if_there(folder, "memory.high", "max").and(set)
             }
             ("memory", None) => {
@@ -83,8 +83,8 @@ impl LimitChange {
     }
 }
 
-/// Has the kernel give back what it can while more is in use than that. What allocates meanwhile is slowed down, and not
-/// killed.
+/// Makes the kernel reclaim memory while more than `bytes` is in use. Processes that allocate meanwhile are slowed
+/// down, not killed.
 fn make_room(folder: &Path, bytes: u64) -> Result<(), String> {
     let in_use = || std::fs::read_to_string(folder.join("memory.current")).ok()?.trim().parse::<u64>().ok();
     if in_use().is_none_or(|used| used <= bytes) {
@@ -100,14 +100,14 @@ fn make_room(folder: &Path, bytes: u64) -> Result<(), String> {
     }
 }
 
-/// In v1 the limit with swap is never below the one without: which of the two goes first depends on where they go. The
-/// kernel itself refuses what is below what is in use.
+/// In v1 the limit with swap is never below the one without, so their order depends on whether they grow or shrink. The
+/// kernel itself refuses limits below what is in use.
 fn set_memory_v1(folder: &Path, number: &str) -> Result<(), String> {
     let (alone, swap) = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
     let before = std::fs::read_to_string(folder.join(alone)).unwrap_or_default();
     match write(&folder.join(alone), number) {
         Ok(()) => set_if_there(folder, swap, number).inspect_err(|_| {
-            // Nothing of it is in force then.
+            // Neither of the two is changed then.
             let _ = write(&folder.join(alone), before.trim());
         }),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput && folder.join(swap).exists() => {
@@ -121,7 +121,7 @@ fn set(folder: &Path, file: &str, text: &str) -> Result<(), String> {
     write(&folder.join(file), text).map_err(|error| told(file, &error))
 }
 
-/// Not every kernel has it.
+/// Writes a file that some kernels lack.
 fn set_if_there(folder: &Path, file: &str, text: &str) -> Result<(), String> {
     match write(&folder.join(file), text) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -134,11 +134,11 @@ fn told(file: &str, error: &io::Error) -> String {
     format!("{file}: {error}{more}")
 }
 
-/// Hands a controller on to the cgroup of a unit, from where those of all units are made.
+/// Enables a controller for the cgroup of a unit, from the folder of all units down.
 fn hand_on_to(folder: &Path, controller: &str) {
     let above: Vec<&Path> = folder.ancestors().skip(1).take(3).collect();
     for folder in above.into_iter().rev() {
-        // Whether it could is found where it is needed.
+        // Failures are reported where the controller is needed.
         let _ = hand_on(folder, controller);
     }
 }
@@ -185,11 +185,11 @@ mod tests {
         assert_eq!(values(), ["67108864", "0", "50000 100000", "50"]);
         change_limits(&cgroup, &first, &first).unwrap();
         assert_eq!(values(), ["", "", "", ""], "what is so is not written");
-        // More is in use, and stays so: the old limit stays, too.
+        // More remains in use, so the old limit remains, too.
         let error = change_limits(&cgroup, &first, &limits(r#"{"memory_bytes": 16777216}"#)).unwrap_err();
         assert_eq!(error, "the limit of memory: 33554432 bytes are in use");
         assert_eq!(values(), ["", "", "", ""]);
-        // (A file of the kernel's is written whole each time.)
+        // (Each write to a kernel file replaces all of it.)
         assert!(file("memory.high").starts_with("max"), "{}", file("memory.high"));
         change_limits(&cgroup, &first, &none).unwrap();
         assert_eq!(values(), ["max", "max", "max 100000", "max"]);
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(change_limits(&Cgroup::default(), &first, &none), Ok(()), "none was in force");
     }
 
-    /// With this machine's own cgroups, if it lets us make some.
+    /// With real cgroups of this machine, if it allows to create some.
     #[test]
     fn process_survives_lowered_limits() {
         let data_dir = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ mod tests {
         if !made.missing.is_empty() {
             return;
         }
-        // Sixteen megabytes that nobody can take from it.
+        // Sixteen megabytes that cannot be reclaimed.
         let script = "x=$(head -c 16000000 /dev/zero | tr '\\0' x); echo ready; read y; echo ${#x}";
         let enter = made
             .cgroup
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(read("cpu.cfs_quota_us").or_else(|| read("cpu.max")).unwrap().split(' ').next(), Some("150000"));
         change(second, FIRST).unwrap();
         assert_eq!(memory(), "67108864");
-        // Where there is room to swap it may be done, and is refused where there is none; it is killed nowhere.
+        // With swap space the limit may be lowered, and without it is refused; the process is never killed.
         let below = r#"{"memory_bytes": 4194304, "cpu": 0.5, "pids": 50}"#;
         match change(FIRST, below) {
             Ok(()) => assert_eq!(memory(), "4194304"),

@@ -18,39 +18,39 @@ use super::{
     settings, write_all,
 };
 
-/// What has no controllers by name: v2.
+/// The unified hierarchy (v2), which has no controller names.
 const UNIFIED: &str = "";
 
-/// In which hierarchies a program gets a cgroup of its own, in this order: for a kill at once, or else a freeze before it,
-/// or else just to be found.
+/// The hierarchies in which a program gets a cgroup of its own, in order of preference: for an immediate kill, or else
+/// for a freeze before it, or else just to find its processes.
 const FINDING: [&str; 5] = [UNIFIED, "freezer", "pids", "memory", "cpu"];
 
-/// A place that was made.
+/// The cgroups that were created for a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct InsideContainer {
-    /// What is the program's alone.
+    /// The cgroup of the program alone.
     pub(crate) cgroup: Cgroup,
-    /// What it is in as well, where the container itself is.
+    /// Cgroups of the container itself that the program joins in other hierarchies.
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// One hierarchy in which a container is.
+/// A hierarchy in which a container is.
 #[derive(Debug, PartialEq, Eq)]
 struct HierarchyFolder {
     controllers: String,
-    /// Where its first process is.
+    /// The cgroup of its first process.
     folder: PathBuf,
-    /// What its runtime has made for all of it, if that can be told.
+    /// The cgroup that its runtime created for the whole container, if known.
     whole: Option<PathBuf>,
-    /// We are there ourselves.
+    /// Whether the agent is in it, too.
     is_ours: bool,
 }
 
 impl Hierarchies {
-    /// Makes a place of this name beside a container's first process, from its `/proc/<pid>/cgroup`.
+    /// Creates a cgroup of this name beside a container's first process, from its `/proc/<pid>/cgroup`.
     ///
     /// # Errors
-    /// Why that cannot be, in words. Nothing is left then.
+    /// With the reason. Nothing remains then.
     pub(crate) fn make_inside_container(
         &self,
         cgroups: &str,
@@ -125,8 +125,8 @@ fn make(seats: &[HierarchyFolder], name: &str, limits: &Limits, made: &mut Insid
     Ok(())
 }
 
-/// Makes the program's own cgroup in the hierarchy of a controller, unless there is one; nothing where the container has
-/// none either.
+/// Creates the program's own cgroup in the hierarchy of a controller, unless there is one; does nothing where the
+/// container has none.
 fn place_in(
     seats: &[HierarchyFolder],
     controller: &str,
@@ -144,7 +144,7 @@ fn place_in(
     let whole = seats.iter().filter(is_there).find_map(|seat| seat.whole.as_ref());
     if let (None, Some(whole)) = (&place, whole) {
         let folder = whole.join(name);
-        // Nothing of an earlier one is in force.
+        // Settings of an earlier one must not remain.
         only(folder.clone()).remove();
         make_if_missing(&folder)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Hierarchies that are folders, in which a container has cgroups.
+    /// Folders that stand for hierarchies in which a container has cgroups.
     fn hierarchies(at: &Path, mounted: &[(&str, &str)]) -> Hierarchies {
         let line = |(folder, options): &(&str, &str)| {
             let kind = if options.is_empty() {
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(made.others, ["cpu/pod/c1", "memory/pod/c1", "devices/pod/c1"].map(folder));
         assert!(folder("freezer/pod/c1/muster-exec-1").is_dir());
         made.cgroup.remove();
-        // A limit needs a file of the kernel's, which is not here; and nothing is left of what cannot be.
+        // A limit needs a kernel file, which does not exist here; nothing remains after the failure.
         let error = hierarchies
             .make_inside_container(cgroups, "muster-exec-1", &limits(r#"{"memory_bytes":1000000}"#))
             .unwrap_err();
@@ -221,7 +221,7 @@ mod tests {
             );
             made.cgroup.remove();
         }
-        // Who has none of its own has nothing in which anything could be found.
+        // Without a cgroup of its own, the container's processes could not be found.
         for cgroups in ["0::/\n", "0::/agent\n", ""] {
             let error = hierarchies.make_inside_container(cgroups, "muster-exec-1", &Limits::default()).unwrap_err();
             assert!(error.contains("nobody could tell"), "{error}");

@@ -14,20 +14,20 @@ use muster_topics::name::UnitName;
 
 use super::{CgroupMount, own_cgroup};
 
-/// The hierarchies of cgroups that this host has.
+/// The cgroup hierarchies of this host.
 #[derive(Debug)]
 pub(crate) struct Hierarchies {
     pub(super) mounts: Vec<CgroupMount>,
-    /// `/proc/self/cgroup`.
+    /// The content of `/proc/self/cgroup`.
     pub(super) own: String,
 }
 
-/// The folders of one unit.
+/// The cgroup folders of one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupFolders {
     /// In the unified hierarchy.
     pub(crate) unified: Option<PathBuf>,
-    /// In the hierarchies of v1.
+    /// In v1 hierarchies.
     pub(crate) cpu: Option<PathBuf>,
     pub(crate) cpuacct: Option<PathBuf>,
     pub(crate) memory: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(crate) struct CgroupFolders {
 }
 
 impl Hierarchies {
-    /// Those of this host, which do not change while it is up.
+    /// Detects those of this host, which do not change while it runs.
     pub(crate) fn detect() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
@@ -46,22 +46,23 @@ impl Hierarchies {
         Self { mounts: mounts.lines().filter_map(CgroupMount::parse).collect(), own }
     }
 
-    /// The folder of the cgroup that a process is in, in the hierarchy of a controller (the unified one has none), from
-    /// its `/proc/<pid>/cgroup`.
+    /// Returns the cgroup folder of a process in the hierarchy of a controller (the unified one has none), from its
+    /// `/proc/<pid>/cgroup`.
     pub(crate) fn folder(&self, controller: &str, cgroups: &str) -> Option<PathBuf> {
         let is_it = |names: &str| names.split(',').any(|name| name == controller);
         let (_, path) = cgroups.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
         self.mounts.iter().filter(|mount| is_it(&mount.controllers)).find_map(|mount| mount.folder(path))
     }
 
-    /// Where the hierarchy of a controller (the unified one has none) is mounted, if it is as a whole.
+    /// Returns where the hierarchy of a controller (the unified one has none) is mounted, if it is mounted as a whole.
     pub(crate) fn root(&self, controller: &str) -> Option<PathBuf> {
         let has_it = |mount: &&CgroupMount| mount.controllers.split(',').any(|name| name == controller);
         let is_whole = |mount: &&CgroupMount| mount.root == Path::new("/");
         self.mounts.iter().filter(has_it).find(is_whole).map(|mount| mount.point.clone())
     }
 
-    /// The folders of a yuno, or of a container where there is none, from `/proc/<pid>/cgroup` of its main process.
+    /// Returns the folders of a yuno, or of a container if `yuno` is `None`, from `/proc/<pid>/cgroup` of its main
+    /// process.
     pub(crate) fn places(&self, yuno: Option<&UnitName>, cgroups: &str) -> CgroupFolders {
         let cgroups: Vec<(&str, &str)> = cgroups.lines().filter_map(own_cgroup).collect();
         let folder = |controller: &str| {
@@ -86,11 +87,12 @@ impl Hierarchies {
     }
 }
 
-/// The part of a path that is the cgroup that an agent has made for this yuno; it may have made some itself below.
+/// Returns the part of a path that is the cgroup that an agent has created for this yuno; the yuno may have created
+/// some below it.
 fn of_yuno<'a>(unit: &UnitName, path: &'a str) -> Option<&'a str> {
     let (realm, name) = (unit.realm(), unit.name());
     let words: Vec<&str> = path.split('/').collect();
-    // A command that stays in a container is below that.
+    // A daemon in a container is below the container's cgroup.
     if name.as_str().starts_with("exec-")
         && let Some(at) = words.iter().position(|word| word.strip_prefix(AGENT_PREFIX) == Some(name.as_str()))
     {
@@ -103,13 +105,13 @@ fn of_yuno<'a>(unit: &UnitName, path: &'a str) -> Option<&'a str> {
     path.get(..length(&words[..at + 3]))
 }
 
-/// How long the beginning of a path is that has these words, with a slash between each two.
+/// The length of these path components joined by slashes.
 fn length(words: &[&str]) -> usize {
     words.iter().map(|word| word.len() + 1).sum::<usize>().saturating_sub(1)
 }
 
-/// The cgroup that somebody else has made for a unit, such as a container's runtime: not the root, nor the agent's own. A
-/// service manager in a container is in a cgroup of its own below the container's.
+/// Returns the cgroup that another program has created for a unit, such as a container runtime: not the root, nor the
+/// agent's own. A service manager in a container has a cgroup of its own below the container's.
 pub(super) fn of_other<'a>(path: &'a str, agents: &str) -> Option<&'a str> {
     let path = path.strip_suffix("/init.scope").unwrap_or(path);
     let is_above = path == agents || agents.strip_prefix(path).is_some_and(|below| below.starts_with('/'));
@@ -140,7 +142,7 @@ mod tests {
         let leaf = "/system.slice/muster-0a1b/shop/till";
         let unified = CgroupFolders { unified: folder(&format!("/sys/fs/cgroup{leaf}")), ..CgroupFolders::default() };
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}\n")), unified);
-        // It may have made cgroups of its own.
+        // The yuno may have created cgroups of its own.
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}/workers/1\n")), unified);
         let exec = "default/exec-1".parse().unwrap();
         let stays =
@@ -151,7 +153,7 @@ mod tests {
         for other in ["/", "/system.slice/muster.service", "/system.slice/muster-0a1b/shop/till2", "/shop/till"] {
             assert_eq!(places(V2, own, "yuno", &format!("0::{other}\n")), CgroupFolders::default(), "{other}");
         }
-        // In v1 it is in some hierarchies alone, and with others in the rest.
+        // In v1 it has cgroups of its own in some hierarchies, and shares cgroups in others.
         let own = "8:memory:/a.service\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n0::/a.service\n";
         let cgroups = "8:memory:/a.service/muster-0a1b/shop/till\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n\
                        0::/muster-0a1b/shop/till\n";

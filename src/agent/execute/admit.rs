@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cancel_tokens::CancelTokens;
 
-/// A command that can be cancelled, from the moment on at which it was let in until this is dropped.
+/// Makes a command cancellable from its admission until this is dropped.
 #[derive(Debug)]
 pub(super) struct CancellableCommand {
     cancels: CancelTokens,
@@ -22,12 +22,12 @@ pub(super) struct CancellableCommand {
 
 impl CancellableCommand {
     fn new(cancels: &CancelTokens, id: CommandId) -> Self {
-        // Their number is bounded by places and queue, and by what an earlier life has left.
+        // Their number is bounded by places, queue, and what an earlier run has left.
         let cancelled = cancels.enter(id, usize::MAX).unwrap_or_default();
         Self { cancels: cancels.clone(), id, cancelled }
     }
 
-    /// Cancelled once somebody wants the command to end.
+    /// A token that is cancelled when the command is to end.
     pub(super) fn cancelled(&self) -> CancellationToken {
         self.cancelled.clone()
     }
@@ -39,11 +39,11 @@ impl Drop for CancellableCommand {
     }
 }
 
-/// A place to run in, until this is dropped.
+/// A place for a running program, until this is dropped.
 #[derive(Debug)]
 pub struct RunningPermit {
     pub(super) entered: CancellableCommand,
-    /// Nothing if more were running already, when the agent was started, than may.
+    /// `None` if more programs were running when the agent started than are allowed.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -51,31 +51,31 @@ pub struct RunningPermit {
 #[derive(Debug)]
 pub struct QueuePermit {
     entered: CancellableCommand,
-    /// Nothing if more were waiting already, when the agent was started, than may.
+    /// `None` if more were waiting when the agent started than are allowed.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A command that was let in.
+/// A command that was admitted.
 #[derive(Debug)]
 pub enum AdmittedCommand {
     /// It can run at once.
     Now(RunningPermit),
-    /// It has to wait for its turn.
+    /// It has to wait in the queue.
     Later(QueuePermit),
 }
 
-/// What waiting has come to.
+/// The result of waiting.
 #[derive(Debug)]
 pub enum QueueResult {
     /// It can run.
     Come(RunningPermit),
-    /// Somebody does not want it any more.
+    /// It was cancelled.
     Cancelled,
     /// It has expired.
     Expired,
 }
 
-/// The places.
+/// The limits of running and waiting programs.
 #[derive(Clone, Debug)]
 pub(super) struct ExecutionLimits {
     parallel: Arc<Semaphore>,
@@ -90,8 +90,8 @@ impl ExecutionLimits {
         Self { parallel: semaphore(parallel_max), parallel_max, queue: semaphore(queue_max), queue_max }
     }
 
-    /// A place to run in, or one in the queue. Who waits is served first, for a semaphore that somebody waits for
-    /// has no permit to be had at once.
+    /// Returns a place to run, or one in the queue. Waiting commands go first, because a semaphore with waiters gives
+    /// no permit at once.
     pub(super) fn admit(&self, id: CommandId, cancels: &CancelTokens) -> Result<AdmittedCommand, CommandRefusal> {
         let permit = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned().ok();
         if let Some(permit) = permit(&self.parallel) {
@@ -116,16 +116,16 @@ impl ExecutionLimits {
         Err(CommandRefusal::new(RefusalCode::Busy, message))
     }
 
-    /// A place for one that runs already.
+    /// Returns a place for a program that already runs.
     pub(super) fn taken(&self, id: CommandId, cancels: &CancelTokens) -> RunningPermit {
-        // It runs whether there is a place or not; but while it does, it takes one.
+        // It runs with or without a place, and takes one if there is one.
         RunningPermit {
             entered: CancellableCommand::new(cancels, id),
             _permit: Arc::clone(&self.parallel).try_acquire_owned().ok(),
         }
     }
 
-    /// A place in the queue for one that had one before the agent was started.
+    /// Returns a place in the queue for a command that had one before the agent was started.
     pub(super) fn waiting(&self, id: CommandId, cancels: &CancelTokens) -> QueuePermit {
         QueuePermit {
             entered: CancellableCommand::new(cancels, id),
@@ -133,7 +133,7 @@ impl ExecutionLimits {
         }
     }
 
-    /// Waits for the turn of a command.
+    /// Waits for a command's turn.
     pub(super) async fn wait(&self, queued: QueuePermit, limit: Duration) -> QueueResult {
         let QueuePermit { entered, _permit } = queued;
         let cancelled = entered.cancelled();
@@ -142,7 +142,7 @@ impl ExecutionLimits {
             () = cancelled.cancelled() => QueueResult::Cancelled,
             permit = Arc::clone(&self.parallel).acquire_owned() => match permit {
                 Ok(permit) => QueueResult::Come(RunningPermit { entered, _permit: Some(permit) }),
-                // Nobody closes it.
+                // The semaphore is never closed.
                 Err(_) => QueueResult::Cancelled,
             },
             () = tokio::time::sleep(limit) => QueueResult::Expired,

@@ -37,11 +37,11 @@ use super::{
     piece::whole_characters,
 };
 
-/// Names the boot in which a batch was begun.
+/// The file that names the boot in which a batch began.
 const BOOT: &str = "boot";
-/// Output of a step that the whole has not taken yet: it takes it at once, unless the outbox holds it back.
+/// The capacity for output of a step that is not handled yet: it is handled at once, unless the outbox is full.
 const EVENTS: usize = 4;
-/// The longest text of a refusal in an outcome of so many steps that have to fit into one message.
+/// The longest text of a refusal in an outcome whose steps all have to fit into one message.
 const MESSAGE_MAX_CHARS: usize = 200;
 
 /// Runs one batch.
@@ -54,7 +54,7 @@ pub(super) struct BatchRunner {
 }
 
 impl BatchRunner {
-    /// Runs it to its end, or to the end of the agent. `again` if an earlier life of the agent began it.
+    /// Runs it to its end, or to the end of the agent. `again` if an earlier run of the agent began it.
     pub(super) async fn run(mut self, batch: &Batch, again: bool) {
         let began = if again { self.continues() } else { self.begin() };
         let goes_on = match began {
@@ -74,7 +74,7 @@ impl BatchRunner {
             started_ms = started_ms.or(step.started_ms);
             (dropped.0, dropped.1) = (dropped.0 + step.stdout_dropped_bytes, dropped.1 + step.stderr_dropped_bytes);
             let success = step.status.is_success();
-            // Of what nobody knows nothing may follow, and nothing of what nobody wants any more.
+            // After a step whose result is unknown, or a cancellation, nothing may follow.
             let is_over = matches!(step.status, Status::Lost | Status::Cancelled);
             steps.push(step);
             if is_over || !success && !batch.keep_going {
@@ -84,19 +84,19 @@ impl BatchRunner {
         self.told.end(Status::Batch { steps }, started_ms, dropped).await;
     }
 
-    /// Makes the folder of the whole.
+    /// Creates the folder of the batch.
     fn begin(&self) -> io::Result<bool> {
         make_folder(&self.folder, PRIVATE_FOLDER)?;
         write_atomically(&self.folder.join(BOOT), proc::boot_id()?.as_bytes(), SECRET_MODE)?;
         Ok(true)
     }
 
-    /// Whether steps may still be begun.
+    /// Whether further steps may begin.
     fn continues(&self) -> io::Result<bool> {
         Ok(fs::read_to_string(self.folder.join(BOOT))? == proc::boot_id()?)
     }
 
-    /// Brings a step to its end, or tells of one that has ended.
+    /// Runs a step to its end, or reports one that has ended.
     async fn step(&mut self, index: usize, exec: &Exec, goes_on: bool) -> StepOutcome {
         let folder = self.folder.join(index.to_string());
         let result = self.folder.join(format!("{index}.json"));
@@ -124,10 +124,10 @@ impl BatchRunner {
         step
     }
 
-    /// Keeps what became of a step that has no folder to tell it.
+    /// Stores the result of a step that has no folder of its own.
     fn keep(&self, result: &Path, status: Status) -> StepOutcome {
         let step = StepOutcome::of(status, now_ms());
-        // If it cannot be kept, a later life of the agent tries this step again, of which nothing was begun.
+        // If it cannot be stored, a later run of the agent tries this step again, of which nothing had begun.
         let _ = serde_json::to_vec(&step).map(|json| write_atomically(result, &json, SECRET_MODE));
         step
     }
@@ -140,33 +140,33 @@ fn shortened(refusal: CommandRefusal) -> CommandRefusal {
     }
 }
 
-/// What is told of the whole: the output of all steps as one, from the place on up to which it was told before.
+/// The output of a batch: that of all steps as one, from the offset that was reported before.
 pub(super) struct BatchOutput {
     id: CommandId,
     events: mpsc::Sender<ExecEvent>,
     streams: [StreamOutput; 2],
-    /// When what steps have left is told, even if it fills no piece.
+    /// When output that fills no piece is reported.
     tell_at: Instant,
     is_deaf: bool,
 }
 
-/// One stream of the whole.
+/// One stream of a batch.
 #[derive(Debug, Default)]
 struct StreamOutput {
-    /// Where the step begins.
+    /// The offset at which the step begins.
     step_at_bytes: u64,
-    /// How long the step's is.
+    /// The length of the step's output.
     step_bytes: u64,
-    /// Up to here it was told.
+    /// The offset up to which output was reported.
     sent_bytes: u64,
-    /// What comes after that and was not told yet.
+    /// The output after that.
     rest: Vec<u8>,
 }
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl StreamOutput {
-    /// Takes in what a step has printed, from an offset in that step on; nothing of it if that was told before.
+    /// Adds output of a step, from an offset within the step; what was reported before is skipped.
     fn take(&mut self, offset_bytes: u64, bytes: &[u8]) {
         self.step_bytes = self.step_bytes.max(offset_bytes + bytes.len() as u64);
         let at_bytes = self.step_at_bytes + offset_bytes;
@@ -175,17 +175,17 @@ impl StreamOutput {
         self.rest.extend(bytes.get(known..).unwrap_or_default());
     }
 
-    /// How much the next piece may have.
+    /// The length of the next piece.
     fn whole(&self) -> usize {
         whole_characters(&self.rest[..self.rest.len().min(CHUNK_MAX_BYTES)])
     }
 
-    /// Whether there is a piece, if it may be short.
+    /// Whether there is a piece, possibly a short one.
     fn waits(&self) -> bool {
         self.whole() > 0
     }
 
-    /// The next piece, if there is as much as that, or anything at all where it may be short.
+    /// Returns the next piece: a whole one, or anything at all if it may be short.
     fn piece(&mut self, may_be_short: bool) -> Option<(u64, Vec<u8>)> {
         if self.rest.len() <= CHUNK_MAX_BYTES && !may_be_short || !self.waits() {
             return None;
@@ -205,7 +205,7 @@ impl BatchOutput {
         Self { id, events, streams, tell_at: Instant::now() + STREAM_AFTER, is_deaf: false }
     }
 
-    /// Tells what one step prints, and gives back how it ended.
+    /// Reports the output of one step, and returns how it ended.
     async fn step(&mut self, events: &mut mpsc::Receiver<ExecEvent>) -> StepOutcome {
         for stream in &mut self.streams {
             stream.step_at_bytes += std::mem::take(&mut stream.step_bytes);
@@ -213,9 +213,9 @@ impl BatchOutput {
         loop {
             let waits = self.streams.iter().any(StreamOutput::waits);
             let event = tokio::select! {
-                // Cancel-safe: an event is taken or it stays.
+                // Cancel-safe: an event is received or stays in the channel.
                 event = events.recv() => event,
-                // Cancel-safe: a moment in time.
+                // Cancel-safe: a point in time.
                 () = sleep_until(self.tell_at), if waits => {
                     self.tell(true).await;
                     continue;
@@ -223,7 +223,7 @@ impl BatchOutput {
             };
             match event {
                 Some(ExecEvent::Output { stream, offset_bytes, bytes, .. }) => {
-                    // A step streams what is worth telling at once.
+                    // A step reports at once what is worth it.
                     self.streams[usize::from(stream == Stream::Stderr)].take(offset_bytes, &bytes);
                     self.tell(true).await;
                 }
@@ -259,23 +259,23 @@ impl BatchOutput {
         }
     }
 
-    /// Tells pieces.
+    /// Sends pieces.
     async fn tell(&mut self, may_be_short: bool) {
         for (of, stream) in STREAMS.into_iter().zip(&mut self.streams) {
             while let Some((offset_bytes, bytes)) = stream.piece(may_be_short) {
                 let event = ExecEvent::Output { id: self.id, stream: of, offset_bytes, bytes };
-                // Bounded: while nobody takes this, nothing more is read.
+                // Bounded: while the receiver is busy, nothing more is read.
                 self.is_deaf |= self.events.send(event).await.is_err();
             }
         }
     }
 
-    /// Tells the end.
+    /// Reports the end.
     async fn end(mut self, status: Status, started_ms: Option<Millis>, dropped_bytes: (u64, u64)) {
         self.tell(false).await;
         let [stdout, stderr] = self.streams.map(|stream| stream.rest);
         let event = ExecEvent::Ended { id: self.id, status, started_ms, rest: (stdout, stderr), dropped_bytes };
-        // Nobody listens any more only if the agent is about to end.
+        // The receiver has ended only if the agent is about to end.
         let _ = self.events.send(event).await;
     }
 }

@@ -6,7 +6,7 @@ use muster_topics::{
     outcome::{Status, Stream},
 };
 
-/// How much of each stream has been sent already.
+/// How much of each stream was sent before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentBytes {
     /// Of standard output.
@@ -15,21 +15,21 @@ pub struct SentBytes {
     pub stderr_bytes: u64,
 }
 
-/// What a running command tells; `Ended` is the last.
+/// An event of a running command; `Ended` is the last.
 #[derive(Clone, Debug)]
 pub enum ExecEvent {
     /// More output, at most [`muster_topics::outcome::CHUNK_MAX_BYTES`], in order per stream.
     Output {
         /// The command.
         id: CommandId,
-        /// Which of its streams.
+        /// The stream.
         stream: Stream,
-        /// Where in the stream this begins.
+        /// Its offset in the stream.
         offset_bytes: u64,
-        /// The piece.
+        /// The bytes.
         bytes: Vec<u8>,
     },
-    /// It is over.
+    /// The command has ended.
     Ended {
         /// The command.
         id: CommandId,
@@ -37,9 +37,9 @@ pub enum ExecEvent {
         status: Status,
         /// When it began, if it did.
         started_ms: Option<Millis>,
-        /// What is left of stdout and stderr after the `Output` events, each at most `CHUNK_MAX_BYTES`.
+        /// The output after the `Output` events, of stdout and stderr, each at most `CHUNK_MAX_BYTES`.
         rest: (Vec<u8>, Vec<u8>),
-        /// What was dropped of stdout and of stderr.
+        /// How much was dropped of stdout and of stderr.
         dropped_bytes: (u64, u64),
     },
 }

@@ -34,17 +34,17 @@ use super::{
 };
 use crate::shim::{AdoptedShim, ShimHandle, Shims, process_end};
 
-/// How long a command runs before its output is told as it comes.
+/// How long a command runs before its output is streamed.
 pub(super) const STREAM_AFTER: Duration = Duration::from_secs(1);
-/// How long output that fills no piece may wait for more: each piece is a message and a row in the
-/// outbox. Somebody who watches hardly sees the difference.
+/// How long output that fills no piece may wait for more: each piece is a message and a row in the outbox, and a person
+/// hardly notices the delay.
 const GATHER: Duration = Duration::from_millis(250);
 
-/// How a cancelled command is asked to end: as `timeout` does it, and killed five seconds later.
+/// How a cancelled command is stopped: with SIGTERM, and SIGKILL five seconds later.
 const CANCEL: ShimRequest = ShimRequest::Stop { signal: Signal::SIGTERM as i32, grace_ms: 5_000 };
 
-/// Waits between tries to find out what became of a command. What is in the way (no file handle to be had, a
-/// disk that sleeps) mostly passes, and `lost` is for good.
+/// Delays between attempts to find out what became of a command. Obstacles (no free file descriptor, a slow disk)
+/// mostly pass, and `lost` is final.
 const FIND_OUT: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
 
 /// One stream of a command.
@@ -52,9 +52,9 @@ const FIND_OUT: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5),
 struct StreamCursor {
     stream: Stream,
     sent_bytes: u64,
-    /// How long its file is, as far as is known.
+    /// The length of its file, as far as known.
     len_bytes: u64,
-    /// It is told as it comes, and not only at the end.
+    /// Whether it is streamed, rather than reported at the end.
     streamed: bool,
 }
 
@@ -70,8 +70,7 @@ impl StreamCursor {
         self.len_bytes.saturating_sub(self.sent_bytes)
     }
 
-    /// What comes next, at most a piece. It is read from the page cache, where the shim has just put
-    /// it, and so not worth another thread.
+    /// Reads the next piece. It is in the page cache, where the shim has just put it, so this needs no other thread.
     fn next_piece(&self, folder: &Path) -> io::Result<Vec<u8>> {
         let mut piece = vec![0; CHUNK_MAX_BYTES];
         let mut filled = 0;
@@ -94,7 +93,7 @@ impl StreamCursor {
     }
 }
 
-/// Nobody listens any more: the agent is about to end.
+/// The receiver has ended: the agent is about to end.
 struct ReceiverGone;
 
 /// Follows one command.
@@ -103,11 +102,11 @@ pub(super) struct ExecFollower {
     id: CommandId,
     folder: PathBuf,
     cursors: [StreamCursor; 2],
-    /// From when on output is told as it comes.
+    /// When output starts to be streamed.
     stream_from: Instant,
-    /// When what there is will be told, even if it fills no piece.
+    /// When output that fills no piece will be sent.
     tell_at: Option<Instant>,
-    /// Somebody wants it to end.
+    /// Cancelled when the command is to end.
     cancelled: CancellationToken,
 }
 
@@ -123,7 +122,7 @@ impl ExecFollower {
         Self { id, folder, cursors, stream_from: Instant::now() + delay, tell_at: None, cancelled }
     }
 
-    /// Follows until the end, of what was `found`, or of what is there.
+    /// Follows the command to its end, from what was `found`, or from its folder.
     pub(super) async fn run(
         mut self,
         shims: &Shims,
@@ -144,7 +143,7 @@ impl ExecFollower {
         }
     }
 
-    /// Follows what was found, until it is known how it ended, or that it cannot be known.
+    /// Follows what was found, until it is known how the command ended, or that it cannot be known.
     async fn follow(
         &mut self,
         shims: &Shims,
@@ -161,7 +160,7 @@ impl ExecFollower {
                     }
                 }
             }
-            // The shim went away before it told the end. What runs, runs on.
+            // The shim ended before it reported the program's end. The program continues.
             match self.adopt(shims).await {
                 Some(next) => found = next,
                 None => return Ok(None),
@@ -186,26 +185,26 @@ impl ExecFollower {
             .ok()
     }
 
-    /// Follows what a shim tells; nothing if the shim is gone.
+    /// Follows the events of a shim; returns `None` if it has ended.
     async fn follow_shim(
         &mut self,
         mut shim: ShimHandle,
         events: &mpsc::Sender<ExecEvent>,
     ) -> Result<Option<ProgramEnd>, ReceiverGone> {
-        // Each shim has to hear it: the one before may have gone before it did.
+        // Each shim must get the request: the one before may have ended without it.
         let mut asked = false;
         loop {
             let event = tokio::select! {
-                // Cancel-safe: it says so.
+                // Cancel-safe by its contract.
                 event = shim.next() => event,
-                // Cancel-safe: it stays cancelled.
+                // Cancel-safe: the token stays cancelled.
                 () = self.cancelled.cancelled(), if !asked => {
                     asked = true;
-                    // A shim that is gone is found out about next.
+                    // A shim that has ended is found out next.
                     let _ = shim.send(&CANCEL).await;
                     continue;
                 }
-                // Cancel-safe: a moment in time.
+                // Cancel-safe: a point in time.
                 () = sleep_until(self.tell_at.unwrap_or_else(Instant::now)), if self.tell_at.is_some() => {
                     self.tell_at = None;
                     self.tell_pieces(0, events).await?;
@@ -215,7 +214,7 @@ impl ExecFollower {
             match event {
                 None => return Ok(None),
                 Some(ShimEvent::State(state)) if state.over => return Ok(state.last),
-                // What a program says on a channel a command has no channel for.
+                // Events of a channel, which commands do not have.
                 Some(
                     ShimEvent::State(_)
                     | ShimEvent::Signalled { .. }
@@ -231,7 +230,7 @@ impl ExecFollower {
         }
     }
 
-    /// There is more output: whole pieces of what is streamed are told at once, the rest in a moment.
+    /// Handles new output: whole pieces of a stream are sent at once, the rest a moment later.
     async fn grown(&mut self, events: &mpsc::Sender<ExecEvent>) -> Result<(), ReceiverGone> {
         self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
         if self.tell_at.is_none() && self.cursors.iter().any(|cursor| cursor.streamed && cursor.unsent_bytes() > 0) {
@@ -240,19 +239,19 @@ impl ExecFollower {
         Ok(())
     }
 
-    /// Tells pieces for as long as there is more than `keep_bytes` untold.
+    /// Sends pieces as long as more than `keep_bytes` are unsent.
     async fn tell_pieces(&mut self, keep_bytes: u64, events: &mpsc::Sender<ExecEvent>) -> Result<(), ReceiverGone> {
         for cursor in self.cursors.iter_mut().filter(|cursor| cursor.streamed) {
             while cursor.unsent_bytes() > keep_bytes {
                 let mut bytes = cursor.next_piece(&self.folder).unwrap_or_default();
                 bytes.truncate(whole_characters(&bytes));
                 if bytes.is_empty() {
-                    // The beginning of a character, or a file that cannot be read, or not any more.
+                    // The beginning of a character, or the file is unreadable.
                     break;
                 }
                 let (stream, offset_bytes) = (cursor.stream, cursor.sent_bytes);
                 cursor.sent_bytes += bytes.len() as u64;
-                // Bounded: while nobody takes this, nothing more is read.
+                // Bounded: while the receiver is busy, nothing more is read.
                 events
                     .send(ExecEvent::Output { id: self.id, stream, offset_bytes, bytes })
                     .await
@@ -262,7 +261,7 @@ impl ExecFollower {
         Ok(())
     }
 
-    /// Tells how it ended, and all output that was not told yet.
+    /// Reports how it ended, with all unsent output.
     async fn tell_end(
         mut self,
         ended: Option<ProgramEnd>,
@@ -271,7 +270,7 @@ impl ExecFollower {
         for cursor in &mut self.cursors {
             let path = self.folder.join(cursor.file_name());
             cursor.len_bytes = path.metadata().map_or(0, |metadata| metadata.len());
-            // All of it is there now.
+            // The output is complete now.
             cursor.streamed = true;
         }
         self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
@@ -292,12 +291,12 @@ impl ExecFollower {
     }
 }
 
-/// How a command ended, in the words of its outcome.
+/// Returns the status of an outcome for the end of a program.
 fn status(ended: &ProgramEnd) -> Status {
     match ended.exit {
         _ if ended.timed_out => Status::TimedOut,
         ProcessExit::Unknown => Status::Lost,
-        // However it took that.
+        // Whatever signal that took.
         _ if ended.stopped => Status::Cancelled,
         ProcessExit::Code(_) | ProcessExit::Signal(_) => Status::Exited(process_end(ended)),
     }

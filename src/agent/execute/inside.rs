@@ -34,7 +34,7 @@ use crate::{
     unit::first_process::FirstProcess,
 };
 
-/// The limits of a process, as `/proc/<pid>/limits` names them. (Two that nothing uses any more are not among them.)
+/// The limits of a process, as `/proc/<pid>/limits` names them, without two obsolete ones.
 const LIMITS: [(&str, LimitResource); 14] = [
     ("Max cpu time", LimitResource::Cpu),
     ("Max file size", LimitResource::Fsize),
@@ -52,8 +52,8 @@ const LIMITS: [(&str, LimitResource); 14] = [
     ("Max realtime timeout", LimitResource::Rttime),
 ];
 
-/// Variables of a container's first process that others in it do not get: they are of a process or its user, and not of the
-/// container.
+/// Variables of a container's first process that are not passed on: they belong to the process or its user, and not to
+/// the container.
 const OF_A_PROCESS: [&str; 13] = [
     "HOME",
     "USER",
@@ -70,11 +70,11 @@ const OF_A_PROCESS: [&str; 13] = [
     "LISTEN_FDNAMES",
 ];
 
-/// The most that is taken of a container's variables: what an image and a spec have are some hundred bytes, and what is launched
-/// has to fit into a message to its shim.
+/// The most bytes of a container's variables that are used: images and specs have some hundred, and a launch has to fit
+/// into a message to its shim.
 const ENVIRONMENT_MAX_BYTES: usize = 32 * 1024;
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug)]
 pub(crate) struct RunningContainer {
     unit: UnitName,
@@ -85,11 +85,11 @@ pub(crate) struct RunningContainer {
     groups: IdMap,
     cgroups: String,
     limits: Vec<ResourceLimit>,
-    /// Its own variables, as its image, its spec and its runtime have set them.
+    /// The variables that its image, its spec and its runtime have set.
     env: Vec<(String, String)>,
 }
 
-/// What `/proc/<pid>/status` tells, with ids as they are outside.
+/// The content of `/proc/<pid>/status`, with ids as outside the container.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ProcessStatus {
     uid: u32,
@@ -99,12 +99,12 @@ struct ProcessStatus {
     no_new_privs: bool,
 }
 
-/// Which ids inside are which outside: rows of the first inside, the first outside, and how many.
+/// The mapping of ids: rows of the first id inside, the first id outside, and the count.
 #[derive(Debug, PartialEq, Eq)]
 struct IdMap(Vec<[u32; 3]>);
 
 impl RunningContainer {
-    /// Looks into a container. Everything is of the process that is meant, or it is refused.
+    /// Opens a container. Everything is read from this very process, or it is refused.
     pub(crate) fn open(unit: &UnitName, first: FirstProcess) -> Result<Self, CommandRefusal> {
         let failed = |error: io::Error| not_entered(unit, &error);
         let of_it = |what: &str| format!("/proc/{}/{what}", first.pid);
@@ -139,7 +139,7 @@ impl RunningContainer {
         Ok(container)
     }
 
-    /// How a program would be launched in it, its cgroups aside.
+    /// Returns how to launch a program in it, except for its cgroups.
     pub(crate) fn launch(&self, exec: &Exec) -> Result<Launch, CommandRefusal> {
         prepare::check_texts(exec)?;
         let (account, user) = self.user(exec.user.as_deref())?;
@@ -149,7 +149,7 @@ impl RunningContainer {
         if let Some(program) = argv.first_mut() {
             *program = self.find_program(program, &cwd)?;
         }
-        // What its user is called, over that what the container has, over that what was asked for.
+        // The user's variables win over the container's, and the command's over both.
         let mut env: BTreeMap<String, String> =
             prepare::environment(&account.name, &account.home, &BTreeMap::new()).into_iter().collect();
         env.extend(self.env.iter().chain(&exec.env.clone().into_iter().collect::<Vec<_>>()).cloned());
@@ -167,7 +167,7 @@ impl RunningContainer {
         Ok(launch)
     }
 
-    /// Gives a launch its place among the container's cgroups, where this is its own.
+    /// Sets the cgroups of a launch beside the container's, if those are its own.
     pub(crate) fn place(&self, launch: &mut Launch, name: &str, limits: &Limits) -> Result<(), CommandRefusal> {
         let made = Hierarchies::detect().make_inside_container(&self.cgroups, &format!("{AGENT_PREFIX}{name}"), limits);
         let made = made.map_err(|why| {
@@ -180,7 +180,7 @@ impl RunningContainer {
         Ok(())
     }
 
-    /// A user by name or number, as the container's own files have it; that of its first process if there is none.
+    /// Looks up a user by name or number in the container's own files; `None` is the user of its first process.
     fn user(&self, name: Option<&str>) -> Result<(ContainerUser, ResolvedUser), CommandRefusal> {
         let unknown = |message: String| CommandRefusal::new(RefusalCode::UnknownUser, message);
         let unit = &self.unit;
@@ -204,8 +204,8 @@ impl RunningContainer {
         Ok((account, user))
     }
 
-    /// Whether what would be launched is there: a program that can be executed, in a folder. What its user may do shows
-    /// when it is.
+    /// Checks that the program exists and is executable, and that its working directory exists. The user's permissions
+    /// are checked by the kernel when it starts.
     pub(crate) fn check(&self, launch: &Launch) -> Result<(), CommandRefusal> {
         let unit = &self.unit;
         let program = launch.argv.first().map(String::as_str).unwrap_or_default();
@@ -223,7 +223,7 @@ impl RunningContainer {
         Ok(())
     }
 
-    /// As on the host, of the programs inside.
+    /// Finds a program inside the container, as on the host.
     fn find_program(&self, program: &str, cwd: &str) -> Result<String, CommandRefusal> {
         if program.contains('/') {
             return Ok(Path::new(cwd).join(program).to_string_lossy().into_owned());
@@ -258,7 +258,7 @@ impl ProcessStatus {
     fn parse(text: &str) -> Option<Self> {
         let field =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-        // Real, effective, saved, and that for files.
+        // Real, effective, saved, and file-system id.
         let effective = |name: &str| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
         Some(Self {
             uid: effective("Uid")?,
@@ -293,7 +293,7 @@ fn moved(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
     to.checked_add(place)
 }
 
-/// The limits of a process; none that `/proc` says nothing of.
+/// Parses the limits of a process, as far as `/proc` lists them.
 fn rlimits(text: &str) -> Vec<ResourceLimit> {
     let number = |word: &str| if word == "unlimited" { Some(None) } else { word.parse().ok().map(Some) };
     let limit = |(name, resource): &(&str, LimitResource)| {
@@ -303,7 +303,8 @@ fn rlimits(text: &str) -> Vec<ResourceLimit> {
     LIMITS.iter().filter_map(limit).collect()
 }
 
-/// Limits, none of them above our own: not everybody may raise them. What is as it is anyway is left out.
+/// Returns limits, none of them above the agent's own, which it may not be allowed to raise. Unchanged ones are left
+/// out.
 fn lowered(mut limits: Vec<ResourceLimit>, own: &[ResourceLimit]) -> Vec<ResourceLimit> {
     let least = |one: Option<u64>, other: Option<u64>| [one, other].into_iter().flatten().min();
     for limit in &mut limits {
@@ -315,7 +316,7 @@ fn lowered(mut limits: Vec<ResourceLimit>, own: &[ResourceLimit]) -> Vec<Resourc
     limits
 }
 
-/// Why a container cannot be looked into.
+/// The refusal for a container that cannot be opened.
 fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
     match error.kind() {
         io::ErrorKind::PermissionDenied => CommandRefusal::new(
@@ -326,7 +327,7 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> CommandRefusal {
     }
 }
 
-/// The variables of a container, of those of its first process.
+/// Parses the variables of a container from those of its first process.
 fn variables(environ: &[u8]) -> Vec<(String, String)> {
     let mut room = ENVIRONMENT_MAX_BYTES;
     let texts = environ.split(|byte| *byte == 0).filter_map(|one| std::str::from_utf8(one).ok());
@@ -406,7 +407,7 @@ mod tests {
         for (bytes, wanted) in [
             (&b""[..], &[][..]),
             (b"A=b=c\0PWD=/x\0HOME=/root\0PATH=/opt/bin\0", &[("A", "b=c"), ("PATH", "/opt/bin")]),
-            // What is no text, or no variable, is left out.
+            // Entries that are not UTF-8, or no variables, are skipped.
             (b"A=\xff\0=x\0nothing\0B=\0", &[("B", "")]),
         ] {
             let found = variables(bytes);
@@ -431,7 +432,7 @@ mod tests {
         fs::write(at("etc/group"), "wheel:x:10:shop\n").unwrap();
         fs::copy("/bin/true", at("usr/bin/tool")).unwrap();
         fs::write(at("usr/bin/text"), "").unwrap();
-        // As it is written inside, a link leads to something else than outside.
+        // A link is resolved inside, where it leads elsewhere than outside.
         std::os::unix::fs::symlink("usr/bin", at("bin")).unwrap();
         std::os::unix::fs::symlink("/usr/bin/tool", at("usr/bin/other")).unwrap();
         let container = container(root.path());

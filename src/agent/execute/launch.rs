@@ -28,12 +28,12 @@ use crate::{
     unit::{Units, first_process::FirstProcess},
 };
 
-/// What a launch has come to.
+/// The result of a launch.
 #[derive(Debug)]
 pub(super) enum LaunchResult {
-    /// It runs, or has run.
+    /// The program runs, or has run.
     Runs(AdoptedShim),
-    /// The host itself failed, or nobody can know what became of it.
+    /// The host failed, or the result cannot be known.
     Over(Status),
 }
 
@@ -41,23 +41,23 @@ pub(super) enum LaunchResult {
 #[derive(Clone, Debug)]
 pub(super) struct Launcher {
     pub(super) shims: Shims,
-    /// What each may use at most, and where that is made.
+    /// The limits of each program, and where its cgroup is created.
     pub(super) limits: Limits,
     pub(super) tree: Arc<CgroupTree>,
-    /// Which containers there are to run something in.
+    /// The units, whose containers programs can run in.
     pub(super) units: Option<Units>,
 }
 
 impl Launcher {
-    /// Starts a program in a folder that is made for it; its cgroup, if it needs one, has this name.
+    /// Starts a program in a new folder; its cgroup, if it needs one, has this name.
     ///
     /// # Errors
-    /// If it cannot be started as it was asked for. Nothing is left of it then.
+    /// If it cannot be started as requested. Nothing of it remains then.
     pub(super) async fn begin(&self, folder: &Path, name: &str, exec: &Exec) -> Result<LaunchResult, CommandRefusal> {
         let first = self.first_process(exec).await?;
         self.shims.make_room().await;
         let (launcher, wanted, at, name_of) = (self.clone(), exec.clone(), folder.to_owned(), name.to_owned());
-        // Who a user is may be asked of a directory far away.
+        // Looking up a user may query a remote directory.
         let prepared = spawn_blocking(move || launcher.prepare(&wanted, &at, &name_of, first));
         let launch = match prepared.await {
             Ok(Ok(launch)) => launch,
@@ -83,7 +83,7 @@ impl Launcher {
         }
     }
 
-    /// The first process of the container that a command is to run in, if it is.
+    /// Returns the first process of the container that a command runs in, if it does.
     pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, CommandRefusal> {
         let Some(container) = &exec.container else { return Ok(None) };
         match &self.units {
@@ -114,14 +114,14 @@ impl Launcher {
             Ok(launch)
         });
         if made.is_err() {
-            // Nothing was begun here.
+            // Nothing had begun here.
             let _ = fs::remove_dir_all(folder);
         }
         made
     }
 
-    /// The cgroup that holds a program to its limits. One that cannot be held to them is refused: whoever set them did
-    /// not mean it to run without.
+    /// Returns the cgroup that enforces a program's limits. If they cannot be enforced the program is refused, rather
+    /// than run without limits.
     fn limit(&self, limits: Limits, cgroup: Option<&UnitName>) -> Result<Cgroup, CommandRefusal> {
         let Some(unit) = cgroup.filter(|_| !limits.is_none()) else { return Ok(Cgroup::default()) };
         let unsupported =
@@ -134,7 +134,7 @@ impl Launcher {
         Err(unsupported(made.missing.join("; ")))
     }
 
-    /// A launch went wrong so that it is not certain that nothing was started.
+    /// Finds out what happened after a launch failed in a way that leaves that open.
     async fn find_out(&self, folder: &Path, name: &str, error: &ShimError) -> LaunchResult {
         match self.shims.adopt(folder).await {
             Ok(AdoptedShim::Nothing) => {
@@ -146,7 +146,7 @@ impl Launcher {
         }
     }
 
-    /// Removes what there was for a program.
+    /// Removes the files and the cgroup of a program.
     pub(super) async fn remove(&self, folder: &Path, name: &str) {
         if let Ok(launch) = files::read_launch(folder)
             && launch.inside.is_some()
@@ -160,7 +160,7 @@ impl Launcher {
             _ => {}
         }
         if let Some(unit) = cgroup_name(name) {
-            // Mostly the shim has removed it, or there was none. What still runs in it keeps it.
+            // The shim has usually removed it, or there was none. A remaining process keeps it.
             self.tree.remove((&unit, Slot::First));
         }
     }
@@ -188,7 +188,7 @@ fn cgroup_name(name: &str) -> Option<UnitName> {
     format!("{}/{name}", Name::default_realm()).parse().ok()
 }
 
-/// Makes the folder of a program, and tells whether it is new.
+/// Creates the folder of a program; returns whether it is new.
 fn make_folder(folder: &Path) -> io::Result<bool> {
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
@@ -201,12 +201,12 @@ fn make_folder(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// Puts what a program reads beside what it will print, for its user to open again if it likes.
+/// Writes the program's standard input to a file that its user may reopen.
 fn put_stdin(folder: &Path, stdin: Option<&[u8]>, launch: &Launch) -> io::Result<()> {
     let Some(bytes) = stdin else { return Ok(()) };
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(files::STDIN))?;
     if let (Some(user), None) = (&launch.user, &launch.inside) {
-        // Only root may give a file away, and who is not will not become that user either.
+        // Only root may change the owner, and only root can run the program as another user.
         let _ = fchown(&file, Some(user.uid), None);
     }
     file.write_all(bytes)
@@ -216,7 +216,7 @@ fn failed(why: &dyn std::fmt::Display) -> Status {
     Status::Failed { message: why.to_string() }
 }
 
-/// Why a program was not started, in words of the command.
+/// The refusal for a program that was not started.
 fn refusal(exec: &Exec, program: &str, step: StartStep, source: &io::Error) -> CommandRefusal {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     let asked = exec.argv.first().map_or(program, String::as_str);

@@ -58,21 +58,21 @@ use super::{
     unit::{Units, first_process::FirstProcess},
 };
 
-/// Runs commands; a handle that can be cloned.
+/// Runs commands. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Executor {
     data_dir: Arc<Path>,
     launcher: Launcher,
     places: ExecutionLimits,
     events: mpsc::Sender<ExecEvent>,
-    /// Programs that run, and logs that are followed.
+    /// Running programs and followed logs.
     cancels: CancelTokens,
     follows: CancelTokens,
 }
 
 impl Executor {
-    /// An executor that keeps its commands' files in `<data_dir>/exec`, runs as many at once as it is told, and tells
-    /// `events`.
+    /// Creates an executor with its commands' files in `<data_dir>/exec`, the configured number of concurrent programs,
+    /// and `events`.
     #[must_use]
     pub fn new(data_dir: PathBuf, shims: Shims, config: &ExecConfig, events: mpsc::Sender<ExecEvent>) -> Self {
         let places = ExecutionLimits::new(config.parallel_max, config.queue_max);
@@ -82,7 +82,7 @@ impl Executor {
         Self { data_dir: data_dir.into(), launcher, places, events, cancels, follows }
     }
 
-    /// The same, which also runs commands in the containers among these units.
+    /// Lets it run commands in the containers among these units.
     #[must_use]
     pub fn with_containers(mut self, units: Units) -> Self {
         self.launcher.units = Some(units);
@@ -94,44 +94,44 @@ impl Executor {
         &self.data_dir
     }
 
-    /// What each program may use at most.
+    /// The limits of each program.
     pub(super) fn limits(&self) -> Limits {
         self.launcher.limits
     }
 
-    /// The first process of the container that a command is to run in, if it is.
+    /// Returns the first process of the container that a command runs in, if it does.
     ///
     /// # Errors
-    /// If that cannot be entered now.
+    /// If the container cannot be entered now.
     pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, CommandRefusal> {
         self.launcher.first_process(exec).await
     }
 
-    /// A place for a command that has just come, to run in or to wait in. From here on it can be cancelled.
+    /// Admits a new command, to run or to wait. From here on it can be cancelled.
     ///
     /// # Errors
-    /// If as many run and wait as may.
+    /// If the queue is full.
     pub fn admit(&self, id: CommandId) -> Result<AdmittedCommand, CommandRefusal> {
         self.places.admit(id, &self.cancels)
     }
 
-    /// The place of one that waited before the agent was started.
+    /// Returns the place in the queue of a command that waited before the agent was started.
     #[must_use]
     pub fn admit_again(&self, id: CommandId) -> QueuePermit {
         self.places.waiting(id, &self.cancels)
     }
 
-    /// Waits for the turn of a command, at most so long.
+    /// Waits for a command's turn, for `limit` at most.
     pub async fn wait(&self, queued: QueuePermit, limit: Duration) -> QueueResult {
         self.places.wait(queued, limit).await
     }
 
-    /// Starts a command. Events follow, the last of them `Ended`; where the host itself failed (a full
-    /// disk, say) that is the only one, with `Failed`.
+    /// Starts a command. Events follow, the last of them `Ended`; if the host itself fails (for example, its disk is
+    /// full) that is the only one, with `Failed`.
     ///
-    /// A name without a slash is looked for in `/usr/local/sbin`, `/usr/local/bin`, `/usr/sbin`,
-    /// `/usr/bin`, `/sbin` and `/bin`; that is also the `PATH` that a command gets, unless it brings its
-    /// own. Beside that it gets `HOME`, `USER` and `LOGNAME` of its user, and `LANG=C.UTF-8`.
+    /// A name without a slash is searched for in `/usr/local/sbin`, `/usr/local/bin`, `/usr/sbin`, `/usr/bin`, `/sbin`
+    /// and `/bin`; this is also the command's `PATH`, unless it sets its own. It also gets `HOME`, `USER` and `LOGNAME`
+    /// of its user, and `LANG=C.UTF-8`.
     ///
     /// # Errors
     /// If it cannot be started: no such program, user or folder. No event follows then.
@@ -150,13 +150,13 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs several programs, one after the other, from the start or from where an earlier life of the agent was.
-    /// Events follow from `sent` on, the last of them `Ended`.
+    /// Runs several programs one after the other, from the start or from where an earlier run of the agent was. Events
+    /// follow from `sent` on, the last of them `Ended`.
     pub fn run_batch(&self, id: CommandId, batch: Batch, place: RunningPermit) {
         self.follow_batch(id, batch, None, place);
     }
 
-    /// Takes up a batch that an earlier life of the agent began, or was about to.
+    /// Resumes a batch that an earlier run of the agent began, or was about to.
     pub fn resume_batch(&self, id: CommandId, batch: Batch, sent: SentBytes) {
         self.follow_batch(id, batch, Some(sent), self.places.taken(id, &self.cancels));
     }
@@ -175,15 +175,15 @@ impl Executor {
         });
     }
 
-    /// Takes up a command that an earlier life of the agent started, or was about to. Events follow
-    /// from `sent` on; one whose fate cannot be known ends as `Lost`.
+    /// Resumes a command that an earlier run of the agent started, or was about to. Events follow from `sent` on; one
+    /// whose result cannot be known ends as `Lost`.
     pub async fn resume(&self, id: CommandId, exec: &Exec, sent: SentBytes) {
         let place = self.places.taken(id, &self.cancels);
         self.follow(ExecFollower::new(id, self.folder_of(id), exec, sent), None, place);
     }
 
-    /// Brings a command to its end: a program is asked to end and soon killed, one that waits does not begin, a log is
-    /// followed no more.
+    /// Cancels a command: a program is asked to end and soon killed, a waiting one does not begin, a log is not
+    /// followed any more.
     pub fn cancel(&self, id: CommandId) {
         self.cancels.cancel(id);
         self.follows.cancel(id);
@@ -197,17 +197,17 @@ impl Executor {
         super::log_follower::run(wanted, units, self.follows.clone(), self.events.clone()).await
     }
 
-    /// Writes down a command that is about to be started, beside its folder.
+    /// Writes a note of a command that is about to be started, beside its folder.
     pub(super) async fn note(&self, id: CommandId, body: String) {
         note::write(self.data_dir.join("exec"), id, body).await;
     }
 
-    /// A command was not started after all.
+    /// Removes the note of a command that was not started.
     pub(super) async fn unnote(&self, id: CommandId) {
         note::remove(&self.data_dir.join("exec"), id).await;
     }
 
-    /// The commands that were started, and whose outcome may not be stored: each with its text.
+    /// Returns the commands that were started and whose outcomes may not be stored, each with its JSON.
     pub(super) async fn noted(&self) -> Vec<(Command, String)> {
         note::all(self.data_dir.join("exec")).await
     }
@@ -222,7 +222,7 @@ impl Executor {
         self.data_dir.join("exec").join(id.to_string())
     }
 
-    /// Tells of a command from here on, in a task of its own.
+    /// Follows a command in a task of its own.
     fn follow(&self, follower: ExecFollower, found: Option<AdoptedShim>, place: RunningPermit) {
         let (shims, events) = (self.launcher.shims.clone(), self.events.clone());
         tokio::spawn(async move {
@@ -231,11 +231,11 @@ impl Executor {
         });
     }
 
-    /// Tells the end of a command that never ran, or nobody knows.
+    /// Reports the end of a command that never ran, or whose result is unknown.
     async fn end(&self, id: CommandId, status: Status) {
         let rest = (Vec::new(), Vec::new());
         let ended = ExecEvent::Ended { id, status, started_ms: None, rest, dropped_bytes: (0, 0) };
-        // Nobody listens any more only if the agent is about to end.
+        // The receiver has ended only if the agent is about to end.
         let _ = self.events.send(ended).await;
     }
 }

@@ -17,7 +17,7 @@ fn path(folder: &Path, id: CommandId) -> PathBuf {
     folder.join(format!("{id}.json"))
 }
 
-/// Writes a command's file. Without it the command is done all the same: the file is there for a second fault.
+/// Writes a command's note. Failing to do so does not stop the command: the note protects against a second fault.
 pub(super) async fn write(folder: PathBuf, id: CommandId, body: String) {
     let write = move || {
         files::make_folder(&folder, files::PRIVATE_FOLDER)?;
@@ -29,7 +29,7 @@ pub(super) async fn write(folder: PathBuf, id: CommandId, body: String) {
     }
 }
 
-/// All files that can be read, each with its text.
+/// Returns all readable notes, each with its text.
 pub(super) async fn all(folder: PathBuf) -> Vec<(Command, String)> {
     let read = move || {
         let Ok(entries) = fs::read_dir(&folder) else { return Vec::new() };
@@ -45,7 +45,7 @@ pub(super) async fn all(folder: PathBuf) -> Vec<(Command, String)> {
     spawn_blocking(read).await.unwrap_or_default()
 }
 
-/// Removes a command's file.
+/// Removes a command's note.
 pub(super) async fn remove(folder: &Path, id: CommandId) {
     match tokio::fs::remove_file(path(folder, id)).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

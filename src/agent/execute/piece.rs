@@ -1,15 +1,15 @@
 //! Splits a stream of bytes into pieces at character boundaries, if the stream is text.
 
-/// How much of `bytes` makes a piece that does not end within a UTF-8 character.
+/// Returns how much of `bytes` makes a piece that does not end within a UTF-8 character.
 ///
-/// What is held back is an incomplete character at the end, at most three bytes. Where the bytes are
-/// not UTF-8 there are no characters to keep whole; a piece is then never empty because of its end.
+/// An incomplete character at the end, of at most three bytes, is held back. Bytes that are not UTF-8 are not held
+/// back, so a piece is never empty because of its end.
 #[must_use]
 pub(super) fn whole_characters(bytes: &[u8]) -> usize {
     let begun = bytes.iter().rev().take(3).position(|byte| byte & 0b1100_0000 != 0b1000_0000);
     let Some(begun) = begun.map(|from_end| bytes.len() - 1 - from_end) else { return bytes.len() };
     match std::str::from_utf8(&bytes[begun..]) {
-        // No error length: it is right as far as it goes, and goes on.
+        // No error length: valid so far, but incomplete.
         Err(error) if error.error_len().is_none() => begun,
         _ => bytes.len(),
     }

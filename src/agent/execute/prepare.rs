@@ -21,10 +21,10 @@ pub(super) use super::prepared_program::prepare;
 
 pub(crate) use super::program_path::{SEARCH_PATH, find_program};
 
-/// How long a command out of time may take to end after SIGTERM. Short, for somebody waits.
+/// How long a command that has timed out may take to end after SIGTERM. It is short, because its sender waits.
 const GRACE_MS: u64 = 5_000;
 
-/// How a program would be launched, its standard input aside.
+/// Returns how to launch a program, except for its standard input.
 pub(crate) fn launch(exec: &Exec) -> Result<Launch, CommandRefusal> {
     check_texts(exec)?;
     let user = find_user(exec.user.as_deref())?;
@@ -34,7 +34,7 @@ pub(crate) fn launch(exec: &Exec) -> Result<Launch, CommandRefusal> {
         *program = find_program(program, Path::new(&cwd))?;
     }
     let env = environment(&user.name, &user.dir.to_string_lossy(), &exec.env);
-    // Who is that user already need not become it, and may not be allowed to.
+    // A process that already is this user need not switch, and may not be allowed to.
     let user = (user.uid != unistd::geteuid()).then(|| shim_user(&user)).transpose()?;
     Ok(assemble(exec, argv, env, cwd, user))
 }
@@ -43,7 +43,7 @@ pub(super) fn words(exec: &Exec) -> Result<Vec<String>, CommandRefusal> {
     exec.words().map_err(|error| CommandRefusal::new(RefusalCode::Invalid, error.to_string()))
 }
 
-/// A launch of what was found for a command, wherever that was.
+/// Assembles a launch from what was looked up for a command, on the host or in a container.
 pub(super) fn assemble(
     exec: &Exec,
     argv: Vec<String>,
@@ -76,7 +76,7 @@ pub(super) fn assemble(
     }
 }
 
-/// The system's texts end at a NUL, and its variables' names at a `=`.
+/// Checks for NUL in texts, and for `=` in names of variables.
 pub(super) fn check_texts(exec: &Exec) -> Result<(), CommandRefusal> {
     let invalid =
         |what: &str| CommandRefusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
@@ -98,7 +98,7 @@ pub(super) fn check_texts(exec: &Exec) -> Result<(), CommandRefusal> {
     Ok(())
 }
 
-/// A user by name or number; the agent's own if there is none.
+/// Looks up a user by name or number; `None` is the agent's own.
 fn find_user(name: Option<&str>) -> Result<unistd::User, CommandRefusal> {
     let found = match name {
         None => unistd::User::from_uid(unistd::geteuid()),
@@ -112,7 +112,7 @@ fn find_user(name: Option<&str>) -> Result<unistd::User, CommandRefusal> {
         (Ok(None), Some(name)) => {
             Err(CommandRefusal::new(RefusalCode::UnknownUser, format!("there is no user {name:?} here")))
         }
-        // In a container the agent's user may well have no entry.
+        // In a container the agent's user may have no entry.
         (Ok(None), None) => Ok(nameless()),
         (Err(error), _) => {
             let name = name.unwrap_or("the agent's own");
@@ -150,7 +150,7 @@ fn shim_user(user: &unistd::User) -> Result<ResolvedUser, CommandRefusal> {
     })
 }
 
-/// The environment of a program of this user.
+/// Returns the environment of a program of this user.
 pub(super) fn environment(user: &str, home: &str, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
     let set = [("PATH", SEARCH_PATH), ("HOME", home), ("USER", user), ("LOGNAME", user), ("LANG", "C.UTF-8")];
     let mut all = BTreeMap::from(set.map(|(name, value)| (name.to_owned(), value.to_owned())));

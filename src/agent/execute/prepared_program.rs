@@ -9,15 +9,15 @@ use muster_topics::{
 
 use super::{inside::RunningContainer, prepare::launch};
 
-/// What to run for a command.
+/// A program that is ready to be launched.
 #[derive(Debug)]
 pub(super) struct PreparedProgram {
     pub(super) launch: Launch,
-    /// What it reads.
+    /// Its standard input.
     pub(super) stdin: Option<Vec<u8>>,
 }
 
-/// From a command to what to run for it, on the host or in a container.
+/// Prepares a command's program, on the host or in a container.
 pub(super) fn prepare(exec: &Exec, inside: Option<&RunningContainer>) -> Result<PreparedProgram, CommandRefusal> {
     let stdin = stdin(exec)?;
     let launch = match inside {

@@ -6,14 +6,13 @@ use std::path::Path;
 use muster_rules::CommandRefusal;
 use muster_topics::outcome::RefusalCode;
 
-/// Where programs are looked for by name, and what they (and yunos) find in `PATH`: fixed, so that a command
-/// means the same however the agent was started.
+/// The `PATH` of commands and yunos: fixed, so that a command means the same however the agent was started.
 pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A program by path, from the working directory on, or by a name on the search path.
+/// Resolves a program: by path, relative to the working directory, or by name on the search path.
 pub(crate) fn find_program(program: &str, cwd: &Path) -> Result<String, CommandRefusal> {
     if program.contains('/') {
-        // Joined as texts that were texts before, so it still is one.
+        // Both parts are UTF-8, so the result is, too.
         return Ok(cwd.join(program).to_string_lossy().into_owned());
     }
     SEARCH_PATH

@@ -8,7 +8,7 @@ use muster_topics::join::JoinToken;
 
 use crate::join_args::JoinArgs;
 
-/// Where things are put.
+/// The paths of an installation.
 #[derive(Args, Clone, Debug)]
 pub struct InstallPaths {
     /// The program goes into DIR/bin
@@ -34,7 +34,7 @@ pub struct InstallArgs {
     pub(super) place: InstallPaths,
     #[command(flatten)]
     pub(super) given: JoinArgs,
-    /// The token that is given; it is written to the configuration.
+    /// The token, which is written to the configuration.
     #[arg(skip)]
     pub(super) join: Option<JoinToken>,
     /// Start the agent now, or restart one that runs, rather than at the next boot
@@ -49,7 +49,7 @@ pub struct UninstallArgs {
     pub(super) place: InstallPaths,
 }
 
-/// A folder that is asked for has to be one that the unit file can name.
+/// The error for a folder that the unit file cannot name.
 pub(super) fn usage(message: String, hint: &str) -> Failure {
     Failure::new(FailureKind::Usage, message).hint(hint)
 }

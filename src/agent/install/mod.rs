@@ -31,10 +31,10 @@ use muster_shim::{
 use self::plan::{InstallHost, InstallStep};
 use crate::{config::Config, join};
 
-/// Makes the agent a service, or brings it up to date.
+/// Installs the agent as a service, or updates it.
 ///
 /// # Errors
-/// If that is not possible here; nothing has been done then, or the step that failed is named.
+/// If that is not possible here, before anything was changed, or with the step that failed.
 pub fn install(wanted: &InstallArgs) -> Result<(), Failure> {
     let wanted = &InstallArgs { join: wanted.given.token()?, ..wanted.clone() };
     let host = look(&wanted.place)?;
@@ -47,7 +47,7 @@ pub fn install(wanted: &InstallArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes the service away.
+/// Removes the service.
 ///
 /// # Errors
 /// As [`install`].
@@ -69,7 +69,7 @@ pub fn uninstall(wanted: &UninstallArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What there is on this host.
+/// Examines this host.
 fn look(place: &InstallPaths) -> Result<InstallHost, Failure> {
     let program = env::current_exe().trying("this program's own path")?;
     let mut host = InstallHost {
@@ -136,20 +136,20 @@ impl InstallHost {
     /// The agent's data folder, below the root.
     fn data_dir(&self) -> PathBuf {
         let config = self.config.as_ref().and_then(|_| {
-            // One that cannot be read is the agent's to complain about.
+            // The agent itself reports an unreadable one.
             config::load::<Config>("agent", Some(&self.config_path()), std::iter::empty()).ok()
         });
         self.below(&config.unwrap_or_default().data_dir.to_string_lossy())
     }
 }
 
-/// Yunos that run under shims of an agent with this folder.
+/// Returns the yunos that run under shims of an agent with this folder.
 fn running_yunos(data_dir: &Path) -> Vec<(String, i32)> {
     let folders = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut running = Vec::new();
     for realm in folders(data_dir.join("units")) {
         for unit in folders(realm) {
-            // One that is being replaced has two.
+            // One that is being replaced has two instances.
             for run in ["run", "run.2"] {
                 let Ok(StateFile::State(state)) = files::read_state(&unit.join(run)) else { continue };
                 let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
@@ -164,7 +164,7 @@ fn running_yunos(data_dir: &Path) -> Vec<(String, i32)> {
     running
 }
 
-/// Says something to the person who asked.
+/// Prints a message for the user.
 fn say(words: &str) {
     muster_base::terminal::err(&format!("{words}\n"));
 }

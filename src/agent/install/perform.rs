@@ -31,7 +31,7 @@ fn in_folder(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |folder| make_folder(folder, PROGRAM_MODE))
 }
 
-/// Beside its place first: a program that runs cannot be written, and half a program not be run.
+/// Copies to a temporary file first: a running program cannot be overwritten, and an incomplete one must not be run.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     in_folder(to)?;
     let beside = to.with_extension("new");

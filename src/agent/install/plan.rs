@@ -14,26 +14,26 @@ use super::args::{InstallArgs, UninstallArgs, usage};
 
 /// The service's name.
 const SERVICE: &str = "muster-agent";
-/// The unit file, as the package has it.
+/// The unit file, as in the package.
 const UNIT: &str = include_str!("muster-agent.service");
-/// The program in it.
+/// The program's path in it.
 const PACKAGED_PROGRAM: &str = "/usr/bin/muster";
-/// A first configuration.
+/// The initial configuration.
 const CONFIG: &str = include_str!("package/agent.toml");
-/// Where a package puts its unit file.
+/// Where a package installs its unit file.
 pub(super) const PACKAGE_UNITS: [&str; 2] =
     ["/usr/lib/systemd/system/muster-agent.service", "/lib/systemd/system/muster-agent.service"];
 /// Mode of a program, and of a folder that everybody may read.
 pub(super) const PROGRAM_MODE: u32 = 0o755;
 
-/// What there is on this host, as far as it matters here.
+/// The relevant state of this host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstallHost {
-    /// The folder that is taken for the root of the file system.
+    /// The root of the file system.
     pub(super) root: PathBuf,
-    /// Where the program goes.
+    /// The prefix of the program's path.
     pub(super) prefix: PathBuf,
-    /// Whether this process may do everything.
+    /// Whether this process runs as root.
     pub(super) is_root: bool,
     /// Whether systemd runs here.
     pub(super) has_systemd: bool,
@@ -41,25 +41,25 @@ pub(super) struct InstallHost {
     pub(super) program: PathBuf,
     /// Whether there is one where it would go.
     pub(super) has_program: bool,
-    /// The configuration that is there.
+    /// The existing configuration.
     pub(super) config: Option<String>,
-    /// The unit file that is there.
+    /// The existing unit file.
     pub(super) unit: Option<String>,
-    /// Whether it is wanted at boot.
+    /// Whether the service is enabled at boot.
     pub(super) is_enabled: bool,
-    /// Whether a package has brought a unit file of the same name.
+    /// Whether a package has installed a unit file of the same name.
     pub(super) is_packaged: bool,
     /// Whether the host is a member of a fleet.
     pub(super) is_joined: bool,
 }
 
 impl InstallHost {
-    /// Whether this is about a tree that does not run.
+    /// Whether the root is an image, and not the running system.
     pub(super) fn is_image(&self) -> bool {
         self.root != Path::new("/")
     }
 
-    /// An absolute path, below the root.
+    /// Returns an absolute path below the root.
     pub(super) fn below(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -80,12 +80,12 @@ impl InstallHost {
         self.below(&format!("/etc/systemd/system/multi-user.target.wants/{SERVICE}.service"))
     }
 
-    /// The program's path as the unit file has it.
+    /// The program's path for the unit file.
     fn program_name(&self) -> String {
         self.prefix.join("bin/muster").display().to_string()
     }
 
-    /// Whether something can be put here and taken away.
+    /// Checks whether the service can be installed or removed here.
     fn check(&self) -> Result<(), Failure> {
         let prefix = self.prefix.display().to_string();
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._+-".contains(letter);
@@ -120,20 +120,20 @@ impl InstallHost {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InstallStep {
-    /// Put the program there. One that runs is not disturbed: it keeps the file that it was started from.
+    /// Copy the program. A running one is not disturbed: it keeps the file that it was started from.
     Copy { from: PathBuf, to: PathBuf },
-    /// Write a text file, whole or not at all.
+    /// Write a text file atomically.
     Write { path: PathBuf, text: String, is_secret: bool },
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     Link { path: PathBuf, to: PathBuf },
     /// Remove a file.
     Remove { path: PathBuf },
-    /// Ask systemd for something.
+    /// Run `systemctl`.
     Systemctl(&'static [&'static str]),
 }
 
 impl InstallStep {
-    /// Mode of the file that it writes.
+    /// The mode of a written file.
     pub(super) fn mode(is_secret: bool) -> u32 {
         if is_secret { SECRET_MODE } else { PUBLIC_MODE }
     }
@@ -151,7 +151,7 @@ impl fmt::Display for InstallStep {
     }
 }
 
-/// The steps of `muster agent install`.
+/// Returns the steps of `muster agent install`.
 pub(super) fn install(wanted: &InstallArgs, host: &InstallHost) -> Result<Vec<InstallStep>, Failure> {
     host.check()?;
     if host.is_image() && wanted.now {
@@ -191,7 +191,7 @@ pub(super) fn install(wanted: &InstallArgs, host: &InstallHost) -> Result<Vec<In
     Ok(steps)
 }
 
-/// The steps of `muster agent uninstall`.
+/// Returns the steps of `muster agent uninstall`.
 pub(super) fn uninstall(_wanted: &UninstallArgs, host: &InstallHost) -> Result<Vec<InstallStep>, Failure> {
     host.check()?;
     let mut steps = Vec::new();
@@ -214,12 +214,12 @@ pub(super) fn uninstall(_wanted: &UninstallArgs, host: &InstallHost) -> Result<V
     Ok(steps)
 }
 
-/// Whether a configuration has a token to join with.
+/// Whether a configuration has a join token.
 pub(super) fn has_token(config: &str) -> bool {
     head(config).any(is_token)
 }
 
-/// A configuration with this token and no other; the rest stays, comments included.
+/// Replaces the token in a configuration; the rest stays, comments included.
 fn with_token(config: &str, token: Option<&str>) -> String {
     let Some(token) = token else { return config.to_owned() };
     let in_head = head(config).count();
@@ -231,13 +231,13 @@ fn with_token(config: &str, token: Option<&str>) -> String {
     });
     let line = format!("join = \"{token}\"");
     let at = head(config).filter(|line| !is_token(line)).count();
-    // After the last line of the head that is not empty, so that a table's comment stays with its table.
+    // After the last setting before the first table, so that a table's comment stays with its table.
     let after = lines[..at].iter().rposition(|line| is_setting(line)).map_or(0, |last| last + 1);
     lines.insert(after, &line);
     lines.join("\n") + "\n"
 }
 
-/// The lines before the first table.
+/// Iterates over the lines before the first table.
 fn head(config: &str) -> impl Iterator<Item = &str> {
     config.lines().take_while(|line| !line.trim_start().starts_with('['))
 }

@@ -5,10 +5,10 @@ use crate::cgroup::CgroupFolders;
 
 /// The longest of these files: `io.stat` has 150 bytes for each disk, `memory.stat` some 2 KB.
 const FILE_MAX_BYTES: usize = 16 * 1024;
-/// What v1 tells where there is no limit is the largest number of whole pages; no machine has half of that.
+/// In v1 the largest number of whole pages stands for no limit; no machine has half of that.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
-/// Bytes from and to disks.
+/// Bytes read from and written to disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Io {
     pub(super) read_bytes: u64,
@@ -23,7 +23,7 @@ pub(super) struct CgroupReader<'a> {
 }
 
 impl CgroupReader<'_> {
-    /// Processor time of all its processes, with those that have ended, in microseconds.
+    /// Returns the processor time of all processes, including ended ones, in microseconds.
     pub(super) fn busy_us(&mut self) -> Option<u64> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
             let text = self.reader.read_below(folder, "cpu.stat", FILE_MAX_BYTES)?;
@@ -35,7 +35,7 @@ impl CgroupReader<'_> {
         })
     }
 
-    /// How long it had to wait because its limit was used up, in microseconds; nothing if it has none.
+    /// Returns how long processes were throttled by the CPU limit, in microseconds; `None` without a limit.
     pub(super) fn throttled_us(&mut self) -> Option<u64> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
             let text = self.reader.read_below(folder, "cpu.stat", FILE_MAX_BYTES)?;
@@ -47,7 +47,7 @@ impl CgroupReader<'_> {
         })
     }
 
-    /// Memory that its processes hold, without what of their files is only kept for later.
+    /// Returns the memory that its processes hold, without file pages that are only cached.
     pub(super) fn resident_bytes(&mut self) -> Option<u64> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
             let text = self.reader.read_below(folder, "memory.stat", FILE_MAX_BYTES)?;
@@ -59,10 +59,10 @@ impl CgroupReader<'_> {
         })
     }
 
-    /// How much memory it may use; nothing if there is no limit.
+    /// Returns the memory limit; `None` if there is none.
     pub(super) fn limit_bytes(&mut self) -> Option<u64> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
-            // `max` is no number.
+            // `max` is not a number.
             number(self.reader.read_below(folder, "memory.max", FILE_MAX_BYTES)?)
         });
         unified.or_else(|| {
@@ -72,7 +72,7 @@ impl CgroupReader<'_> {
         })
     }
 
-    /// How many processes (v1: and threads) it has, as far as that is counted; else those of its own cgroup.
+    /// Returns the number of processes (v1: and threads), if it is counted; otherwise those of its own cgroup.
     pub(super) fn processes(&mut self) -> Option<u64> {
         let counted = [&self.places.unified, &self.places.pids].into_iter().flatten();
         for folder in counted {
@@ -87,7 +87,7 @@ impl CgroupReader<'_> {
         u64::try_from(lines).ok()
     }
 
-    /// What it has read and written; nothing where that is not counted.
+    /// Returns bytes read and written; `None` if they are not counted.
     pub(super) fn io(&mut self) -> Option<Io> {
         let unified = self.places.unified.as_ref().and_then(|folder| {
             let text = self.reader.read_below(folder, "io.stat", FILE_MAX_BYTES)?;
@@ -105,20 +105,19 @@ fn number(text: &str) -> Option<u64> {
     text.trim_end().parse().ok()
 }
 
-/// The value of a line `NAME VALUE`.
+/// Returns the value of a line `NAME VALUE`.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// What programs have made, and what of files they have mapped. Memory that is shared without a file is counted as mapped
-/// once it is.
+/// Returns anonymous memory and mapped file pages. Shared memory without a file counts once it is mapped.
 fn resident(text: &str, [made, shared, mapped]: [&str; 3]) -> Option<u64> {
     let made = value(text, made)?;
     let of_files = value(text, mapped).unwrap_or(0).max(value(text, shared).unwrap_or(0));
     Some(made.saturating_add(of_files))
 }
 
-/// Lines of `8:0 rbytes=1 wbytes=2 rios=3 …`. The file is empty until something was read or written.
+/// Parses lines of `8:0 rbytes=1 wbytes=2 rios=3 …`. The file is empty until something was read or written.
 fn io_v2(text: &str) -> Io {
     let sum = |name: &str| {
         let words = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
@@ -127,7 +126,7 @@ fn io_v2(text: &str) -> Io {
     Io { read_bytes: sum("rbytes"), written_bytes: sum("wbytes") }
 }
 
-/// Lines of `8:0 Read 1`, `8:0 Write 2` and others.
+/// Parses lines of `8:0 Read 1`, `8:0 Write 2` and others.
 fn io_v1(text: &str) -> Io {
     let sum = |name: &str| {
         let values = text.lines().filter_map(|line| line.split_once(' ')?.1.strip_prefix(name)?.strip_prefix(' '));
@@ -136,7 +135,8 @@ fn io_v1(text: &str) -> Io {
     Io { read_bytes: sum("Read"), written_bytes: sum("Write") }
 }
 
-/// What one process alone has read and written, from `/proc/<pid>/io`, which only its own user and root may read.
+/// Parses what one process alone has read and written, from `/proc/<pid>/io`, which only its own user and root may
+/// read.
 pub(super) fn process_io(text: &str) -> Option<Io> {
     Some(Io { read_bytes: value(text, "read_bytes:")?, written_bytes: value(text, "write_bytes:")? })
 }
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// What the account of a folder with these files says.
+    /// Checks the values read from a folder with these files.
     fn check(hierarchy: fn(PathBuf) -> CgroupFolders, files: &[(&str, &str)], wanted: [Option<u64>; 7]) {
         let folder = tempfile::tempdir().unwrap();
         for (file, text) in files {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Texts of a kernel 6.1 in a service with all controllers.
+    /// Files of a kernel 6.1, of a service with all controllers.
     #[test]
     fn unified_counters_are_parsed() {
         let cpu = "usage_usec 2190473\nuser_usec 1603118\nsystem_usec 587355\ncore_sched.force_idle_usec 0\n\
@@ -207,14 +207,14 @@ mod tests {
         let wanted =
             [Some(2_190_473), Some(1_100_321), resident, Some(268_435_456), Some(7), Some(1_232_896), Some(53_248)];
         check(v2, &files, wanted);
-        // Without controllers, as beside the hierarchies of v1.
+        // Without controllers, as beside v1 hierarchies.
         let bare =
             [("cpu.stat", "usage_usec 12\nuser_usec 6\nsystem_usec 6\nnice_usec 0\n"), ("cgroup.procs", "10\n11\n")];
         check(v2, &bare, [Some(12), None, None, None, Some(2), None, None]);
         check(v2, &[("memory.max", "max\n"), ("io.stat", "")], [None, None, None, None, None, Some(0), Some(0)]);
     }
 
-    /// Texts of the hierarchies of v1 on a kernel 5.10.
+    /// Files of the v1 hierarchies of a kernel 5.10.
     #[test]
     fn v1_counters_are_parsed() {
         let memory = "cache 135168\nrss 2162688\nmapped_file 0\ntotal_cache 135168\ntotal_rss 2162688\n\

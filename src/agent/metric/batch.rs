@@ -6,11 +6,11 @@ use muster_topics::{
     metric::{Point, Shared, UNPACKED_MAX_BYTES, encode, encode_short, pack},
 };
 
-/// A message, with the number that the console acknowledges.
+/// A message, with the number by which the console acknowledges it.
 pub type BatchMessage = (Numbered, Vec<u8>);
 
-/// Puts points into as many messages as it takes, numbered from `first`. Points of one series come one after
-/// another: neighbours that are alike pack best. Those to be packed say only once what is `shared`.
+/// Puts points into as many messages as needed, numbered from `first`. Points of one series are adjacent, because
+/// similar neighbours compress best. Compressed messages have the `shared` tags once.
 pub fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<BatchMessage> {
     points.sort_by(|a, b| (&a.measurement, &a.tags, a.at_ms).cmp(&(&b.measurement, &b.tags, b.at_ms)));
     let mut messages = Vec::new();
@@ -45,24 +45,24 @@ mod tests {
 
     const FIRST: Numbered = Numbered { epoch: 1_795_000_000, seq: 7 };
 
-    /// What a message of three samples may take: of some 56 values, 450 bytes in DESIGN.md section 10. It takes 323.
+    /// The budget of a message of three samples, some 56 values: 450 bytes in DESIGN.md section 10. It takes 323.
     const THREE_SAMPLES_MAX_BYTES: usize = 330;
-    /// What a message of a quiet host takes on average, as agents are told to measure by default.
+    /// The average budget of a quiet host's messages, with the default settings.
     const QUIET_MAX_BYTES: usize = 310;
-    /// What each of those may take, that of a minute with everything as well.
+    /// The budget of each of those, including the one a minute with all metrics.
     const EACH_MAX_BYTES: usize = 450;
 
     fn shared() -> (String, String) {
         (labels().host.to_string(), labels().hostname)
     }
 
-    /// A number from 0 to 1, different for each of `n`.
+    /// A pseudo-random number from 0 to 1 for each `n`.
     fn noise(n: u64) -> f64 {
         (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 24)
     }
 
-    /// The `i`th sample of a small host at its everyday work, with every digit different that would be. Only what
-    /// agents measured from the start, or everything that they measure.
+    /// The `i`th sample of a small host at ordinary work, in which every digit differs that would. With `everything`,
+    /// all metrics, otherwise those that agents measured from the start.
     fn quiet_host(i: u64, everything: bool) -> Vec<Point> {
         let (host, hostname) = shared();
         let at_ms = 1_795_228_867_600 + 10_000 * i as Millis;
@@ -153,7 +153,7 @@ mod tests {
         points
     }
 
-    /// The text's and the message's length, and the number of values.
+    /// The lengths of text and message, and the number of values.
     fn lengths(points: Vec<Point>) -> (usize, usize, usize) {
         let (host, hostname) = shared();
         let shared = Shared { host: &host, hostname: &hostname };

@@ -9,17 +9,17 @@ use std::{collections::BTreeMap, time::Duration};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-/// How long a sample waits for the answer; usually it takes less than a thousandth of that.
+/// How long a sample waits for an answer; it usually takes less than a thousandth of that.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The smallest stack that is sure to do: paths of mounts lie on the heap.
+/// A small stack that suffices: paths of mounts are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
-/// The most looks of a set, hanging ones of file systems that have been unmounted since included: each costs a thread.
+/// The most probes of a set, including hanging ones of file systems that were unmounted: each costs a thread.
 const LOOKS_MAX: usize = 64;
 
-/// A look that is taken now and then; remembers whether there is an answer to come.
+/// A blocking call that is made repeatedly; remembers whether an earlier one is still running.
 #[derive(Debug)]
 pub(super) struct BlockingProbe<T> {
-    /// What is looked at, for the log.
+    /// The name for the log.
     what: &'static str,
     pending: Option<oneshot::Receiver<T>>,
 }
@@ -29,22 +29,22 @@ impl<T: Send + 'static> BlockingProbe<T> {
         Self { what, pending: None }
     }
 
-    /// Whether an earlier look has not come back yet.
+    /// Whether an earlier call has not returned yet.
     fn is_pending(&mut self) -> bool {
         let is_open =
             |pending: &mut oneshot::Receiver<T>| matches!(pending.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         self.pending.as_mut().is_some_and(is_open)
     }
 
-    /// What is seen now; nothing if it does not answer in time.
+    /// Makes the call; `None` if it does not return in time.
     pub(super) async fn take(&mut self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        // What comes too late is old by then.
+        // A late result is outdated.
         if self.is_pending() {
             return None;
         }
         let (answer, mut pending) = oneshot::channel();
         let look = move || {
-            // Nobody waits any more if the agent ends.
+            // The receiver has ended if the agent ends.
             let _ = answer.send(look());
         };
         let thread = std::thread::Builder::new().name("look".to_owned()).stack_size(STACK_BYTES).spawn(look);
@@ -62,7 +62,7 @@ impl<T: Send + 'static> BlockingProbe<T> {
     }
 }
 
-/// Looks at several things of one kind, each known by a key.
+/// Blocking calls for several things of one kind, by key.
 #[derive(Debug)]
 pub(super) struct BlockingProbes<T> {
     what: &'static str,
@@ -70,13 +70,12 @@ pub(super) struct BlockingProbes<T> {
 }
 
 impl<T: Send + 'static> BlockingProbes<T> {
-    /// Before the first.
+    /// Creates an empty set.
     pub(super) fn at(what: &'static str) -> Self {
         Self { what, each: BTreeMap::new() }
     }
 
-    /// Asks everything at once. Of what does not answer in time there is nothing, and neither of what is asked for while
-    /// too many hang.
+    /// Makes all calls at once. Those that do not return in time have no result, nor do any while too many hang.
     pub(super) async fn take<F: FnOnce() -> T + Send + 'static>(
         &mut self,
         questions: Vec<(String, F)>,
@@ -138,7 +137,8 @@ mod tests {
         let answers = |value: u32| -> Box<dyn FnOnce() -> u32 + Send> { Box::new(move || value) };
         let seen = looks.take(vec![("a".to_owned(), hangs), ("b".to_owned(), answers(2))]).await;
         assert_eq!(seen, [("a".to_owned(), None), ("b".to_owned(), Some(2))].into());
-        // Not mounted any more: the thread that hangs is remembered, and there is no second one if it comes back.
+        // It is not mounted any more: the hanging thread is remembered, and there will be no second one if it comes
+        // back.
         assert_eq!(looks.take(vec![("b".to_owned(), answers(3))]).await, [("b".to_owned(), Some(3))].into());
         assert_eq!(looks.take(vec![("a".to_owned(), answers(4))]).await, [("a".to_owned(), None)].into());
         drop(go_on);

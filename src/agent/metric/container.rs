@@ -16,14 +16,14 @@ use crate::{
     unit::{OtherContainer, OtherContainers},
 };
 
-/// Takes samples of them, and remembers of the last one what ratios need.
+/// Samples containers, and remembers the last sample for ratios.
 #[derive(Debug)]
 pub(super) struct ContainerSampler {
     hierarchies: Arc<Hierarchies>,
     all: BTreeMap<String, KnownContainer>,
 }
 
-/// One that runs.
+/// A running container.
 #[derive(Debug)]
 struct KnownContainer {
     of: OtherContainer,
@@ -37,8 +37,8 @@ impl ContainerSampler {
         Self { hierarchies, all: BTreeMap::new() }
     }
 
-    /// Their processor time is in shares of that of all processors, as that of units is: `host_us` since the last sample.
-    /// What they have `written` is known of some.
+    /// Processor time is a share of that of all processors, as for units: `host_us` since the last sample. `written` is
+    /// known for some.
     pub(super) fn sample(
         &mut self,
         labelled: &PointWriter,
@@ -99,7 +99,7 @@ mod tests {
         let gone: OtherContainers = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());
         let written = BTreeMap::from([("gone".to_owned(), 7)]);
         assert_eq!(sampler.sample(&labelled(), &mut reader, (&gone, &written), None, DueGroups::ALL, 1), []);
-        // This process is in no cgroup but the agent's, which is nobody's container.
+        // This process is only in the agent's cgroup, which is no container's.
         let own: OtherContainers = Arc::new([("own".to_owned(), other(start_ticks))].into());
         assert_eq!(sampler.sample(&labelled(), &mut reader, (&own, &written), None, DueGroups::ALL, 1), []);
         assert_eq!(sampler.all.len(), 1);

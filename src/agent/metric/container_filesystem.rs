@@ -8,7 +8,7 @@ use muster_topics::name::UnitName;
 use super::filesystem::FileSystemSpace;
 use crate::unit::state::{UnitState, UnitStates};
 
-/// A container that runs, and may write so much.
+/// A running container with a disk limit.
 #[derive(Clone, Debug)]
 pub(super) struct LimitedContainer {
     pub(super) unit: UnitName,
@@ -17,16 +17,16 @@ pub(super) struct LimitedContainer {
     most_bytes: u64,
 }
 
-/// A file system of a container's own.
+/// The file system of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerSpace {
     pub(super) unit: UnitName,
     pub(super) total_bytes: u64,
-    /// What of that is used.
+    /// The used part.
     pub(super) used_bytes: u64,
 }
 
-/// The first process of each of this host's units whose disk has no limit.
+/// Returns the first process of each unit whose disk has no limit.
 pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
     let one = |(unit, state): (&UnitName, &UnitState)| {
         let is_open = state.desired.spec.container()?.disk_bytes.is_none();
@@ -35,7 +35,7 @@ pub(super) fn unlimited(states: &UnitStates) -> BTreeMap<String, (i32, u64)> {
     states.iter().filter_map(one).collect()
 }
 
-/// Those of this host's units.
+/// Returns the units of this host with a disk limit.
 pub(super) fn limited(states: &UnitStates) -> Vec<LimitedContainer> {
     let one = |(unit, state): (&UnitName, &UnitState)| {
         let most_bytes = state.desired.spec.container()?.disk_bytes?;
@@ -44,8 +44,8 @@ pub(super) fn limited(states: &UnitStates) -> Vec<LimitedContainer> {
     states.iter().filter_map(one).collect()
 }
 
-/// How full its file system is now. What lies over the image is in a file system that is no larger than the limit; one that is larger is
-/// the host's, of a revision that had no limit.
+/// Measures its file system. The limit applies to a file system of its own, no larger than the limit; a larger one is
+/// the host's, of a revision without a limit.
 pub(super) fn measure(LimitedContainer { unit, process, most_bytes }: LimitedContainer) -> Option<ContainerSpace> {
     let root = proc::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
     let FileSystemSpace { total_bytes, used_bytes, .. } = FileSystemSpace::of(Path::new(&root))?;

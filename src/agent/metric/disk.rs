@@ -8,36 +8,37 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{blocking_timeout::BlockingProbes, filesystem::FileSystemSpace, procfs::ProcReader};
 
-/// The most file systems that are reported; a host with more has them from something that makes them by the dozen.
+/// The most file systems that are reported; a host with more has them from something that creates them by the dozen.
 const DISKS_MAX: usize = 32;
-/// `/proc/self/mountinfo` has some 100 bytes for each mount; hosts of many containers have thousands.
+/// `/proc/self/mountinfo` has some 100 bytes for each mount; hosts with many containers have thousands.
 const MOUNTS_MAX_BYTES: usize = 1024 * 1024;
-/// The most mounts of one file system that are tried: a folder is wanted, and bind mounts of single files may come first.
+/// The most mounts of one file system that are tried: a folder is needed, and bind mounts of single files may come
+/// first.
 const MOUNTS_TRIED: usize = 8;
-/// File systems without a device of this host's that can fill up all the same: networks', and ZFS, whose pools have names.
-/// Those in user space, `fuse` and `fuse.…`, are beside these.
+/// File systems without a block device that can fill up all the same: network file systems, and ZFS, whose pools have
+/// names. File systems in user space, `fuse` and `fuse.…`, are handled separately.
 const WITHOUT_DEVICE: [&str; 9] = ["9p", "ceph", "cifs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "zfs"];
-/// Those in user space that show what others have.
+/// User-space file systems that only show other data.
 const VIEWS: [&str; 3] = ["fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"];
 
 /// One file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DiskUsage {
-    /// Where it is mounted.
+    /// Its mount point.
     pub(super) mount: String,
-    /// Its room; nothing if it did not answer in time.
+    /// Its usage; `None` if it did not respond in time.
     pub(super) space: Option<FileSystemSpace>,
 }
 
-/// A file system that can be written to, and where it is mounted, the shortest path first.
+/// A writable file system with its mount points, the shortest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileSystem {
-    /// The kernel's number of it, `major:minor`.
+    /// Its device number, `major:minor`.
     device: String,
     mounts: Vec<String>,
 }
 
-/// Measures all file systems, again and again.
+/// Measures all file systems repeatedly.
 #[derive(Debug)]
 pub(super) struct DiskSampler {
     looks: BlockingProbes<Option<(String, FileSystemSpace)>>,
@@ -45,12 +46,12 @@ pub(super) struct DiskSampler {
 }
 
 impl DiskSampler {
-    /// Before the first look.
+    /// Creates it before the first measurement.
     pub(super) fn new() -> Self {
         Self { looks: BlockingProbes::at("a file system"), reader: ProcReader::default() }
     }
 
-    /// How full all file systems are now, in the order of their mounts.
+    /// Measures all file systems, in the order of their mount points.
     pub(super) async fn measure(&mut self) -> Vec<DiskUsage> {
         let mountinfo = self.reader.read("/proc/self/mountinfo", MOUNTS_MAX_BYTES).unwrap_or_default();
         let mut found = file_systems(mountinfo);
@@ -72,17 +73,17 @@ impl DiskSampler {
     }
 }
 
-/// The room of a file system, and the first of its mounts that is a folder.
+/// Measures a file system at the first of its mount points that is a folder.
 fn measure(mounts: Vec<String>) -> Option<(String, FileSystemSpace)> {
     let mount = mounts.into_iter().find(|mount| Path::new(mount).is_dir())?;
     let space = FileSystemSpace::of(Path::new(&mount))?;
     Some((mount, space))
 }
 
-/// The file systems that can be full, from the text of `/proc/self/mountinfo` (see proc_pid_mountinfo(5)), the one with
-/// the shortest path first. What can only be read is not full, whatever it says: images are made to fit.
+/// Parses the file systems that can fill up from `/proc/self/mountinfo` (see proc_pid_mountinfo(5)), the one with the
+/// shortest path first. Read-only ones cannot fill up: images are made to fit.
 fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
-    // What is mounted later at the same place hides what was there.
+    // A later mount at the same place hides the earlier one.
     let visible: BTreeMap<String, MountLine<'_>> = mountinfo.lines().filter_map(MountLine::parse).collect();
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, mount) in visible {
@@ -107,7 +108,7 @@ fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
 struct MountLine<'a> {
     device: &'a str,
     kind: &'a str,
-    /// What is mounted, as whoever mounted it called it.
+    /// The mount's source.
     source: &'a str,
     /// Whether the file system itself is read-only, and not only this mount of it.
     is_read_only: bool,
@@ -124,12 +125,12 @@ impl<'a> MountLine<'a> {
         Some((unescape(path), Self { device, kind, source, is_read_only }))
     }
 
-    /// Whether how full it is says something of a disk, or of a share of one. What lives in memory (`tmpfs`) or shows the
-    /// kernel's state (`proc`) has no device: its number has the major part 0, and its source is a word.
+    /// Whether its usage concerns a disk, or a share of one. File systems in memory (`tmpfs`) or of the kernel (`proc`)
+    /// have no device: their major number is 0, and their source is a word.
     fn is_disk(&self, path: &str) -> bool {
         let has_device = !self.device.starts_with("0:") || self.source.starts_with("/dev/");
         match self.kind {
-            // In a container the root is an overlay, and the only one that is its own.
+            // In a container the root is an overlay, the only one of its own.
             "overlay" => path == "/",
             kind if kind == "fuse" || kind.starts_with("fuse.") => !VIEWS.contains(&kind),
             kind => has_device || WITHOUT_DEVICE.contains(&kind),
@@ -137,7 +138,7 @@ impl<'a> MountLine<'a> {
     }
 }
 
-/// A path as it is: the kernel writes space, tab, line break and backslash as three octal digits.
+/// Decodes a path: the kernel writes space, tab, line break and backslash as three octal digits.
 pub(super) fn unescape(path: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(path.to_owned(), |path, (escape, character)| path.replace(escape, character))
@@ -183,7 +184,7 @@ mod tests {
         );
         let in_container = "1 0 0:40 / / rw - overlay overlay rw,lowerdir=a\n2 1 0:41 / /run/a rw - overlay overlay rw";
         assert_eq!(file_systems(in_container).len(), 1);
-        // A file is no folder, so nothing is measured there.
+        // A file is not a folder, so nothing is measured there.
         assert_eq!(measure(vec!["/proc/self/status".to_owned()]), None);
     }
 

@@ -11,28 +11,28 @@ use crate::{
     unit::{Units, state::UnitStates},
 };
 
-/// Where measurements come from, beside the kernel.
+/// The sources of measurements, beside the kernel.
 #[derive(Clone, Debug)]
 pub struct MetricSources {
     /// The host's units.
     pub units: watch::Receiver<UnitStates>,
-    /// What keeps them, if that tells of itself.
+    /// The units' task, for its own metrics.
     pub keeper: Option<Units>,
-    /// What went over the link.
+    /// The link's traffic.
     pub meter: Arc<TrafficMeter>,
-    /// What waits in the loop.
+    /// The lengths of the loop's queues.
     pub queues: Arc<QueueLengths>,
 }
 
 impl MetricSources {
-    /// Those of an agent.
+    /// Creates the sources of an agent.
     #[must_use]
     pub fn new(keeper: Units, meter: Arc<TrafficMeter>, queues: Arc<QueueLengths>) -> Self {
         Self { units: keeper.states(), keeper: Some(keeper), meter, queues }
     }
 }
 
-/// What the store says of itself; what it does not say is left out, for that it fails is told where it matters.
+/// The store's own figures. Missing ones are left out; failures of the store are reported elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoreFigures {
     pub(super) outbox: Option<u64>,
@@ -41,7 +41,7 @@ pub(super) struct StoreFigures {
 }
 
 impl StoreFigures {
-    /// Counts it.
+    /// Counts them.
     pub(super) async fn count(store: &Store) -> Self {
         Self {
             outbox: outbox::count(store).await.ok(),

@@ -4,21 +4,21 @@ use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
 
-/// The room of one file system.
+/// The usage of one file system.
 ///
 /// `used_bytes / total_bytes` is the `Use%` of `df`: blocks that are reserved for root count neither as used nor as
-/// room, so that a file system is full (1.0) when ordinary programs cannot write any more.
+/// available, so that a file system is full (1.0) when ordinary programs cannot write any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystemSpace {
-    /// What ordinary programs can use: what is used, and what is available to them.
+    /// The size for ordinary programs: used and available bytes.
     pub(crate) total_bytes: u64,
-    /// What is used.
+    /// The used bytes.
     pub(crate) used_bytes: u64,
-    /// How many files there can be, and how many there are; nothing where that has no limit.
+    /// The total and used inodes; `None` if they are unlimited.
     pub(crate) inodes: Option<(u64, u64)>,
 }
 
-/// What the kernel says of a file system; sizes in blocks.
+/// The kernel's figures of a file system; sizes in blocks.
 #[derive(Clone, Copy, Debug)]
 struct StatfsCounts {
     block_bytes: u64,
@@ -30,8 +30,8 @@ struct StatfsCounts {
 }
 
 impl FileSystemSpace {
-    /// The room of the file system that a path lies in; nothing if there is none, as in `/proc`. May take as long as the
-    /// file system takes to answer.
+    /// Measures the file system of a path; `None` if it has no size, as in `/proc`. It takes as long as the file system
+    /// takes to respond.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let about = statvfs(path).ok()?;
         Self::count(StatfsCounts {
@@ -47,9 +47,9 @@ impl FileSystemSpace {
     fn count(counts: StatfsCounts) -> Option<Self> {
         let StatfsCounts { block_bytes, blocks, free, available, files, files_free } = counts;
         let used = blocks.saturating_sub(free);
-        // Where more is reserved than is free, some file systems tell a negative number, which wraps.
+        // If more is reserved than is free, some file systems report a negative number, which wraps.
         let total = used.saturating_add(available.min(free));
-        // The largest number stands for "no limit".
+        // The largest number stands for no limit.
         let limited = files > 0 && files < u64::from(u32::MAX) << 16;
         (total > 0).then(|| Self {
             total_bytes: total.saturating_mul(block_bytes),
@@ -58,7 +58,7 @@ impl FileSystemSpace {
         })
     }
 
-    /// The share that is used, from 0 to 1.
+    /// The used share, from 0 to 1.
     pub(crate) fn used_ratio(self) -> f64 {
         self.used_bytes as f64 / self.total_bytes as f64
     }

@@ -5,48 +5,48 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is measured together.
+/// A group of metrics that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricGroup {
     /// All processors together, by mode.
     Cpu,
-    /// Each of them.
+    /// Each processor.
     Cores,
     /// The load.
     Load,
-    /// How long something waited for processors, memory or disks.
+    /// How long tasks waited for processors, memory or disks.
     Pressure,
     /// Memory and swap.
     Memory,
     /// File systems: bytes and inodes.
     Disks,
-    /// What disks read and write.
+    /// Reads and writes of disks.
     DiskIo,
-    /// Bytes that interfaces carry.
+    /// Bytes that interfaces received and sent.
     Network,
-    /// Their packets, errors and drops.
+    /// Packets, errors and drops of interfaces.
     Packets,
     /// The warmest sensor.
     Temperature,
-    /// Since when the host has been up.
+    /// The time since boot.
     Uptime,
-    /// How far the clock is off.
+    /// The clock's offset.
     Clock,
-    /// Open files, processes, local ports and tracked connections, beside their limits.
+    /// Open files, processes, local ports and tracked connections, with their limits.
     Resources,
-    /// Processor time and memory of units, and of containers that are none.
+    /// Processor time and memory of units, and of other containers.
     Units,
-    /// Their limits, disks, processes and waits.
+    /// Limits, disks, processes and waits of units.
     UnitDetails,
-    /// What yunos tell of themselves.
+    /// Statistics that yunos report.
     Stats,
     /// The agent itself.
     Agent,
 }
 
 impl MetricGroup {
-    /// All there are.
+    /// All groups.
     pub const ALL: [Self; 17] = [
         Self::Cpu,
         Self::Cores,
@@ -78,39 +78,39 @@ pub struct GroupPeriods {
     pub cores: u32,
     /// The load.
     pub load: u32,
-    /// How long something waited for processors, memory or disks.
+    /// How long tasks waited for processors, memory or disks.
     pub pressure: u32,
     /// Memory and swap.
     pub memory: u32,
     /// File systems: bytes and inodes.
     pub disks: u32,
-    /// What disks read and write.
+    /// Reads and writes of disks.
     pub disk_io: u32,
-    /// Bytes that interfaces carry.
+    /// Bytes that interfaces received and sent.
     pub network: u32,
     /// Packets, errors and drops of interfaces.
     pub packets: u32,
     /// The warmest sensor.
     pub temperature: u32,
-    /// Since when the host has been up.
+    /// The time since boot.
     pub uptime: u32,
-    /// How far the clock is off.
+    /// The clock's offset.
     pub clock: u32,
-    /// Open files, processes, local ports and tracked connections, beside their limits.
+    /// Open files, processes, local ports and tracked connections, with their limits.
     pub resources: u32,
-    /// Processor time and memory of units, and of containers that are none.
+    /// Processor time and memory of units, and of other containers.
     pub units: u32,
     /// Limits, disks, processes and waits of units.
     pub unit_details: u32,
-    /// What yunos tell of themselves.
+    /// Statistics that yunos report.
     pub stats: u32,
     /// The agent itself.
     pub agent: u32,
 }
 
 impl Default for GroupPeriods {
-    /// With each sample goes what somebody watches as it changes. What is looked at over hours goes each minute, for
-    /// each name in a batch costs more of the line than its value; disks and units' details twice as often,
+    /// Values that people watch live are measured with each sample. Values that matter over hours are measured once a
+    /// minute, because each name in a batch costs more bytes than its value; disks and units' details twice a minute,
     /// so that a rate over a minute has two points.
     fn default() -> Self {
         Self {
@@ -165,7 +165,7 @@ impl GroupPeriods {
 pub struct GroupChoice {
     /// How often.
     pub periods: GroupPeriods,
-    /// Those that are not measured at all.
+    /// Groups that are not measured.
     pub off: Vec<MetricGroup>,
 }
 
@@ -188,7 +188,7 @@ impl DueGroups {
     }
 }
 
-/// When which group is measured.
+/// The schedule of groups.
 #[derive(Debug)]
 pub(super) struct GroupSchedule {
     choice: GroupChoice,
@@ -202,9 +202,9 @@ impl GroupSchedule {
         Self { choice, sample, last: [None; MetricGroup::ALL.len()] }
     }
 
-    /// What a sample at this moment measures, which is then counted as measured. Moments are since any fixed time.
+    /// Returns the groups to measure now, and marks them as measured. `now` is relative to any fixed time.
     pub(super) fn take(&mut self, now: Duration) -> DueGroups {
-        // A sample comes a little early or late: half of its own period decides which is the right one.
+        // A sample comes a little early or late: half of the sampling period decides.
         let grain = self.sample / 2;
         let Self { choice, last, .. } = self;
         DueGroups(MetricGroup::ALL.map(|group| {

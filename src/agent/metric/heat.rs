@@ -4,12 +4,12 @@
 
 use std::{fs, path::Path};
 
-/// The most files that are read; a machine with more has them from many alike.
+/// The most sensor files that are read; a machine with more has many alike.
 const SENSORS_MAX: usize = 64;
-/// What no sensor of a machine that runs tells in earnest, in thousandths of a degree.
+/// The plausible range of a running machine's sensors, in thousandths of a degree.
 const PLAUSIBLE: std::ops::RangeInclusive<i64> = -40_000..=150_000;
 
-/// The warmest sensor in degrees Celsius; nothing on a machine that has none, as most virtual ones.
+/// Returns the warmest sensor in degrees Celsius; `None` without sensors, as on most virtual machines.
 pub(super) fn warmest() -> Option<f64> {
     warmest_below(Path::new("/sys/class"))
 }
@@ -21,7 +21,7 @@ fn warmest_below(class: &Path) -> Option<f64> {
     let zones = entries(&class.join("thermal"), |name| name.starts_with("thermal_zone"));
     let files = inputs.chain(zones.iter().map(|zone| zone.join("temp"))).take(SENSORS_MAX);
     let values = files.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok());
-    // Thousandths of degrees stay far below what a float keeps exactly.
+    // Thousandths of degrees are far below the limit of a float's exact integers.
     values.filter(|value| PLAUSIBLE.contains(value)).max().map(|value| value as f64 / 1000.0)
 }
 

@@ -1,6 +1,6 @@
 //! Disk activity and waiting times: `/proc/diskstats` and `/proc/pressure`. Pure.
 
-/// What one disk has done since the start of the host.
+/// The activity of one disk since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DiskIo {
     pub(super) device: String,
@@ -8,19 +8,18 @@ pub(super) struct DiskIo {
     pub(super) read_bytes: u64,
     pub(super) writes: u64,
     pub(super) written_bytes: u64,
-    /// How long it had something to do.
+    /// How long it was busy.
     pub(super) busy_ms: u64,
 }
 
-/// What the kernel counts in, whatever a disk's own sectors are.
+/// The kernel's unit of counting, whatever the disk's own sectors are.
 const SECTOR_BYTES: u64 = 512;
-/// Devices that are made of files, memory or other devices, so that what they do is counted there, or nowhere; and
-/// those of which nobody asks how busy they are.
+/// Devices that are made of files, memory or other devices, whose activity is counted there or not at all, and those
+/// whose activity does not matter.
 const UNREAL: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
 impl DiskIo {
-    /// Reads `/proc/diskstats`. Left out are parts of disks that are there themselves, and what has never done
-    /// anything.
+    /// Parses `/proc/diskstats`, without partitions of listed disks and devices without activity.
     pub(super) fn parse(stats: &str) -> Vec<Self> {
         let mut disks: Vec<_> = stats.lines().filter_map(Self::parse_line).collect();
         let names: Vec<String> = disks.iter().map(|disk| disk.device.clone()).collect();
@@ -45,7 +44,7 @@ impl DiskIo {
     }
 }
 
-/// Whether a device is a part of another: `sda1` of `sda`, `nvme0n1p2` of `nvme0n1`.
+/// Whether a device is a partition of another: `sda1` of `sda`, `nvme0n1p2` of `nvme0n1`.
 fn is_part(part: &str, whole: &str) -> bool {
     let Some(rest) = part.strip_prefix(whole) else { return false };
     let number = match whole.ends_with(|c: char| c.is_ascii_digit()) {
@@ -55,17 +54,17 @@ fn is_part(part: &str, whole: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// How long something waited for a resource since the start of the host, in microseconds.
+/// How long tasks waited for a resource since boot, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PressureStall {
-    /// Some task did.
+    /// While some task waited.
     pub(super) some_us: u64,
-    /// All did that had something to do; older kernels do not tell it of processors.
+    /// While all non-idle tasks waited; older kernels do not report it for processors.
     pub(super) full_us: Option<u64>,
 }
 
 impl PressureStall {
-    /// Reads a file of `/proc/pressure`.
+    /// Parses a file of `/proc/pressure`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let total = |word: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))?;

@@ -80,37 +80,38 @@ use super::store::{
     metric::{self as buffer, BacklogLimits},
 };
 
-/// The second sample, and with it the first message: soon, for somebody may be looking at a new host.
+/// The time of the second sample, and with it the first message: soon, because an operator may be looking at a new
+/// host.
 const SECOND_SAMPLE: Duration = Duration::from_secs(2);
-/// Nobody means less, and a test wants no more.
+/// The least sampling period; only tests use one this short.
 const SAMPLE_MIN: Duration = Duration::from_millis(10);
-/// Times of points are rounded to this part of the period of samples: a rate from one to the next is right to a hundredth, and
-/// there are fewer digits to send.
+/// Times of points are rounded to this fraction of the sampling period: rates stay exact to a hundredth, and there are
+/// fewer digits to send.
 const GRAIN: Millis = 100;
-/// Messages between two looks at the buffer's size: ten minutes, or 1.3 MB of the largest ones.
+/// Messages between two checks of the buffer's size: ten minutes, or 1.3 MB of the largest ones.
 const TRIM_EVERY: u64 = 20;
-/// Points that are kept in memory while the store refuses: half an hour of a quiet host, about a megabyte.
+/// Points that are kept in memory while the store fails: half an hour of a quiet host, about a megabyte.
 const POINTS_MAX: usize = 2_000;
 
-/// What can be chosen about measurements.
+/// Settings of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricSettings {
-    /// Between two samples.
+    /// The sampling period.
     pub sample: Duration,
-    /// Between two messages.
+    /// The period of messages.
     pub publish: Duration,
     /// What is measured, and how often.
     pub choice: GroupChoice,
-    /// Whether messages are packed.
+    /// Whether messages are compressed.
     pub pack: bool,
-    /// How many bytes of messages may wait for the console.
+    /// The most bytes of messages that may wait for the console.
     pub buffer_max_bytes: u64,
-    /// How old they may become.
+    /// Their largest age.
     pub buffer_max_age: Duration,
 }
 
 impl Default for MetricSettings {
-    /// 16 MiB are eighteen days of a quiet host, so age is what counts there: a week.
+    /// 16 MiB are eighteen days of a quiet host, so usually the age decides: a week.
     fn default() -> Self {
         Self {
             sample: Duration::from_secs(10),
@@ -123,7 +124,7 @@ impl Default for MetricSettings {
     }
 }
 
-/// The task that measures; a handle that can be cloned.
+/// The task that measures. Clones share it.
 #[derive(Clone, Debug)]
 pub struct MetricsTask {
     stored: watch::Receiver<u64>,
@@ -131,7 +132,7 @@ pub struct MetricsTask {
 }
 
 impl MetricsTask {
-    /// Begins to measure. When `shutdown` is cancelled the task stores what it has, and ends.
+    /// Starts to measure. When `shutdown` is cancelled the task stores its points, and ends.
     #[must_use]
     pub fn start(
         store: Store,
@@ -148,8 +149,7 @@ impl MetricsTask {
         Self { stored, samples }
     }
 
-    /// Counts the messages that were stored in this life of the agent, and changes with each. It closes
-    /// when the task has ended.
+    /// The number of messages that were stored in this run of the agent; closed when the task has ended.
     #[must_use]
     pub fn stored(&self) -> watch::Receiver<u64> {
         self.stored.clone()
@@ -168,20 +168,20 @@ impl MetricsTask {
     }
 }
 
-/// A time to a hundredth of the period of samples.
+/// Rounds a time to a hundredth of the sampling period.
 pub fn rounded(at_ms: Millis, sample: Duration) -> Millis {
     let grain = (Millis::try_from(sample.as_millis()).unwrap_or(Millis::MAX) / GRAIN).max(1);
     at_ms / grain * grain
 }
 
-/// Where in the interval a host takes its samples, from 0 to 1: its id decides, so that hosts that started together
-/// do not send together, and each stays where it is.
+/// Returns a host's phase within the sampling period, from 0 to 1, by its id: hosts that started together do not send
+/// together.
 pub fn phase(host: HostId) -> f64 {
     let [.., a, b] = *host.0.as_bytes();
     f64::from(u16::from_be_bytes([a, b])) / f64::from(u16::MAX)
 }
 
-/// The task's own state.
+/// The task's state.
 struct SamplingLoop {
     store: Store,
     settings: MetricSettings,
@@ -194,12 +194,12 @@ struct SamplingLoop {
     sensors: BlockingProbe<Option<f64>>,
     resources: ResourceSampler,
     rooms: BlockingProbes<Option<ContainerSpace>>,
-    /// What units have written whose disk has no limit.
+    /// Bytes written by units whose disk has no limit.
     written: WrittenSampler,
-    /// The same of containers that are no units.
+    /// Bytes written by containers that are not units.
     written_by_others: WrittenSampler,
     thin: ThinFilter,
-    /// What of samples is not stored yet.
+    /// Points that are not stored yet.
     points: Vec<Point>,
     epoch: u64,
     /// The number of the last message, once it is known.
@@ -239,10 +239,10 @@ impl SamplingLoop {
         let per_message = (self.settings.publish.as_millis() / sample.as_millis()).max(1);
         let mut ticks = interval_at(Instant::now() + SECOND_SAMPLE.min(sample), sample);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first message has the first two samples, and behind it the host's own rhythm begins.
+        // The first message has the first two samples; then the host's own phase applies.
         let (mut wanted, mut in_rhythm) = (1, false);
         loop {
-            // Both arms are cancel-safe: a tick that is not taken comes again, a cancellation stays.
+            // Both arms are cancel-safe: an interval keeps its tick, and a token stays cancelled.
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = shutdown.cancelled() => break,
@@ -276,7 +276,7 @@ impl SamplingLoop {
         }
     }
 
-    /// Asks what others than the kernel know, or what it may take its time for.
+    /// Collects values that other tasks have, or that may take long.
     async fn ask(&mut self, due: DueGroups) -> CollectedInputs {
         let mut asked = CollectedInputs::default();
         if due.has(MetricGroup::Disks) {
@@ -309,7 +309,7 @@ impl SamplingLoop {
         asked
     }
 
-    /// Stores what was sampled. If that fails the samples wait for the next time.
+    /// Stores the points. If that fails they wait for the next time.
     async fn flush(&mut self) {
         // On a full disk they wait in memory: the reserve is for commands.
         if self.points.is_empty() || self.store.is_short_of_room() {
@@ -365,7 +365,7 @@ mod tests {
         *,
     };
 
-    /// Fast, and each sample its own message.
+    /// Fast sampling, and a message for each sample.
     fn settings() -> MetricSettings {
         let sample = Duration::from_millis(20);
         MetricSettings { sample, publish: sample, ..MetricSettings::default() }

@@ -18,24 +18,24 @@ use super::{
 pub(super) use super::figures::MetricSources;
 pub(super) use super::figures::StoreFigures;
 
-/// How much waits in the agent's loop, as of when it looked last.
+/// The lengths of the loop's queues, when it last reported them.
 #[derive(Debug, Default)]
 pub struct QueueLengths {
-    /// Commands that are being worked on or wait for their turn.
+    /// Commands that are being executed, or wait.
     pub commands: AtomicU64,
     /// Alerts that the console has not acknowledged.
     pub alerts: AtomicU64,
 }
 
-/// Takes samples of the agent, and remembers of the last one what ratios need.
+/// Samples the agent itself, and remembers the last sample for ratios.
 #[derive(Debug, Default)]
 pub(super) struct OwnSampler {
-    /// Processor time, and when.
+    /// Processor time, and when it was read.
     busy: Option<(Duration, Instant)>,
 }
 
 impl OwnSampler {
-    /// Its processor time is in shares of all `processors`, as that of units.
+    /// Processor time is a share of that of all processors, as for units.
     pub(super) fn sample(
         &mut self,
         labelled: &PointWriter,
@@ -72,7 +72,7 @@ impl OwnSampler {
             points.extend(length.map(|length| bytes(point, &[("length", length)])));
         }
         points.extend(stored.size_bytes.map(|size| bytes(point("muster_agent_store"), &[("size_bytes", size)])));
-        // The first connection is none that was lost before.
+        // The first connection is not a reconnect.
         let reconnects = load(&sources.meter.connects).saturating_sub(1);
         points.push(bytes(point("muster_agent_link"), &[("reconnects_total", reconnects)]));
         if let Some(reconciled) = sources.keeper.as_ref().and_then(|units| *units.reconciled().borrow()) {
@@ -84,7 +84,7 @@ impl OwnSampler {
     }
 }
 
-/// Processor time of this process.
+/// The processor time of this process.
 fn busy() -> Option<Duration> {
     Some(ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok()?.into())
 }

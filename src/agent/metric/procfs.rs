@@ -4,14 +4,14 @@
 
 use std::{fs::File, io::Read, path::Path};
 
-/// Reads files of `/proc` into one buffer that is used again and again.
+/// Reads files of `/proc` into one reused buffer.
 #[derive(Debug, Default)]
 pub(super) struct ProcReader {
     buffer: Vec<u8>,
 }
 
 impl ProcReader {
-    /// The first `bytes_max` bytes of a file, if it can be read; what is not UTF-8 ends it.
+    /// Reads the first `bytes_max` bytes of a file, if it is readable; text ends before invalid UTF-8.
     pub(super) fn read(&mut self, path: impl AsRef<Path>, bytes_max: usize) -> Option<&str> {
         self.buffer.clear();
         File::open(path).ok()?.take(bytes_max as u64).read_to_end(&mut self.buffer).ok()?;
@@ -21,34 +21,34 @@ impl ProcReader {
         }
     }
 
-    /// The same of a file in a folder.
+    /// Reads a file in a folder.
     pub(super) fn read_below(&mut self, folder: &Path, file: &str, bytes_max: usize) -> Option<&str> {
         self.read(folder.join(file), bytes_max)
     }
 }
 
-/// What all processors together have done since the start of the host, in ticks.
+/// The activity of all processors since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuTicks {
-    /// Programs.
+    /// In programs.
     pub(super) user: u64,
-    /// The kernel, interrupts included.
+    /// In the kernel, interrupts included.
     pub(super) system: u64,
-    /// Nothing, while something waited for a disk.
+    /// Idle, while a task waited for a disk.
     pub(super) iowait: u64,
-    /// Nothing.
+    /// Idle.
     pub(super) idle: u64,
-    /// What another virtual machine took.
+    /// Taken by other virtual machines.
     pub(super) steal: u64,
 }
 
 impl CpuTicks {
-    /// Reads the first line of `/proc/stat`.
+    /// Parses the first line of `/proc/stat`.
     pub(super) fn parse(stat: &str) -> Option<Self> {
         Self::parse_counts(stat.lines().next()?.strip_prefix("cpu ")?)
     }
 
-    /// Reads the lines after it, one for each processor that is on; a line that was cut off is left out.
+    /// Parses the following lines, one for each processor that is online; an incomplete line is skipped.
     pub(super) fn parse_cores(stat: &str) -> impl Iterator<Item = (u32, Self)> {
         let whole = stat.split_inclusive('\n').skip(1).filter_map(|line| line.strip_suffix('\n'));
         whole.map_while(|line| {
@@ -61,14 +61,14 @@ impl CpuTicks {
         let mut ticks = counts.split_ascii_whitespace().map_while(|n| n.parse().ok());
         let mut next = || ticks.next();
         let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
-        // Later kernels added one after the other; time for guests is contained in `user` and `nice`.
+        // Later kernels added one field after the other; guest time is contained in `user` and `nice`.
         let (iowait, irq, softirq, steal): (u64, u64, u64, u64) =
             (next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0));
         let sum = |ticks: &[u64]| ticks.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
         Some(Self { user: sum(&[user, nice]), system: sum(&[system, irq, softirq]), iowait, idle, steal })
     }
 
-    /// What was done since then. The kernel's counts of idle time may step back; that is no time.
+    /// Returns the difference. The kernel's idle counts may step back; that counts as zero.
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),
@@ -79,18 +79,18 @@ impl CpuTicks {
         }
     }
 
-    /// Everything but idleness; what another machine took was not there for us either.
+    /// Returns everything but idle time; stolen time was not available either.
     pub(super) fn busy(self) -> u64 {
         self.user.saturating_add(self.system).saturating_add(self.steal)
     }
 
-    /// All of it: the true length of the interval, times the number of processors.
+    /// Returns the total: the length of the interval times the number of processors.
     pub(super) fn total(self) -> u64 {
         self.busy().saturating_add(self.iowait).saturating_add(self.idle)
     }
 }
 
-/// What one network interface has carried since it came up.
+/// The traffic of one network interface since it came up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceTraffic {
     pub(super) name: String,
@@ -98,7 +98,7 @@ pub(super) struct InterfaceTraffic {
     pub(super) transmit: TrafficCount,
 }
 
-/// One direction of it.
+/// One direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TrafficCount {
     pub(super) bytes: u64,
@@ -108,8 +108,8 @@ pub(super) struct TrafficCount {
 }
 
 impl InterfaceTraffic {
-    /// Reads `/proc/net/dev`. Left out are the loopback, the host's ends of containers' links, which come and
-    /// go under random names, and what has never carried anything.
+    /// Parses `/proc/net/dev`, without the loopback, host ends of containers' links, which come and go under random
+    /// names, and interfaces without traffic.
     pub(super) fn parse(dev: &str) -> Vec<Self> {
         let interface = |line: &str| {
             let (name, counters) = line.split_once(':')?;
@@ -118,7 +118,7 @@ impl InterfaceTraffic {
                 let (bytes, packets) = (counters.nth(skip)?, counters.next()?);
                 Some(TrafficCount { bytes, packets, errors: counters.next()?, drops: counters.next()? })
             };
-            // Between the two: fifo, frame, compressed, multicast.
+            // The skipped fields: fifo, frame, compressed, multicast.
             let (receive, transmit) = (carried(0)?, carried(4)?);
             Some(Self { name: name.trim().to_owned(), receive, transmit })
         };
@@ -136,8 +136,8 @@ impl InterfaceTraffic {
 /// `/proc/PID/net/dev` has 120 bytes for each interface, and containers have few.
 const NET_MAX_BYTES: usize = 16 * 1024;
 
-/// The bytes that a process's network has carried, in and out, if it is one of its own and not the host's: all interfaces
-/// but the loopback together.
+/// Returns the bytes received and sent in a process's network namespace, if it is not the host's: all interfaces but
+/// the loopback.
 pub(super) fn own_network(reader: &mut ProcReader, pid: i32) -> Option<[u64; 2]> {
     let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     if network(&pid.to_string())? == network("self")? {
@@ -151,18 +151,18 @@ pub(super) fn own_network(reader: &mut ProcReader, pid: i32) -> Option<[u64; 2]>
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessStat {
-    /// Processor time of its own, in ticks; that of its children is not in it.
+    /// Its own processor time, in ticks, without its children's.
     pub(super) busy_ticks: u64,
-    /// When it started, in ticks since the start of the host: with the process id, its identity.
+    /// When it started, in ticks since boot: with the process id, its identity.
     pub(super) start_ticks: u64,
-    /// Memory that it holds.
+    /// Its resident memory.
     pub(super) resident_pages: u64,
 }
 
 impl ProcessStat {
-    /// Reads `/proc/<pid>/stat`; nothing if the process has ended and only waits to be reaped.
+    /// Parses `/proc/<pid>/stat`; `None` if the process is a zombie.
     pub(super) fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may hold anything, parentheses too.
+        // The name, in parentheses, may contain anything, parentheses too.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut words = rest.split_ascii_whitespace();
         if matches!(words.next()?, "Z" | "X" | "x") {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn processors_are_read_one_by_one() {
-        // Number 1 is off; the last line was cut off.
+        // Number 1 is offline; the last line is incomplete.
         let text = "cpu  8144118 940329 946777 2265517 34489 0 38553 309455 0 0\n\
                     cpu0 4090201 464889 469844 1125011 20353 0 15986 151961 0 0\n\
                     cpu2 1 2 3 4\ncpu3 5 6 7 8";

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When all units were last looked at, and how long that took.
+/// When all units were last reconciled, and how long that took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconcileTime {
-    /// The end of it.
+    /// When it ended.
     pub at: Instant,
-    /// From its beginning.
+    /// How long it took.
     pub took: Duration,
 }

@@ -16,22 +16,22 @@ use super::{blocking_timeout::BlockingProbe, procfs::ProcReader};
 const LINE_MAX_BYTES: usize = 128;
 /// The most that is read of TCP's table: 150 bytes for each of more connections than there are local ports.
 const TCP_MAX_BYTES: u64 = 16 * 1024 * 1024;
-/// Local ports are counted again after so many times as long as it took: a host with very many connections pays a
-/// five-thousandth of a processor for that, and then counts seldom.
+/// Local ports are counted again after this multiple of the time that it took: a host with very many connections spends
+/// a five-thousandth of a processor on it, and counts rarely.
 const PORTS_PAUSE: u32 = 5_000;
-/// A limit beyond this is none: the kernel's "unlimited" is near 2⁶³.
+/// A larger limit counts as none: the kernel's "unlimited" is near 2⁶³.
 const LIMIT_MAX: u64 = 1 << 48;
-/// The state of a socket that listens, as TCP's table has it.
+/// The state of a listening socket in TCP's table.
 const LISTENING: &str = "0A";
 
-/// How much of one thing is used.
+/// The usage of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResourceUsage {
-    /// What it is, as the label `resource` has it.
+    /// Its name, as in the label `resource`.
     pub(super) name: &'static str,
     /// How many are in use.
     pub(super) used: u64,
-    /// How many there can be; nothing if there is no limit.
+    /// The limit; `None` if there is none.
     pub(super) limit: Option<u64>,
 }
 
@@ -41,21 +41,21 @@ impl ResourceUsage {
     }
 }
 
-/// Measures what is in use, again and again.
+/// Measures resources repeatedly.
 #[derive(Debug)]
 pub(super) struct ResourceSampler {
     look: BlockingProbe<(Vec<ResourceUsage>, Duration)>,
-    /// Not before this local ports are counted.
+    /// When local ports are counted next.
     ports_after: Instant,
 }
 
 impl ResourceSampler {
-    /// Before the first look.
+    /// Creates it before the first measurement.
     pub(super) fn new() -> Self {
         Self { look: BlockingProbe::at("the table of connections"), ports_after: Instant::now() }
     }
 
-    /// What is in use now; what cannot be read here, as in some containers, is left out.
+    /// Measures resources; what is unreadable here, as in some containers, is left out.
     pub(super) async fn measure(&mut self) -> Vec<ResourceUsage> {
         let with_ports = Instant::now() >= self.ports_after;
         let seen = self.look.take(move || {
@@ -72,7 +72,7 @@ impl ResourceSampler {
     }
 }
 
-/// What the kernel counts itself.
+/// Reads what the kernel counts itself.
 fn numbers_of_proc() -> Vec<ResourceUsage> {
     let mut reader = ProcReader::default();
     let mut numbers = |path: &str| reader.read(path, LINE_MAX_BYTES).map(numbers).unwrap_or_default();
@@ -92,7 +92,7 @@ fn numbers_of_proc() -> Vec<ResourceUsage> {
     [files, pids, conntrack].into_iter().flatten().collect()
 }
 
-/// TCP's local ports, which the kernel does not count.
+/// Counts TCP's local ports, which the kernel does not.
 fn ports() -> Option<ResourceUsage> {
     let mut reader = ProcReader::default();
     let range = numbers(reader.read("/proc/sys/net/ipv4/ip_local_port_range", LINE_MAX_BYTES)?);
@@ -107,13 +107,13 @@ fn numbers(line: &str) -> Vec<u64> {
     line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect()
 }
 
-/// The number of tasks in `/proc/loadavg`, such as `0.05 0.10 0.08 2/345 6789`.
+/// Returns the number of tasks in `/proc/loadavg`, such as `0.05 0.10 0.08 2/345 6789`.
 fn tasks(loadavg: &str) -> Option<u64> {
     loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// How many local ports of a range have connections that this host has begun: those at which nobody listens. Nothing if a
-/// table cannot be read whole.
+/// Returns how many local ports of a range have outgoing connections: those on which no socket listens. `None` if a
+/// table cannot be read completely.
 fn ports_used<T: BufRead>(tables: impl Iterator<Item = T>, range: &RangeInclusive<u16>) -> Option<u64> {
     let (mut connected, mut listening) = (BTreeSet::new(), BTreeSet::new());
     for mut table in tables {
@@ -137,7 +137,7 @@ fn ports_used<T: BufRead>(tables: impl Iterator<Item = T>, range: &RangeInclusiv
     Some(connected.difference(&listening).count() as u64)
 }
 
-/// The local port and the state in a line of `/proc/net/tcp`.
+/// Parses the local port and the state in a line of `/proc/net/tcp`.
 fn socket(line: &str) -> Option<(u16, &str)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, state) = (words.next()?, words.nth(1)?);

@@ -35,41 +35,41 @@ pub(super) use super::point_writer::{PointWriter, bytes, ratio, seconds};
 const STAT_MAX_BYTES: usize = 512;
 /// The lines of processors come next, each of at most 120 bytes.
 const STAT_CORES_MAX_BYTES: usize = 32 * 1024;
-/// The most processors that are told of one by one; a host with more is a rare thing, and its batches are long enough.
+/// The most processors that are reported individually; hosts with more are rare, and their batches are long enough.
 const CORES_MAX: usize = 256;
 /// `/proc/net/dev` has 120 bytes for each interface.
 const NET_MAX_BYTES: usize = 64 * 1024;
-/// The most interfaces that are told of.
+/// The most interfaces that are reported.
 const INTERFACES_MAX: usize = 32;
-/// `/proc/diskstats` has 150 bytes for each disk and each part of one.
+/// `/proc/diskstats` has 150 bytes for each disk and partition.
 const DISKSTATS_MAX_BYTES: usize = 64 * 1024;
-/// The most disks that are told of.
+/// The most disks that are reported.
 const DISKS_MAX: usize = 32;
 /// A file of `/proc/pressure` has two lines.
 const PRESSURE_MAX_BYTES: usize = 512;
 
-/// What is asked elsewhere, before a sample is taken.
+/// Inputs that are collected before a sample is taken.
 #[derive(Debug, Default)]
 pub(super) struct CollectedInputs {
     /// File systems.
     pub(super) disks: Vec<DiskUsage>,
     /// The warmest sensor, if there is any.
     pub(super) celsius: Option<f64>,
-    /// Open files, processes and their like.
+    /// Open files, processes and the like.
     pub(super) resources: Vec<ResourceUsage>,
-    /// File systems of containers' own.
+    /// File systems of containers.
     pub(super) rooms: Vec<ContainerSpace>,
-    /// What containers have written whose disk has no limit, by their units.
+    /// Bytes written by containers whose disk has no limit, by unit.
     pub(super) written: BTreeMap<String, u64>,
-    /// The same of containers that are no units, by their names.
+    /// The same for containers that are not units, by name.
     pub(super) written_by_others: BTreeMap<String, u64>,
-    /// What the agent's store says of itself.
+    /// The store's figures.
     pub(super) stored: StoreFigures,
-    /// What yunos have told of themselves.
+    /// Statistics that yunos reported.
     pub(super) stats: BTreeMap<UnitName, ToldStats>,
 }
 
-/// Takes samples, and remembers of the last one what ratios need.
+/// Takes samples, and remembers the last one for ratios.
 #[derive(Debug)]
 pub(super) struct Sampler {
     labelled: PointWriter,
@@ -85,7 +85,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Before the first sample.
+    /// Creates it before the first sample.
     pub(super) fn new(labels: &HostTags) -> Self {
         let hierarchies = Arc::new(Hierarchies::detect());
         let units = UnitSampler::new(Arc::clone(&hierarchies));
@@ -104,8 +104,8 @@ impl Sampler {
         }
     }
 
-    /// What is so now, of the groups that are due. Ratios are over the time since the last sample of their group; the first
-    /// has none.
+    /// Samples the groups that are due. Ratios are over the time since the last sample of their group; the first has
+    /// none.
     pub(super) fn sample(
         &mut self,
         due: DueGroups,
@@ -160,7 +160,7 @@ impl Sampler {
         points
     }
 
-    /// All processors together and each of them; and what all have done until now.
+    /// Samples the processors, together and each; returns the total so far.
     fn processors(&mut self, due: DueGroups, points: &mut Vec<Point>, at_ms: Millis) -> Option<CpuTicks> {
         let cores = due.has(MetricGroup::Cores);
         if !(cores || due.has(MetricGroup::Cpu) || due.has(MetricGroup::Units)) {
@@ -330,7 +330,7 @@ pub(super) mod tests {
         Sampler::new(&labels()).labelled
     }
 
-    /// Those of an agent without units.
+    /// The sources of an agent without units.
     pub(in super::super) fn sources() -> MetricSources {
         of(UnitStates::default())
     }
@@ -412,7 +412,7 @@ pub(super) mod tests {
             }
             assert!(waiting.elapsed() < Duration::from_secs(60), "a busy process is never seen to be busy");
         };
-        // The later first: at the very start of a process its memory is not counted yet.
+        // The later sample first: at the very start of a process its memory is not counted yet.
         let both: Vec<_> = second.iter().chain(&first).cloned().collect();
         for (name, least, greatest) in [
             ("muster_host_cpu_busy_ratio", 0.0001, 1.0),

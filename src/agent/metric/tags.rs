@@ -2,11 +2,11 @@
 
 use muster_topics::name::HostId;
 
-/// Whose measurements these are; every point says so.
+/// The tags of a host, which every point has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTags {
     /// The host.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// Its hostname.
     pub hostname: String,
 }

@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 
 use muster_topics::{Millis, metric::Point};
 
-/// How long a value that has not changed is not repeated. Who asks for the value of a moment gets the last one of the five
-/// minutes before (Prometheus, and the console's own queries); the wait for the batch comes on top of this.
+/// How long an unchanged value is not repeated. Queries for a moment use the last value of the five minutes before
+/// (Prometheus, and the console's own); the wait for the batch is additional.
 const REPEAT_MS: Millis = 240_000;
-/// How often what changes slowly goes: from one to the next a mean over 5 or 15 minutes has hardly moved, and what is available
-/// is what is not used.
+/// How often slowly changing values are sent: averages over 5 or 15 minutes hardly change in between, and available is
+/// what is not used.
 const SLOW_MS: Millis = 60_000;
-/// The most values that are remembered: four of each of a thousand units. Beyond it, all are forgotten and go once more.
+/// The most values that are remembered: four of each of a thousand units. Beyond it, all are forgotten and sent again.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// When a value goes.
+/// When a value is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThinRule {
     /// Always.
     Each,
     /// When it has changed, and every few minutes.
     Changed,
-    /// Each minute.
+    /// Once a minute.
     Slow,
 }
 
@@ -42,14 +42,14 @@ fn rule(measurement: &str, field: &str) -> ThinRule {
     }
 }
 
-/// What has gone, as far as it matters.
+/// The values that were sent last.
 #[derive(Debug, Default)]
 pub(super) struct ThinFilter {
     gone: BTreeMap<String, (f64, Millis)>,
 }
 
 impl ThinFilter {
-    /// What of these goes; points of which nothing does are left out.
+    /// Removes values that need not be sent, and points without values.
     pub(super) fn thin(&mut self, mut points: Vec<Point>) -> Vec<Point> {
         if self.gone.len() > REMEMBERED_MAX {
             self.gone.clear();
@@ -85,7 +85,7 @@ impl ThinFilter {
     }
 }
 
-/// The tags that all points have are left out: they are the same in all.
+/// The tags that all points have are left out: they do not distinguish series here.
 fn key(point: &Point, field: &str) -> String {
     let own = point.tags.iter().filter(|(name, _)| name != "host" && name != "hostname");
     own.fold(format!("{} {field}", point.measurement), |key, (name, value)| key + " " + name + "=" + value)

@@ -6,24 +6,25 @@
 
 use nix::libc;
 
-/// In `status`: the clock is not kept right.
+/// In `status`: the clock is not synchronised.
 const UNSYNCHRONISED: i32 = libc::STA_UNSYNC;
 /// In `status`: the offset is in nanoseconds rather than microseconds.
 const IN_NANOSECONDS: i32 = libc::STA_NANO;
 
-/// What there still is to correct, in seconds: positive if the clock is behind. Nothing if nobody keeps it right.
+/// Returns the offset that remains to be corrected, in seconds: positive if the clock is behind. `None` if the clock is
+/// not synchronised.
 pub(super) fn offset_seconds() -> Option<f64> {
-    // SAFETY: `timex` is made of integers alone, for which zero is a value. Zero in `modes` asks to change nothing.
+    // SAFETY: `timex` consists of integers alone, for which zero is valid. Zero in `modes` requests no change.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a whole `timex`, which lives until the call returns and which nobody else has.
+    // SAFETY: the pointer is to a whole `timex`, which lives until the call returns and is not shared.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
-    // A container may be forbidden to ask; then nothing is known either.
+    // A container may not be allowed to ask; then the offset is unknown.
     (state >= 0).then(|| known(timex.status, timex.offset)).flatten()
 }
 
 fn known(status: i32, offset: libc::c_long) -> Option<f64> {
     let per_second = if status & IN_NANOSECONDS == 0 { 1e6 } else { 1e9 };
-    // An offset is below a second: a float has it exactly.
+    // An offset is below a second: a float represents it exactly.
     (status & UNSYNCHRONISED == 0).then(|| offset as f64 / per_second)
 }
 

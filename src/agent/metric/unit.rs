@@ -24,12 +24,12 @@ pub(super) use super::process_figures::{CGROUP_MAX_BYTES, network_point, same_pr
 /// `/proc/<pid>/stat` has 52 numbers and a name of at most 64 bytes.
 const PROCESS_MAX_BYTES: usize = 2048;
 
-/// What the kernel takes for the size of a page, should it not say.
+/// The size of a page, if the kernel does not tell.
 const PAGE_BYTES: u64 = 4096;
-/// How many ticks there are in a second, should the kernel not say.
+/// The number of ticks in a second, if the kernel does not tell.
 const TICKS: u64 = 100;
 
-/// Takes samples of units, and remembers of the last one what ratios need.
+/// Samples units, and remembers the last sample for ratios.
 #[derive(Debug)]
 pub(super) struct UnitSampler {
     hierarchies: Arc<Hierarchies>,
@@ -38,10 +38,10 @@ pub(super) struct UnitSampler {
     units: BTreeMap<UnitName, KnownUnit>,
 }
 
-/// A unit that runs.
+/// A running unit.
 #[derive(Debug)]
 struct KnownUnit {
-    /// Process id and start time: together they are used once.
+    /// Process id and start time: together they are unique.
     identity: (i32, u64),
     places: CgroupFolders,
     busy: Option<BusyTime>,
@@ -51,7 +51,7 @@ struct KnownUnit {
 #[derive(Clone, Copy, Debug)]
 struct BusyTime {
     us: u64,
-    /// Of the whole cgroup, rather than of the main process.
+    /// Whether it is the whole cgroup's, rather than the main process's.
     is_whole: bool,
 }
 
@@ -65,8 +65,8 @@ impl UnitSampler {
         }
     }
 
-    /// Units' processor time is in shares of that of all processors, as the host's is, so that it adds up to it: `host_us` since
-    /// usage was last due.
+    /// Processor time is a share of that of all processors, as the host's is, so that shares add up: `host_us` since
+    /// the last sample of usage.
     pub(super) fn sample(
         &mut self,
         labelled: &PointWriter,
@@ -129,7 +129,7 @@ impl UnitSampler {
         points
     }
 
-    /// A process that was not there at the last sample.
+    /// Starts to follow a process that did not exist at the last sample.
     fn meet(&self, reader: &mut ProcReader, name: &UnitName, state: &UnitState, identity: (i32, u64)) -> KnownUnit {
         let cgroups = reader.read(format!("/proc/{}/cgroup", identity.0), CGROUP_MAX_BYTES).unwrap_or_default();
         let places = self.hierarchies.places(state.desired.spec.yuno().map(|_| name), cgroups);
@@ -141,24 +141,24 @@ fn conf(var: SysconfVar) -> Option<u64> {
     sysconf(var).ok().flatten().and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0)
 }
 
-/// How long a tick of the processors is, in microseconds.
+/// Returns the length of a tick in microseconds.
 pub(super) fn tick_us() -> u64 {
     1_000_000 / conf(SysconfVar::CLK_TCK).unwrap_or(TICKS)
 }
 
-/// A unit's main process, if it is still the one that the unit started: process ids are used again.
+/// Returns a unit's main process, if it is still the one that was started: process ids are reused.
 fn unit_process(reader: &mut ProcReader, state: &UnitState) -> Option<((i32, u64), ProcessStat)> {
     let identity = state.process.filter(|(pid, _)| *pid > 0)?;
     Some((identity, same_process(reader, identity)?))
 }
 
-/// One process, by its number or as `self`.
+/// Reads one process, by its number or as `self`.
 pub(super) fn process(reader: &mut ProcReader, pid: &str) -> Option<ProcessStat> {
     reader.read(format!("/proc/{pid}/stat"), PROCESS_MAX_BYTES).and_then(ProcessStat::parse)
 }
 
-/// What yunos have told of themselves: `muster_yuno_<name>`, of those numbers whose names can be part of a
-/// series' name. Who stops telling has its last numbers repeated for as long as it runs.
+/// Returns the statistics of yunos: `muster_yuno_<name>`, for names that can be part of a series' name. The last values
+/// are repeated as long as the yuno runs.
 pub(super) fn stats(
     labelled: &PointWriter,
     units: &UnitStates,
@@ -176,7 +176,8 @@ pub(super) fn stats(
     told.iter().filter_map(point).collect()
 }
 
-/// A name that Prometheus takes: what it does not becomes `_`. Nothing of a name with no letter or digit.
+/// Converts a name to one that Prometheus accepts: other characters become `_`. `None` for a name without letters and
+/// digits.
 fn series_name(name: &str) -> Option<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     name.contains(|c: char| c.is_ascii_alphanumeric()).then(|| name.chars().map(plain).collect())
@@ -201,7 +202,7 @@ mod tests {
     };
     use crate::cgroup::CgroupTree;
 
-    /// A shell that does nothing itself: what it forks does, each for a moment.
+    /// A shell that is idle itself and forks short-lived busy processes.
     struct Forking(Child);
 
     impl Forking {
@@ -258,13 +259,13 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
         };
         assert!(value(&points, "muster_unit_processes", "count").is_some_and(|count| count >= 1.0), "{points:?}");
-        // Not all that it has: what it took before it came here is counted where it was.
+        // Not all its memory: what it allocated before it moved here is counted in its former cgroup.
         assert!(value(&points, "muster_unit_memory", "resident_bytes").is_some_and(|bytes| bytes > 0.0), "{points:?}");
         let is_limited = !made.missing.iter().any(|missing| missing.contains("memory"));
         let limit = value(&points, "muster_unit_memory", "limit_bytes");
         assert_eq!(limit, is_limited.then_some(64.0 * 1024.0 * 1024.0), "{:?}", made.missing);
         drop(forking);
-        // What it had forked ends by itself.
+        // Its forked processes end by themselves.
         let began = Instant::now();
         while !made.cgroup.is_empty() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(10));

@@ -18,25 +18,25 @@ use futures_util::future::join_all;
 use muster_shim::proc;
 use tokio::{sync::oneshot, time::Instant};
 
-/// How long the next walk waits after one, times what that took.
+/// The pause after a walk, as a multiple of its duration.
 const REST: u32 = 1_000;
-/// How long it waits at least: what changes faster than that is looked at in other ways.
+/// The least pause: faster changes show elsewhere.
 const REST_MIN: Duration = Duration::from_secs(60);
-/// How many walks are begun with a sample, so that a hundred containers are not gone through at once.
+/// How many walks are started with a sample, so that a hundred containers are not walked at once.
 const BEGUN_MAX: usize = 4;
-/// The most walks that are under way, hanging ones included: each costs a thread.
+/// The most walks at once, hanging ones included: each costs a thread.
 const WALKS_MAX: usize = 32;
-/// How long a sample waits for walks that have just begun; most are over by then.
+/// How long a sample waits for walks that were just started; most end by then.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The smallest stack that is sure to do: paths lie on the heap.
+/// A small stack that suffices: paths are on the heap.
 const STACK_BYTES: usize = 128 * 1024;
-/// The size of the blocks that the kernel counts.
+/// The kernel's unit of counting.
 const BLOCK_BYTES: u64 = 512;
 
 /// A process: its number, and when it was started.
 type ProcessKey = (i32, u64);
 
-/// Goes through the files of containers, again and again.
+/// Measures the files of containers repeatedly.
 #[derive(Debug, Default)]
 pub(super) struct WrittenSampler {
     each: BTreeMap<String, ContainerWalk>,
@@ -51,7 +51,7 @@ struct ContainerWalk {
     next: Instant,
 }
 
-/// What came of a walk.
+/// The result of a walk.
 #[derive(Debug)]
 struct WalkResult {
     bytes: Option<u64>,
@@ -59,7 +59,7 @@ struct WalkResult {
 }
 
 impl ContainerWalk {
-    /// Takes in what has come of a walk.
+    /// Handles the result of a walk.
     fn hear(&mut self, walked: Option<WalkResult>) {
         self.pending = None;
         let Some(WalkResult { bytes, took }) = walked else { return };
@@ -67,7 +67,7 @@ impl ContainerWalk {
         self.next = Instant::now() + REST_MIN.max(took.saturating_mul(REST));
     }
 
-    /// Whether it is under way; if it has come to its end, that is taken in.
+    /// Whether a walk is under way; handles the result of one that has ended.
     fn is_under_way(&mut self) -> bool {
         match self.pending.as_mut().map(oneshot::Receiver::try_recv) {
             None => false,
@@ -79,14 +79,14 @@ impl ContainerWalk {
         }
     }
 
-    /// Goes through its files, and waits a little for what comes of that.
+    /// Starts a walk, and waits a little for its result.
     async fn begin(&mut self) {
         let (answer, mut pending) = oneshot::channel();
         let process = self.process;
         let walk = move || {
             let began = std::time::Instant::now();
             let bytes = written(process);
-            // Nobody waits any more if the agent ends.
+            // The receiver has ended if the agent ends.
             let _ = answer.send(WalkResult { bytes, took: began.elapsed() });
         };
         let thread = std::thread::Builder::new().name("walk".to_owned()).stack_size(STACK_BYTES).spawn(walk);
@@ -101,13 +101,13 @@ impl ContainerWalk {
 }
 
 impl WrittenSampler {
-    /// What each of these has written, as far as that is known, each by its first process. Walks are begun that are due.
+    /// Returns what each container has written, as far as known, by its first process. Starts walks that are due.
     pub(super) async fn take(&mut self, containers: &BTreeMap<String, ProcessKey>) -> BTreeMap<String, u64> {
         self.each.retain(|name, walk| walk.is_under_way() || containers.contains_key(name));
         for (name, process) in containers {
             let fresh = || ContainerWalk { process: *process, pending: None, latest_bytes: None, next: Instant::now() };
             let walk = self.each.entry(name.clone()).or_insert_with(fresh);
-            // It was started again, perhaps with nothing of what it had written.
+            // It was restarted, perhaps without its earlier files.
             if walk.process != *process && walk.pending.is_none() {
                 *walk = fresh();
             }
@@ -124,7 +124,7 @@ impl WrittenSampler {
     }
 }
 
-/// What a container has written, in bytes on the disk.
+/// Measures what a container has written, in bytes on the disk.
 fn written(process: ProcessKey) -> Option<u64> {
     let (pid, _) = process;
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
@@ -133,7 +133,7 @@ fn written(process: ProcessKey) -> Option<u64> {
         ContainerRoot::Own => {
             let root = PathBuf::from(format!("/proc/{pid}/root/"));
             let (own, ours) = (fs::metadata(&root).ok()?, fs::metadata("/").ok()?);
-            // What has the host's files has none of its own.
+            // A container with the host's root has no files of its own.
             if (own.dev(), own.ino()) == (ours.dev(), ours.ino()) {
                 return None;
             }
@@ -146,15 +146,15 @@ fn written(process: ProcessKey) -> Option<u64> {
 /// Where the files of a container's root are.
 #[derive(Debug, PartialEq, Eq)]
 enum ContainerRoot {
-    /// What it has written lies in this folder of the host, over its image.
+    /// Changes lie in this folder of the host, over its image.
     Upper(PathBuf),
-    /// All are its own.
+    /// All files are its own.
     Own,
 }
 
-/// From its `/proc/PID/mountinfo`.
+/// Parses its `/proc/PID/mountinfo`.
 fn root(mountinfo: &str) -> Option<ContainerRoot> {
-    // What was mounted there last is what it sees.
+    // The last mount at the root is the visible one.
     let is_root = |line: &&str| line.split(' ').nth(4) == Some("/");
     let (_, about) = mountinfo.lines().rfind(is_root)?.split_once(" - ")?;
     let mut fields = about.split(' ');
@@ -163,16 +163,16 @@ fn root(mountinfo: &str) -> Option<ContainerRoot> {
         return (!kind.starts_with("fuse")).then_some(ContainerRoot::Own);
     }
     let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
-    // One with very many layers has paths that begin in a folder of its runtime.
+    // With very many layers, paths are relative to a folder of the runtime.
     upper.starts_with('/').then(|| ContainerRoot::Upper(super::disk::unescape(upper).into()))
 }
 
-/// How much room everything in a folder takes that is on the folder's own disk.
+/// Measures a folder, on its own file system only.
 fn size_bytes(folder: &Path) -> Option<u64> {
     let top = fs::metadata(folder).ok()?;
     let (mut sum, mut linked, mut folders) = (0_u64, HashSet::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
-        // What is removed meanwhile takes no room.
+        // Files that are removed meanwhile do not count.
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             let Ok(about) = entry.metadata() else { continue };
@@ -221,7 +221,7 @@ mod tests {
         fs::write(at("deep/file"), vec![1; 1 << 20]).unwrap();
         fs::hard_link(at("deep/file"), at("again")).unwrap();
         std::os::unix::fs::symlink("/", at("elsewhere")).unwrap();
-        // A file with a hole takes no room there.
+        // A hole in a file takes no space.
         fs::File::create(at("hole")).unwrap().set_len(1 << 30).unwrap();
         let grown = size_bytes(folder.path()).unwrap() - empty;
         assert!((1 << 20..(1 << 20) + 65_536).contains(&grown), "{grown}");
