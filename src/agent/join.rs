@@ -414,7 +414,7 @@ fn request(host: HostId, key: &KeyPair) -> Result<String, JoinError> {
     Ok(params.serialize_request(key)?.pem()?)
 }
 
-/// Believes a membership only if everything in it fits together and to what was pinned.
+/// Accepts a membership only if all its parts belong together and match what the token pins.
 fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest) -> Result<MemberIdentity, JoinError> {
     let wrong = |text: &str| Err(JoinError::Answer(text.to_owned()));
     if membership.host != host {
@@ -427,16 +427,16 @@ fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest
         return wrong("it names no key that commands are signed with");
     }
     let identity = MemberIdentity { membership, key: key.serialize_pem() };
-    // This also compares the certificate's key with ours.
+    // This also checks that the certificate belongs to the key.
     identity.tls()?;
     identity.validity_ms()?;
     Ok(identity)
 }
 
-/// SHA-256 of the first certificate of a PEM document.
+/// Returns the SHA-256 of the first certificate in a PEM document.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no certificate.
 pub fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
     let chain = pki::certificates("the authority's certificate", pem)?;
     chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
@@ -450,7 +450,7 @@ fn unreachable(url: &str, error: &(dyn std::error::Error + 'static)) -> JoinErro
     JoinError::Unreachable { url: url.to_owned(), reason: causes(error) }
 }
 
-/// An error with everything behind it, for an HTTP client's own message says next to nothing.
+/// Formats an error with all its causes, since an HTTP client's own message says little.
 pub(super) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -475,7 +475,7 @@ async fn post<B: Serialize, A: DeserializeOwned>(
     if status.is_success() {
         return serde_json::from_slice(&answer).map_err(|error| JoinError::Answer(error.to_string()));
     }
-    // Overload and faults pass; everything else is a decision.
+    // Overload and server errors may pass; other statuses are final.
     let passing = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
     match serde_json::from_slice(&answer) {
         Ok(problem) if !passing => Err(JoinError::Refused { url: url.to_owned(), problem }),
@@ -559,7 +559,7 @@ mod tests {
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(folder.path().join(IDENTITY_FILE)).unwrap());
         assert_eq!(mode & 0o777, 0o600);
 
-        // Its id stands in a file of its own, too; damaged or gone, it comes from here.
+        // Its id has a file of its own, too; if that is damaged or missing, the id comes from here.
         let other = HostId::random().to_string();
         for damage in [None, Some(""), Some("nonsense"), Some(other.as_str())] {
             let file = folder.path().join(HOST_FILE);
@@ -600,7 +600,7 @@ mod tests {
     async fn token_is_not_sent_to_a_stranger() {
         let (ours, theirs) = (Authority::new(), Authority::new());
         for shown in [&theirs, &ours] {
-            // The second one shows our authority's certificate, which anybody may have, beside a leaf of its own.
+            // The second server presents the authority's public certificate beside a leaf of its own.
             let (url, requests) = server(tls(&theirs, shown), |_, _| (200, vec![])).await;
             let error = try_join(&token(&url, &ours), HostId::random()).await.unwrap_err();
             assert!(matches!(error, JoinError::Stranger { .. }), "{error}");

@@ -65,19 +65,19 @@ use super::{
 };
 use crate::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims};
 
-/// Labels of containers that an agent has made.
+/// The labels of containers that an agent has created.
 const HOST_LABEL: &str = "muster.host";
 const UNIT_LABEL: &str = "muster.unit";
 const MADE_LABEL: &str = "muster.made";
 
-/// Everything about containers on this host.
+/// The containers of this host.
 pub(super) struct Containers {
     folder: PathBuf,
     host: String,
     artifacts: Artifacts,
     shims: Shims,
     runtimes: Vec<Arc<dyn ContainerRuntime>>,
-    /// Held by whoever adopts a container.
+    /// Held while a container is adopted.
     taking: Mutex<()>,
 }
 
@@ -137,7 +137,7 @@ impl Containers {
 
     async fn start(&self, unit: &UnitName, start: &StartOrder) -> Result<ContainerInstance, StartError> {
         let StartOrder { desired, wiring, .. } = start;
-        // Almost always the image is there; but somebody may have tidied up by hand.
+        // The image is there almost always; but it may have been removed by hand.
         self.install(unit, desired, &|_| ()).await?;
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
@@ -155,7 +155,7 @@ impl Containers {
             Some(state) if is_alive(state.phase) => return Err(StartError::Unknown),
             Some(state) => {
                 let is_same = state.labels.get(MADE_LABEL) == recipe.labels.get(MADE_LABEL);
-                // What its runtime takes for alive, and is not, has to be cleared away; as has what has other limits now.
+                // A container that only seems alive has to be removed, and one whose limits have changed, too.
                 let rests = matches!(state.phase, ContainerPhase::Made | ContainerPhase::Ended { .. });
                 let before = self.place(unit).started()?;
                 let goes_on = match before.filter(|_| is_same && rests) {
@@ -177,11 +177,11 @@ impl Containers {
         crash::point("start", "before its revision is noted");
         self.note(unit, desired, wiring, frame)?;
         runtime.start(&name).await?;
-        // Whether it runs is not certain if its runtime says no more now.
+        // If its runtime does not answer now, whether it runs is unknown.
         ContainerInstance::of(runtime, name, wiring.clone()).await.map_err(|_| StartError::Unknown)
     }
 
-    /// Writes down what is in effect from now on.
+    /// Records what is in effect from now on.
     fn note(&self, unit: &UnitName, desired: &Desired, wiring: &EndpointWiring, frame: Digest) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
         self.place(unit).write(&ContainerStartRecord {
@@ -242,7 +242,7 @@ impl Containers {
         let Some(started) = self.place(unit).started()? else { return Ok(AdoptedUnit::Nothing) };
         let runtime = self.runtime(started.runtime)?;
         let (name, Some(_)) = self.find(unit, &*runtime).await? else {
-            // Somebody has removed it, or put another in its place, which a start will say.
+            // It was removed or replaced by somebody else, which a start will report.
             return Ok(AdoptedUnit::Ended(instance::unseen()));
         };
         let container = ContainerInstance::of(runtime, name, started.wiring.clone()).await?;
@@ -252,7 +252,7 @@ impl Containers {
                 Ok(AdoptedUnit::Alive { revision: started.revision, told, instance: Box::new(container) })
             }
             Some(InstanceEvent::Ended(mut over)) => {
-                // What a host that went down has ended has not failed.
+                // A container that ended because its host went down has not failed.
                 over.last.with_host = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
                 Ok(AdoptedUnit::Ended(over))
             }
@@ -260,12 +260,12 @@ impl Containers {
         }
     }
 
-    /// Changes what can change while it runs: limits, each of which it had before.
+    /// Changes what can be changed while it runs: the values of limits that it already has.
     async fn reload(&self, unit: &UnitName, desired: &Desired) -> Result<bool, Failure> {
         let spec = container(&desired.spec)?;
         let Some(started) = self.place(unit).started()? else { return Ok(false) };
         let (name, was_adopted) = self.place(unit).adopted()?.map_or((name(unit), false), |adopted| (adopted.id, true));
-        // What was adopted is not made anew, and has perhaps had limits before.
+        // An adopted container is not recreated, and may have had limits before.
         let same_limits = was_adopted || limited(started.limits) == limited(spec.limits);
         if started.frame != frame(&desired.spec)? || started.runtime != spec.runtime || !same_limits {
             return Ok(false);
@@ -283,7 +283,7 @@ impl Containers {
     async fn remove(&self, unit: &UnitName) -> Result<(), Failure> {
         self.end_probes(unit).await;
         let place = self.place(unit);
-        // What was adopted is let go.
+        // An adopted container is released.
         if let (Some(started), None) = (place.started()?, place.adopted()?) {
             let runtime = self.runtime(started.runtime)?;
             if let (name, Some(_)) = self.find(unit, &*runtime).await? {
@@ -309,7 +309,7 @@ impl Containers {
     }
 }
 
-/// What a container is called.
+/// Returns the name of a unit's container.
 fn name(unit: &UnitName) -> String {
     format!("muster.{}.{}", unit.realm(), unit.name())
 }
@@ -325,7 +325,7 @@ fn frame(spec: &Spec) -> Result<Digest, Failure> {
     spec.frame().map_err(|error| never(error.to_string()))
 }
 
-/// The variables that a container is given beside its image's own.
+/// The variables that a container gets in addition to its image's.
 fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &EndpointWiring) -> BTreeMap<String, String> {
     let mut env = spec.env.clone();
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
@@ -334,18 +334,18 @@ fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &EndpointWiring) -
     env
 }
 
-/// Which limits there are.
+/// Which limits are set.
 fn limited(limits: Limits) -> [bool; 3] {
     [limits.memory_bytes.is_some(), limits.cpu.is_some(), limits.pids.is_some()]
 }
 
-/// Whether it runs, and not only its runtime says so.
+/// Whether it really runs, and not only by its runtime's record.
 fn is_alive(phase: ContainerPhase) -> bool {
     let ContainerPhase::Runs { pid, .. } = phase else { return false };
     muster_shim::proc::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
-/// A runtime that finds nothing at a path may make an empty folder there, which nobody wants.
+/// Checks that mounted paths exist: a runtime may create a missing one as an empty folder.
 fn mounts_are_there(spec: &ContainerSpec) -> Result<(), Failure> {
     match spec.mounts.iter().find_map(|mount| Some((mount, fs::metadata(&mount.host).err()?))) {
         Some((mount, error)) => Err(may_heal(format!("{} cannot be mounted as {}: {error}", mount.host, mount.inside))),
@@ -445,7 +445,7 @@ impl UnitKind for Containers {
                     tracing::debug!(error = %failure.error, "images that nobody needs cannot be removed");
                 }
             }
-            // The other kinds give artifacts back that nobody has needed for a day.
+            // Other kinds remove artifacts that were not needed for a day.
             self.artifacts.keep(needed.iter(), SystemTime::now())
         }
         .boxed()

@@ -26,32 +26,32 @@ use super::{
     step::{InstanceOrder, StepReport, StopOrder, Worker},
 };
 
-/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
-/// every few seconds; the rest is for signals of operators, and of those that have it read its files again.
+/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze every few
+/// seconds; the rest is for signals of operators and for reloads.
 const ORDERS_MAX: usize = 8;
 
-/// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
+/// More steps than any plan has in a row; a planner that does not come to rest must not block the loop.
 const STEPS_MAX: usize = 8;
 
 /// A unit, and the tasks that work for it.
 pub(super) struct UnitEntry {
     pub(super) unit: PlannedUnit,
     pub(super) kind: Arc<dyn UnitKind>,
-    /// To the tasks that stay with its instances.
+    /// The tasks of its instances.
     orders: BTreeMap<Slot, mpsc::Sender<InstanceOrder>>,
-    /// The download, which may be given up.
+    /// The download, which may be cancelled.
     install: Option<AbortHandle>,
-    /// What the store has of it.
+    /// The state that is stored.
     pub(super) kept: Option<(RestoredUnit, Option<Hold>)>,
     /// Its ports.
     pub(super) leases: Vec<PortLease>,
-    /// What snapshots need of it beyond what it should be.
+    /// What snapshots need of it beyond its desired state.
     pub(super) pins: Pins,
     /// Its probes.
     pub(super) watchers: ProbeTasks,
-    /// When to look at it again.
+    /// When to plan again.
     pub(super) wake_ms: Option<Millis>,
-    /// Where it stands among the others.
+    /// Its place in the start order.
     pub(super) stand: Option<start_order::OrderState>,
 }
 
@@ -72,8 +72,8 @@ impl UnitEntry {
         }
     }
 
-    /// The steps to begin now, each with the slot of the instance that the unit was known by. The unit knows already that
-    /// they have begun.
+    /// Returns the steps to begin now, each with the slot of the main instance. The planner already counts them as
+    /// begun.
     pub(super) fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<(Slot, PlanStep)> {
         let mut steps = Vec::new();
         self.wake_ms = None;
@@ -108,7 +108,7 @@ impl UnitEntry {
             (PlanStep::Start { attempts }, Some(desired)) => {
                 let orders = self.orders(worker.slot);
                 let wiring = self.unit.wiring().clone();
-                // What it has replaced may play until it has ended.
+                // The instance that it replaced may play until it has ended.
                 let desired = if self.unit.has_beside() { unplayed(desired) } else { desired };
                 let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts, beside: false };
                 work.spawn(worker.start(start, orders));
@@ -116,7 +116,7 @@ impl UnitEntry {
             (PlanStep::StartSecond, Some(desired)) => {
                 let worker = Worker { slot: worker.slot.other(), ..worker };
                 let orders = self.orders(worker.slot);
-                // What it is to replace plays on until it has ended.
+                // The instance that it will replace plays until it has ended.
                 let (desired, wiring) = (unplayed(desired), self.unit.wiring().clone());
                 let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts: 0, beside: true };
                 work.spawn(worker.start_beside(start, orders));
@@ -124,11 +124,11 @@ impl UnitEntry {
             (PlanStep::Reload, Some(desired)) => {
                 match self.orders.get(&worker.slot).cloned() {
                     Some(orders) => drop(work.spawn(worker.reload(desired, keep, orders))),
-                    // Nobody would ever answer.
+                    // There is no instance that would answer.
                     None => self.unit.observe(UnitEvent::NotReloaded(desired.revision), now_ms()),
                 }
             }
-            // Full or closed: it has been asked, or has ended; the planner asks again if need be.
+            // Full or closed: it was asked, or has ended; the planner asks again if needed.
             (PlanStep::Stop { signal, grace_ms }, _) => {
                 _ = self.order(worker.slot, InstanceOrder::Stop(StopOrder { signal, grace_ms }));
             }
@@ -144,7 +144,7 @@ impl UnitEntry {
                 self.give_up_install();
                 work.spawn(worker.remove());
             }
-            // Only what is desired is installed and started; to wait is nothing to begin.
+            // Only a desired revision is installed and started; a wait is not begun.
             (PlanStep::Install | PlanStep::Start { .. } | PlanStep::StartSecond | PlanStep::Reload, None)
             | (PlanStep::WaitUntil(_), _) => {}
         }
@@ -156,17 +156,17 @@ impl UnitEntry {
         receiver
     }
 
-    /// To the task that stays with the instance that the unit is known by.
+    /// The task of the main instance.
     pub(super) fn to_instance(&self) -> Option<&mpsc::Sender<InstanceOrder>> {
         self.orders.get(&self.unit.slot())
     }
 
-    /// Asks an instance for something; whether somebody will hear it.
+    /// Sends a request to an instance; returns whether it will be received.
     fn order(&self, slot: Slot, order: InstanceOrder) -> bool {
         self.orders.get(&slot).is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
-    /// Looks at files outside, if what runs has read any.
+    /// Checks watched files, if the running instance has any.
     pub(super) fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<StepReport>, work: &mut JoinSet<()>) {
         if let (Some(desired), EffectiveInstance::Alive(_), Some(orders)) =
             (&self.unit.desired, &self.unit.instance, self.to_instance())
@@ -185,12 +185,12 @@ impl UnitEntry {
     }
 }
 
-/// The same, to be started without being told to play.
+/// Returns the same, to be started without being asked to play.
 fn unplayed(desired: Desired) -> Desired {
     Desired { run: Run::Running, ..desired }
 }
 
-/// Tells what a unit is, if that is news.
+/// Publishes a unit's state, if it changed.
 pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &UnitEntry) {
     states.send_if_modified(|states| {
         let before = states.get(name);
@@ -200,9 +200,9 @@ pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry
     });
 }
 
-/// What a unit is. One that is forgotten is still what it was wanted to be `before`, until nothing is left of it: so
-/// whoever waits for that sees it come about, or what stands in the way. Of one that was forgotten in an earlier life
-/// nobody waits for anything.
+/// Returns a unit's state. A unit that is being removed keeps the desired state it had `before`, until nothing remains
+/// of it, so that callers who wait for the removal see its progress. A unit that was removed in an earlier run of the
+/// agent is not listed.
 fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -> Option<UnitState> {
     let (observed, slot) = (unit.observed.clone(), unit.slot());
     let process = unit.process().map(|process| (process.pid, process.start_ticks));
@@ -214,7 +214,7 @@ fn state(UnitEntry { unit, pins, .. }: &UnitEntry, before: Option<&UnitState>) -
     Some(UnitState { desired, spec, observed, hold: unit.visible_hold().cloned(), pins: pins.clone(), slot, process })
 }
 
-/// Nothing is left of a unit that was forgotten.
+/// Removes a unit's state, once nothing remains of it.
 pub(super) fn unpublish(states: &watch::Sender<UnitStates>, name: &UnitName) {
     states.send_if_modified(|states| states.contains_key(name) && Arc::make_mut(states).remove(name).is_some());
 }

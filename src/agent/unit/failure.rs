@@ -24,8 +24,8 @@ pub(super) fn from_artifact(error: ArtifactError) -> Failure {
     Failure { may_heal: error.may_heal(), error: error.to_string() }
 }
 
-/// What a host lacks may come, with a late mount, a directory service or an operator: so each of its refusals may heal.
-/// Only what is refused for what it is (the program itself, or what this agent may not give) stays refused.
+/// Converts an error of a shim. What a host lacks may appear, with a late mount, a directory service or an operator, so
+/// such refusals may heal. Only a refusal because of the program itself, or of what this agent may not give, is final.
 pub(super) fn from_shim(error: ShimError) -> Failure {
     let ShimError::Start { source, step, path, .. } = &error else { return may_heal(error.to_string()) };
     let barred;
@@ -54,7 +54,7 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
     Failure { error: format!("{error}{hint}"), may_heal }
 }
 
-/// What to do about a user who does not get to a file of its unit.
+/// The hint about a user who has no access to a file of its unit.
 fn way_hint(closed: Option<&Path>) -> String {
     match closed {
         Some(folder) => format!(
@@ -66,7 +66,7 @@ fn way_hint(closed: Option<&Path>) -> String {
     }
 }
 
-/// The first folder on the way to a path, the path itself included, that others may not pass through.
+/// The first folder on a path, the path itself included, that other users may not pass through.
 fn first_closed(path: &Path) -> Option<PathBuf> {
     let mut folders: Vec<&Path> = path.ancestors().collect();
     folders.reverse();

@@ -1,6 +1,6 @@
 //! The first process of a container, through which others enter it.
 
-/// The first process of a container that runs. Process id and start time together are used once.
+/// The first process of a running container. Process id and start time together are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstProcess {
     pub(crate) pid: i32,

@@ -6,14 +6,14 @@ use muster_topics::{Millis, name::UnitName};
 
 use super::kind::UnitTrace;
 
-/// All units that were ever started, and not removed since.
+/// Returns all units that were ever started and not removed since.
 pub(super) fn traces(folder: &Path) -> io::Result<Vec<UnitTrace>> {
     let mut traces = Vec::new();
     for realm in names(folder)? {
         for unit in names(&folder.join(&realm))? {
-            // Whatever else lies there was not put there by an agent.
+            // Anything else there was not created by an agent.
             let Ok(name) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
-            // Each start writes `started.json` anew, which changes the folder.
+            // Each start rewrites `started.json`, which changes the folder.
             let changed = fs::metadata(folder.join(&realm).join(&unit))?.modified()?;
             let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             traces.push(UnitTrace {
@@ -25,7 +25,7 @@ pub(super) fn traces(folder: &Path) -> io::Result<Vec<UnitTrace>> {
     Ok(traces)
 }
 
-/// The names in a folder that are folders themselves; none if there is no such folder.
+/// Returns the names of folders in a folder; none if it does not exist.
 pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,7 +41,7 @@ pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a unit's folder with all that is in it, and the realm's if it was the last one there.
+/// Removes a unit's folder with its content, and the realm's if it was the last one there.
 pub(super) fn remove(unit: &Path) -> io::Result<()> {
     match fs::remove_dir_all(unit) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

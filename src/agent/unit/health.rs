@@ -17,17 +17,17 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::step::Worker;
 
-/// The probes of one unit that are being tried.
+/// The probes of one unit that are running.
 #[derive(Default)]
 pub(super) struct ProbeTasks(BTreeMap<Which, (ProbeRequest, AbortHandle)>);
 
 impl ProbeTasks {
-    /// Has just these tried from now on. What is tried already goes on.
+    /// Runs exactly these probes from now on. Those already running continue.
     pub(super) fn keep(&mut self, wanted: Vec<ProbeRequest>, worker: impl Fn() -> Worker, work: &mut JoinSet<()>) {
         self.0.retain(|_, (probing, task)| {
             let goes_on = !task.is_finished() && wanted.iter().any(|wanted| wanted.is_same(probing));
             if !goes_on {
-                // Whatever is being tried just now counts for nothing; a command ends when its time is over.
+                // An attempt under way does not count; its command ends when its time is over.
                 task.abort();
             }
             goes_on

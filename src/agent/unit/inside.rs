@@ -12,8 +12,8 @@ use super::Units;
 pub(crate) use super::first_process::FirstProcess;
 
 impl Units {
-    /// The first process of a container. It is the one that this agent has seen come up, and its runtime says that it is
-    /// still that: neither a number alone, which may be another process's by now, nor a memory, is enough.
+    /// Returns the first process of a container: the one that this agent has seen starting, if the runtime confirms it.
+    /// A number alone may belong to another process by now, and so may what was seen before.
     ///
     /// # Errors
     /// If there is no such unit, it is no container, it does not run or is frozen, or its runtime does not answer.

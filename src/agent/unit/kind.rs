@@ -21,34 +21,34 @@ use serde_json::{Map, Value};
 
 use super::log::{LogPart, LogPosition};
 
-/// From where on a log is followed.
+/// The position from which a log is followed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FollowFrom {
-    /// From so many lines before its end, or before that of the view.
+    /// This many lines before its end, or before that of the view.
     Last(u32),
-    /// From here.
+    /// This position.
     Place(LogPosition),
 }
 
-/// A kind of unit: how it is installed, started, found again and removed.
+/// A kind of unit: how it is installed, started, adopted and removed.
 ///
-/// There may be two instances of a unit, each in a [`Slot`] of its own: what is asked for in one leaves the other alone.
+/// There may be two instances of a unit, each in a [`Slot`] of its own: an operation on one does not affect the other.
 ///
-/// Any of the futures may be dropped in the middle, when its deadline has passed or the agent ends. What
-/// was done by then must be such that the same call, now or in the agent's next life, does the rest.
+/// Any of the futures may be dropped, when its deadline has passed or the agent ends. Whatever was done by then, the
+/// same call, now or in the agent's next run, must do the rest.
 pub(super) trait UnitKind: Send + Sync {
-    /// Its name, as [`muster_topics::unit::Spec::kind`] has it.
+    /// Its name, as in [`muster_topics::unit::Spec::kind`].
     fn name(&self) -> &'static str;
 
-    /// All units of which there is something on this host, so that what was forgotten while the agent was
-    /// away is found and removed. Called once, before any other.
+    /// Returns all units of which something exists on this host, so that units that were removed while the agent was
+    /// down are found and cleaned up. Called once, before any other method.
     fn traces(&self) -> io::Result<Vec<UnitTrace>>;
 
-    /// Looks up what is in effect in a slot, and takes it over. Cheap if nothing was ever started there.
+    /// Looks up the instance in a slot, and takes it over. It is cheap if nothing was ever started there.
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<AdoptedUnit, Failure>>;
 
-    /// Gets everything that the revision needs, without touching what is in effect, in any slot, nor the revision to
-    /// `keep`, which it may have to go back to. Cheap if it is all there. How far it is goes to `tell`, now and then.
+    /// Installs everything that the revision needs, without touching any instance, nor the revision to `keep` for a
+    /// rollback. It is cheap if everything is there. Progress is reported to `tell`.
     fn install<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -57,16 +57,15 @@ pub(super) trait UnitKind: Send + Sync {
         tell: &'a ProgressReporter<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect as it `start`s. It was installed, and nothing is in effect in its slot. As for what it
-    /// keeps, see [`UnitKind::install`].
+    /// Starts the revision, which was installed, in an empty slot. For `keep`, see [`UnitKind::install`].
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         start: &'a StartOrder,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, StartError>>;
 
-    /// Brings what is in effect to this revision, which was installed, without starting it anew. False if that cannot
-    /// be done. As for `keep`, see [`UnitKind::install`].
+    /// Changes the instance to this revision, which was installed, without restarting it. Returns false if that is
+    /// impossible. For `keep`, see [`UnitKind::install`].
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -76,11 +75,11 @@ pub(super) trait UnitKind: Send + Sync {
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
-    /// Whether there are files outside to look at.
+    /// Whether there are watched files.
     fn looks_outside(&self, desired: &Desired) -> bool;
 
-    /// Looks whether files outside that what is in effect has read are others now, and has it read them again. False
-    /// if it has to be started anew for that.
+    /// Checks whether watched files have changed since the instance read them, and has it read them again. Returns
+    /// false if it must be restarted for that.
     fn look_outside<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -89,10 +88,10 @@ pub(super) trait UnitKind: Send + Sync {
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
-    /// Removes everything. Nothing is in effect.
+    /// Removes everything. There is no instance.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Asks what is in effect in a slot for something, and waits for its answer for at most `limit`.
+    /// Sends a request to the instance in a slot, and waits for its answer for at most `limit`.
     fn ask<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -105,18 +104,18 @@ pub(super) trait UnitKind: Send + Sync {
         async { Err(answer) }.boxed()
     }
 
-    /// Tries one of its probes, once and within the probe's time; why it has not succeeded.
+    /// Runs one of its probes once, within the probe's timeout; the error is why it failed.
     fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a ProbeRequest) -> BoxFuture<'a, Result<(), String>> {
         let _ = (unit, probing);
         let answer = format!("a {} cannot be probed", self.name());
         async { Err(answer) }.boxed()
     }
 
-    /// What it has to say, whichever of its instances said it: a view of its last lines, or what came after they were read.
+    /// Returns its output, of whichever instance: a view of its last lines, or what was written after a position.
     fn log<'a>(&'a self, unit: &'a UnitName, from: FollowFrom, view: LogView) -> BoxFuture<'a, io::Result<LogPart>>;
 
-    /// What it reads in a slot as its configuration, as it lies on this host, with secrets masked; `revision` is the one
-    /// that is desired, for a unit that was never started there.
+    /// Returns the configuration that it reads in a slot, as stored on this host, with secrets masked; `revision` is
+    /// the desired one, for a unit that was never started there.
     fn effective<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -124,35 +123,35 @@ pub(super) trait UnitKind: Send + Sync {
         revision: &'a Digest,
     ) -> BoxFuture<'a, io::Result<Effective>>;
 
-    /// The numbers that each has told last of its own accord, in each slot.
+    /// Returns the statistics that each instance has reported last, by slot.
     fn stats(&self) -> BTreeMap<(UnitName, Slot), ToldStats> {
         BTreeMap::new()
     }
 
-    /// Gives back what no unit needs any more, now and then.
+    /// Removes what no unit needs any more; called now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
 }
 
-/// What is started, and how.
+/// What is to be started, and how.
 pub(super) struct StartOrder {
     pub(super) slot: Slot,
     pub(super) desired: Desired,
-    /// The revision that it may have to go back to.
+    /// The revision to keep for a rollback.
     pub(super) keep: Option<Digest>,
     pub(super) wiring: EndpointWiring,
-    /// How often it has been started again by itself already.
+    /// How often it has been restarted already.
     pub(super) attempts: u32,
-    /// Another instance of it is in effect.
+    /// Whether another instance of it is in effect.
     pub(super) beside: bool,
 }
 
-/// Takes how far something is.
+/// A callback for progress.
 pub(super) type ProgressReporter<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
-/// Sends a signal to the process of what is in effect.
+/// A callback that sends a signal to the process of the instance.
 pub(super) type Signaller<'a> = dyn Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'a;
 
-/// A unit of which there is something on this host.
+/// A unit of which something exists on this host.
 #[derive(Clone, Debug)]
 pub(super) struct UnitTrace {
     /// The unit.
@@ -161,44 +160,45 @@ pub(super) struct UnitTrace {
     pub(super) at_ms: Millis,
 }
 
-/// Something of a unit that is in effect. To drop it leaves it alone.
+/// An instance that is in effect. Dropping this does not end it.
 pub(super) trait Instance: Send {
-    /// The next thing that becomes of it; nothing if it cannot be heard any more. Cancel-safe.
+    /// Waits for the next event; `None` if the connection to it is lost. Cancel-safe.
     fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>>;
 
-    /// Asks it to end, by a signal or else as it says itself, and has it ended once its grace is over. Its end is news.
+    /// Asks it to end, by `signal` or its own stop signal, and has it killed after the grace period. Its end is an
+    /// event.
     fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
 
-    /// Asks for it to be suspended, or to go on. That it is is news.
+    /// Asks to freeze or thaw it. The result is an event.
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
 
-    /// Sends a signal to its process; false if there is none just now. What it becomes of that is news.
-    /// Cancel-safe, in that no news is lost.
+    /// Sends a signal to its process; returns false if there is none at present. Its effect is an event. Cancel-safe,
+    /// in that no event is lost.
     fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>>;
 }
 
-/// Something that an instance can be asked.
+/// A request to an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum InstanceRequest {
     /// To play.
     Play,
-    /// To play no more.
+    /// To stop playing.
     Pause,
     /// A command of its own.
     Command {
-        /// Which.
+        /// Its name.
         name: String,
-        /// With what.
+        /// Its arguments.
         args: Map<String, Value>,
     },
-    /// For numbers about itself.
+    /// For its statistics.
     Stats,
     /// To read its files again.
     Reload,
 }
 
 impl InstanceRequest {
-    /// What it has to be able to do for that.
+    /// The ability that it needs for that.
     pub(super) fn ability(&self) -> Ability {
         match self {
             Self::Play | Self::Pause => Ability::Play,
@@ -209,44 +209,44 @@ impl InstanceRequest {
     }
 }
 
-/// Why there is no answer.
+/// The error in place of an answer.
 pub(super) fn complaint(code: &str, message: impl Into<String>) -> Complaint {
     Complaint { code: code.to_owned(), message: message.into() }
 }
 
-/// What has become of an instance.
+/// An event of an instance.
 #[derive(Clone, Debug)]
 pub(super) enum InstanceEvent {
-    /// It goes on, like this.
+    /// Its state changed.
     Told(ShimReport),
-    /// It has ended, for good.
+    /// It has ended for good.
     Ended(InstanceEnd),
 }
 
-/// What was found of a unit.
+/// The result of looking up an instance.
 #[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
 pub(super) enum AdoptedUnit {
     /// Nothing was ever started.
     Nothing,
     /// It is in effect.
     Alive {
-        /// What it was started as.
+        /// The revision that it was started as.
         revision: Digest,
-        /// What has become of it so far.
+        /// Its state.
         told: ShimReport,
-        /// Itself.
+        /// The instance.
         instance: Box<dyn Instance>,
     },
-    /// It was, and has ended.
+    /// It has ended.
     Ended(InstanceEnd),
 }
 
-/// Why a unit is not in effect after it was started.
+/// Why a start did not lead to an instance.
 #[derive(Debug)]
 pub(super) enum StartError {
-    /// It could not be started; nothing is in effect.
+    /// It failed; there is no instance.
     Failed(Failure),
-    /// Perhaps it is: look it up.
+    /// Unknown: it has to be looked up.
     Unknown,
 }
 

@@ -7,11 +7,11 @@ use muster_topics::{name::HostId, unit::Spec};
 use super::super::{artifact::Artifacts, config::ContainersConfig, shim::Shims};
 use super::{container::Containers, kind::UnitKind, yuno::Yunos};
 
-/// All kinds that there are.
+/// All kinds of units.
 #[derive(Clone)]
 pub(super) struct Kinds {
     pub(super) all: Arc<[Arc<dyn UnitKind>]>,
-    /// One of them, which knows of more than units.
+    /// The containers, of which some are not units.
     pub(super) containers: Option<Arc<Containers>>,
 }
 
@@ -25,7 +25,7 @@ impl Kinds {
     ) -> io::Result<Self> {
         let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
         let yunos = Yunos::new(data_dir, host, artifacts, shims, containers.clone())?;
-        // Yunos come last: when they give back artifacts, all others have said what they need.
+        // Yunos come last: they remove artifacts after all other kinds have marked what they need.
         Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
     }
 
@@ -33,7 +33,7 @@ impl Kinds {
         self.all.iter()
     }
 
-    /// The kind of a spec.
+    /// Returns the kind of a spec.
     pub(super) fn of(&self, spec: &Spec) -> Option<&Arc<dyn UnitKind>> {
         self.iter().find(|kind| kind.name() == spec.kind())
     }

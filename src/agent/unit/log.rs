@@ -22,75 +22,74 @@ use muster_topics::{
     command::{LOG_LINES_MAX, LogView},
 };
 
-/// The most that is read: about as much as anybody reads, and what the agent can hold in memory for a moment.
+/// The most that is read: as much as people read, and as the agent can hold in memory for a moment.
 pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
 
-/// A part of a log, as somebody is told it.
+/// A part of a log, as it is reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPart {
-    /// What was written, with times before lines if they are wanted.
+    /// The lines, with times before them if requested.
     pub(crate) text: Vec<u8>,
-    /// What people have to know of it: what was left out, and how to get it.
+    /// Notes for people: what was left out, and how to get it.
     pub(crate) notes: Vec<String>,
-    /// Where it ends.
+    /// The position where it ends.
     pub(crate) place: LogPosition,
 }
 
 impl LogPart {
-    /// The notes, a line each.
+    /// Returns the notes, a line each.
     pub(crate) fn words(&self) -> Vec<u8> {
         self.notes.iter().flat_map(|note| format!("{note}\n").into_bytes()).collect()
     }
 }
 
-/// The last `lines` lines of the logs in `folders` (two at most), oldest first, as far as `max_bytes` from the end hold
-/// them. Nothing if there is no log.
+/// Returns the last `lines` lines of the logs in `folders` (two at most), oldest first, within `max_bytes` from the
+/// end. `None` if there is no log.
 ///
-/// While it is being rotated, lines may be missing or come twice: it is for people who look, and costs the
-/// writer nothing.
+/// During a rotation lines may be missing or repeated: this is for people, and costs the writer nothing.
 pub(super) fn tail(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> io::Result<Vec<u8>> {
     tail_to(folders, lines, &LogView::default(), max_bytes).map(|part| part.text)
 }
 
-/// How far somebody has read who follows the logs of a unit.
+/// How far a follower of a unit's logs has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     spots: [FilePosition; 2],
-    /// Which of them he was told of last.
+    /// Which of the two it read last.
     last: usize,
 }
 
 impl LogPosition {
-    /// A place in what has no files, which its keeper knows by a number; `open` if it is within a line.
+    /// A position in a log without files, as a number of its runtime; `open` if it is within a line.
     pub(super) fn of(number: u64, open: bool) -> Self {
         Self { spots: [FilePosition { inode: 0, at_bytes: number, open }, FilePosition::default()], last: 0 }
     }
 
-    /// That number.
+    /// Returns that number.
     pub(super) fn at(self) -> u64 {
         self.spots[0].at_bytes
     }
 
-    /// Whether what he was told last has not ended its line.
+    /// Whether the last line that was reported is incomplete.
     pub(super) fn is_open(self) -> bool {
         self.spots.get(self.last).is_some_and(|spot| spot.open)
     }
 }
 
-/// How far somebody has read one of them.
+/// How far a follower has read one log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FilePosition {
-    /// The file that he is in, whatever it is called by now; 0 before there is one.
+    /// The file that it reads, under whatever name by now; 0 before there is one.
     inode: u64,
     at_bytes: u64,
-    /// He is within a line.
+    /// Whether it is within a line.
     open: bool,
 }
 
-/// Files that are looked through for the one that somebody was in. Who fell further behind reads on at the newest.
+/// The most files that are searched for the one being read. A follower further behind continues at the newest.
 const FOLLOWED_BACK: u32 = 100;
 
-/// The same in a view of it, and where it ended, so that [`since`] goes on there.
+/// Returns the same in a view, with the position where it ended, from which [`since`] continues.
 pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, max_bytes: u64) -> io::Result<LogPart> {
     let mut place = LogPosition::default();
     let wanted = usize::try_from(lines).unwrap_or(usize::MAX);
@@ -128,8 +127,8 @@ pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, view: &LogView, 
     Ok(LogPart { place, ..part })
 }
 
-/// The last lines of what was read; `cut` if there is more before that. Says what is missing, and that the whole of it is
-/// in `whole`.
+/// Returns the last lines of what was read; `cut` if there is more before. Notes what is missing, and that `whole` has
+/// all of it.
 pub(super) fn last_lines(
     mut text: Vec<u8>,
     (wanted, mut cut): (usize, bool),
@@ -144,7 +143,7 @@ pub(super) fn last_lines(
     let mut notes = Vec::new();
     let max = max_bytes;
     if cut && start == 0 && wanted > 0 {
-        // The limit cut through the first line: its rest would look like a line. Unless it is all that there is.
+        // The limit cut the first line: its rest is dropped, unless there is nothing else.
         let next = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| at + 1);
         if next < text.len() {
             start = next;
@@ -170,13 +169,13 @@ pub(super) fn last_lines(
     LogPart { text, notes, place: LogPosition::default() }
 }
 
-/// What was read of several files, from the newest on.
+/// What was read of several files, newest first.
 #[derive(Default)]
 struct JoinedSegments {
     bytes: Vec<u8>,
-    /// How long the time before its first line is.
+    /// The length of the time before its first line.
     first_prefix: usize,
-    /// Whose that line is.
+    /// Which log that line is of.
     first: Option<usize>,
 }
 
@@ -189,7 +188,7 @@ impl JoinedSegments {
             if self.first == Some(index) {
                 self.bytes.drain(..self.first_prefix);
             } else {
-                // What one instance has not ended is no part of another's line.
+                // An incomplete line of one instance is not continued by another's.
                 older.text.push(b'\n');
             }
         }
@@ -203,14 +202,14 @@ impl JoinedSegments {
 struct LogSegment {
     text: Vec<u8>,
     first_prefix: usize,
-    /// There is more of it before that.
+    /// Whether the file has more before that.
     cut: bool,
-    /// Lines are left out of which nobody knows when they were written, and that may be meant.
+    /// Whether lines without a known time were left out that may belong to the view.
     undated: bool,
 }
 
 impl LogSegment {
-    /// Lines of a log, as a view has them; they stand at `at_bytes`, and go on with a line if they are `open`.
+    /// Selects the lines of a view; they begin at `at_bytes`, within a line if `open`.
     fn of(bytes: Vec<u8>, at_bytes: u64, times: Option<&LogTimes>, view: &LogView, open: bool) -> Self {
         if view.is_plain() {
             return Self { text: bytes, ..Self::default() };
@@ -234,18 +233,18 @@ impl LogSegment {
     }
 }
 
-/// What stands before a line that was written then.
+/// Returns the time before a line.
 pub(super) fn prefix(at_ms: Option<Millis>) -> String {
     at_ms.map_or_else(|| "- ".to_owned(), |at_ms| format!("{} ", clock::rfc3339_ms(at_ms)))
 }
 
-/// The files of one log, from the newest on.
+/// Reads the files of one log, newest first.
 struct BackwardReader<'a> {
     folder: &'a Path,
     number: u32,
-    /// When that one was written last; nothing if there are no more.
+    /// When the current file was last written; `None` if there are no more.
     written: Option<SystemTime>,
-    /// Where the newest ended.
+    /// Where the newest file ended.
     spot: &'a mut FilePosition,
 }
 
@@ -254,10 +253,10 @@ impl<'a> BackwardReader<'a> {
         Self { folder: folder.as_ref(), number: 0, written: None, spot }
     }
 
-    /// Looks what the next file is. Who follows goes on at the end of the first.
+    /// Opens the next file. A follower continues at the end of the first.
     fn look(&mut self) -> io::Result<()> {
         self.written = None;
-        // While the log is rotated one number is missing for a moment, at any place.
+        // During a rotation one number is missing for a moment.
         for number in [self.number, self.number + 1] {
             let metadata = match fs::metadata(file(self.folder, number)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -272,7 +271,7 @@ impl<'a> BackwardReader<'a> {
         Ok(())
     }
 
-    /// The end of what a view has of that file.
+    /// Reads the end of the view's part of that file.
     fn read(&mut self, max_bytes: u64, view: &LogView) -> io::Result<LogSegment> {
         let segment = match File::open(file(self.folder, self.number)) {
             Ok(file) => self.read_file(&file, max_bytes, view)?,
@@ -287,7 +286,7 @@ impl<'a> BackwardReader<'a> {
 
     fn read_file(&mut self, file: &File, max_bytes: u64, view: &LogView) -> io::Result<LogSegment> {
         let metadata = file.metadata()?;
-        // It may grow meanwhile; of what is there by now the times are there as well.
+        // It may grow meanwhile; the times are written before the lines.
         let (inode, len_bytes) = (metadata.ino(), metadata.len());
         let times = if view.is_plain() { None } else { times_of(self.folder, self.number, inode) };
         let is_bounded = view.since_ms.is_some() || view.until_ms.is_some();
@@ -297,13 +296,13 @@ impl<'a> BackwardReader<'a> {
                 let (from, to) = times.range(view.since_ms, view.until_ms);
                 (from, to.unwrap_or(len_bytes).min(len_bytes))
             }
-            // No line of it is later than this.
+            // None of its lines is later than this.
             (None, true) if view.since_ms.is_some() => (u64::MAX, len_bytes),
             (None, true) => (0, len_bytes),
         };
         let written_ms = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let written_ms = Millis::try_from(written_ms).unwrap_or(Millis::MAX);
-        // What has no time may have been written since then, if what comes after it was.
+        // Lines without a time may belong to the view, if later lines do.
         let undated = view.since_ms.is_some_and(|since_ms| match &times {
             Some(times) => times.begin().is_some_and(|(at_bytes, at_ms)| at_bytes > 0 && at_ms > since_ms),
             None => len_bytes > 0 && written_ms >= since_ms,
@@ -322,16 +321,16 @@ impl<'a> BackwardReader<'a> {
     }
 }
 
-/// The times of a file of a log, if there are any. While it is rotated they have the number before or after.
+/// The times of a log file, if there are any. During a rotation they have the number before or after.
 fn times_of(folder: &Path, number: u32, inode: u64) -> Option<LogTimes> {
     let numbers = [Some(number), number.checked_sub(1), number.checked_add(1)];
     numbers.into_iter().flatten().find_map(|number| LogTimes::of(inode, &fs::read(times_file(folder, number)).ok()?))
 }
 
-/// Has the next instance begin a new file in a folder in which none runs, with `keep` old ones at most.
+/// Starts a new file for the next instance in a folder in which none runs, keeping at most `keep` old ones.
 pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
     let rename = |from: u32| {
-        // Whose times they are stands in them, so that those that stay behind mislead nobody.
+        // The times file names its log file, so that a stale one does no harm.
         let _ = fs::rename(times_file(folder, from), times_file(folder, from + 1));
         match fs::rename(file(folder, from), file(folder, from + 1)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -350,8 +349,8 @@ pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
     }
 }
 
-/// What was written after `place`, at most `max_bytes` of it and nothing from two files of one log at once, and where that
-/// ended.
+/// Returns what was written after `place`, at most `max_bytes` and nothing from two files of one log at once, and where
+/// that ended.
 pub(super) fn since(
     folders: &[impl AsRef<Path>],
     place: LogPosition,
@@ -385,11 +384,11 @@ pub(super) fn since(
     Ok(part)
 }
 
-/// What came after a spot.
+/// What was written after a position.
 struct LogTail {
     content: Vec<u8>,
     end: FilePosition,
-    /// It goes on where that was.
+    /// Whether it continues at that position.
     goes_on: bool,
     note: Option<String>,
 }
@@ -419,14 +418,14 @@ fn since_spot(folder: &Path, place: FilePosition, max_bytes: u64) -> io::Result<
         }
         let (content, end) = read_from(&file, place, max_bytes)?;
         return Ok(found(match newer {
-            // All of it was read, and there is a later one.
+            // It was read to the end, and there is a later file.
             Some((file, inode)) if content.is_empty() => {
                 read_from(&file, FilePosition { inode, at_bytes: 0, ..place }, max_bytes)?
             }
             _ => (content, end),
         }));
     }
-    // It is gone, or there was none: what is newest begins at its beginning.
+    // The file is gone, or there was none: continue at the beginning of the newest.
     match File::open(file(folder, 0)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(found((Vec::new(), place))),
         opened => {
@@ -440,7 +439,7 @@ fn since_spot(folder: &Path, place: FilePosition, max_bytes: u64) -> io::Result<
     }
 }
 
-/// The times of a file of a log that may have any number by now.
+/// The times of a log file that may have any number by now.
 fn times_of_any(folder: &Path, inode: u64) -> Option<LogTimes> {
     let mut all = (0..FOLLOWED_BACK).filter_map(|number| fs::read(times_file(folder, number)).ok());
     all.find_map(|bytes| LogTimes::of(inode, &bytes))
@@ -458,7 +457,7 @@ fn file(folder: &Path, number: u32) -> PathBuf {
     numbered(folder, files::LOG, number)
 }
 
-/// Where the times of a file of a log are.
+/// The path of the times of a log file.
 fn times_file(folder: &Path, number: u32) -> PathBuf {
     numbered(folder, files::TIMES, number)
 }
@@ -471,12 +470,12 @@ fn lines_in(content: &[u8]) -> usize {
     content.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// The same with a last line that has no end.
+/// Counts lines, including an incomplete last one.
 fn count_lines(content: &[u8]) -> usize {
     lines_in(content) + usize::from(content.last().is_some_and(|byte| *byte != b'\n'))
 }
 
-/// Where the last `lines` lines begin. A last line without its end is one, too.
+/// Returns where the last `lines` lines begin. An incomplete last line counts.
 fn start_of_last(content: &[u8], lines: usize) -> usize {
     if lines == 0 {
         return content.len();
@@ -554,21 +553,21 @@ mod tests {
         add("a\nb\n");
         assert_eq!((read(2), read(100), read(100)), ("a\n".to_owned(), "b\n".to_owned(), String::new()));
         add("c\n");
-        // Rotated twice before anybody looked.
+        // Two rotations between two reads.
         std::fs::rename(path(0), path(1)).unwrap();
         add("d\n");
         std::fs::rename(path(1), path(2)).unwrap();
         std::fs::rename(path(0), path(1)).unwrap();
         add("e\n");
         assert_eq!([read(100), read(100), read(100), read(100)], ["c\n", "d\n", "e\n", ""]);
-        // The file that he was in is gone.
+        // The file being read is gone.
         std::fs::remove_file(path(0)).unwrap();
         std::fs::remove_file(path(1)).unwrap();
         std::fs::remove_file(path(2)).unwrap();
         std::fs::write(path(0), "f\n").unwrap();
         assert_eq!([read(100), read(100)], ["f\n", ""]);
         assert_eq!(notes.get(), 1, "one file was gone");
-        // Somebody has cut it, and it has grown since.
+        // The file was truncated, and has grown since.
         std::fs::write(path(0), "").unwrap();
         assert_eq!(read(100), "");
         add("new\n");
@@ -582,7 +581,7 @@ mod tests {
         assert_eq!((last.text, next.text), (b"h\n".to_vec(), b"i\n".to_vec()));
     }
 
-    /// A log whose lines were written at times, in files of which the newest comes first; 0: nobody knows when.
+    /// A log whose lines were written at these times, in files with the newest first; 0 is an unknown time.
     fn written(folder: &Path, files: &[&[(i64, &str)]]) {
         for (number, lines) in files.iter().enumerate() {
             let number = number as u32;
@@ -619,7 +618,7 @@ mod tests {
         assert_eq!(of(Some(3_500), None), ("d\n".to_owned(), 0));
         assert_eq!(of(Some(1_500), Some(2_500)), ("c".to_owned(), 0));
         assert_eq!(of(None, Some(1_500)), ("a\nb\n".to_owned(), 0));
-        // What has no time may be meant.
+        // A line without a time may belong to the view.
         assert_eq!(of(Some(500), Some(1_500)), ("b\n".to_owned(), 1));
         assert_eq!(of(Some(9_000), None), (String::new(), 0));
     }
@@ -650,7 +649,7 @@ mod tests {
             let part = tail_to(&[folder.path()], lines, view, 1_000).unwrap();
             (String::from_utf8(part.text).unwrap(), part.notes.concat())
         };
-        // A line that is longer than all that is read: its end, and a word.
+        // A line that is longer than the limit: its end, and a note.
         let long = format!("{}end\n", "x".repeat(3_000));
         let (text, note) = of(&long, 10, &PLAIN);
         assert_eq!((text.len(), text.ends_with("xend\n")), (1_000, true));
@@ -658,15 +657,15 @@ mod tests {
             note.contains("only the end of the last line") && note.contains(folder.path().to_str().unwrap()),
             "{note}"
         );
-        // Lines of which not as many can be read as were asked for.
+        // Fewer lines can be read than were requested.
         let many = format!("{}\n", "y".repeat(299)).repeat(10);
         let (text, note) = of(&many, 5, &PLAIN);
         assert_eq!(text, format!("{}\n", "y".repeat(299)).repeat(3));
         assert!(note.starts_with("3 lines are shown, and there are more"), "{note}");
-        // As many as were asked for.
+        // As many as requested.
         assert_eq!(of(&many, 2, &PLAIN).1, "");
         assert_eq!(of("a\nb\n", 1, &PLAIN), ("b\n".to_owned(), String::new()));
-        // Times take room, too.
+        // Times take space, too.
         let (text, _) = of(&"z\n".repeat(400), 10_000, &LogView { times: true, ..PLAIN });
         assert!(text.len() <= 1_000 && text.starts_with("- z\n"), "{text}");
     }
@@ -691,14 +690,14 @@ mod tests {
         write(one.path(), 0, "3\n", 3);
         assert_eq!((tail(10), tail(2)), ("1\n2\n2\n3\n".to_owned(), "2\n3\n".to_owned()));
         assert_eq!(tail(1), "3\n");
-        // Whoever follows reads of both only what is new.
+        // A follower reads only what is new of both.
         let place = tail_to(&folders, 1, &PLAIN, 100).unwrap().place;
         write(two.path(), 0, "2\n2!\n", 4);
         write(one.path(), 0, "3\n3\n", 4);
         let part = since(&folders, place, false, 100).unwrap();
         assert_eq!(String::from_utf8(part.text).unwrap(), "3\n!\n");
         assert_eq!(since(&folders, part.place, false, 100).unwrap().text, b"");
-        // As many old ones are kept as may be.
+        // As many old files are kept as configured.
         begin_anew(one.path(), 1).unwrap();
         assert_eq!(std::fs::read(file(one.path(), 1)).unwrap(), b"3\n3\n");
         begin_anew(two.path(), 0).unwrap();

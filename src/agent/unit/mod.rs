@@ -104,32 +104,32 @@ use super::{
     store::{Store, StoreError},
 };
 
-/// Units cannot be kept.
+/// Units cannot be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum UnitsError {
-    /// What they should be cannot be read.
+    /// Their desired state is unreadable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The folders for what they are made of cannot be used.
+    /// The folders of units cannot be used.
     #[error("the folders of units in {data_dir} cannot be used: {source}")]
     Folder {
         /// The agent's data folder.
         data_dir: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The longest answer of units, all together: what the longest log may be.
+/// The longest answer of units, all together: as the longest log.
 pub(super) const ANSWER_MAX_BYTES: usize = 1024 * 1024;
 
-/// What is kept free in an answer for each unit: its name, and why its own answer is not there.
+/// What is reserved in an answer for each unit: its name, and an error in place of its own answer.
 const COMPLAINT_BYTES: usize = 400;
 
-/// Commands that may wait for answers of units at once. Each is a task that sleeps.
+/// Commands that may wait for answers of units at once. Each is a sleeping task.
 const QUESTIONS_MAX: usize = 64;
 
-/// An answer, if there is room for it.
+/// Returns an answer, if there is room for it.
 fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnswer {
     let answer = match answer {
         Ok(value) => UnitAnswer::Ok(value),
@@ -148,7 +148,7 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
     }
 }
 
-/// The task that keeps units; a handle that can be cloned.
+/// The task that supervises units. Clones share it.
 #[derive(Clone)]
 pub struct Units {
     changed: Arc<Notify>,
@@ -170,11 +170,11 @@ impl std::fmt::Debug for Units {
 }
 
 impl Units {
-    /// Reads all units from the store, and begins to find their processes again and to keep them.
-    /// When `shutdown` is cancelled the task ends and leaves every yuno running.
+    /// Reads all units from the store, and starts to look up their processes and to supervise them. When `shutdown` is
+    /// cancelled the task ends and leaves every yuno running.
     ///
     /// # Errors
-    /// If the store cannot be read or the folders of units cannot be made.
+    /// If the store is unreadable or the folders of units cannot be created.
     pub async fn start(
         store: Store,
         host: HostId,
@@ -193,7 +193,7 @@ impl Units {
         let (publish, states) = watch::channel(UnitStates::default());
         let (requests, asked) = mpsc::channel(REQUESTS_MAX);
         let mut task = UnitsTask::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
-        // Before anybody hears of units there are those that the store knows.
+        // The states are complete before the first reader sees them.
         task.load().await?;
         let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
@@ -206,17 +206,17 @@ impl Units {
         Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers, others })
     }
 
-    /// Tells the task that desired state in the store has changed.
+    /// Notifies the task that the desired state in the store has changed.
     pub fn desired_changed(&self) {
         self.changed.notify_one();
     }
 
-    /// Has the task look at all units now, as it does by itself every now and then.
+    /// Has the task examine all units now, as it does regularly.
     pub fn look(&self) {
         self.look.notify_one();
     }
 
-    /// The numbers that units have told last of their own accord.
+    /// The statistics that units have reported last.
     #[must_use]
     pub fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
         let states = self.states.borrow();
@@ -225,13 +225,13 @@ impl Units {
         stats.filter(|(of, _)| is_known_by(of)).map(|((unit, _), told)| (unit, told)).collect()
     }
 
-    /// All containers of the host, units or not, as they were when they were last listed.
+    /// All containers of the host, as of the last list.
     #[must_use]
     pub fn containers(&self) -> watch::Receiver<UnitContainers> {
         self.containers.clone()
     }
 
-    /// Those of them that run and are no units.
+    /// Running containers that are not units.
     #[must_use]
     pub fn other_containers(&self) -> OtherContainers {
         self.others.borrow().clone()
@@ -243,23 +243,23 @@ impl Units {
         self.states.clone()
     }
 
-    /// When all units were last looked at, and how long that took.
+    /// When all units were last reconciled, and how long that took.
     #[must_use]
     pub fn reconciled(&self) -> watch::Receiver<Option<ReconcileTime>> {
         self.reconciled.clone()
     }
 
-    /// Waits until everything that an earlier life of the agent may have left running has been looked up. What
-    /// could not be is tried again by itself, and not waited for.
+    /// Waits until everything that an earlier run of the agent may have left running has been looked up. Failed lookups
+    /// are repeated, and not waited for.
     pub async fn looked_up(&self) {
-        // The task is gone only when the agent goes.
+        // The task ends only when the agent does.
         let _ = self.looked_up.clone().wait_for(|looked_up| *looked_up).await;
     }
 
-    /// Sends a signal to a unit's main process, through what keeps it: never to a number.
+    /// Sends a signal to a unit's main process, through its shim or runtime: never to a number.
     ///
     /// # Errors
-    /// If there is no such unit, it has no process, or it is not certain that the signal got there.
+    /// If there is no such unit, it has no process, or it is not certain that the signal was delivered.
     pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), CommandRefusal> {
         let ended = || CommandRefusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
         let (answer, answered) = oneshot::channel();
@@ -268,11 +268,11 @@ impl Units {
         answered.await.map_err(|_| ended())?
     }
 
-    /// Asks units for something, all at once, and waits for each for at most `limit`. The answer is a JSON object
-    /// with a [`UnitAnswer`] for each, of at most [`ANSWER_MAX_BYTES`].
+    /// Sends a request to units, all at once, and waits for each for at most `limit`. The answer is a JSON object with
+    /// a [`UnitAnswer`] for each, of at most [`ANSWER_MAX_BYTES`].
     ///
     /// # Errors
-    /// If too much is being asked already.
+    /// If too many requests are under way.
     pub(super) async fn ask(
         &self,
         units: &[UnitName],
@@ -309,10 +309,10 @@ impl Units {
         }
     }
 
-    /// A view of what is in a unit's log from here on, and where that ends; nothing if there is no more yet.
+    /// Returns a view of a unit's log from a position on, and where that ends; `None` if there is nothing new yet.
     ///
     /// # Errors
-    /// If there is no such unit, or its log cannot be read.
+    /// If there is no such unit, or its log is unreadable.
     pub(crate) async fn log(
         &self,
         unit: &UnitName,
@@ -327,8 +327,8 @@ impl Units {
         kind.ok_or_else(|| edit::unknown(unit))
     }
 
-    /// What a unit reads as its configuration, as it lies on this host: an [`Effective`](muster_topics::effective::Effective)
-    /// in JSON.
+    /// Returns the configuration that a unit reads, as stored on this host: an
+    /// [`Effective`](muster_topics::effective::Effective) in JSON.
     ///
     /// # Errors
     /// If there is no such unit, or it has no configuration yet.

@@ -29,26 +29,26 @@ use tokio::{
 use super::log;
 use crate::shim::{AdoptedShim, ShimHandle, Shims, process_end};
 
-/// How much longer than its own time a command may take, to be started and to be cleared away: a disk that sleeps
-/// takes its time.
+/// How much longer than its timeout a command may take, to be started and cleaned up on a slow disk.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// How much of a command's output is kept: its last line is all that is read.
+/// How much of a command's output is kept: only its last line is read.
 const LOG_BYTES: u64 = 16 * 1024;
 
-/// How much of that line is told.
+/// How much of that line is reported.
 const LINE_MAX_CHARS: usize = 200;
 
-/// The most that is read of an answer: its head, and then only so that who writes it need not complain.
+/// The most that is read of an answer: its head, and the rest only so that the server does not log an error.
 const ANSWER_MAX_BYTES: u64 = 64 * 1024;
 
-/// How long the rest of an answer is waited for once its status is known.
+/// How long the rest of an answer is awaited once its status is known.
 const REST: Duration = Duration::from_millis(200);
 
-/// How a command is ended: at once.
+/// Ends a command at once.
 const KILL: ShimRequest = ShimRequest::Stop { signal: Signal::SIGKILL as i32, grace_ms: 0 };
 
-/// Tries a probe once; why it has not succeeded. `probes` is the folder for its commands, and `launch` says how one is started.
+/// Runs a probe once; the error is why it failed. `probes` is the folder for its commands, and `launch` returns how one
+/// is started.
 pub(super) async fn attempt(
     shims: &Shims,
     probes: &Path,
@@ -76,7 +76,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// Ends what probes have left that were given up: it would be in the way of a start, and of a removal.
+/// Ends processes of cancelled probes: they would prevent a start or a removal.
 pub(super) async fn end_all(shims: &Shims, probes: &Path, unit: &UnitName) {
     for which in Which::ALL {
         let folder = probes.join(which.as_str());
@@ -106,7 +106,7 @@ async fn execute(
     judge(&ended, limit_ms, folder)
 }
 
-/// Something that runs once, for so long at most, as a service: so that what it leaves behind is killed.
+/// Makes a launch run once, for `limit_ms` at most, as a service: then processes that it leaves behind are killed.
 fn once(launch: Launch, limit_ms: u64) -> Launch {
     Launch {
         output: OutputMode::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
@@ -120,7 +120,7 @@ fn once(launch: Launch, limit_ms: u64) -> Launch {
     }
 }
 
-/// Where a connection goes.
+/// Returns where a connection goes.
 fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWiring) -> Result<SocketAddr, String> {
     let (of_port, port) = match (endpoint(spec, port, address), port) {
         (Some(name), _) | (None, Port::Endpoint(name)) => {
@@ -131,7 +131,7 @@ fn target(port: &Port, address: Option<IpAddr>, spec: &Spec, wiring: &EndpointWi
         (None, Port::Number(number)) => (IpAddr::V4(Ipv4Addr::LOCALHOST), *number),
     };
     let address = match address.unwrap_or(of_port) {
-        // All addresses of this host are none to connect to.
+        // The unspecified address is not one to connect to.
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         address => address,
@@ -143,7 +143,7 @@ async fn connect(to: SocketAddr) -> Result<TcpStream, String> {
     TcpStream::connect(to).await.map_err(|error| format!("{to}: {error}"))
 }
 
-/// A request, and whether its answer's status is a good one.
+/// Sends a request; checks the status of its answer.
 async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
     let Http { path, status: wanted, .. } = http;
     let stream = connect(to).await?;
@@ -161,13 +161,13 @@ async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
         if status >= 200 {
             break status;
         }
-        // Word that the answer is on its way: its head ends with an empty line.
+        // Read the head, which ends with an empty line.
         while !line.is_empty() && !matches!(line.as_slice(), b"\r\n" | b"\n") {
             line.clear();
             answer.read_until(b'\n', &mut line).await.map_err(failed)?;
         }
     };
-    // Some servers complain of whoever does not listen to the end.
+    // Some servers log an error if the client closes early.
     let _ = timeout(REST, tokio::io::copy(&mut answer, &mut tokio::io::sink())).await;
     match wanted {
         Some(wanted) if *wanted != status => Err(format!("http://{to}{path}: status {status}, not {wanted}")),
@@ -176,7 +176,7 @@ async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
     }
 }
 
-/// The status in the first line of an answer: `HTTP/1.1 200 OK`.
+/// Parses the status in the first line of an answer: `HTTP/1.1 200 OK`.
 fn status(line: &[u8]) -> Option<u16> {
     let line = std::str::from_utf8(line.get(..line.len().min(64))?).ok()?;
     let mut words = line.split_ascii_whitespace();
@@ -185,7 +185,7 @@ fn status(line: &[u8]) -> Option<u16> {
     status.parse().ok().filter(|number| status.len() == 3 && (100..600).contains(number))
 }
 
-/// Ends what an attempt has left that nobody waited for: of an earlier life of the agent, or one that was given up.
+/// Ends what an attempt has left behind: of an earlier run of the agent, or a cancelled one.
 async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
     if let AdoptedShim::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
         shim.send(&KILL).await.map_err(|error| error.to_string())?;
@@ -194,7 +194,7 @@ async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// How it ends; nothing if its shim is gone before.
+/// Returns how it ended; `None` if its shim ends before.
 async fn end_of(shim: &mut ShimHandle) -> Option<ProgramEnd> {
     loop {
         match shim.next().await? {
@@ -204,7 +204,7 @@ async fn end_of(shim: &mut ShimHandle) -> Option<ProgramEnd> {
     }
 }
 
-/// The last line is to be one of this attempt.
+/// Removes old output, so that the last line is this attempt's.
 fn forget_output(folder: &Path) -> io::Result<()> {
     for name in [files::LOG.to_owned(), format!("{}.1", files::LOG)] {
         match fs::remove_file(folder.join(name)) {
@@ -222,7 +222,7 @@ fn judge(ended: &ProgramEnd, limit_ms: u64, folder: &Path) -> Result<(), String>
         ProcessExit::Code(_) | ProcessExit::Signal(_) => process_end(ended).to_string(),
         ProcessExit::Unknown => "nobody saw how it ended".to_owned(),
     };
-    // A few, for the last may be empty.
+    // A few, because the last may be empty.
     let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
     let lines = String::from_utf8_lossy(&lines);
     match lines.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
@@ -241,7 +241,7 @@ mod tests {
         Http { port: Port::Number(1), address: None, path: path.to_owned(), status }
     }
 
-    /// Has a request answered like this, and says what came of it, and what was asked.
+    /// Answers a request like this; returns the result, and the request.
     async fn ask(http: &Http, answer: &'static [u8]) -> (Result<(), String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
@@ -307,7 +307,7 @@ mod tests {
         let to = |spec: &Spec, port: &Port, address: Option<&str>| {
             target(port, address.map(|address| address.parse().unwrap()), spec, &wiring)
         };
-        // A port inside is reached where its endpoint is on the host.
+        // A port inside is reached through its endpoint on the host.
         assert_eq!(to(&own, &Port::Number(80), None), Ok("10.0.0.1:3".parse().unwrap()));
         for (port, address, wanted) in [
             (Port::Number(80), None, Some("127.0.0.1:80")),
@@ -325,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn refused_connection_fails_the_probe() {
-        // One that is bound keeps its port from others, and refuses until it listens.
+        // A bound socket reserves its port, and refuses connections until it listens.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let to = socket.local_addr().unwrap();

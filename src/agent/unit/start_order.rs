@@ -10,7 +10,7 @@ use muster_topics::{Millis, name::UnitName};
 
 use super::entry::UnitEntry;
 
-/// Where a unit stands among the others: what counts for them.
+/// What other units need to know of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OrderState {
     way: Expectation,
@@ -33,14 +33,14 @@ fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
     Some(OrderNode { spec: &unit.desired.as_ref()?.spec, way, launching, starts })
 }
 
-/// What keeps a unit from being started.
+/// Returns whether other units allow a unit to start.
 pub(super) fn gate(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> StartGate {
-    // Most have nobody to wait for; what runs waits for nobody, and it costs something to ask around.
+    // Most units depend on none; running ones do not wait, and the check is expensive.
     let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
     if is_idle { order::gate(name, &nodes(entries, now_ms)) } else { StartGate::Open }
 }
 
-/// Units whose gate is not what they know of it.
+/// Returns units whose gate differs from what they know.
 pub(super) fn stale(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> Vec<UnitName> {
     let nodes = nodes(entries, now_ms);
     let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();

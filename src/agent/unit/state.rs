@@ -9,27 +9,27 @@ use muster_topics::{
     unit::{Desired, Hold, Observed, Spec},
 };
 
-/// One unit, as it should be and as it is.
+/// The desired and observed state of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitState {
-    /// What it should be; what it should have been last, of one that is forgotten and not yet removed.
+    /// Its desired state; the last one, if it is being removed.
     pub desired: Desired,
-    /// What it has gone back to, if it has.
+    /// The spec that it was rolled back to, if it was.
     pub spec: Option<Arc<Spec>>,
-    /// What it is.
+    /// Its observed state.
     pub observed: Observed,
-    /// Why it is, on purpose, not converging.
+    /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
-    /// What snapshots need of it beyond what it should be.
+    /// What snapshots need of it beyond its desired state.
     pub pins: Pins,
-    /// Where the instance that it is known by has what is its own.
+    /// The slot of its main instance.
     pub slot: Slot,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
 }
 
 impl UnitState {
-    /// What it runs as, or would.
+    /// The spec that it runs as, or would.
     #[must_use]
     pub fn spec(&self) -> &Spec {
         self.spec.as_deref().unwrap_or(&self.desired.spec)

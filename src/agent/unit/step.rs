@@ -27,56 +27,56 @@ use tokio::{
 use super::kind::{AdoptedUnit, Instance, InstanceEvent, InstanceRequest, StartError, StartOrder, UnitKind};
 use crate::crash;
 
-/// A step's deadline. What has not come about by then is given up and tried again.
+/// The deadline of a step. What takes longer is cancelled and tried again.
 const ADOPT_MAX: Duration = Duration::from_secs(10);
-/// A gigabyte over a line of 300 KB/s; what has come by then is not lost.
+/// A gigabyte at 300 KB/s; what was downloaded by then is kept.
 const INSTALL_MAX: Duration = Duration::from_secs(3600);
-/// A start checks files and forks; a disk that sleeps takes its time.
+/// A start checks files and forks; a slow disk takes longer.
 const START_MAX: Duration = Duration::from_secs(30);
 const REMOVE_MAX: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(5);
-/// Some small files are read and written; a disk that sleeps takes its time.
+/// Some small files are read and written; a slow disk takes longer.
 const RELOAD_MAX: Duration = Duration::from_secs(30);
 /// A yuno may have to open a line or a device before it plays.
 const PLAY_MAX: Duration = Duration::from_secs(30);
 
-/// Waits between two tries to find an instance that cannot be heard any more.
+/// Delays between attempts to find an instance whose connection was lost.
 const FIND_AGAIN: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
 
-/// What was seen of a unit.
+/// An event of a unit.
 #[derive(Debug)]
 pub(super) struct StepReport {
     pub(super) unit: UnitName,
-    /// The slot of the instance that it was seen of, if it was one.
+    /// The slot of the instance that it concerns, if it concerns one.
     pub(super) slot: Slot,
     pub(super) seen: UnitEvent,
 }
 
-/// Something that is asked of an instance.
+/// A request to an instance.
 #[derive(Debug)]
 pub(super) enum InstanceOrder {
     /// To end.
     Stop(StopOrder),
-    /// To be suspended (true), or to go on.
+    /// To freeze (true), or to thaw.
     Freeze(bool),
-    /// To hand its process a signal.
+    /// To send its process a signal.
     Signal(Signal, oneshot::Sender<Result<(), CommandRefusal>>),
 }
 
 /// A request to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StopOrder {
-    /// How it is asked; as it says itself if there is none.
+    /// The signal; `None` for the instance's own.
     pub(super) signal: Option<Signal>,
     pub(super) grace_ms: u64,
 }
 
-/// Everything that a step needs.
+/// What a step needs.
 #[derive(Clone)]
 pub(super) struct Worker {
     pub(super) unit: UnitName,
-    /// The slot of the instance that it is about, if it is about one.
+    /// The slot of the instance that it concerns, if it concerns one.
     pub(super) slot: Slot,
     pub(super) kind: Arc<dyn UnitKind>,
     pub(super) reports: mpsc::Sender<StepReport>,
@@ -84,12 +84,12 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) async fn report(&self, seen: UnitEvent) {
-        // There is nobody to tell only when the agent ends.
+        // The receiver ends only with the agent.
         let _ = self.reports.send(StepReport { unit: self.unit.clone(), slot: self.slot, seen }).await;
     }
 
-    /// Looks up what is in its slot and, if `beside` leads to who stays with it, in the other one. What is there is
-    /// told of first: only with that it is known what runs.
+    /// Looks up the instance in its slot and, if `beside` has a task for it, in the other one. The second instance is
+    /// reported first: only with it the state is complete.
     pub(super) async fn adopt(
         self,
         orders: mpsc::Receiver<InstanceOrder>,
@@ -123,7 +123,7 @@ impl Worker {
         tokio::join!(stay_beside, stay);
     }
 
-    /// Tells what was found in its slot, and returns what is in effect there.
+    /// Reports what was found in its slot, and returns the instance.
     async fn tell_found(&self, adopted: AdoptedUnit) -> Option<Box<dyn Instance>> {
         let (found, instance) = match adopted {
             AdoptedUnit::Nothing => (FoundInstance::Nothing, None),
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     pub(super) async fn install(self, desired: Desired, keep: Option<Digest>) {
-        // Who is too busy to hear it hears the next one.
+        // A receiver that is too busy gets the next report.
         let tell = |progress| {
             let seen = UnitEvent::Progress(desired.revision.clone(), progress);
             let _ = self.reports.try_send(StepReport { unit: self.unit.clone(), slot: self.slot, seen });
@@ -161,7 +161,8 @@ impl Worker {
         }
     }
 
-    /// The same of one that is started beside another: what came of it is found out here, for nothing has to wait for it.
+    /// The same for one that is started beside another: its result is found out here, because no other step waits for
+    /// it.
     pub(super) async fn start_beside(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
         let started = timeout(START_MAX, self.kind.start(&self.unit, &what)).await;
         let failure = match started.unwrap_or(Err(StartError::Unknown)) {
@@ -210,12 +211,12 @@ impl Worker {
         outcome.unwrap_or_else(|_| Err(late("to look up what runs took", ADOPT_MAX)))
     }
 
-    /// Passes on what becomes of an instance, until it has ended.
+    /// Forwards events of an instance, until it has ended.
     async fn stay_with(self, mut instance: Box<dyn Instance>, mut orders: mpsc::Receiver<InstanceOrder>) {
         let mut asked = None;
         loop {
             tokio::select! {
-                // Cancel-safe, as its contract says.
+                // Cancel-safe by its contract.
                 news = instance.next() => match news {
                     Some(InstanceEvent::Told(told)) => self.report(UnitEvent::Told(told)).await,
                     Some(InstanceEvent::Ended(over)) => return self.report(UnitEvent::Ended(over)).await,
@@ -223,7 +224,7 @@ impl Worker {
                         Ok((told, again)) => {
                             instance = again;
                             self.report(told).await;
-                            // Nobody can know whether it heard the request.
+                            // Whether it received the request is unknown.
                             if let Some(stop) = asked {
                                 self.stop(&mut *instance, stop).await;
                             }
@@ -238,12 +239,12 @@ impl Worker {
                         self.stop(&mut *instance, stop).await;
                     }
                     InstanceOrder::Freeze(frozen) => {
-                        // The planner asks again if nothing comes of it.
+                        // If nothing happens, the planner asks again.
                         let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
                         let outcome = outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX)));
                         self.complain(outcome).await;
                     }
-                    // Who asked may have gone meanwhile.
+                    // The requester may have ended meanwhile.
                     InstanceOrder::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
                 },
             }
@@ -252,7 +253,7 @@ impl Worker {
 
     async fn stop(&self, instance: &mut dyn Instance, stop: StopOrder) {
         let outcome = timeout(ASK_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
-        // If it is gone its news will say so; if not, the planner asks again when its time is over.
+        // If it has ended, an event follows; otherwise the planner asks again when the time is over.
         self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX)))).await;
     }
 
@@ -275,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Brings what runs to another revision. It stays with another task meanwhile, through which `orders` lead.
+    /// Changes the running instance to another revision. It belongs to another task meanwhile, which `orders` leads to.
     pub(super) async fn reload(self, desired: Desired, keep: Option<Digest>, orders: mpsc::Sender<InstanceOrder>) {
         let signal = signaller(&orders);
         let reload = self.kind.reload(&self.unit, self.slot, &desired, keep.as_ref(), &signal);
@@ -288,22 +289,22 @@ impl Worker {
         self.report(if is_done { UnitEvent::Reloaded(revision) } else { UnitEvent::NotReloaded(revision) }).await;
     }
 
-    /// Looks whether something outside that what runs has read is another now.
+    /// Checks whether a watched file has changed since the instance read it.
     pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<InstanceOrder>) {
         let signal = signaller(&orders);
         let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, self.slot, &desired, &signal)).await;
         match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
             Ok(true) => {}
             Ok(false) => self.report(UnitEvent::Outdated).await,
-            // The next look is soon.
+            // The next check is soon.
             Err(failure) => {
                 tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched");
             }
         }
     }
 
-    /// Finds an instance that cannot be heard any more. It is not given up while it may live: that would be a
-    /// second copy.
+    /// Finds an instance whose connection was lost. It is not given up while it may be alive: that would start a second
+    /// one.
     async fn find_again(&self) -> Result<(UnitEvent, Box<dyn Instance>), InstanceEnd> {
         match self.look_up_again().await {
             AdoptedUnit::Alive { told, instance, .. } => Ok((UnitEvent::Told(told), instance)),
@@ -315,7 +316,7 @@ impl Worker {
         }
     }
 
-    /// Looks up what is in its slot, until that is known.
+    /// Looks up its slot, until the result is known.
     async fn look_up_again(&self) -> AdoptedUnit {
         let mut waits = FIND_AGAIN.into_iter();
         let mut wait = FIND_AGAIN[0];
@@ -332,7 +333,7 @@ impl Worker {
     }
 }
 
-/// Has the task that stays with an instance send it signals.
+/// Returns a callback by which the task of an instance sends signals.
 fn signaller(
     orders: &mpsc::Sender<InstanceOrder>,
 ) -> impl Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + use<> {
@@ -350,7 +351,7 @@ fn signaller(
     }
 }
 
-/// There is nothing that a signal could be sent to.
+/// The refusal if there is no process for a signal.
 pub(super) fn no_process(unit: &UnitName) -> CommandRefusal {
     let message = format!("{unit} has no process now. hint: `muster unit show {unit}` tells what it does");
     CommandRefusal::new(RefusalCode::Conflict, message)

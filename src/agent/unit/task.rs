@@ -44,27 +44,27 @@ use crate::{
     },
 };
 
-/// How often everything is looked at, whether something seems to have happened or not. A tenth of it is
-/// random, so that hosts that were switched on together drift apart.
+/// How often everything is examined, changed or not. A tenth of it is random, so that hosts that were switched on
+/// together drift apart.
 const TICK: Duration = Duration::from_secs(30);
 
-/// Every so many ticks, which is about every hour, what no unit needs any more is given back.
+/// After this many ticks, about an hour, what no unit needs any more is removed.
 const SWEEP_TICKS: u32 = 120;
 
-/// Reports that wait for the loop. Who reports waits as well when it is full, and loses nothing: what
-/// becomes of a process is in its shim's files.
+/// Reports that wait for the loop. When the queue is full, senders wait and lose nothing: the state of a process is in
+/// its shim's files.
 const REPORTS_MAX: usize = 64;
 
 /// Requests of operators that wait for the loop; each is answered at once.
 pub(super) const REQUESTS_MAX: usize = 16;
 
-/// What the loop is about.
+/// An event of the loop.
 enum UnitsEvent {
-    /// Desired state in the store has changed.
+    /// The desired state in the store has changed.
     Changed,
-    /// Something has become of a unit.
+    /// A report about a unit.
     Reported(Box<StepReport>),
-    /// An operator asks for something that changes nothing of what is desired.
+    /// An operator's request that does not change the desired state.
     Asked(SignalRequest),
     /// Time has passed.
     Tick,
@@ -83,7 +83,7 @@ pub(super) struct UnitsTask {
     kinds: Kinds,
     entries: BTreeMap<UnitName, UnitEntry>,
     changed: Arc<Notify>,
-    /// Somebody wants all units to be looked at now.
+    /// Notified when all units are to be examined now.
     look: Arc<Notify>,
     publish: watch::Sender<UnitStates>,
     reports: mpsc::Sender<StepReport>,
@@ -92,14 +92,14 @@ pub(super) struct UnitsTask {
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
-    /// What has not been looked up yet of what was there at the start.
+    /// Units from the start that have not been looked up yet.
     to_look_up: BTreeSet<UnitName>,
     looked_up: watch::Sender<bool>,
-    /// When all units were last looked at.
+    /// When all units were last reconciled.
     reconciled: watch::Sender<Option<ReconcileTime>>,
-    /// What some unit can be expected to do has changed, so that others may have their turn.
+    /// Whether another unit's expectation has changed, so that the start order has to be checked.
     ways_changed: bool,
-    /// Some unit went back to another spec, so that it and others may be wired differently.
+    /// Whether a unit was rolled back to another spec, so that ports and connections have to be computed again.
     wires_changed: bool,
 }
 
@@ -136,17 +136,17 @@ impl UnitsTask {
         }
     }
 
-    /// Whether all that was there at the start has been looked up.
+    /// Whether all units from the start have been looked up.
     pub(super) fn looked_up(&self) -> watch::Receiver<bool> {
         self.looked_up.subscribe()
     }
 
-    /// When all units were last looked at, and how long that took.
+    /// When all units were last reconciled, and how long that took.
     pub(super) fn reconciled(&self) -> watch::Receiver<Option<ReconcileTime>> {
         self.reconciled.subscribe()
     }
 
-    /// Reads all units, and begins to look up what runs of them, and of others that left traces.
+    /// Reads all units, and starts to look up their instances, and those of other units that left traces.
     pub(super) async fn load(&mut self) -> Result<(), StoreError> {
         let stored = self.store.units().await?;
         let complete_ms = self.store.complete_since_ms().await?;
@@ -182,8 +182,8 @@ impl UnitsTask {
         Ok(())
     }
 
-    /// Keeps all units for as long as it is polled. To drop it in the middle is safe: everything that
-    /// counts is in the store, in files, or in a shim.
+    /// Supervises all units as long as it is polled. Dropping it is safe: everything that counts is in the store, in
+    /// files, or in a shim.
     pub(super) async fn run(mut self) {
         loop {
             match self.next().await {
@@ -196,7 +196,7 @@ impl UnitsTask {
                 UnitsEvent::Tick => self.tick().await,
             }
             self.settle().await;
-            // Finished tasks leave nothing but their place in the set.
+            // Removes finished tasks from the set.
             while let Some(ended) = self.work.try_join_next() {
                 if let Err(error) = ended
                     && error.is_panic()
@@ -213,25 +213,25 @@ impl UnitsTask {
         let wake_in = wakes.min().map(|at_ms| Duration::from_millis(at_ms.saturating_sub(now).max(0).unsigned_abs()));
         let wake = wake_in.map_or(self.next_tick, |wait| self.next_tick.min(Instant::now() + wait.min(TICK)));
         tokio::select! {
-            // A permit that was given is kept until it is taken: cancel-safe.
+            // A permit is kept until it is taken: cancel-safe.
             () = self.changed.notified() => UnitsEvent::Changed,
             () = self.look.notified() => {
                 self.next_tick = Instant::now();
                 UnitsEvent::Tick
             }
-            // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
+            // A channel's receive is cancel-safe; this one never ends, because the loop holds a sender itself.
             Some(report) = self.reported.recv() => UnitsEvent::Reported(Box::new(report)),
-            // As above; it ends with the last handle, which then asks for nothing.
+            // As above; it ends with the last handle, after which there are no requests.
             Some(request) = self.requests.recv() => UnitsEvent::Asked(request),
             () = tokio::time::sleep_until(wake) => UnitsEvent::Tick,
         }
     }
 
-    /// Takes in what is desired now.
+    /// Reads the desired state.
     async fn sync(&mut self) {
         match self.store.units().await {
             Ok(stored) => self.take_in(stored).await,
-            // The next tick tries again; what runs goes on.
+            // The next tick tries again; instances continue.
             Err(error) => tracing::error!(%error, "what units should be cannot be read"),
         }
     }
@@ -278,7 +278,7 @@ impl UnitsTask {
         }
     }
 
-    /// Whether that was news.
+    /// Takes a unit's row over; returns whether it changed.
     fn take_in_row(&mut self, row: StoredUnit) -> bool {
         let StoredUnit { name, desired, hold, kept } = row;
         let Some(kind) = self.kinds.of(&desired.spec) else {
@@ -287,7 +287,7 @@ impl UnitsTask {
         };
         let entry =
             self.entries.entry(name).or_insert_with(|| UnitEntry::new(Some((kept, hold.clone())), kind.clone()));
-        // One that was forgotten, and made anew as another kind: first all that is left of it has to go.
+        // It was removed and created again as another kind: first its remains have to be removed.
         let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
         if entry.unit.asked().map(|asked| asked.generation) == generation(&desired) {
@@ -312,7 +312,7 @@ impl UnitsTask {
             self.entries.remove(&name);
             unpublish(&self.publish, &name);
             self.ways_changed = true;
-            // There may be another of its name meanwhile.
+            // There may be a new unit of its name meanwhile.
             return self.sync().await;
         }
         tracing::debug!(unit = %name, ?seen);
@@ -320,14 +320,14 @@ impl UnitsTask {
         self.drive(&name).await;
     }
 
-    /// Passes a signal on to the task that stays with the unit's instance, which answers.
+    /// Forwards a signal to the task of the unit's instance, which answers.
     fn signal(&self, SignalRequest { unit, signal, answer }: SignalRequest) {
         let orders = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
             None => Err(edit::unknown(&unit)),
             Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
             Some(entry) => entry.to_instance().ok_or_else(|| no_process(&unit)),
         };
-        // Who asked may have gone meanwhile: there is nobody to tell then.
+        // The requester may have ended meanwhile.
         match orders.map(|orders| orders.try_reserve()) {
             Ok(Ok(place)) => place.send(InstanceOrder::Signal(signal, answer)),
             Ok(Err(_)) => {
@@ -369,13 +369,13 @@ impl UnitsTask {
         }
     }
 
-    /// Has those units planned that wait for others, as long as others' ways change.
+    /// Plans units that wait for others, as long as the others' expectations change.
     async fn settle(&mut self) {
-        // What goes back goes back once; if it cannot be wired now, the next tick does it.
+        // A unit is rolled back once; if its ports cannot be computed now, the next tick does it.
         if std::mem::take(&mut self.wires_changed) {
             self.sync().await;
         }
-        // Each round starts at least one, or is the last.
+        // Each round starts at least one unit, or is the last.
         for _ in 0..=self.entries.len() {
             if !std::mem::take(&mut self.ways_changed) {
                 return;
@@ -386,7 +386,7 @@ impl UnitsTask {
         }
     }
 
-    /// Has a unit planned until it rests or waits; writes down and publishes what it is then, and begins its steps.
+    /// Plans a unit until it rests or waits; stores and publishes its state, and begins its steps.
     async fn drive(&mut self, name: &UnitName) {
         let gate = start_order::gate(name, &self.entries, now_ms());
         let Some(entry) = self.entries.get_mut(name) else { return };
@@ -402,7 +402,7 @@ impl UnitsTask {
             if entry.kept.as_ref() != Some(&now) {
                 match self.store.keep_unit(name, generation, &now.0, now.1.as_ref()).await {
                     Ok(()) => entry.kept = Some(now),
-                    // A full disk must not keep a unit from being kept; the next change or tick tries again.
+                    // A full disk must not stop supervision; the next change or tick tries again.
                     Err(error) => tracing::error!(unit = %name, %error, "what a unit is cannot be written down"),
                 }
             }
@@ -425,7 +425,7 @@ impl UnitsTask {
     }
 
     async fn sweep(&self) {
-        // Without them nobody knows what is not needed.
+        // Without them it is unknown what is needed.
         let snapshots = match self.store.snapshot_specs().await {
             Ok(specs) => specs,
             Err(error) => return tracing::error!(%error, "nothing is given back: what snapshots need cannot be read"),
@@ -434,7 +434,7 @@ impl UnitsTask {
         for kind in self.kinds.iter() {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
             let desired = desired.filter_map(|entry| entry.unit.asked().cloned());
-            // What can be gone back to is needed as much as what is desired.
+            // A verified revision is needed as much as the desired one.
             let verified = units().filter_map(|entry| entry.unit.verified()).map(|verified| &verified.spec);
             let kept = snapshots.iter().chain(verified).filter(|spec| spec.kind() == kind.name()).map(pinned);
             let desired = desired.chain(kept).collect();
@@ -445,13 +445,13 @@ impl UnitsTask {
     }
 }
 
-/// What a snapshot wants, as far as it matters to whoever tidies up.
+/// The desired state that a snapshot pins, as far as the clean-up needs it.
 fn pinned(spec: &Spec) -> Desired {
     let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
     Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
 }
 
-/// What snapshots need of a unit beyond what it should be. What cannot be read may be anything.
+/// Returns what snapshots need of a unit beyond its desired state. Unreadable ones may need anything.
 fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desired: Option<&Desired>) -> Pins {
     match (snapshots, desired) {
         (None, _) => Pins { and_more: true, ..Pins::default() },
@@ -460,13 +460,13 @@ fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desi
     }
 }
 
-/// What each unit is wired to.
+/// Computes the ports and connections of each unit.
 fn wire_all(
     entries: &BTreeMap<UnitName, UnitEntry>,
     leases: &[PortLease],
     realms: &Realms,
 ) -> Vec<(UnitName, (EndpointWiring, Option<String>))> {
-    // One that has gone back provides and needs what that revision does.
+    // A rolled-back unit provides and requires what the verified revision does.
     let specs = || {
         entries.iter().filter_map(move |(name, entry)| {
             let desired = entry.unit.desired.as_ref()?;

@@ -86,16 +86,16 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Everything about yunos on this host.
+/// The yunos of this host.
 pub(super) struct Yunos {
     folder: PathBuf,
     artifacts: Artifacts,
     shims: Shims,
     tree: CgroupTree,
     switchboard: ChannelRegistry,
-    /// Whose name yunos find in their welcome.
+    /// The host's name in the welcome of yunos.
     host: String,
-    /// Where those run that run in one.
+    /// The containers, for yunos that run in one.
     containers: Arc<Containers>,
 }
 
@@ -108,7 +108,7 @@ impl Yunos {
         containers: Arc<Containers>,
     ) -> io::Result<Self> {
         let folder = data_dir.join("units");
-        // A yuno that runs as another user has its configuration and its working directory below.
+        // A yuno of another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (tree, switchboard) = (CgroupTree::detect(data_dir), ChannelRegistry::default());
         Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string(), containers })
@@ -126,7 +126,7 @@ impl Yunos {
         tell: &ProgressReporter<'_>,
     ) -> Result<(), Failure> {
         let spec = of_yuno(&desired.spec)?;
-        // What a revision needs is the same wherever it is started.
+        // What a revision needs does not depend on the slot.
         let place = self.place(unit, Slot::First);
         self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
@@ -138,8 +138,8 @@ impl Yunos {
         place.prepare(&desired.revision, keep, Some(&configs))
     }
 
-    /// Whether the merged config is what the artifact's manifest wants. (The console has checked that, too; but
-    /// perhaps it was an older one.)
+    /// Checks the merged config against the artifact's manifest. (The console has done so, too, but it may be an older
+    /// one.)
     async fn check(&self, spec: &YunoSpec, configs: &[(ConfigRef, Value)]) -> Result<(), Failure> {
         let Some(manifest) = self.artifacts.manifest(&spec.artifact).await.map_err(from_artifact)? else {
             return Ok(());
@@ -157,7 +157,7 @@ impl Yunos {
         Err(never(format!("the merged config is not what {role}@{version} wants: {}", complaints.join("; "))))
     }
 
-    /// The documents of all configs.
+    /// Returns the documents of all configs.
     async fn configs(&self, spec: &YunoSpec, materials: &Materials) -> Result<Vec<(ConfigRef, Value)>, Failure> {
         let mut configs = Vec::new();
         for config in &spec.configs {
@@ -179,7 +179,7 @@ impl Yunos {
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, *slot);
         self.shims.make_room().await;
-        // Almost always all is there; but somebody may have tidied up by hand.
+        // Everything is there almost always; but it may have been removed by hand.
         self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
         place.make_run()?;
         if let shim::AdoptedShim::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
@@ -191,7 +191,7 @@ impl Yunos {
         }
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let inside = inside::launch(&self.containers, unit, spec).await?;
-        // Who runs inside is none of the host's.
+        // A user inside a container is not one of the host.
         let user = if inside.is_some() { None } else { find_user(spec)? };
         if let Some(user) = &user {
             place.give_to(&desired.revision, user)?;
@@ -199,10 +199,10 @@ impl Yunos {
         if !spec.reload.is_restart() {
             place.lead_to(&desired.revision)?;
         }
-        // What has become of it since it was installed nobody knows.
+        // It may have changed since it was installed.
         let program = self.artifacts.fetch(&spec.artifact).await.map_err(from_artifact)?;
         let made = match &inside {
-            // Its place is among its container's.
+            // Its cgroup is among its container's.
             Some(_) => UnitCgroup::default(),
             None => self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?,
         };
@@ -230,7 +230,7 @@ impl Yunos {
         if inside.is_some() {
             return Err(LaunchError::Cgroup(error).into_not_started());
         }
-        // Made, and then closed to what runs in it: it is better off without than not at all.
+        // It was created and then became unusable; the yuno runs without it rather than not at all.
         self.tree.remove((unit, *slot));
         let missing = vec![format!("a cgroup, and with it all limits: {error}")];
         self.launch(wanted, UnitCgroup { cgroup: Cgroup::default(), missing })
@@ -238,7 +238,7 @@ impl Yunos {
             .map_err(LaunchError::into_not_started)
     }
 
-    /// Launches a unit of which nothing runs.
+    /// Launches a unit that has no instance.
     async fn launch(
         &self,
         wanted: LaunchRequest<'_>,
@@ -273,7 +273,7 @@ impl Yunos {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(LaunchError::Cgroup(source)),
             Err(error @ ShimError::Start { .. }) => Err(from_shim(error).into()),
-            // Whether anything came to run is not certain then; if not, waiting is right.
+            // Whether a program was started is uncertain; if not, waiting is right.
             Err(error) => match self.shims.adopt(&run).await {
                 Ok(shim::AdoptedShim::Alive(shim)) => Ok(alive(shim)),
                 Ok(shim::AdoptedShim::Nothing | shim::AdoptedShim::Ended(_)) => Err(from_shim(error).into()),
@@ -295,7 +295,7 @@ impl Yunos {
                 Ok(AdoptedUnit::Ended(InstanceEnd { restarts: place.restarts(), last }))
             }
             shim::AdoptedShim::Alive(shim) => {
-                // What cannot be told is no revision that anybody desires, and will be replaced.
+                // An unknown revision differs from any desired one, and will be replaced.
                 let unknown = |_| StartRecord {
                     revision: Digest::of(b""),
                     bare: None,
@@ -327,7 +327,7 @@ impl Yunos {
         }
     }
 
-    /// What is installed for units, or was started and may be started again by its shim.
+    /// Marks what is installed for units, or was started and may be restarted by its shim; removes the rest.
     fn sweep(&self, desired: &[Desired]) -> io::Result<()> {
         let mut needed: BTreeSet<Digest> = BTreeSet::new();
         for Desired { spec, .. } in desired {
@@ -342,7 +342,7 @@ impl Yunos {
     }
 }
 
-/// A yuno's own fields. What is no yuno is kept by another kind.
+/// Returns a yuno's own fields. Other specs belong to other kinds.
 fn of_yuno(spec: &Spec) -> Result<&YunoSpec, Failure> {
     let never = || Failure { error: format!("a {} is no yuno", spec.kind()), may_heal: false };
     spec.yuno().ok_or_else(never)
@@ -481,11 +481,11 @@ impl UnitKind for Yunos {
     }
 }
 
-/// Why a unit that was launched does not run.
+/// Why a launched unit does not run.
 enum LaunchError {
     /// It could not enter its cgroup.
     Cgroup(io::Error),
-    /// Anything else.
+    /// Another reason.
     Other(StartError),
 }
 

@@ -24,17 +24,17 @@ use crate::unit::{
     kind::{StartError, StartOrder},
 };
 
-/// `adopted.json`, written when a container is adopted, before anything is done to it.
+/// `adopted.json`, written when a container is adopted, before it is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AdoptedContainer {
     pub(super) runtime: container::Runtime,
-    /// What it is called, for people.
+    /// Its name, for people.
     pub(super) name: String,
     pub(super) id: String,
 }
 
 impl UnitFolder {
-    /// The container that this unit has adopted, if it has. Whoever cannot tell does nothing.
+    /// The container that this unit has adopted, if any. If that is unknown, nothing may be done.
     pub(super) fn adopted(&self) -> Result<Option<AdoptedContainer>, Failure> {
         let read = || match fs::read(self.0.join("adopted.json")) {
             Ok(content) => Ok(Some(serde_json::from_slice(&content)?)),
@@ -54,7 +54,8 @@ impl UnitFolder {
 }
 
 impl Containers {
-    /// What a unit's container is called by its runtime, and what it does; nothing of one that is not there, or is another's.
+    /// Returns the name and state of a unit's container at its runtime; `None` if it does not exist, or is another
+    /// unit's.
     pub(super) async fn find(
         &self,
         unit: &UnitName,
@@ -69,7 +70,7 @@ impl Containers {
         Ok((name, state.filter(|state| self.is_ours(unit, state))))
     }
 
-    /// Has a unit keep a container that is there already from now on. Nothing is done to it.
+    /// Adopts an existing container for a unit, without changing it.
     pub(super) async fn take(
         &self,
         unit: &UnitName,
@@ -81,10 +82,10 @@ impl Containers {
         if place.adopted()?.is_some() {
             return Ok(());
         }
-        // No two units at once.
+        // Not for two units at once.
         let _taking = self.taking.lock().await;
         let which = runtime.which();
-        // Some runtimes take the beginning of an id for a name.
+        // Some runtimes accept the beginning of an id in place of a name.
         let state = runtime.look(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
             never(format!(
                 "{which} has no container {wanted} to adopt. hint: `muster host show` lists all that there are"
@@ -109,7 +110,7 @@ impl Containers {
         place.write_adopted(&AdoptedContainer { runtime: which, name: wanted.to_owned(), id: state.id })
     }
 
-    /// Starts an adopted container, if it does not run.
+    /// Starts an adopted container, unless it runs.
     pub(super) async fn start_adopted(
         &self,
         unit: &UnitName,
@@ -132,12 +133,12 @@ impl Containers {
         Ok(container.without(missing))
     }
 
-    /// The unit that has adopted a container, if one has.
+    /// Returns the unit that has adopted a container, if any.
     fn keeper(&self, id: &str) -> Result<Option<UnitName>, Failure> {
         Ok(self.adopted()?.into_iter().find_map(|(unit, adopted)| (adopted.id == id).then_some(unit)))
     }
 
-    /// All that were adopted, by unit.
+    /// Returns all adopted containers, by unit.
     pub(super) fn adopted(&self) -> Result<Vec<(UnitName, AdoptedContainer)>, Failure> {
         let traces =
             folders::traces(&self.folder).map_err(|error| UnitFolder(self.folder.clone()).failure("read", &error))?;
@@ -146,7 +147,7 @@ impl Containers {
     }
 }
 
-/// Gives it its limits, those that its spec has; what it then runs without.
+/// Sets the limits of its spec; returns those that it cannot have.
 async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn ContainerRuntime) -> Option<String> {
     if spec.limits.is_none() {
         return None;

@@ -9,7 +9,7 @@ use crate::unit::{
     first_process::FirstProcess,
 };
 
-/// A container's first process, as its runtime tells of it.
+/// A container's first process, as its runtime reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::unit) struct FirstProcessId {
     pub(in crate::unit) pid: i32,
@@ -18,7 +18,7 @@ pub(in crate::unit) struct FirstProcessId {
 }
 
 impl Containers {
-    /// The first process of a unit's container; nothing if it does not run, or is another's.
+    /// Returns the first process of a unit's container; `None` if it does not run, or is another unit's.
     pub(in crate::unit) async fn first(&self, unit: &UnitName) -> Result<Option<FirstProcessId>, Failure> {
         let Some(started) = self.place(unit).started()? else { return Ok(None) };
         let (_, state) = self.find(unit, &*self.runtime(started.runtime)?).await?;
@@ -28,7 +28,8 @@ impl Containers {
         }))
     }
 
-    /// The same, of one that nobody has seen come up: it is asked twice, and what has this number in between is it.
+    /// Returns the same for a process that was not seen starting: the runtime is asked twice, so that the process with
+    /// this number in between is certainly the right one.
     pub(in crate::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
         let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} does not run"))) };
         if first.frozen {

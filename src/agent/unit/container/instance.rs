@@ -15,18 +15,18 @@ use tokio::{net::unix::pipe, time::Instant};
 use super::runtime::{ContainerPhase, ContainerRuntime, RuntimeLogFrom};
 use crate::unit::kind::{Instance, InstanceEvent};
 
-/// How often it is looked whether somebody else has suspended it, or let it go on. Each look is a question to the runtime.
+/// How often to check whether it was frozen or thawed by somebody else. Each check is a request to the runtime.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How long a runtime may take to notice the end of a container, and how often it is asked meanwhile. Shorter than what there is
-/// for looking up what runs (10 s), for after a crash of the host one may believe for ever in what is not there any more.
+/// How long a runtime may take to notice the end of a container, and how often it is asked meanwhile. It is shorter
+/// than the timeout of a lookup (10 s), because after a crash of the host a runtime may never notice.
 const NOTICE_MAX: Duration = Duration::from_secs(8);
 const NOTICE_EVERY: Duration = Duration::from_millis(50);
 
-/// When to kill again what was killed and is still there.
+/// When to kill again a container that was killed and still exists.
 const KILL_AGAIN: Duration = Duration::from_secs(5);
 
-/// What of its last words is told when it has ended, as of a yuno.
+/// The number of last lines that are reported when it has ended, as for a yuno.
 const LAST_LINES: u32 = 10;
 const LAST_LINES_MAX_BYTES: usize = 2 * 1024;
 
@@ -35,7 +35,7 @@ pub(super) struct ContainerInstance {
     runtime: Arc<dyn ContainerRuntime>,
     name: String,
     wiring: EndpointWiring,
-    /// What its spec asks for, and it runs without.
+    /// Features of its spec that it runs without.
     missing: Vec<String>,
     runs: Option<RunningProcess>,
     /// When it is killed, if it was asked to end.
@@ -51,7 +51,7 @@ struct RunningProcess {
 }
 
 impl ContainerInstance {
-    /// The container of this name as it is now, with that as its first news.
+    /// Creates it for the container of this name, with its present state as the first event.
     pub(super) async fn of(
         runtime: Arc<dyn ContainerRuntime>,
         name: String,
@@ -64,7 +64,7 @@ impl ContainerInstance {
         Ok(container)
     }
 
-    /// The same, without something that its spec asks for.
+    /// Adds a feature that it runs without.
     pub(super) fn without(mut self, missing: Option<String>) -> Self {
         self.missing.extend(missing);
         for news in &mut self.news {
@@ -75,13 +75,13 @@ impl ContainerInstance {
         self
     }
 
-    /// What is told first, without anything to wait for.
+    /// Returns the first event, without waiting.
     pub(super) fn first(&mut self) -> Option<InstanceEvent> {
         self.news.pop_front()
     }
 
-    /// What it is now; nothing if there is none of this name any more. One of which the runtime says that it runs, and
-    /// whose process is gone, is about to have ended.
+    /// Checks its state; `None` if there is no container of this name any more. If the runtime still reports it as
+    /// running and its process has ended, it is about to end.
     async fn look(&mut self) -> Result<Option<InstanceEvent>, Failure> {
         let until = Instant::now() + NOTICE_MAX;
         loop {
@@ -107,7 +107,7 @@ impl ContainerInstance {
                 ContainerPhase::Busy => {}
             }
             if Instant::now() >= until {
-                // Its runtime does not know, but it is certain: its process is no more.
+                // Its runtime does not know yet, but its process has certainly ended.
                 let started_ms = self.runs.take().map(|runs| runs.process.started_ms);
                 return Ok(Some(ended_unseen(started_ms)));
             }
@@ -132,7 +132,7 @@ impl ContainerInstance {
         (!text.is_empty()).then(|| String::from_utf8_lossy(&text[from..]).into_owned())
     }
 
-    /// Cancel-safe: what is asked of the runtime changes nothing, or is asked again.
+    /// Waits for the next event. Cancel-safe: requests to the runtime change nothing, or are repeated.
     async fn hear(&mut self) -> Option<InstanceEvent> {
         loop {
             if let Some(news) = self.news.pop_front() {
@@ -145,7 +145,7 @@ impl ContainerInstance {
                     if let Err(error) = ended {
                         tracing::warn!(container = %self.name, %error, "the end of a container cannot be waited for");
                     }
-                    // Whoever cannot be asked now is asked until it can.
+                    // While the runtime does not answer, it is asked again.
                     return self.look().await.ok().map(|news| news.unwrap_or_else(|| ended_unseen(None)));
                 }
                 () = tokio::time::sleep_until(self.kill_at.unwrap_or(never)) => {
@@ -156,7 +156,7 @@ impl ContainerInstance {
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     let before = (runs.process, runs.frozen);
-                    // Until it ends, whatever its runtime does, it runs.
+                    // Until its process ends it runs, whatever the runtime reports.
                     let Ok(Some(news)) = self.look().await else { continue };
                     let now = self.runs.as_ref().map(|runs| (runs.process, runs.frozen));
                     if now != Some(before) {
@@ -169,7 +169,7 @@ impl ContainerInstance {
 
     async fn end(&mut self, signal: Option<Signal>, grace_ms: u64) -> Result<(), Failure> {
         self.kill_at = Some(Instant::now() + Duration::from_millis(grace_ms));
-        // What is suspended hears nothing.
+        // A frozen container handles no signal.
         if self.runs.as_ref().is_some_and(|runs| runs.frozen) {
             self.suspend(false).await?;
         }
@@ -183,7 +183,7 @@ impl ContainerInstance {
         Ok(())
     }
 
-    /// What it says itself, as of now: somebody may have made it anew since it was started.
+    /// Returns its own stop signal, read now, because it may have been recreated since it was started.
     async fn own_stop_signal(&self) -> Result<Signal, Failure> {
         let state = self.runtime.look(&self.name).await?;
         Ok(state.and_then(|state| state.stop_signal).unwrap_or(Signal::Term))
@@ -216,14 +216,14 @@ impl Instance for ContainerInstance {
 }
 
 impl RunningProcess {
-    /// A process that its runtime tells of, if it is still there. The handle is taken before the process is looked at, so
-    /// that both are of the same one.
+    /// Opens a process that its runtime has reported, if it still exists. The handle is opened before the process is
+    /// examined, so that both are of the same process.
     fn of(pid: i32, started_ms: Option<i64>, frozen: bool) -> Option<Self> {
         let handle = open(pid).ok()?;
         let stat = muster_shim::proc::stat(pid).filter(|stat| !stat.is_dead())?;
         let started_ms = started_ms.unwrap_or_else(now_ms);
         let process = ProcessId { pid, start_ticks: stat.start_ticks, started_ms };
-        // It is no pipe, and nothing is read of it; but it becomes readable as one does.
+        // It is no pipe, and nothing is read from it; but it becomes readable in the same way.
         let ends = pipe::Receiver::from_owned_fd_unchecked(handle).ok()?;
         Some(Self { process, frozen, ends })
     }
@@ -240,7 +240,7 @@ fn ended_unseen(started_ms: Option<i64>) -> InstanceEvent {
     InstanceEvent::Ended(InstanceEnd { restarts: 0, last: InstanceExit::new(Exit::Unknown, started_ms, now_ms()) })
 }
 
-/// An end that nobody has seen.
+/// An end that was not observed.
 pub(super) fn unseen() -> InstanceEnd {
     InstanceEnd { restarts: 0, last: InstanceExit::new(Exit::Unknown, None, now_ms()) }
 }

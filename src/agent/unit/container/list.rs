@@ -19,29 +19,29 @@ use crate::unit::state::{UnitState, UnitStates};
 /// All containers of a host, by name.
 pub type UnitContainers = Arc<BTreeMap<String, ContainerSummary>>;
 
-/// Containers that run and are no units, by name.
+/// Running containers that are not units, by name.
 pub type OtherContainers = Arc<BTreeMap<String, OtherContainer>>;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherContainer {
-    /// What keeps it.
+    /// Its runtime.
     pub runtime: container::Runtime,
-    /// Its first process, by its number and when it was started.
+    /// Its first process: the number and when it was started.
     pub process: (i32, u64),
 }
 
-/// How often they are listed. Each time is a question to the runtime, which may have to be started for it.
+/// How often they are listed. Each time is a request to the runtime, which may have to be started for it.
 const LIST_EVERY: Duration = Duration::from_secs(60);
 
-/// How soon after a unit has changed: what is done to one container comes in a row.
+/// The delay after a change of a unit: changes of one container come in a row.
 const LIST_SOON: Duration = Duration::from_secs(2);
 
-/// Every so many lists all is asked anew of each: somebody may have given one other limits.
+/// After this many lists all details are read again, because limits may have been changed by somebody else.
 const ANEW: u32 = 10;
 
 impl Containers {
-    /// Lists them now and then, until it is dropped.
+    /// Lists them repeatedly, until it is dropped.
     pub(in crate::unit) async fn keep_list(
         self: Arc<Self>,
         list: watch::Sender<UnitContainers>,
@@ -66,7 +66,7 @@ impl Containers {
                 }
                 match runtime.list(known).await {
                     Ok(now) => *known = now,
-                    // They are not gone because nobody can be asked.
+                    // If the runtime does not answer, they have not disappeared.
                     Err(failure) => tracing::debug!(error = %failure.error, "containers cannot be listed"),
                 }
                 for (id, listed) in known.iter() {
@@ -78,7 +78,7 @@ impl Containers {
                 }
             }
             let all = Arc::new(fitted(all));
-            // As many as are listed, so that there is an end to how many series there are.
+            // Limited to those listed, so that the number of series is bounded.
             processes.retain(|name, _| all.contains_key(name));
             list_others.send_replace(Arc::new(processes));
             list.send_if_modified(|before| {
@@ -101,7 +101,7 @@ impl Containers {
         let unit = labels.get(UNIT_LABEL).and_then(|unit| unit.parse::<UnitName>().ok());
         let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host)).or(adopted_as);
         let image = image.chars().take(LISTED_NAME_MAX_BYTES).collect();
-        // What was changed while it ran its runtime may not tell.
+        // Limits that were changed at run time may be unknown to the runtime.
         let given = unit.as_ref().and_then(|unit| self.place(unit).started().ok()?).map(|started| started.limits);
         let limits = given.map_or(*limits, |given| Limits {
             memory_bytes: given.memory_bytes.or(limits.memory_bytes),
@@ -112,14 +112,14 @@ impl Containers {
     }
 }
 
-/// Waits until it is time for the next list.
+/// Waits until the next list is due.
 async fn wait(states: &mut watch::Receiver<UnitStates>) {
     let next = Instant::now() + LIST_EVERY;
     let is_container = |state: &UnitState| matches!(state.desired.spec, Spec::Container(_));
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(next) => return,
-            // The sender goes only with the agent.
+            // The sender ends only with the agent.
             Ok(()) = states.changed() => {
                 if states.borrow_and_update().values().any(is_container) {
                     return tokio::time::sleep(LIST_SOON).await;
@@ -129,7 +129,7 @@ async fn wait(states: &mut watch::Receiver<UnitStates>) {
     }
 }
 
-/// As many as a heartbeat has room for: those of units first.
+/// Limits the list to what a heartbeat can hold: containers of units first.
 fn fitted(all: BTreeMap<String, ContainerSummary>) -> BTreeMap<String, ContainerSummary> {
     let named = all.into_iter().filter(|(name, _)| name.len() <= LISTED_NAME_MAX_BYTES);
     let (units, others): (Vec<_>, Vec<_>) = named.partition(|(_, summary)| summary.unit.is_some());

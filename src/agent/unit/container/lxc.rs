@@ -66,27 +66,27 @@ use crate::{
     },
 };
 
-/// What is looked up takes milliseconds; a busy host takes its time.
+/// Lookups take milliseconds, or more on a busy host.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether what was begun is done. Each look reads a few files of `/proc`.
+/// How often to check whether an operation has finished. Each check reads a few files of `/proc`.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// LXC.
+/// The LXC runtime.
 pub(super) struct Lxc {
-    /// Where this agent's containers are.
+    /// The folder of this agent's containers.
     path: PathBuf,
     shims: Shims,
     hierarchies: Hierarchies,
-    /// Where LXC has those of others, once it has said so.
+    /// The folder of other LXC containers, once LXC has reported it.
     others: OnceCell<PathBuf>,
 }
 
-/// What there is of a container.
+/// The state of a container.
 struct ContainerStatus {
     made: CreationRecord,
     phase: ContainerPhase,
-    /// The shim's process, while there is one.
+    /// The shim's process, while it exists.
     monitor: Option<MainProcessId>,
 }
 
@@ -99,7 +99,7 @@ impl Lxc {
         ContainerFolder::new(&self.path, name)
     }
 
-    /// What there is of a container of ours. A shim that was killed is replaced on the way.
+    /// Examines one of our containers. A shim that was killed is replaced.
     async fn see(&self, folder: &ContainerFolder, made: CreationRecord) -> Result<ContainerStatus, Failure> {
         let run = folder.run();
         let mut shim = match self.shims.adopt(&run).await.map_err(from_shim)? {
@@ -123,14 +123,14 @@ impl Lxc {
         Ok(ContainerStatus { made, phase, monitor })
     }
 
-    /// That it runs, if it does.
+    /// Returns the running phase, if it runs.
     fn runs(&self, monitor: &MainProcessId) -> Option<ContainerPhase> {
         let pid = process::first_of(monitor)?;
         let frozen = process::is_frozen(&self.hierarchies, pid);
         Some(ContainerPhase::Runs { pid, started_ms: Some(monitor.started_ms), frozen })
     }
 
-    /// One of ours.
+    /// Examines one of our containers by name.
     async fn ours(&self, name: &str) -> Result<Option<ContainerStatus>, Failure> {
         let folder = self.folder(name);
         match folder.look()? {
@@ -167,7 +167,7 @@ impl Lxc {
         let mut shim = self.shims.launch(&folder.run(), &launch).await.map_err(from_shim)?;
         match timeout(WORK_MAX, up(&mut shim)).await {
             Ok(StartResult::Runs) => Ok(()),
-            // It has done what it had to already.
+            // It has finished its work already.
             Ok(StartResult::Ended(muster_shim::ProcessExit::Code(0))) => Ok(()),
             Ok(StartResult::Ended(_)) => Err(may_heal(format!("LXC cannot start it: {}", folder.why_not()))),
             Ok(StartResult::Gone) => Err(may_heal("its shim is gone")),
@@ -188,7 +188,7 @@ impl Lxc {
         let sent =
             sent.map_err(|error| may_heal(format!("a signal cannot be sent to the container {name}: {error}")))?;
         if sent && frozen && signal == Signal::Kill {
-            // In cgroups of v1 what is suspended does not even die.
+            // In v1 cgroups frozen processes do not even die.
             let _ = self.freeze(name, false).await;
         }
         Ok(sent)
@@ -200,7 +200,7 @@ impl Lxc {
         let is_so = |seen: Option<ContainerStatus>| {
             seen.is_some_and(|seen| matches!(seen.phase, ContainerPhase::Runs { frozen: is, .. } if is == frozen))
         };
-        // What is so already is no failure.
+        // Being in the wanted state already is no failure.
         if ran.ok || is_so(self.ours(name).await?) {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl Lxc {
         }
         let files = limit_files(&limits);
         let mut why = String::new();
-        // What memory and swap together may be is never below what memory may be: which goes first depends on the way.
+        // The limit of memory with swap is never below that of memory: the order depends on the direction.
         for order in [files.iter().collect::<Vec<_>>(), files.iter().rev().collect()] {
             why.clear();
             for file in order {
@@ -245,7 +245,7 @@ impl Lxc {
             }
             if !asked {
                 asked = true;
-                // It also lets go on what is suspended.
+                // This also thaws frozen processes.
                 let ran = self.tool("lxc-stop", name, &["-k"]).await?;
                 if !ran.ok {
                     tracing::info!(container = name, why = %ran.why(), "LXC cannot end a container");
@@ -257,7 +257,7 @@ impl Lxc {
         Ok(())
     }
 
-    /// Ends what starts a container, and thereby the container.
+    /// Ends the process that starts a container, and so the container.
     async fn end_monitor(&self, folder: &ContainerFolder) -> Result<(), Failure> {
         if let AdoptedShim::Alive(mut shim) = self.shims.adopt(&folder.run()).await.map_err(from_shim)? {
             end(&mut shim).await;
@@ -265,7 +265,7 @@ impl Lxc {
         Ok(())
     }
 
-    /// All in our own folder, which are told without asking anybody.
+    /// Lists our own folder, without asking LXC.
     fn list_ours(&self) -> ContainersById {
         let mut all = ContainersById::new();
         for name in folder::names(&self.path) {
@@ -288,14 +288,14 @@ impl Lxc {
         all
     }
 
-    /// Those of others in the folder that LXC has for everybody.
+    /// Lists other containers in LXC's default folder.
     async fn list_others(&self) -> Result<ContainersById, Failure> {
         let path = self.others.get_or_try_init(|| async {
             let ran = tool::run("lxc-config", &[OsStr::new("lxc.lxcpath")], LOOK_MAX).await?;
             Ok::<_, Failure>(PathBuf::from(ran.stdout.trim()))
         });
         let path = path.await?;
-        // Mostly there are none.
+        // There are usually none.
         if path.as_os_str().is_empty() || folder::names(path).is_empty() {
             return Ok(ContainersById::new());
         }
@@ -314,13 +314,13 @@ fn state(name: &str, labels: BTreeMap<String, String>, phase: ContainerPhase) ->
     RuntimeState { id: name.to_owned(), name: name.to_owned(), labels, phase, stop_signal: None, obstacle: None }
 }
 
-/// A container of somebody else's.
+/// A container of another owner.
 fn other(name: String, state: ContainerState, pid: Option<i32>) -> ListedContainer {
     let process = pid.and_then(muster_shim::proc::identity);
     ListedContainer { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
 }
 
-/// `lxc-start`, in the foreground. What comes after `--` it takes word for word.
+/// Returns the launch of `lxc-start`, in the foreground. It passes what follows `--` unchanged.
 fn launch(path: &Path, name: &str, folder: &ContainerFolder, made: CreationRecord) -> Result<Launch, Failure> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let log = text(&folder.lxc_log());
@@ -336,7 +336,7 @@ fn launch(path: &Path, name: &str, folder: &ContainerFolder, made: CreationRecor
         cwd: text(folder.path()),
         user: None,
         attributes: ProcessAttributes::default(),
-        // LXC makes those that it needs.
+        // LXC creates the cgroups that it needs.
         cgroup: Cgroup::default(),
         output: OutputMode::Log { max_bytes, keep, max_age_ms },
         notify: None,
@@ -349,17 +349,17 @@ fn launch(path: &Path, name: &str, folder: &ContainerFolder, made: CreationRecor
     })
 }
 
-/// How a start went.
+/// The result of a start.
 enum StartResult {
     /// It runs.
     Runs,
     /// `lxc-start` has ended.
     Ended(muster_shim::ProcessExit),
-    /// Nobody can tell.
+    /// Unknown: the shim has ended.
     Gone,
 }
 
-/// Waits until it runs its own program, or it is over.
+/// Waits until it executes its own program, or has ended.
 async fn up(shim: &mut ShimHandle) -> StartResult {
     let mut monitor = None;
     loop {
@@ -381,7 +381,7 @@ async fn up(shim: &mut ShimHandle) -> StartResult {
     }
 }
 
-/// Has a shim end what it runs, and waits until it has.
+/// Has a shim end its program, and waits until it has.
 async fn end(shim: &mut ShimHandle) {
     let stop = ShimRequest::Stop { signal: signal_number(Signal::Kill), grace_ms: 0 };
     if shim.send(&stop).await.is_ok() {
@@ -433,7 +433,7 @@ impl ContainerRuntime for Lxc {
 
     fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool> {
         async move {
-            // Whoever has no LXC hears it before anything is fetched.
+            // A host without LXC fails before anything is downloaded.
             tool::find("lxc-start").ok_or_else(|| tool::missing("lxc-start"))?;
             Ok(image.artifact().is_some_and(|artifact| image::is_there(&self.path, &artifact.sha256)))
         }
@@ -487,11 +487,11 @@ impl ContainerRuntime for Lxc {
         async move {
             let mut all = self.list_others().await.unwrap_or_else(|failure| {
                 tracing::debug!(error = %failure.error, "containers of others cannot be listed");
-                // They are not gone because nobody can be asked.
+                // If LXC does not answer, they have not disappeared.
                 let is_ours = |id: &String| Path::new(id).starts_with(&self.path);
                 known.iter().filter(|(id, _)| !is_ours(id)).map(|(id, listed)| (id.clone(), listed.clone())).collect()
             });
-            // Should LXC's folder be ours as well, we know better of our own.
+            // If LXC's folder is ours as well, our own records are better.
             all.extend(self.list_ours());
             Ok(all)
         }

@@ -14,16 +14,16 @@ use crate::unit::{failure::may_heal, folders};
 pub(super) struct ContainerStartRecord {
     pub(super) revision: Digest,
     pub(super) runtime: Runtime,
-    /// What cannot change while it runs.
+    /// The frame: what cannot change while it runs.
     pub(super) frame: Digest,
     #[serde(default)]
     pub(super) limits: Limits,
     #[serde(default)]
     pub(super) wiring: EndpointWiring,
-    /// What its spec asks for, and it runs without.
+    /// Features of its spec that it runs without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) missing: Option<String>,
-    /// In which boot of the host.
+    /// The boot in which it was started.
     pub(super) boot_id: String,
 }
 
@@ -40,7 +40,7 @@ impl UnitFolder {
         self.0.join("probe")
     }
 
-    /// What was started last, if anything was. What cannot be read any more counts as something else.
+    /// What was started last, if anything. An unreadable record counts as something else.
     pub(super) fn started(&self) -> Result<Option<ContainerStartRecord>, Failure> {
         match fs::read(self.file()) {
             Ok(content) => Ok(serde_json::from_slice(&content).ok()),

@@ -39,17 +39,17 @@ use super::runtime::{
 };
 use crate::unit::log::{self, LogPart, LogPosition};
 
-/// What makes layers, cgroups and networks takes longer; below a start's own deadline.
+/// The timeout for requests that create layers, cgroups and networks; below a start's own deadline.
 const WORK_MAX: Duration = Duration::from_secs(25);
 
 /// Podman or Docker.
 pub(super) struct Podman {
     http: SocketClient,
-    /// Whether it is Podman, once it has said so.
+    /// Whether it is Podman, once that is known.
     is_podman: OnceCell<bool>,
-    /// Since when nobody has needed an image.
+    /// Since when images were not needed.
     idle: Mutex<image::IdleImages>,
-    /// Held by whoever loads an archive.
+    /// Held while an archive is loaded.
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -63,7 +63,7 @@ impl Podman {
         })
     }
 
-    /// Whether it is Podman: Docker changes limits in another way.
+    /// Whether it is Podman: Docker changes limits differently.
     async fn is_podman(&self) -> Result<bool, Failure> {
         let ask = async {
             let answer = self.http.ask(Method::GET, "/version", &[], None, LOOK_MAX).await?;
@@ -82,10 +82,10 @@ impl Podman {
         Ok(Some(seen.into_state()))
     }
 
-    /// What it may use, and its first process.
+    /// Returns its limits, and its first process.
     async fn details(&self, id: &str) -> Result<(Limits, Option<(i32, u64)>), Failure> {
         let answer = self.http.ask(Method::GET, &format!("/containers/{id}/json"), &[], None, LOOK_MAX).await?;
-        // One that is gone meanwhile has neither.
+        // A container that was removed meanwhile has neither.
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(<_>::default());
         }
@@ -132,7 +132,7 @@ impl ContainerRuntime for Podman {
     }
 
     fn cannot(&self, _: &ContainerSpec) -> Option<String> {
-        // All that there is.
+        // This covers everything.
         None
     }
 
@@ -142,7 +142,7 @@ impl ContainerRuntime for Podman {
 
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> RuntimeFuture<'a, ()> {
         async move {
-            // One archive at a time, for several may have the same name in them.
+            // One archive at a time, because several may contain the same name.
             let _alone = match image {
                 Image::Archive(_) => Some(self.loading.lock().await),
                 _ => None,
@@ -183,7 +183,7 @@ impl ContainerRuntime for Podman {
     fn start<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()> {
         async move {
             let answer = self.act(Method::POST, name, "start", &[]).await?;
-            // Somebody else was faster.
+            // Another request was faster.
             if answer.status == StatusCode::NOT_MODIFIED {
                 return Ok(());
             }
@@ -197,7 +197,7 @@ impl ContainerRuntime for Podman {
             let signal = signal.to_string();
             let answer = self.act(Method::POST, name, "kill", &[("signal", &signal)]).await?;
             let Err(refused) = answer.accepted("send a signal to the container", name) else { return Ok(true) };
-            // Each says in a way of its own that there is nobody to hear it.
+            // The runtimes report a container that does not run differently.
             let runs = self.look(name).await?.is_some_and(|state| matches!(state.phase, ContainerPhase::Runs { .. }));
             if runs { Err(refused) } else { Ok(false) }
         }
@@ -212,7 +212,7 @@ impl ContainerRuntime for Podman {
                 Ok(_) => return Ok(()),
                 Err(refused) => refused,
             };
-            // What is so already is no failure.
+            // Being in the wanted state already is no failure.
             let state = self.look(name).await?;
             let is_so = state.is_some_and(
                 |state| matches!(state.phase, super::runtime::ContainerPhase::Runs { frozen: is, .. } if is == frozen),
@@ -248,7 +248,7 @@ impl ContainerRuntime for Podman {
             let mut all = ContainersById::new();
             for one in listed {
                 let (id, mut one) = one.into_listed();
-                // What runs as it did may have been started again meanwhile.
+                // A running container may have been restarted since.
                 let is_same = |before: &&ListedContainer| {
                     before.state == one.state && before.process.is_none_or(muster_shim::proc::is_still)
                 };
@@ -279,7 +279,7 @@ impl ContainerRuntime for Podman {
             };
             let lines = match (view.since_ms, view.until_ms) {
                 (None, None) => {
-                    // Its last second may be in there in part only, and a mark counts the lines of a second.
+                    // Its last second may be incomplete, and positions count the lines of a second.
                     let last = self.lines(name, &[("tail", u64::from(most.max(1)))]).await?;
                     match last.last().map(|line| line.at_s) {
                         Some(at_s) => logs::joined(last, self.lines(name, &[("since", at_s)]).await?),
@@ -288,7 +288,7 @@ impl ContainerRuntime for Podman {
                 }
                 (since_ms, until_ms) => {
                     let since = since_ms.map(|at_ms| ("since", second(at_ms)));
-                    // Whole seconds, of which the view has what it has.
+                    // The request has whole seconds; the view filters further.
                     let until = until_ms.map(|at_ms| ("until", second(at_ms) + 1));
                     let asked: Vec<(&str, u64)> = since.into_iter().chain(until).collect();
                     logs::joined(self.lines(name, &asked).await?, Vec::new())
@@ -305,7 +305,7 @@ impl ContainerRuntime for Podman {
     }
 }
 
-/// A refusal of a container whose disk is limited, which only some storages can do.
+/// Explains a refusal of a disk limit, which few storage drivers support.
 fn about_disk(failure: Failure) -> Failure {
     // Podman's and Docker's words for that.
     if !["storage-opt", "quota"].iter().any(|word| failure.error.contains(word)) {

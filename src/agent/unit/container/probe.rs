@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Containers {
-    /// Tries a probe once; why it has not succeeded.
+    /// Runs a probe once; the error is why it failed.
     pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
         let (of_unit, wanted) = (unit.clone(), probing.clone());
         let launch = move |argv: &[String]| {
@@ -26,13 +26,13 @@ impl Containers {
         probe::attempt(&self.shims, &self.place(unit).probes(), probing, launch).await
     }
 
-    /// Ends what probes have left that were given up.
+    /// Ends processes of cancelled probes.
     pub(super) async fn end_probes(&self, unit: &UnitName) {
         probe::end_all(&self.shims, &self.place(unit).probes(), unit).await;
     }
 }
 
-/// What a spec asks for that this agent cannot do in any container, if anything.
+/// Returns which feature of a spec this agent cannot provide in any container, if any.
 pub(super) fn cannot(spec: &ContainerSpec) -> Option<String> {
     let runs_inside = spec.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
     let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
@@ -50,7 +50,7 @@ fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &ProbeRequest, argv: &
         let inside = RunningContainer::open(unit, first)?;
         let mut launch = inside.launch(&exec)?;
         inside.check(&launch)?;
-        // No name of a unit has a dot, so that no command that stays in the container has this cgroup.
+        // Names of units have no dots, so no daemon in the container has this cgroup.
         inside.place(&mut launch, &format!("probe.{}", probing.which), &Limits::default())?;
         Ok::<_, muster_rules::CommandRefusal>(launch)
     };

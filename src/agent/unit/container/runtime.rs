@@ -20,57 +20,55 @@ use muster_topics::{
 
 use crate::unit::log::{LogPart, LogPosition};
 
-/// Answers of a runtime.
+/// An answer of a runtime.
 pub(super) type RuntimeFuture<'a, T> = BoxFuture<'a, Result<T, Failure>>;
 
-/// A container runtime. Each call has a deadline of its own, within which it fails; none runs a shell, nor takes what came
-/// from outside for anything but data.
+/// A container runtime. Each call has a deadline of its own, after which it fails; none runs a shell, or treats input
+/// from outside as anything but data.
 pub(super) trait ContainerRuntime: Send + Sync {
-    /// Which it is.
+    /// Which runtime it is.
     fn which(&self) -> container::Runtime;
 
-    /// What a spec asks for and this runtime cannot do, if anything: in words, by the field's name.
+    /// Returns which feature of a spec this runtime cannot provide, by the field's name, if any.
     fn cannot(&self, spec: &ContainerSpec) -> Option<String>;
 
     /// Whether it has an image.
     fn has_image<'a>(&'a self, image: &'a Image) -> RuntimeFuture<'a, bool>;
 
-    /// Brings it an image: from `file` for one that is an artifact, from wherever it pulls from otherwise. It has no
-    /// deadline but that of its caller.
+    /// Fetches an image: from `file` for an artifact, or from a registry. Its only deadline is the caller's.
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> RuntimeFuture<'a, ()>;
 
-    /// Removes images that were brought as artifacts and that nobody has needed for long. `needed` are those that somebody
-    /// does. What a container was made of stays.
+    /// Removes images of artifacts that were not needed for long. `needed` are in use. Images with containers are kept.
     fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> RuntimeFuture<'a, ()>;
 
-    /// Looks at a container; nothing if there is none of this name, or id.
+    /// Examines a container; `None` if there is none of this name or id.
     fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>>;
 
-    /// Makes a container. There is none of this name.
+    /// Creates a container. None of this name exists.
     fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()>;
 
-    /// Starts one that does not run.
+    /// Starts a container that does not run.
     fn start<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()>;
 
-    /// Sends a signal to its first process; false if it does not run.
+    /// Sends a signal to its first process; returns false if it does not run.
     fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> RuntimeFuture<'a, bool>;
 
-    /// Suspends it, or lets it go on.
+    /// Freezes or thaws it.
     fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> RuntimeFuture<'a, ()>;
 
-    /// Changes its limits while it runs, each of which it has already; false if that cannot be done.
+    /// Changes the values of existing limits while it runs; returns false if that is impossible.
     fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> RuntimeFuture<'a, bool>;
 
-    /// Removes one, running or not.
+    /// Removes a container, running or not.
     fn remove<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, ()>;
 
-    /// Whether there is anything that could be asked on this host, as far as that can be told without asking.
+    /// Whether the runtime seems to be installed on this host.
     fn is_there(&self) -> bool;
 
-    /// All containers, units or not. Of those that are in `known`, by id and state, no more is asked.
+    /// Lists all containers. Details of those in `known`, by id and state, are not read again.
     fn list<'a>(&'a self, known: &'a ContainersById) -> RuntimeFuture<'a, ContainersById>;
 
-    /// A view of what it said, oldest first, and where that ends.
+    /// Returns a view of its output, oldest first, and where that ends.
     fn log<'a>(&'a self, name: &'a str, from: RuntimeLogFrom, view: LogView) -> RuntimeFuture<'a, LogPart>;
 }
 
@@ -85,38 +83,38 @@ pub(super) struct ListedContainer {
     pub(super) state: ContainerState,
     pub(super) image: String,
     pub(super) limits: Limits,
-    /// Its first process, by its number and when it was started, of one that runs and that somebody else keeps.
+    /// Its first process, with when it was started, if it runs and has another owner.
     pub(super) process: Option<(i32, u64)>,
 }
 
-/// A container, as its runtime tells of it.
+/// A container, as its runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuntimeState {
-    /// The only one of this id that there ever is.
+    /// Its unique id.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) phase: ContainerPhase,
-    /// The signal that it says asks it to end, which it has from its image.
+    /// Its own stop signal, from its image.
     pub(super) stop_signal: Option<Signal>,
-    /// Why nobody but who has made it can keep it, if that is so.
+    /// Why it cannot be adopted, if so.
     pub(super) obstacle: Option<String>,
 }
 
 /// What a container does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContainerPhase {
-    /// It was made, and never started.
+    /// It was created, and never started.
     Made,
-    /// It runs, or is suspended.
+    /// It runs, or is frozen.
     Runs { pid: i32, started_ms: Option<Millis>, frozen: bool },
     /// It has ended.
     Ended { exit: Exit, oom_killed: bool, started_ms: Option<Millis>, at_ms: Option<Millis> },
-    /// The runtime is about to do something with it.
+    /// The runtime is changing it.
     Busy,
 }
 
-/// Everything that a container is made from: a spec, with what stands for something in it put in.
+/// What a container is created from: a spec with its placeholders filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Recipe {
     pub(super) image: Image,
@@ -128,19 +126,19 @@ pub(super) struct Recipe {
     pub(super) mounts: Vec<container::Mount>,
     pub(super) network: Network,
     pub(super) limits: Limits,
-    /// The most that it may write beside its image.
+    /// The limit of what it writes beside its image.
     pub(super) disk_bytes: Option<u64>,
     pub(super) rlimits: BTreeMap<Resource, Rlimit>,
-    /// Each with the port inside.
+    /// Published endpoints, each with its port inside.
     pub(super) published: Vec<(Endpoint, u16)>,
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// From where on a log is wanted.
+/// The part of a log to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuntimeLogFrom {
-    /// So many lines from the end.
+    /// This many lines from the end.
     Last(u32),
-    /// What comes after this; all if that is nowhere.
+    /// What comes after this position.
     After(LogPosition),
 }

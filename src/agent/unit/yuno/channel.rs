@@ -23,34 +23,34 @@ use uuid::Uuid;
 
 use super::super::kind::{InstanceRequest, complaint};
 
-/// Questions that wait for one yuno's task, which takes them in as they come.
+/// Requests that wait for one yuno's task, which takes them at once.
 const CALLS_MAX: usize = 8;
 
-/// Questions of which the answer is outstanding, for one yuno. One that does not answer must not be told ever more.
+/// Unanswered requests to one yuno. One that does not answer gets no more.
 const PENDING_MAX: usize = 64;
 
-/// A question, and where its answer goes.
+/// A request, and where its answer goes.
 #[derive(Debug)]
 pub(super) struct PendingQuestion {
     ask: InstanceRequest,
     reply: oneshot::Sender<Result<Value, Complaint>>,
 }
 
-/// How the yunos that run can be asked.
+/// The channels of running yunos.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChannelRegistry {
     lines: Arc<Mutex<BTreeMap<InstanceKey, mpsc::Sender<PendingQuestion>>>>,
     stats: ReportedStats,
 }
 
-/// Which instance of which unit.
+/// An instance of a unit.
 type InstanceKey = (UnitName, Slot);
 
-/// The numbers that yunos have told last.
+/// The statistics that yunos have reported last.
 type ReportedStats = Arc<Mutex<BTreeMap<InstanceKey, ToldStats>>>;
 
 impl ChannelRegistry {
-    /// What is asked of a yuno from now on comes here.
+    /// Opens the channel of a yuno, which receives its requests from now on.
     pub(super) fn open(&self, unit: &UnitName, slot: Slot) -> ChannelPeer {
         let (sender, calls) = mpsc::channel(CALLS_MAX);
         let seat = (unit.clone(), slot);
@@ -66,18 +66,18 @@ impl ChannelRegistry {
         }
     }
 
-    /// There is no such yuno any more.
+    /// Closes the channels of a yuno that was removed.
     pub(super) fn close(&self, unit: &UnitName) {
         self.lines().retain(|(of, _), _| of != unit);
         self.told().retain(|(of, _), _| of != unit);
     }
 
-    /// The numbers that yunos have told last.
+    /// The statistics that yunos have reported last.
     pub(super) fn stats(&self) -> BTreeMap<InstanceKey, ToldStats> {
         self.told().clone()
     }
 
-    /// Asks a yuno for something.
+    /// Sends a request to a yuno.
     pub(super) async fn ask(
         &self,
         unit: &UnitName,
@@ -98,7 +98,7 @@ impl ChannelRegistry {
         tokio::time::timeout(limit, asked).await.unwrap_or_else(late)
     }
 
-    /// A thread that panicked with this held would have changed nothing by halves.
+    /// Locks the table. A thread that panicked while holding the lock has left it consistent.
     fn lines(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, mpsc::Sender<PendingQuestion>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,27 +114,28 @@ pub(super) struct ChannelPeer {
     seat: InstanceKey,
     stats: ReportedStats,
     calls: mpsc::Receiver<PendingQuestion>,
-    /// Makes the ids of this line's questions unlike those of any other, such as of an earlier life of the agent.
+    /// Makes the ids of this channel's requests different from those of any other, such as of an earlier run of the
+    /// agent.
     prefix: String,
     count: u64,
     connection: Option<(PeerProcess, PlayConnection)>,
     pending: BTreeMap<String, oneshot::Sender<Result<Value, Complaint>>>,
 }
 
-/// The process that a connection is with.
+/// The process of a connection.
 type PeerProcess = Option<(i32, u64)>;
 
 impl ChannelPeer {
-    /// The next question; never ends. Cancel-safe.
+    /// Waits for the next request; never ends. Cancel-safe.
     pub(super) async fn next(&mut self) -> PendingQuestion {
         match self.calls.recv().await {
             Some(call) => call,
-            // Another line of this unit has taken over, and whatever is asked is asked there.
+            // Another channel of this unit has replaced this one and receives all requests.
             None => std::future::pending().await,
         }
     }
 
-    /// Takes in what the shim tells of the connection.
+    /// Handles the connection's state from the shim.
     pub(super) fn state(&mut self, state: &muster_shim::ProgramState) {
         let whose = state.main.as_ref().map(|main| (main.pid, main.start_ticks));
         let connection = state.channel.as_ref().and_then(|channel| {
@@ -146,18 +147,18 @@ impl ChannelPeer {
             connection.as_ref().map(|(whose, at)| (*whose, at.number))
         };
         if number(&connection) != number(&self.connection) {
-            // Whoever has asked is told so, as each of these is dropped.
+            // Dropping these reports an error to their senders.
             self.pending.clear();
         }
         self.connection = connection;
     }
 
-    /// How the yuno is connected.
+    /// The connection of the yuno.
     pub(super) fn connection(&self) -> Option<&PlayConnection> {
         self.connection.as_ref().map(|(_, connection)| connection)
     }
 
-    /// What to tell the shim for a question. Nothing if it is answered already.
+    /// Returns what to send to the shim for a request; nothing if it was answered at once.
     pub(super) fn requests(&mut self, PendingQuestion { ask, reply }: PendingQuestion) -> Vec<ShimRequest> {
         self.pending.retain(|_, waiting| !waiting.is_closed());
         let refusal = match self.connection() {
@@ -176,7 +177,7 @@ impl ChannelPeer {
         let line = refusal.map_or_else(|| line(&ask, &id), Err);
         match line {
             Err(refusal) => {
-                // Who asked may have gone meanwhile.
+                // The sender may have ended meanwhile.
                 let _ = reply.send(Err(refusal));
                 Vec::new()
             }
@@ -187,14 +188,14 @@ impl ChannelPeer {
                     InstanceRequest::Pause => Some(false),
                     InstanceRequest::Command { .. } | InstanceRequest::Stats | InstanceRequest::Reload => None,
                 };
-                // First, so that whoever connects in between hears the newest wish.
+                // First, so that a process that connects in between gets the newest state.
                 let wish = wish.map(|playing| ShimRequest::Playing { playing });
                 wish.into_iter().chain([ShimRequest::Say { id, line }]).collect()
             }
         }
     }
 
-    /// The yuno has said a line.
+    /// Handles a line of the yuno.
     pub(super) fn said(&mut self, line: &str) -> Result<(), serde_json::Error> {
         match serde_json::from_str(line)? {
             FromYuno::Answer(Answer { id, result }) => self.answer(
@@ -208,20 +209,20 @@ impl ChannelPeer {
                 let told = ToldStats::new(now_ms(), values);
                 self.stats.lock().unwrap_or_else(PoisonError::into_inner).insert(self.seat.clone(), told);
             }
-            // The shim has seen to these.
+            // The shim has handled these.
             _ => {}
         }
         Ok(())
     }
 
-    /// A question could not be asked.
+    /// Handles a request that could not be delivered.
     pub(super) fn unreachable(&mut self, id: &str) {
         self.answer(id, Err(complaint("unit_unreachable", "it takes nothing on its channel")));
     }
 
     fn answer(&mut self, id: &str, answer: Result<Value, Complaint>) {
         if let Some(reply) = self.pending.remove(id) {
-            // Who asked may have given up.
+            // The sender may have given up.
             let _ = reply.send(answer);
         }
     }
@@ -303,7 +304,7 @@ mod tests {
         line.said(&json!({"answer": {"id": id(&second), "error": {"code": "busy", "message": "no"}}}).to_string())
             .unwrap();
         line.said(&json!({"answer": {"id": id(&first), "ok": [1]}}).to_string()).unwrap();
-        // A second answer, and one to nothing, count for nothing.
+        // A second answer, and one without a request, do not count.
         line.said(&json!({"answer": {"id": id(&first), "ok": 2}}).to_string()).unwrap();
         line.said(r#"{"stats":{"a":1}}"#).unwrap();
         assert_eq!(one.try_recv().unwrap(), Ok(json!([1])));
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!((requests, code(&mut reply).as_str()), (vec![], "invalid"));
         let waiting: Vec<Reply> = (0..PENDING_MAX).map(|_| ask(&mut line, command()).1).collect();
         assert_eq!(code(&mut ask(&mut line, command()).1), "busy");
-        // Who gives up makes room.
+        // A sender that gives up makes room.
         drop(waiting);
         assert_eq!(ask(&mut line, command()).0.len(), 1);
         line.state(&state(1, 1, None));
@@ -357,7 +358,7 @@ mod tests {
         assert_eq!(ask(10).await.unwrap_err().code, "deadline");
         line.state(&state(1, 1, Some(&["command"])));
         let (answer, ()) = tokio::join!(ask(60_000), async {
-            // The one above is still there, and nobody waits for it.
+            // The request above is still pending, with no one waiting for it.
             for _ in 0..2 {
                 let call = line.next().await;
                 line.requests(call);

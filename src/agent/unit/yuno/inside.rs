@@ -13,8 +13,8 @@ use crate::{
     },
 };
 
-/// How it is launched: as the command would be, for good, into a log, and with the name that it has as a unit. Nothing if
-/// it runs on the host.
+/// Returns how it is launched inside a container: as a command would be, permanently, with a log, and named as its
+/// unit. `None` if it runs on the host.
 pub(super) async fn launch(
     containers: &Containers,
     unit: &UnitName,
@@ -38,7 +38,7 @@ pub(super) async fn launch(
         launch.env.extend(own.map(|(name, value)| (name.to_owned(), value)));
         let log = &spec.log;
         launch.output = OutputMode::Log { max_bytes: log.max_bytes, keep: log.keep, max_age_ms: log.max_age_ms };
-        // By then its container may be another one.
+        // Its container may have been replaced by then.
         launch.restart = RestartLimits { on: RestartOn::Never, budget: 0, reset_after_ms: 0 };
         launch.timeout_ms = None;
         launch.stop_signal = signal_number(spec.stop_signal());

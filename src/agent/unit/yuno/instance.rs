@@ -26,25 +26,25 @@ use crate::{
     unit::kind::{Instance, InstanceEvent},
 };
 
-/// How much of its log a unit that has ended tells of: what fits a screen beside the rest, and is nothing
-/// against the largest message.
+/// How much of an ended unit's log is reported: what fits a screen beside the rest, and is small in the largest
+/// message.
 const LAST_LINES: u32 = 10;
 const LAST_LINES_MAX_BYTES: u64 = 2 * 1024;
 
 /// A yuno's shim.
 pub(super) struct YunoInstance {
     pub(super) shim: ShimHandle,
-    /// The shim's folder, where the log is.
+    /// The shim's folder, with the log.
     pub(super) run: PathBuf,
     pub(super) missing: Vec<String>,
     pub(super) line: ChannelPeer,
     pub(super) wiring: EndpointWiring,
-    /// What was heard while something else was waited for.
+    /// Events that were received while another was awaited.
     pub(super) news: VecDeque<InstanceEvent>,
 }
 
 impl YunoInstance {
-    /// Cancel-safe: what is taken is dealt with without a wait.
+    /// Waits for the next event. Cancel-safe: what is received is handled without a wait.
     pub(super) async fn hear(&mut self) -> Option<InstanceEvent> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
@@ -63,7 +63,7 @@ impl YunoInstance {
         }
     }
 
-    /// Sends a signal, and waits until the shim says what has become of it.
+    /// Sends a signal, and waits for the shim's report of it.
     async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
         let signal = signal_number(signal);
         self.shim.send(&muster_shim::ShimRequest::Signal { signal }).await.map_err(from_shim)?;
@@ -103,7 +103,7 @@ impl YunoInstance {
                 }
             }
             muster_shim::ShimEvent::Unreachable { id } => self.line.unreachable(&id),
-            // Of captured programs, and the late answer to somebody who has gone.
+            // Of captured programs, and late answers to senders that have ended.
             muster_shim::ShimEvent::Output { .. } | muster_shim::ShimEvent::Signalled { .. } => {}
         }
         None
@@ -157,14 +157,14 @@ impl Instance for YunoInstance {
     }
 }
 
-/// Whether a host that goes down ends programs like this: without a word, or by the signals of an orderly shutdown.
+/// Whether a host that goes down ends programs like this: without a trace, or by the signals of an orderly shutdown.
 pub(super) fn ends_with_host(exit: Exit) -> bool {
     const SIGKILL: i32 = 9;
     const SIGTERM: i32 = 15;
     matches!(exit, Exit::Unknown | Exit::Signal(SIGKILL | SIGTERM))
 }
 
-/// How it ended; its last lines are read at once, for a next start may add to them.
+/// Returns how it ended; its last lines are read at once, because a next start may add to them.
 pub(super) fn from_ended(ended: &muster_shim::ProgramEnd, run: &Path) -> InstanceExit {
     let end = process_end(ended);
     let lines = log::tail(&[run], LAST_LINES, LAST_LINES_MAX_BYTES).unwrap_or_default();

@@ -26,7 +26,7 @@ use crate::execute::program_path::SEARCH_PATH;
 
 pub(in crate::unit) use super::signal_number::signal_number;
 
-/// What is launched of a unit, and as whom.
+/// What is launched of a unit, and as which user.
 #[derive(Clone)]
 pub(super) struct LaunchRequest<'a> {
     pub(super) unit: &'a UnitName,
@@ -34,12 +34,12 @@ pub(super) struct LaunchRequest<'a> {
     pub(super) desired: &'a Desired,
     pub(super) spec: &'a YunoSpec,
     pub(super) place: &'a InstanceFolder,
-    /// What it reads as its configuration.
+    /// The configuration that it reads.
     pub(super) config: Option<&'a Path>,
     pub(super) wiring: &'a EndpointWiring,
     pub(super) program: &'a Path,
     pub(super) user: Option<muster_shim::ResolvedUser>,
-    /// What is launched in a container, if it runs in one.
+    /// How it is launched in a container, if it runs in one.
     pub(super) inside: Option<&'a Launch>,
     pub(super) attempts: u32,
 }
@@ -101,7 +101,7 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
                 Restart::OnFailure => RestartOn::Failure,
                 Restart::Never => RestartOn::Never,
             },
-            // What is beyond the immediate restarts the agent decides.
+            // After the immediate restarts the agent decides.
             budget: IMMEDIATE_RESTARTS.saturating_sub(attempts),
             reset_after_ms: GOOD_AFTER_MS.unsigned_abs(),
         },
@@ -111,7 +111,7 @@ pub(super) fn launch(wanted: LaunchRequest<'_>, cgroup: Cgroup) -> Launch {
     }
 }
 
-/// A socket for a unit that speaks, under a name that nobody has taken.
+/// Returns the socket for a unit that has a channel, under a unique name.
 fn notify(spec: &YunoSpec, welcome: ChannelWelcome) -> Option<NotifyKind> {
     let lines = match spec.channel {
         Channel::None => return None,
@@ -162,7 +162,7 @@ fn resource(resource: process::Resource) -> LimitResource {
     }
 }
 
-/// The user and groups that a unit runs with; none if they are the agent's own.
+/// Returns the user and groups of a unit; `None` if they are the agent's own.
 pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::ResolvedUser>, Failure> {
     let own = unistd::geteuid();
     let user = spec.user.as_deref().map(by_name).transpose()?;
@@ -174,7 +174,7 @@ pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::ResolvedU
     };
     let groups = match (groups, &user) {
         (Some(groups), _) => groups,
-        // Who is that user already need not become it, and may not be allowed to.
+        // A process that already is this user need not switch, and may not be allowed to.
         (None, Some(user)) if user.uid != own => all_groups(user)?,
         (None, _) => return Ok(None),
     };
@@ -198,7 +198,7 @@ fn all_groups(user: &unistd::User) -> Result<Vec<u32>, Failure> {
     Ok(groups.into_iter().map(Gid::as_raw).collect())
 }
 
-/// A group by name, or by number, which need not have a name.
+/// Returns a group by name, or by number, which need not have a name.
 fn find_group(name: &str) -> Result<u32, Failure> {
     let found = unistd::Group::from_name(name)
         .map_err(|errno| failure(format!("group {name:?} cannot be looked up: {errno}")))?;
@@ -209,7 +209,7 @@ fn find_group(name: &str) -> Result<u32, Failure> {
     })
 }
 
-/// A user or a group may be made later, or come with a directory service.
+/// A missing user or group may be created later, or come with a directory service.
 fn failure(error: String) -> Failure {
     Failure { error, may_heal: true }
 }

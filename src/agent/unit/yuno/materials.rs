@@ -29,21 +29,21 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What was written, and what of it is secret. It stays the agent's own.
+/// The record of what was written and which parts are secret. It stays the agent's own.
 const RECORD: &str = ".muster.json";
 
-/// `.muster.json`.
+/// The content of `.muster.json`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct MaterialsRecord {
     revision: Digest,
     configs: Vec<ConfigRef>,
-    /// Names of files, and their content's SHA-256.
+    /// The SHA-256 of each file.
     files: BTreeMap<String, Digest>,
-    /// Where in the merged file secrets stand, and which.
+    /// Where the merged file has secrets, and which.
     secrets: Vec<(String, Value)>,
 }
 
-/// The folder of one revision.
+/// The folder of one revision's configs.
 pub(super) struct Materials {
     folder: PathBuf,
 }
@@ -58,21 +58,21 @@ impl Materials {
         self.folder.join(file_name(MERGED))
     }
 
-    /// Whether these configs lie there just as they were written.
+    /// Whether these configs are there, unchanged.
     pub(super) fn are_there(&self, configs: &[ConfigRef]) -> bool {
         self.record().is_ok_and(|record| record.configs == configs && self.changed(&record).is_empty())
     }
 
-    /// A config as an agent of before wrote it, when there was one and nothing in it was secret: a host that is
-    /// offline when its agent is upgraded has no other place to get it from.
+    /// A config as older agents wrote it, if there was one and it had no secrets: a host that is offline during the
+    /// upgrade of its agent has no other source.
     pub(super) fn of_before(&self, config: &ConfigRef) -> Option<Vec<u8>> {
         fs::read(self.merged()).ok().filter(|content| Digest::of(content) == config.sha256)
     }
 
-    /// Writes the configs, each with its document, in place of what is there.
+    /// Writes the configs, each with its document, in place of existing ones.
     ///
     /// # Errors
-    /// If it cannot be written; what is there is then as it was.
+    /// If they cannot be written; the existing ones are unchanged then.
     pub(super) fn write(&self, revision: &Digest, configs: &[(ConfigRef, Value)]) -> io::Result<()> {
         let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
         let mut files = vec![(file_name(MERGED), bytes(&merged)?)];
@@ -94,7 +94,7 @@ impl Materials {
         self.swap(&fresh)
     }
 
-    /// An empty folder beside.
+    /// Creates an empty folder beside this one.
     fn fresh(&self) -> io::Result<PathBuf> {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let fresh = self.folder.with_file_name(format!(".{name}.new"));
@@ -103,14 +103,14 @@ impl Materials {
         Ok(fresh)
     }
 
-    /// Puts a folder in the place of this one, at once.
+    /// Exchanges a folder with this one atomically.
     fn swap(&self, fresh: &Path) -> io::Result<()> {
         if !self.folder.exists() {
             fs::rename(fresh, &self.folder)?;
         } else {
             match renameat2(AT_FDCWD, fresh, AT_FDCWD, &self.folder, RenameFlags::RENAME_EXCHANGE) {
                 Ok(()) => {}
-                // A file system that cannot: for a moment there is nothing, and then all of the new.
+                // A file system without this operation: for a moment there is no folder.
                 Err(Errno::EINVAL | Errno::ENOSYS) => {
                     remove(&self.folder)?;
                     fs::rename(fresh, &self.folder)?;
@@ -128,10 +128,10 @@ impl Materials {
         files.into_keys().map(|name| self.folder.join(name)).collect()
     }
 
-    /// What lies there now, masked.
+    /// Returns the present configs, masked.
     ///
     /// # Errors
-    /// If nothing was ever written there, or it cannot be read.
+    /// If none were ever written, or they are unreadable.
     pub(super) fn effective(&self, unit: &UnitName) -> io::Result<Effective> {
         let record = self.record()?;
         let document = fs::read(self.merged()).ok().and_then(|content| serde_json::from_slice::<Value>(&content).ok());
@@ -150,7 +150,7 @@ impl Materials {
         Ok(serde_json::from_slice(&fs::read(self.folder.join(RECORD))?)?)
     }
 
-    /// Files that are not as they were written.
+    /// Returns files that differ from what was written.
     fn changed(&self, record: &MaterialsRecord) -> Vec<String> {
         let differs = |(name, digest): &(&String, &Digest)| {
             fs::read(self.folder.join(name)).map_or(true, |content| Digest::of(&content) != **digest)
@@ -163,7 +163,7 @@ fn file_name(id: &str) -> String {
     format!("{id}.json")
 }
 
-/// A document as a program reads it.
+/// Formats a document as a program reads it.
 fn bytes(document: &Value) -> io::Result<Vec<u8>> {
     canonical::to_bytes(&config::revealed(document)).map_err(io::Error::other)
 }
@@ -262,11 +262,11 @@ mod tests {
         let reader = std::thread::spawn(move || {
             let mut seen = 0;
             while is_over.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                // One folder, opened once, is one state.
+                // A folder that was opened once shows one state.
                 let here = fs::File::open(&at).unwrap();
                 let below = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&here));
                 let part = |name: &str| fs::read(format!("{below}/{name}.json"));
-                // A folder that was swapped away meanwhile is being emptied.
+                // A folder that was exchanged meanwhile is being emptied.
                 if let (Ok(_), Ok(a), Ok(b)) = (fs::read(at.join("config.json")), part("a"), part("b")) {
                     let number =
                         |bytes: Vec<u8>, key: &str| serde_json::from_slice::<Value>(&bytes).unwrap()[key].clone();

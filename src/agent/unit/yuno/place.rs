@@ -27,39 +27,40 @@ use serde_json::Value;
 use super::super::{failure::may_heal, folders};
 use super::{materials::Materials, reload::WatchedFiles};
 
-/// The same as `started.json`, in the shim's folder.
+/// The second copy of `started.json`, in the shim's folder.
 const STARTED_AGAIN: &str = "started.json";
 
-/// `started.json`.
+/// The content of `started.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StartRecord {
     pub(super) revision: Digest,
-    /// [`Spec::revision`](muster_topics::unit::Spec::revision), which a keyed `revision` is not. Agents of before had none of those.
+    /// The bare [`Spec::revision`](muster_topics::unit::Spec::revision); `revision` may be keyed. Older agents did not
+    /// record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bare: Option<Digest>,
     pub(super) artifact: Digest,
-    /// What it has to do without, as the unit's report has it.
+    /// Features that it runs without, as in the unit's report.
     #[serde(default)]
     pub(super) missing: Vec<String>,
-    /// [`Spec::frame`](muster_topics::unit::Spec::frame). Agents of before wrote it down only of what finds its configs
-    /// behind the link.
+    /// [`Spec::frame`](muster_topics::unit::Spec::frame). Older agents recorded it only for units that find their
+    /// configs through the link.
     #[serde(default)]
     pub(super) frame: Option<Digest>,
-    /// What it may use. Agents of before did not write it down.
+    /// Its limits. Older agents did not record them.
     #[serde(default)]
     pub(super) limits: Option<Limits>,
-    /// The revision in whose folder it finds its configs, if it has become another since it was started.
+    /// The revision whose folder its configs are in, if that has changed since it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reads: Option<Digest>,
-    /// What the files outside were that it may have read.
+    /// The state of the watched files that it may have read.
     #[serde(default)]
     pub(super) watched: WatchedFiles,
-    /// Where it was told to listen, and how to reach what it needs.
+    /// The ports and connections that it was started with.
     #[serde(default)]
     pub(super) wiring: EndpointWiring,
 }
 
-/// Where a unit has its files, as the instance in a slot.
+/// The files of a unit's instance in a slot.
 pub(super) struct InstanceFolder {
     pub(super) folder: PathBuf,
     pub(super) slot: Slot,
@@ -77,7 +78,7 @@ impl InstanceFolder {
         self.own("run", "run.2")
     }
 
-    /// The link to the configs of what runs.
+    /// The link to the configs of the running revision.
     pub(super) fn link(&self) -> PathBuf {
         self.own("config", "config.2")
     }
@@ -87,14 +88,13 @@ impl InstanceFolder {
         self.own("probe", "probe.2")
     }
 
-    /// Makes the shim's folder.
+    /// Creates the shim's folder.
     pub(super) fn make_run(&self) -> Result<(), Failure> {
-        // The log in it may be for the agent's eyes only; the shim has its files open before it
-        // becomes another user.
+        // The log in it may be private; the shim opens its files before it switches to another user.
         make_folder(&self.run(), PRIVATE_FOLDER).map_err(|error| self.failure("prepared", &error))
     }
 
-    /// How often a shim that is gone had started its program again.
+    /// How often a shim that has ended had restarted its program.
     pub(super) fn restarts(&self) -> u32 {
         match muster_shim::files::read_state(&self.run()) {
             Ok(muster_shim::files::StateFile::State(state)) => state.restarts,
@@ -102,17 +102,17 @@ impl InstanceFolder {
         }
     }
 
-    /// Whether a shim has said that it starts nothing any more.
+    /// Whether a shim has recorded that it restarts nothing any more.
     pub(super) fn is_over(&self) -> bool {
         matches!(muster_shim::files::read_state(&self.run()), Ok(muster_shim::files::StateFile::State(state)) if state.over)
     }
 
-    /// Whether what a shim has recorded there is about an earlier boot.
+    /// Whether a shim's record is of an earlier boot.
     pub(super) fn is_of_earlier_boot(&self) -> bool {
         let boot_id = muster_shim::proc::boot_id().ok();
         match muster_shim::files::read_state(&self.run()) {
             Ok(muster_shim::files::StateFile::State(state)) => Some(&state.boot_id) != boot_id.as_ref(),
-            // What a power cut has damaged.
+            // Damaged by a power failure.
             Ok(muster_shim::files::StateFile::Damaged) => true,
             _ => false,
         }
@@ -136,8 +136,8 @@ impl InstanceFolder {
         Materials::new(self.revision(revision))
     }
 
-    /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past: all but
-    /// this one, what runs, and what to `keep`.
+    /// Creates the folders, writes the configs unless they are there, and removes those of old revisions: all but this
+    /// one, the running one, and the one to `keep`.
     pub(super) fn prepare(
         &self,
         revision: &Digest,
@@ -167,7 +167,7 @@ impl InstanceFolder {
         self.revision(revision).join("wired").join("config.json")
     }
 
-    /// The configuration that a unit is started with, if it has one: what is installed, with its endpoints put in.
+    /// Writes the configuration that a unit is started with, if it has one: the installed one, with its endpoints.
     pub(super) fn wire(
         &self,
         revision: &Digest,
@@ -192,13 +192,13 @@ impl InstanceFolder {
         Ok(Some(wired))
     }
 
-    /// The same file of a revision as it is found behind the link that leads to what runs.
+    /// Returns the same file of a revision through the link to the running revision.
     pub(super) fn behind_link(&self, revision: &Digest, path: &Path) -> PathBuf {
         let below = path.strip_prefix(self.revision(revision)).unwrap_or(path);
         self.link().join(below)
     }
 
-    /// Lets a user read its configs, and write where it works.
+    /// Lets a user read its configs, and write to its working directory.
     pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::ResolvedUser) -> Result<(), Failure> {
         let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
         {
@@ -219,7 +219,7 @@ impl InstanceFolder {
             let wrong = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
             fs::read(path).and_then(|bytes| checked::from_bytes(&bytes).map_err(wrong))
         };
-        // What a program was started as nobody else knows; one that was started as something else is replaced.
+        // What a program was started as is recorded nowhere else; a program of an unknown revision is replaced.
         read(&self.started_file()).or_else(|error| read(&self.run().join(STARTED_AGAIN)).map_err(|_| error))
     }
 
@@ -227,13 +227,13 @@ impl InstanceFolder {
         let file = self.started_file();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let write = |text: String| {
-            // The second first: what is read first is the last that is written.
+            // The second copy first: the copy that is read first is written last.
             if self.run().is_dir() {
                 files::clear_places(&self.run(), files::RoleFile::File, &[STARTED_AGAIN])?;
                 write_atomically(&self.run().join(STARTED_AGAIN), text.as_bytes(), SECRET_MODE)?;
             }
             files::clear_places(&self.folder, files::RoleFile::File, &[&name])?;
-            // As a hash of the environment it is for nobody else's eyes.
+            // It contains a hash of the environment, so only the agent may read it.
             write_atomically(&file, text.as_bytes(), SECRET_MODE)
         };
         checked::to_text(started)
@@ -242,7 +242,7 @@ impl InstanceFolder {
             .map_err(|error| self.failure("written", &error))
     }
 
-    /// Writes both copies again, unless they are alike, and the agent's own as it should be.
+    /// Writes both copies again if they differ, and sets the mode of the agent's own.
     pub(super) fn heal_started(&self, started: &StartRecord) -> Result<(), Failure> {
         let [one, other] = [self.started_file(), self.run().join(STARTED_AGAIN)].map(|path| fs::read(path).ok());
         let is_private = |file: fs::Metadata| file.permissions().mode() & 0o077 == 0;

@@ -16,7 +16,7 @@ use super::Yunos;
 use crate::{execute::program_path::find_program, unit::probe};
 
 impl Yunos {
-    /// Tries a probe once; why it has not succeeded.
+    /// Runs a probe once; the error is why it failed.
     pub(super) async fn try_probe(&self, unit: &UnitName, probing: &ProbeRequest) -> Result<(), String> {
         let place = self.place(unit, probing.slot);
         let (run, wanted) = (place.run(), probing.clone());
@@ -27,27 +27,27 @@ impl Yunos {
         probe::attempt(&self.shims, &place.probes(), probing, launch).await
     }
 
-    /// Ends what probes have left that were given up.
+    /// Ends processes of cancelled probes.
     pub(super) async fn end_probes(&self, unit: &UnitName, slot: Slot) {
         probe::end_all(&self.shims, &self.place(unit, slot).probes(), unit).await;
     }
 }
 
-/// A command as the yuno was started, but for what it runs.
+/// Returns the launch of a command like the yuno's own, with another program.
 fn launch(own: Launch, probing: &ProbeRequest, argv: &[String]) -> Result<Launch, String> {
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
     let fill = |word: &String| probing.wiring.fill(word, Some(config));
     let mut argv: Vec<String> = argv.iter().map(fill).collect();
     let program = argv.first_mut().ok_or("there is no program to run")?;
     *program = find_program(program, Path::new(&own.cwd)).map_err(|refusal| refusal.message)?;
-    // With what its channel is found by it would be taken for the yuno.
+    // With these variables the command would be mistaken for the yuno.
     let of_channel = |name: &str| NOTIFY_VARIABLES.contains(&name) || name == SOCKET_VARIABLE;
     let env = own.env.into_iter().filter(|(name, _)| !of_channel(name)).collect();
     Ok(Launch { argv, env, cgroup: within(&own.cgroup, &format!("probe-{}", probing.which)), ..own })
 }
 
-/// A cgroup within that of the yuno: under its limits, frozen and killed with it, and yet one that can be killed alone.
-/// Where none can be made there is none.
+/// Returns a cgroup within the yuno's: under its limits, frozen and killed with it, and yet separately killable. None
+/// if it cannot be created.
 fn within(own: &Cgroup, name: &str) -> Cgroup {
     let make = |folder: &Option<PathBuf>| {
         let inner = folder.as_ref()?.join(name);

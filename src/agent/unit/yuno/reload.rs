@@ -35,13 +35,13 @@ use crate::{
     unit::kind::{InstanceRequest, Signaller},
 };
 
-/// The largest file outside that is watched: a certificate, a list, a key; each is read every 30 s.
+/// The largest watched file: a certificate, a list, a key; each is read every 30 s.
 const WATCHED_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How long a process may take to read its files again and say so.
+/// How long a process may take to read its files again and confirm it.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// What files outside were when they were last read: each by its hash, or not there.
+/// The state of watched files when they were last read: the hash, or `None` if missing.
 pub(super) type WatchedFiles = BTreeMap<String, Option<Digest>>;
 
 impl Yunos {
@@ -56,7 +56,7 @@ impl Yunos {
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(false) };
-        // An agent of before has not written down what has to be known.
+        // Older agents did not record this.
         let Some(limits) = started.limits else { return Ok(false) };
         if started.frame != desired.spec.frame().ok() {
             return Ok(false);
@@ -66,7 +66,7 @@ impl Yunos {
             return Ok(false);
         }
         if !has_other_configs(desired, &started, limits) {
-            // What it reads stays where it is.
+            // The path that it reads stays the same.
             self.install(unit, desired, keep, &|_| ()).await?;
             if !spec.reload.is_restart() {
                 self.prepare_to_read(&place, spec, &desired.revision, &started)?;
@@ -90,7 +90,7 @@ impl Yunos {
         Ok(true)
     }
 
-    /// Has the link lead to the configs of a revision.
+    /// Points the link to the configs of a revision.
     fn prepare_to_read(
         &self,
         place: &InstanceFolder,
@@ -105,7 +105,7 @@ impl Yunos {
         place.lead_to(revision)
     }
 
-    /// Gives what runs the limits that are desired of it.
+    /// Sets the desired limits of the running instance.
     fn change_limits(
         &self,
         place: &InstanceFolder,
@@ -142,10 +142,10 @@ impl Yunos {
         }
         let wanted = spec.clone();
         let now = blocking(move || Ok(watched(&wanted))).await?;
-        // A file that is watched since just now is as it was read.
+        // A file that was not watched before counts as read.
         let changed = |path: &String| started.watched.get(path).is_some_and(|then| *then != now[path]);
         let action = |wanted| spec.on_change.iter().any(|one| one.action == wanted && changed(&one.path));
-        // A restart is enough for all of them.
+        // A restart covers all of them.
         for wanted in [Reload::Restart, Reload::Channel, Reload::Signal].into_iter().filter(|wanted| action(*wanted)) {
             if !self.tell((unit, slot), spec, wanted, signal).await? {
                 tracing::info!(%unit, "a file outside has changed; it is started anew");
@@ -161,7 +161,7 @@ impl Yunos {
 }
 
 impl Yunos {
-    /// Has a process read its files again; false if it has to be started anew for that.
+    /// Has a process read its files again; returns false if it must be restarted for that.
     async fn tell(
         &self,
         (unit, slot): (&UnitName, Slot),
@@ -184,20 +184,20 @@ impl Yunos {
     }
 }
 
-/// Whether more than its limits differs from what it was started as.
+/// Whether it differs from what was started in more than its limits.
 fn has_other_configs(desired: &Desired, started: &StartRecord, limits: Limits) -> bool {
     let mut before = desired.spec.clone();
     *before.limits_mut() = limits;
     before.revision().ok().as_ref() != Some(started.bare.as_ref().unwrap_or(&started.revision))
 }
 
-/// What files outside are now. One that cannot be read is as one that is not there.
+/// Returns the state of watched files. An unreadable one counts as missing.
 pub(super) fn watched(spec: &YunoSpec) -> WatchedFiles {
     spec.on_change.iter().map(|one| (one.path.clone(), digest_of(Path::new(&one.path)).ok())).collect()
 }
 
 fn digest_of(path: &Path) -> io::Result<Digest> {
-    // To open a pipe would wait for whoever writes into it.
+    // Opening a pipe would wait for a writer.
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > WATCHED_MAX_BYTES {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -214,7 +214,7 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
 }
 
 impl InstanceFolder {
-    /// Has the link to the configs lead to this revision's, at once.
+    /// Points the link to this revision's configs atomically.
     pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
         let link = self.link();
         let fresh = link.with_file_name(".config.new");

@@ -13,34 +13,34 @@ use muster_topics::{
 use super::users::InsideUser;
 use crate::{cgroup::LimitFile, execute::program_path::SEARCH_PATH, unit::container::runtime::Recipe};
 
-/// What the root of a container may do, which is less than the host's: what Docker leaves it, without making devices.
+/// The capabilities of root in a container, fewer than on the host: Docker's defaults without `mknod`.
 const CAPABILITIES: &str = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw \
                             sys_chroot audit_write setfcap";
 
-/// Memory that programs share, as Docker has it.
+/// Shared memory, as in Docker.
 const SHARED: &str = "tmpfs dev/shm tmpfs rw,nosuid,nodev,noexec,mode=1777,size=65536k,create=dir 0 0";
 
-/// What tells who is who on the network, where that is the host's.
+/// The host's name resolution, for containers in its network.
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// The longest name of a machine.
+/// The longest host name of a machine.
 const UTS_MAX_BYTES: usize = 63;
 
-/// What a configuration is written from, beside the recipe.
+/// The context of a configuration, beside the recipe.
 pub(super) struct ConfigContext<'a> {
     pub(super) name: &'a str,
     /// `dir:PATH` or `overlay:LOWER:UPPER`.
     pub(super) rootfs: &'a str,
     pub(super) user: &'a InsideUser,
-    /// The file that has the limits.
+    /// The file with the limits.
     pub(super) limits: &'a str,
-    /// What mounts the file system that it writes to, in its own view of files, if it has one of its own.
+    /// The hook that mounts its own file system, in its mount namespace, if it has one.
     pub(super) mount: Option<&'a str>,
     /// Further hooks, each with its key.
     pub(super) hooks: &'a [(&'static str, String)],
 }
 
-/// The configuration of a container.
+/// Returns the configuration of a container.
 pub(super) fn text(
     frame: &ConfigContext<'_>,
     recipe: &Recipe,
@@ -49,7 +49,7 @@ pub(super) fn text(
     let ConfigContext { name, rootfs, user, limits, mount, hooks } = frame;
     let mut lines = ConfigLines::default();
     lines.add("lxc.rootfs.path", rootfs)?;
-    // No words of LXC's own follow a hook.
+    // Hooks get no arguments of LXC.
     lines.add("lxc.hook.version", "1")?;
     if let Some(mount) = mount {
         lines.add("lxc.hook.pre-mount", mount)?;
@@ -58,17 +58,17 @@ pub(super) fn text(
         lines.add(key, hook)?;
     }
     match recipe.network {
-        // Whose name is another's, too.
+        // The host name is the host's, too.
         Network::Host => lines.add("lxc.namespace.keep", "user net")?,
         Network::Bridge | Network::None => {
             lines.add("lxc.uts.name", machine(name))?;
             lines.add("lxc.net.0.type", "empty")?;
-            // Without this not even loopback is up.
+            // Without this not even the loopback is up.
             lines.add("lxc.net.0.flags", "up")?;
         }
     }
     for (key, value) in [
-        // Its output is that of whoever starts it.
+        // Its output is that of `lxc-start`.
         ("lxc.console.path", "none"),
         ("lxc.tty.max", "0"),
         ("lxc.autodev", "1"),
@@ -109,7 +109,7 @@ pub(super) fn text(
     Ok(lines.0)
 }
 
-/// Its limits, which stand in a file of their own.
+/// Returns its limits, which have a file of their own.
 pub(super) fn limits(files: &[LimitFile]) -> String {
     let line = |file: &LimitFile| {
         let cgroup = if file.unified { "cgroup2" } else { "cgroup" };
@@ -118,7 +118,7 @@ pub(super) fn limits(files: &[LimitFile]) -> String {
     files.iter().map(line).collect()
 }
 
-/// Lines of a configuration.
+/// The lines of a configuration.
 #[derive(Default)]
 struct ConfigLines(String);
 
@@ -131,13 +131,13 @@ impl ConfigLines {
     }
 }
 
-/// What a container calls itself: the unit's name, which is what follows the last dot.
+/// The host name of a container: the unit's name, after the last dot.
 fn machine(name: &str) -> &str {
     let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
     last.get(..UTS_MAX_BYTES).unwrap_or(last)
 }
 
-/// A line of a table of file systems. LXC makes what it is mounted on, and follows no links there.
+/// Formats a mount. LXC creates the mount point, without following links.
 fn entry(mount: &Mount, is_folder: bool) -> String {
     let (host, inside) = (field(&mount.host), field(mount.inside.trim_matches('/')));
     let read_only = if mount.read_only { "ro," } else { "" };
@@ -145,7 +145,7 @@ fn entry(mount: &Mount, is_folder: bool) -> String {
     format!("{host} {inside} none rbind,{read_only}create={create} 0 0")
 }
 
-/// A field of such a line: what would end it stands there by its number.
+/// Escapes a field of such a line by octal codes.
 fn field(text: &str) -> String {
     text.chars().fold(String::new(), |mut field, letter| {
         match letter {
@@ -182,7 +182,8 @@ fn prlimit(resource: Resource) -> &'static str {
     }
 }
 
-/// The containers in what `lxc-ls -f -F NAME,STATE,PID` prints, each with its first process: a line of headings, and one for each.
+/// Parses what `lxc-ls -f -F NAME,STATE,PID` prints: a line of headings, and one for each container with its first
+/// process.
 pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState, Option<i32>)> {
     text.lines().skip(1).filter_map(|line| {
         let (line, pid) = line.trim().rsplit_once(char::is_whitespace)?;
@@ -193,7 +194,7 @@ pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState
             "STOPPED" => ContainerState::Ended,
             _ => ContainerState::Busy,
         };
-        // Of one that does not run there is a dash.
+        // A stopped one has a dash.
         Some((name.trim().to_owned(), state, pid.parse().ok()))
     })
 }
@@ -277,7 +278,7 @@ mod tests {
         {
             assert!(write(&recipe).unwrap_err().contains("no line breaks"));
         }
-        // A path of a mount stands by numbers.
+        // Special characters in paths are escaped.
         let mount = Mount { host: line.clone(), inside: line, read_only: false };
         assert_eq!(write(&Recipe { mounts: vec![mount], ..recipe() }).unwrap().matches("\nlxc.hook.pre").count(), 0);
     }
@@ -286,7 +287,7 @@ mod tests {
     fn container_has_own_network_namespace() {
         for (network, keeps) in [(Network::None, false), (Network::Bridge, false), (Network::Host, true)] {
             let text = write(&Recipe { network, ..recipe() }).unwrap();
-            // This one would take the host's network away.
+            // This would remove the host's network.
             assert!(!text.contains("\"none\"\nlxc.net") && !text.contains("type = \"none\""), "{text}");
             assert_eq!(text.contains("lxc.namespace.keep = \"user net\""), keeps, "{text}");
             assert_eq!(text.contains("lxc.net.0.type = \"empty\""), !keeps, "{text}");

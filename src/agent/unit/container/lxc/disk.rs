@@ -26,7 +26,7 @@ const DISK: &str = "disk";
 const ROOM: &str = "room";
 const MKFS: &str = "mkfs.ext4";
 
-/// Why no container below a folder can have one, if that is so.
+/// Why containers below a folder cannot have a disk limit, if they cannot.
 pub(super) fn cannot(path: &Path) -> Option<String> {
     let why = if !is_plain(path) {
         odd(path)
@@ -47,12 +47,12 @@ fn odd(path: &Path) -> String {
     format!("the folder {} has letters that mean something to a shell", path.display())
 }
 
-/// Where what a container writes is, once its file system is mounted.
+/// Where changes of a container are written, once its file system is mounted.
 pub(super) fn upper(folder: &Path, name: &str) -> PathBuf {
     folder.join(ROOM).join(name)
 }
 
-/// What mounts it.
+/// Returns the hook that mounts it.
 pub(super) fn mount(folder: &Path) -> Result<String, Failure> {
     let program = tool::find("mount").ok_or_else(|| tool::missing("mount"))?;
     if !is_plain(folder) {
@@ -62,7 +62,7 @@ pub(super) fn mount(folder: &Path) -> Result<String, Failure> {
     Ok(format!("{} -t ext4 -o loop,nodev,noatime {} {}", program.display(), disk.display(), room.display()))
 }
 
-/// Makes one in a container's folder, with what there is where it will be mounted.
+/// Creates one in a container's folder, with its mount point.
 pub(super) async fn make(folder: &Path, bytes: u64) -> Result<(), Failure> {
     let failed = |why: String| may_heal(format!("a file system of {bytes} bytes cannot be made: {why}"));
     let (disk, room) = (folder.join(DISK), folder.join(ROOM));

@@ -11,21 +11,22 @@
 
 use muster_topics::unit::Exit;
 
-/// The longest reason that is passed on.
+/// The longest reason that is reported.
 const WHY_MAX_CHARS: usize = 400;
 
-/// The exit of a container's first process, from that log and the exit of `lxc-start`.
+/// Returns the exit of a container's first process, from LXC's log and the exit of `lxc-start`.
 pub(super) fn exit(log: &str, lxc_start: muster_shim::ProcessExit) -> Exit {
     let told = log.lines().rev().find_map(|line| ended_on(message(line)?));
     match (told, lxc_start) {
         (Some(exit), _) => exit,
         (None, muster_shim::ProcessExit::Code(0)) => Exit::Code(0),
-        // It never was there, or whoever would have known was ended before it.
+        // It never started, or `lxc-start` was killed before it knew.
         (None, _) => Exit::Unknown,
     }
 }
 
-/// Why there is no container: the first two errors, of which the first is the cause and the second the occasion.
+/// Returns why a container did not start: the first two errors, of which the first is the cause and the second the
+/// context.
 pub(super) fn why_not(log: &str) -> String {
     let errors = log.lines().filter(|line| level(line) == Some("ERROR")).filter_map(message);
     let words = errors.take(2).collect::<Vec<_>>().join("; ");
@@ -47,7 +48,7 @@ fn level(line: &str) -> Option<&str> {
     line.split_ascii_whitespace().nth(3)
 }
 
-/// What comes after the part of LXC, and after the place in its source.
+/// Returns the message after the name of LXC's part and the place in its source.
 fn message(line: &str) -> Option<&str> {
     line.splitn(3, " - ").nth(2)
 }

@@ -52,25 +52,25 @@ const ROOTFS: &str = "rootfs";
 const RUN: &str = "run";
 const LXC_LOG: &str = "lxc.log";
 
-/// What begins with this is no container.
+/// Names that begin with this are not containers.
 const HIDDEN: char = '.';
-/// What is being made, or removed.
+/// The prefix of folders that are being created or removed.
 const NEW_PREFIX: &str = ".new-";
 
-/// What was made, in `made.json`.
+/// The record of a container's creation, in `made.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CreationRecord {
     pub(super) labels: BTreeMap<String, String>,
-    /// The root file system that it is made of.
+    /// The root file system that it was created from.
     pub(super) image: Digest,
-    /// What runs in it.
+    /// The program that it runs.
     pub(super) argv: Vec<String>,
 }
 
-/// What there is of a name.
+/// What exists under a name.
 pub(super) enum FolderState {
     Nothing,
-    /// Something that no agent has made.
+    /// A folder that no agent has created.
     Others,
     Ours(CreationRecord),
 }
@@ -88,7 +88,7 @@ impl ContainerFolder {
         &self.0
     }
 
-    /// The shim's.
+    /// The shim's folder.
     pub(super) fn run(&self) -> PathBuf {
         self.0.join(RUN)
     }
@@ -110,7 +110,7 @@ impl ContainerFolder {
         }
     }
 
-    /// What its shim has recorded, if it was ever started, and in this boot.
+    /// What its shim has recorded, if it was started in this boot.
     pub(super) fn recorded(&self) -> Option<muster_shim::ProgramState> {
         match files::read_state(&self.run()) {
             Ok(Recorded::State(state)) => {
@@ -121,7 +121,7 @@ impl ContainerFolder {
         }
     }
 
-    /// Makes it. There is none.
+    /// Creates it, if it does not exist.
     pub(super) async fn create(self, path: &Path, recipe: Recipe) -> Result<(), Failure> {
         let Some(sha256) = recipe.image.artifact().map(|artifact| artifact.sha256.clone()) else {
             return Err(never("LXC makes containers of root file systems alone"));
@@ -176,25 +176,25 @@ impl ContainerFolder {
         let made = CreationRecord { labels: recipe.labels.clone(), image, argv };
         let at = |name: &str| beside.path().join(name);
         let write = || {
-            // Environments have secrets.
+            // Environments may contain secrets.
             write_atomically(&at(CONFIG), config.as_bytes(), SECRET_MODE)?;
             write_atomically(&at(LIMITS), limits_text(&recipe.limits).as_bytes(), SECRET_MODE)?;
             write_atomically(&at(MADE), &serde_json::to_vec(&made)?, SECRET_MODE)?;
             fs::rename(beside.path(), &self.0)
         };
         write().map_err(|error: io::Error| self.failure("made", &error))?;
-        // It is not there any more to be removed.
+        // It was renamed, so there is nothing to remove.
         drop(beside.keep());
         Ok(())
     }
 
-    /// Writes down what it may use, from its next start on.
+    /// Writes its limits, for its next start.
     pub(super) fn write_limits(&self, limits: &Limits) -> Result<(), Failure> {
         let written = write_atomically(&self.0.join(LIMITS), limits_text(limits).as_bytes(), SECRET_MODE);
         written.map_err(|error| self.failure("written", &error))
     }
 
-    /// Forgets what was said and counted of the last start.
+    /// Removes what was logged and counted in the last run.
     pub(super) fn begin(&self) -> Result<(), Failure> {
         oom::forget(&self.0).map_err(|error| self.failure("cleared", &error))?;
         match fs::remove_file(self.lxc_log()) {
@@ -203,10 +203,10 @@ impl ContainerFolder {
         }
     }
 
-    /// How it ended, of which its shim knows how `lxc-start` did.
+    /// Returns its end, given how `lxc-start` ended.
     pub(super) fn ended(&self, last: &muster_shim::ProgramEnd) -> ContainerPhase {
         let exit = ended::exit(&self.said(), last.exit);
-        // What coped with the loss of a process did not end of it.
+        // A container that survived the kill of a process did not end because of it.
         let oom_killed = exit != Exit::Code(0) && oom::has_killed(&self.0);
         ContainerPhase::Ended { exit, oom_killed, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
     }
@@ -220,7 +220,8 @@ impl ContainerFolder {
         fs::read(self.lxc_log()).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default()
     }
 
-    /// Removes it with all that it has written. Nothing runs in it. Renamed first, so that half of one is no container.
+    /// Removes it with all that it has written. It must not run. It is renamed first, so that an incomplete removal
+    /// leaves no container.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         let parent = self.0.parent().unwrap_or(Path::new("/"));
         let remove = || {
@@ -238,12 +239,12 @@ impl ContainerFolder {
 
 fn limits_text(limits: &Limits) -> String {
     let mut files = limit_files(limits);
-    // LXC has nothing that may be missing.
+    // In LXC's configuration nothing is optional.
     files.retain(|file| !file.optional || file.is_there());
     config::limits(&files)
 }
 
-/// Makes what is written to, over an image: the root inside is this one, seen from above.
+/// Creates the writable layer over an image, with the root folder's owner and mode.
 fn delta(root: &Path, at: &Path) -> io::Result<()> {
     let of_root = fs::metadata(root)?;
     fs::create_dir_all(at)?;
@@ -251,35 +252,35 @@ fn delta(root: &Path, at: &Path) -> io::Result<()> {
     fs::set_permissions(at, fs::Permissions::from_mode(of_root.mode() & 0o7777))
 }
 
-/// Its root file system as an overlay of the image, if that is possible here: what is written comes to `upper`.
+/// Returns its root file system as an overlay of the image, if that is possible here; changes are written to `upper`.
 fn overlay(image: &Path, upper: &Path) -> Option<String> {
     let (lower, upper) = (image.to_str()?, upper.to_str()?);
-    // These mean something in the list of folders.
+    // These characters separate or escape the list of folders.
     if [lower, upper].iter().any(|path| path.contains([':', ',', '\\', '"', '\n'])) {
         return None;
     }
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let is_known = known.lines().any(|line| line.split_ascii_whitespace().last() == Some("overlay"));
-    // One upon another does not work.
+    // An overlay on an overlay does not work.
     let is_one = statfs::statfs(image).map_or(true, |found| found.filesystem_type() == statfs::OVERLAYFS_SUPER_MAGIC);
     (is_known && !is_one).then(|| format!("overlay:{lower}:{upper}"))
 }
 
-/// Copies an image, where the disk can without copying its content.
+/// Copies an image, as a reflink where the file system supports it.
 async fn copy(image: &Path, to: &Path) -> Result<(), Failure> {
     let args = [OsStr::new("--archive"), OsStr::new("--reflink=auto"), image.as_os_str(), to.as_os_str()];
     let ran = tool::run("cp", &args, WORK_MAX).await?;
     if ran.ok { Ok(()) } else { Err(may_heal(format!("the image cannot be copied: {}", ran.why()))) }
 }
 
-/// The names in a folder that may be those of containers; none if there is no such folder, or nobody may look.
+/// Returns the names in a folder that may be containers'; empty if there is no such folder, or it is unreadable.
 pub(super) fn names(path: &Path) -> Vec<String> {
     let mut names = folders::names(path).unwrap_or_default();
     names.retain(|name| !name.starts_with(HIDDEN));
     names
 }
 
-/// Removes what was begun, or was being removed, more than `age` ago by an agent that was ended meanwhile.
+/// Removes containers whose creation or removal was interrupted more than `age` ago.
 pub(super) fn sweep(path: &Path, age: Duration) -> io::Result<()> {
     for name in folders::names(path)?.into_iter().filter(|name| name.starts_with(NEW_PREFIX)) {
         let at = path.join(name);

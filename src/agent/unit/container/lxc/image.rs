@@ -30,20 +30,20 @@ use crate::unit::{
 
 const IMAGES: &str = ".images";
 const ROOT: &str = "rootfs";
-/// What is being unpacked.
+/// The prefix of images that are being unpacked.
 const NEW_PREFIX: &str = ".new-";
 
-/// What `tar` says of a disk that is full: nothing of a file has room, or not all.
+/// Messages of `tar` when the disk is full.
 const DISK_IS_FULL: [&str; 2] = ["No space left on device", "Wrote only"];
 
-/// How long unpacking may take: it is the disk's business, but not for ever. (10 GB at 10 MB/s are 17 minutes.)
+/// The timeout of unpacking: generous, for slow disks. (10 GB at 10 MB/s take 17 minutes.)
 const UNPACK_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long one stays after the last unit that needs it is gone, as an artifact does; and how long what was begun and
-/// never ended.
+/// How long an image is kept after the last unit that needs it was removed, as an artifact is; also how long an
+/// interrupted one is.
 pub(super) const UNUSED_KEPT: Duration = Duration::from_secs(24 * 3_600);
 
-/// What LXC mounts something on.
+/// Mount points that LXC needs.
 const NEEDED: [&str; 3] = ["dev", "proc", "sys"];
 
 fn images(path: &Path) -> PathBuf {
@@ -55,7 +55,7 @@ pub(super) fn root(path: &Path, sha256: &Digest) -> PathBuf {
     images(path).join(sha256.as_str()).join(ROOT)
 }
 
-/// Whether it is there.
+/// Whether it is unpacked.
 pub(super) fn is_there(path: &Path, sha256: &Digest) -> bool {
     root(path, sha256).is_dir()
 }
@@ -93,7 +93,7 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
         "--same-owner",
         "--preserve-permissions",
         "--delay-directory-restore",
-        // Which programs may do more than their user; others are the file system's own business.
+        // Including file capabilities; other attributes depend on the file system.
         "--xattrs",
         "--xattrs-include=security.capability",
         "--warning=no-timestamp",
@@ -107,14 +107,14 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let why = ran.why_but("Removing leading");
-    // Somebody may make room.
+    // Somebody may free disk space.
     if ran.says(&DISK_IS_FULL) {
         return Err(may_heal(format!("the disk is too full for the root file system: {why}. hint: make room on it")));
     }
     Err(never(format!("it cannot be unpacked as a root file system: {why}")))
 }
 
-/// Takes devices away, and makes what LXC mounts on. How many devices there were.
+/// Removes device files and creates LXC's mount points; returns how many devices there were.
 fn prepare(root: &Path) -> io::Result<usize> {
     let mut left_out = 0;
     let mut folders = vec![root.to_owned()];
@@ -140,20 +140,20 @@ fn prepare(root: &Path) -> io::Result<usize> {
     Ok(left_out)
 }
 
-/// Brings what was unpacked to the disk, and gives it its name.
+/// Syncs what was unpacked, and renames it to its final name.
 fn keep(beside: TempDir, at: &Path) -> io::Result<()> {
     nix::unistd::syncfs(File::open(beside.path())?)?;
     match fs::rename(beside.path(), at) {
-        // Somebody else was faster.
+        // Another task was faster.
         Err(_) if at.is_dir() => return Ok(()),
         renamed => renamed?,
     }
-    // It is not there any more to be removed.
+    // It was renamed, so there is nothing to remove.
     drop(beside.keep());
     at.parent().map_or(Ok(()), sync_folder)
 }
 
-/// Removes what nobody has needed for a day, and what was begun and never ended.
+/// Removes images that were not needed for a day, and interrupted ones.
 pub(super) fn sweep(path: &Path, needed: &BTreeSet<Digest>) -> io::Result<()> {
     let images = images(path);
     let now = SystemTime::now();
@@ -179,7 +179,7 @@ mod tests {
         Digest::of(b"image")
     }
 
-    /// A tarball by GNU tar itself, which takes any name.
+    /// Creates a tarball with GNU tar, which accepts any name.
     fn tarball(folder: &Path, args: &[&str]) -> PathBuf {
         let file = folder.join("image.tar");
         let packed =
@@ -205,10 +205,10 @@ mod tests {
         assert_eq!(fs::metadata(root.join("bin/program")).unwrap().permissions().mode() & 0o7777, 0o4755);
         assert_eq!(fs::read_link(root.join("link")).unwrap(), Path::new("/etc/passwd"));
         assert!(NEEDED.iter().all(|name| root.join(name).is_dir()));
-        // Again, as if two had wanted it at once; and nothing is left beside.
+        // Again, as if requested twice at once; and nothing else remains.
         bring(&path, &digest(), &file).await.unwrap();
         assert_eq!(folders::names(&images(&path)).unwrap(), [digest().to_string()]);
-        // It stays while it is needed, and for a day after that.
+        // It is kept while it is needed, and for a day after that.
         let long_ago = SystemTime::now() - UNUSED_KEPT * 2;
         let age = || File::open(images(&path).join(digest().as_str())).unwrap().set_modified(long_ago).unwrap();
         age();
@@ -227,18 +227,18 @@ mod tests {
         fs::create_dir(&inside).unwrap();
         fs::write(folder.path().join("secret"), "mine").unwrap();
         fs::write(inside.join("file"), "x").unwrap();
-        // One that goes up.
+        // A name that leads out of the folder.
         let file = tarball(folder.path(), &["in/../secret"]);
         let failure = bring(&path, &digest(), &file).await.unwrap_err();
         assert!(failure.error.contains("Member name contains '..'") && !failure.may_heal, "{}", failure.error);
-        // A link out of it, and a file that would go through it.
+        // A link that leads out, and a file through that link.
         fs::write(inside.join("owned"), "y").unwrap();
         symlink(folder.path(), folder.path().join("way")).unwrap();
         let file = tarball(folder.path(), &["way", "--transform", "s,^in,way,", "in/owned"]);
         let unpacked = bring(&path, &digest(), &file).await;
         assert!(unpacked.is_err(), "a file went through a link");
         assert!(!folder.path().join("owned").exists());
-        // What is no tarball at all.
+        // A file that is not a tarball.
         let failure = bring(&path, &digest(), &inside.join("file")).await.unwrap_err();
         assert!(!failure.may_heal, "{}", failure.error);
         assert!(!is_there(&path, &digest()));
@@ -258,7 +258,7 @@ mod tests {
             nix::sys::stat::Mode::S_IRWXU,
             nix::sys::stat::makedev(1, 3),
         );
-        // Who may make none cannot have unpacked one either.
+        // Without the right to create devices none was unpacked either.
         let count = usize::from(made.is_ok());
         assert_eq!(prepare(folder.path()).unwrap(), count);
         assert!(!node.exists() && folder.path().join("deep/file").exists() && Path::new("/dev/null").exists());

@@ -9,15 +9,16 @@ use std::{fs, io, path::Path};
 use super::disk::is_plain;
 use crate::cgroup::Hierarchies;
 
-/// What the cgroups of the container were, as `/proc/PID/cgroup` has it.
+/// The file with the container's cgroups, as in `/proc/PID/cgroup`.
 const CGROUPS: &str = "cgroups";
-/// What they had counted at its end.
+/// The file with their counters at its end.
 const COUNTED: &str = "counted";
 
-/// What is kept of a container's counts: a few lines for each of a dozen hierarchies.
+/// The most that is kept of a container's counters: a few lines for each of a dozen hierarchies.
 const COUNTED_MAX_BYTES: u64 = 64 * 1024;
 
-/// The hooks, by their keys; none where a path has letters that mean something to a shell, or where nothing counts.
+/// Returns the hooks by their keys; none if a path has characters that are special to a shell, or there are no
+/// counters.
 pub(super) fn hooks(folder: &Path, hierarchies: &Hierarchies) -> Vec<(&'static str, String)> {
     let root = |controller: &str| hierarchies.root(controller).filter(|root| is_plain(root));
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
@@ -42,7 +43,7 @@ pub(super) fn hooks(folder: &Path, hierarchies: &Hierarchies) -> Vec<(&'static s
     ]
 }
 
-/// Forgets what was kept of the last run.
+/// Removes the files of the last run.
 pub(super) fn forget(folder: &Path) -> io::Result<()> {
     for name in [CGROUPS, COUNTED] {
         match fs::remove_file(folder.join(name)) {
@@ -53,14 +54,14 @@ pub(super) fn forget(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether anything was killed for its memory in the last run, as far as that was kept.
+/// Whether a process was killed for lack of memory in the last run, as far as recorded.
 pub(super) fn has_killed(folder: &Path) -> bool {
     let path = folder.join(COUNTED);
     let is_small = fs::metadata(&path).is_ok_and(|metadata| metadata.len() <= COUNTED_MAX_BYTES);
     is_small && fs::read_to_string(&path).is_ok_and(|text| counts_kills(&text))
 }
 
-/// Whether a file of counts of either kind of cgroups counts any.
+/// Whether a file of counters, of v1 or v2, counts any kill.
 fn counts_kills(text: &str) -> bool {
     let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok();
     text.lines().filter_map(count).any(|count| count > 0)

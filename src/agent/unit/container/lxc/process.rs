@@ -9,8 +9,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Hierarchies;
 
-/// The first process of the container of an `lxc-start`, once it executes its own program: until then it is LXC that
-/// prepares what is around it.
+/// Returns the first process of the container of an `lxc-start`, once it executes its own program; before that, LXC is
+/// still preparing.
 pub(super) fn first_of(monitor: &MainProcessId) -> Option<i32> {
     if !proc::is_alive(monitor) {
         return None;
@@ -20,7 +20,7 @@ pub(super) fn first_of(monitor: &MainProcessId) -> Option<i32> {
     children(monitor.pid).into_iter().find(is_it)
 }
 
-/// Sends it a signal; false if it is not there any more. That it is the one is looked at again once it is held.
+/// Sends it a signal; returns false if it has ended. Its identity is checked again once a handle is open.
 pub(super) fn send(monitor: &MainProcessId, pid: i32, signal: i32) -> io::Result<bool> {
     let signal = signal_of(signal).ok_or(io::ErrorKind::InvalidInput)?;
     let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
@@ -37,18 +37,18 @@ pub(super) fn send(monitor: &MainProcessId, pid: i32, signal: i32) -> io::Result
     }
 }
 
-/// The signal of a number; nothing for one that the C library keeps for itself.
+/// Returns the signal of a number; `None` for one that the C library reserves.
 #[expect(unsafe_code, reason = "signals of real time have no safe form in the crate that has pidfds")]
 fn signal_of(number: i32) -> Option<Signal> {
     let real_time = || {
         let is_free = (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number);
-        // SAFETY: it is none of those that the C library keeps for itself, which are below the first of real time.
+        // SAFETY: it is not one that the C library reserves, which are below the first real-time signal.
         is_free.then(|| unsafe { Signal::from_raw_unchecked(number) })
     };
     Signal::from_named_raw(number).or_else(real_time)
 }
 
-/// Whether what it is in is suspended.
+/// Whether its cgroup is frozen.
 pub(super) fn is_frozen(hierarchies: &Hierarchies, pid: i32) -> bool {
     let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
     let read =
@@ -58,7 +58,7 @@ pub(super) fn is_frozen(hierarchies: &Hierarchies, pid: i32) -> bool {
 }
 
 fn children(pid: i32) -> Vec<i32> {
-    // It tells those of each thread, and not every kernel does.
+    // The list is per thread, and some kernels lack it.
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let told: Option<Vec<String>> = tasks.map(|task| fs::read_to_string(task.path().join("children")).ok()).collect();
     match told {
@@ -72,19 +72,19 @@ fn children(pid: i32) -> Vec<i32> {
     }
 }
 
-/// Whether it is the first in its own namespace of processes.
+/// Whether it is the first process in its own PID namespace.
 fn is_first(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| is_first_there(&status))
 }
 
-/// From `/proc/<pid>/status`: its number in each namespace that it is in, from ours on.
+/// Parses `/proc/<pid>/status`: its number in each PID namespace, from ours on.
 fn is_first_there(status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let numbers: Vec<&str> = numbers.unwrap_or_default().split_ascii_whitespace().collect();
     numbers.len() > 1 && numbers.last() == Some(&"1")
 }
 
-/// Which file it executes.
+/// Identifies the file that it executes.
 fn program(pid: i32) -> Option<(u64, u64)> {
     fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
 }

@@ -18,13 +18,13 @@ use tokio::{
 
 use crate::{execute::program_path::SEARCH_PATH, unit::failure::may_heal};
 
-/// What makes mounts and cgroups takes longer; below a start's own deadline.
+/// The timeout for programs that create mounts and cgroups; below a start's own deadline.
 pub(super) const WORK_MAX: Duration = Duration::from_secs(25);
 
-/// The most that is read of what one says: a list of ten thousand containers.
+/// The most output that is read: a list of ten thousand containers.
 const SAID_MAX_BYTES: u64 = 1024 * 1024;
 
-/// The longest complaint that is passed on.
+/// The longest message that is reported.
 const WHY_MAX_CHARS: usize = 300;
 
 /// A program that has ended.
@@ -36,30 +36,30 @@ pub(super) struct ToolOutput {
 }
 
 impl ToolOutput {
-    /// Why it has failed, in its own words: the first line that it has complained with.
+    /// Why it failed: the first line of its standard error.
     pub(super) fn why(&self) -> String {
         self.why_but("")
     }
 
-    /// The same, without lines that have these words in them, which only accompany what it does.
+    /// The same, without lines that contain these words, which accompany normal work.
     pub(super) fn why_but(&self, words: &str) -> String {
         let counts = |line: &&str| !line.trim().is_empty() && (words.is_empty() || !line.contains(words));
         let line = self.stderr.lines().find(counts).unwrap_or("it does not say why");
         line.trim().chars().take(WHY_MAX_CHARS).collect()
     }
 
-    /// Whether it has complained with any of these words.
+    /// Whether its standard error contains any of these words.
     pub(super) fn says(&self, words: &[&str]) -> bool {
         words.iter().any(|words| self.stderr.contains(words))
     }
 }
 
-/// Where a program is, if it is on this host.
+/// Finds a program, if it is installed.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     SEARCH_PATH.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
 }
 
-/// It is not on this host.
+/// The failure for a program that is not installed.
 pub(super) fn missing(program: &str) -> Failure {
     let package = match program {
         "tar" => "tar",
@@ -71,7 +71,7 @@ pub(super) fn missing(program: &str) -> Failure {
     may_heal(format!("{program} is not on this host. hint: install it (in Debian the package {package})"))
 }
 
-/// Runs a program for at most `limit`; what takes longer is killed.
+/// Runs a program for at most `limit`; a slower one is killed.
 pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Result<ToolOutput, Failure> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => missing(program),
@@ -100,7 +100,7 @@ pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Resu
     }
 }
 
-/// All that a program says; whoever says more finds nobody listening any more.
+/// Reads the output up to the limit; a longer one meets a closed pipe.
 async fn read(from: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
     let mut said = Vec::new();
     if let Some(from) = from {

@@ -4,17 +4,17 @@ use std::{fs::File, os::fd::AsFd, path::Path};
 
 use crate::rootfs::{self, ContainerUser};
 
-/// A user inside.
+/// A user inside a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InsideUser {
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Those that he is in beside.
+    /// Its further groups.
     pub(super) groups: Vec<u32>,
     pub(super) home: String,
 }
 
-/// Who `user` (`USER` or `USER:GROUP`, by name or number) is in a root file system; its root if nobody is named.
+/// Resolves `user` (`USER` or `USER:GROUP`, by name or number) in a root file system; root if none is given.
 pub(super) fn find(root: &Path, user: Option<&str>) -> Result<InsideUser, String> {
     let read = |file: &str| {
         let read = File::open(root).and_then(|root| rootfs::read(root.as_fd(), file));
@@ -33,7 +33,7 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<InsideUser, String> {
         format!("user {user:?} is not in the image's /etc/passwd. hint: a number needs no entry there")
     })?;
     let (gid, groups) = match (of_group, &account) {
-        // Who says which group means this one alone.
+        // An explicit group is the only one.
         (Some(name), _) => (group_of(group, name)?, Vec::new()),
         (None, Some(account)) => (account.gid, account.groups(group).split_off(1)),
         (None, None) => (0, Vec::new()),
@@ -90,18 +90,18 @@ mod tests {
         std::fs::create_dir_all(root.join("etc")).unwrap();
         std::fs::write(folder.path().join("passwd"), "outside:x:1:1::/:\n").unwrap();
         assert_eq!(find(&root, None).unwrap().uid, 0);
-        // To the host's own file, by an absolute path and by one that goes up.
+        // To the host's file, by an absolute path and by one with `..`.
         symlink(folder.path().join("passwd"), root.join("etc/passwd")).unwrap();
         assert!(find(&root, Some("outside")).is_err());
         std::fs::remove_file(root.join("etc/passwd")).unwrap();
         symlink("../../passwd", root.join("etc/passwd")).unwrap();
         assert!(find(&root, Some("outside")).is_err());
-        // An absolute one means the root file system's own.
+        // An absolute link is resolved in the container's root.
         std::fs::write(root.join("users"), "inside:x:2:2::/:\n").unwrap();
         std::fs::remove_file(root.join("etc/passwd")).unwrap();
         symlink("/users", root.join("etc/passwd")).unwrap();
         assert_eq!(find(&root, Some("inside")).unwrap().uid, 2);
-        // What is no file has nobody in it.
+        // Without the file there are no users.
         std::fs::remove_file(root.join("etc/passwd")).unwrap();
         nix::unistd::mkfifo(&root.join("etc/passwd"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(find(&root, Some("inside")).is_err());

@@ -14,21 +14,21 @@ use serde_json::Value;
 
 use crate::unit::failure::{may_heal, never};
 
-/// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
+/// The timeout of lookups and small changes, which take milliseconds unless the disk is slow.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// A message of an interface that is not what its documents say.
+/// The failure for an answer that is not as documented.
 fn strange(what: &str, error: impl std::fmt::Display) -> Failure {
     may_heal(format!("Podman's or Docker's answer is not understood: {what}: {error}"))
 }
 
-/// The longest answer that is read: what is longer than the longest log is none that was asked for.
+/// The longest answer that is read, longer than the longest log.
 const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// The longest that it is waited for a connection, which is to this host.
+/// The timeout of connecting, on this host.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How long a connection is kept: what is done to one container comes in a row.
+/// How long an idle connection is kept: requests come in a row.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A client of one socket.
@@ -37,7 +37,7 @@ pub(super) struct SocketClient {
     socket: PathBuf,
 }
 
-/// An answer, whole.
+/// A complete answer.
 pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) struct HttpAnswer {
 
 impl SocketClient {
     pub(super) fn new(socket: &Path) -> io::Result<Self> {
-        // It never speaks TLS, but wants to know how.
+        // It never uses TLS, but the library requires a configuration.
         let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -60,12 +60,12 @@ impl SocketClient {
         Ok(Self { client, socket: socket.to_owned() })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Asks for something, and waits for all of the answer for at most `limit`.
+    /// Sends a request, and waits for the complete answer for at most `limit`.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -81,7 +81,7 @@ impl SocketClient {
         self.send(request, Some(limit)).await
     }
 
-    /// Sends a body of any length, and waits for the answer for as long as its caller does.
+    /// Sends a body of any length, and waits for the answer without a limit.
     pub(super) async fn post(&self, path: &str, query: &[(&str, &str)], body: Body) -> Result<HttpAnswer, Failure> {
         let request = self.client.request(Method::POST, url(path)).query(query);
         self.send(request.header("content-type", "application/x-tar").body(body), None).await
@@ -115,12 +115,12 @@ impl SocketClient {
     }
 }
 
-/// The host in it means nothing on a socket. No version in it: each speaks its newest then.
+/// Builds the URL; the host is ignored on a socket. Without a version in the path, the newest is used.
 fn url(path: &str) -> String {
     format!("http://localhost{path}")
 }
 
-/// The innermost reason, which is the one that helps.
+/// Returns the innermost cause, which is the useful one.
 fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -130,13 +130,13 @@ fn cause(error: &reqwest::Error) -> String {
 }
 
 impl HttpAnswer {
-    /// Itself, if what was asked for was done.
+    /// Returns the answer if its status is a success.
     pub(super) fn accepted(self, what: &str, name: &str) -> Result<Self, Failure> {
         if self.status.is_success() {
             return Ok(self);
         }
         let error = format!("it could not {what} {name}: {} ({})", self.message(), self.status.as_u16());
-        // What it does not want as it is, it will not want later. It says 500 of nearly everything.
+        // A rejected request will be rejected again. Status 500 is used for nearly everything.
         let is_final = matches!(self.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::FORBIDDEN);
         Err(if is_final { never(error) } else { may_heal(error) })
     }
@@ -145,7 +145,7 @@ impl HttpAnswer {
         serde_json::from_slice(&self.body).map_err(|error| strange("its JSON", error))
     }
 
-    /// Why it was refused, in the words of whoever refused it.
+    /// Why it was refused, in the runtime's words.
     pub(super) fn message(&self) -> String {
         #[derive(serde::Deserialize)]
         struct RuntimeErrorBody {

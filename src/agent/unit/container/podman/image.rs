@@ -14,23 +14,23 @@ use serde::Deserialize;
 use super::http::{LOOK_MAX, SocketClient};
 use crate::unit::failure::{may_heal, never};
 
-/// How long an image is kept that nobody needs, as artifacts are: somebody may go back to it.
+/// How long an image that is not needed is kept, as artifacts are, for a rollback.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
 const ROOTFS: &str = "localhost/muster-rootfs";
 const ARCHIVE: &str = "localhost/muster-archive";
 
-/// What an image is called there: repository and tag, or all of the name that it was given.
+/// The repository and tag of an image at the runtime, or the whole name that it was given.
 fn called(image: &Image) -> (String, Option<String>) {
     match image {
         Image::Rootfs(artifact) => (ROOTFS.to_owned(), Some(artifact.sha256.to_string())),
         Image::Archive(artifact) => (ARCHIVE.to_owned(), Some(artifact.sha256.to_string())),
-        // Of what is there already none is brought.
+        // For an existing container no image is fetched.
         Image::Name(name) | Image::Existing(name) => (name.clone(), None),
     }
 }
 
-/// The same, in one word.
+/// The same as one text.
 pub(super) fn name(image: &Image) -> String {
     let (name, tag) = called(image);
     tag.map(|tag| format!("{name}:{tag}")).unwrap_or(name)
@@ -50,7 +50,7 @@ pub(super) async fn bring(http: &SocketClient, image: &Image, file: Option<&Path
     let no_file = || never("an image that is an artifact comes from its file".to_owned());
     match (image, tag) {
         (Image::Rootfs(_), Some(tag)) => {
-            // Podman takes a tag nowhere else.
+            // Podman accepts a tag only here.
             let repo = format!("{name}:{tag}");
             let query = [("fromSrc", "-"), ("repo", repo.as_str())];
             let body = open(file.ok_or_else(no_file)?).await?;
@@ -61,28 +61,29 @@ pub(super) async fn bring(http: &SocketClient, image: &Image, file: Option<&Path
             load(http, (&name, &tag), file.ok_or_else(no_file)?).await?;
         }
         _ => {
-            // Without a tag Docker would pull all that there are.
+            // Without a tag Docker would pull all tags.
             let query: &[_] = if is_bare(&name) { &[("tag", "latest")] } else { &[] };
             let query = [&[("fromImage", name.as_str())], query].concat();
             let answer = http.post("/images/create", &query, Body::from(Vec::new())).await?;
             said(&answer.accepted("pull the image", &name)?.body).map(drop)?;
         }
     }
-    // What it says is not the same everywhere; what is there then is.
+    // The answers differ; what counts is that the image exists then.
     if is_there(http, image).await? {
         return Ok(());
     }
     Err(may_heal(format!("the image {} was brought, and is not there", self::name(image))))
 }
 
-/// Whether the name of an image says neither which tag nor which digest. (A colon may also stand before a port.)
+/// Whether the name of an image has neither a tag nor a digest. (A colon may also precede a port.)
 fn is_bare(name: &str) -> bool {
     let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
     !last.contains([':', '@'])
 }
 
-/// Loads an archive, and gives the image in it a name of ours. It also takes the name that stands in the archive: that is given
-/// back to whatever had it, or taken away. **Nobody else may load meanwhile**, whose archive may have the same name in it.
+/// Loads an archive, and gives its image a name of ours. Loading also sets the name in the archive: that is given back
+/// to the image that had it, or removed. **No other archive may be loaded meanwhile**, because it may contain the same
+/// name.
 async fn load(http: &SocketClient, ours: (&str, &str), file: &Path) -> Result<(), Failure> {
     let before = names(http).await?;
     let answer = http.post("/images/load", &[("quiet", "true")], open(file).await?).await?;
@@ -108,7 +109,7 @@ async fn tag(http: &SocketClient, image: &str, (repo, tag): (&str, &str)) -> Res
     answer.accepted("name the image", image).map(drop)
 }
 
-/// Why a root file system was not imported.
+/// Explains why a root file system was not imported.
 fn not_imported(failure: Failure) -> Failure {
     if ["unexpected EOF", "invalid tar header"].iter().any(|words| failure.error.contains(words)) {
         return never(
@@ -118,10 +119,10 @@ fn not_imported(failure: Failure) -> Failure {
     failure
 }
 
-/// Why an archive was not loaded.
+/// Explains why an archive was not loaded.
 fn not_loaded(failure: Failure) -> Failure {
     let hint = "hint: an archive of one image, as `podman save` or `docker save` writes it; Docker before 25 takes none of OCI's form";
-    // Podman tells of each form that it has tried; Docker of what it looked for.
+    // Podman lists each format that it has tried; Docker the file that it missed.
     let is_none = ["does not match any of the supported image formats", "/json: no such file", "unexpected EOF"];
     if is_none.iter().any(|words| failure.error.contains(words)) {
         return never(format!("the artifact is no archive of an image that can be loaded here. {hint}"));
@@ -129,16 +130,16 @@ fn not_loaded(failure: Failure) -> Failure {
     Failure { error: format!("{}. {hint}", failure.error), ..failure }
 }
 
-/// Images that nobody needs, by name, and since when.
+/// Images that are not needed, by name, and since when.
 #[derive(Debug, Default)]
 pub(super) struct IdleImages(BTreeMap<String, Instant>);
 
 impl IdleImages {
-    /// The images that nobody has needed for long, of those that are there.
+    /// Returns those of the existing images that were not needed for long.
     pub(super) fn past(&mut self, there: Vec<String>, needed: &BTreeSet<Digest>, now: Instant) -> Vec<String> {
         let is_needed = |name: &str| {
             let tag = name.rsplit_once(':').and_then(|(_, tag)| tag.parse::<Digest>().ok());
-            // What has no hash for a tag is not ours to judge.
+            // An image whose tag is no digest is not ours.
             tag.is_none_or(|tag| needed.contains(&tag))
         };
         let idle = there.into_iter().filter(|name| !is_needed(name));
@@ -148,13 +149,13 @@ impl IdleImages {
     }
 }
 
-/// All images that are artifacts, by name.
+/// Returns the names of all images that are artifacts.
 pub(super) async fn all(http: &SocketClient) -> Result<Vec<String>, Failure> {
     let names = names(http).await?.into_keys();
     Ok(names.filter(|name| [ROOTFS, ARCHIVE].iter().any(|ours| is_of(name, ours))).collect())
 }
 
-/// The names of all images, each with its image's id.
+/// Returns the names of all images, each with its image's id.
 async fn names(http: &SocketClient) -> Result<BTreeMap<String, String>, Failure> {
     #[derive(Deserialize)]
     struct ListedImage {
@@ -173,7 +174,7 @@ fn is_of(name: &str, repository: &str) -> bool {
     name.strip_prefix(repository).is_some_and(|tag| tag.starts_with(':'))
 }
 
-/// Removes an image, unless a container is made of it.
+/// Removes an image, unless a container uses it.
 pub(super) async fn remove(http: &SocketClient, name: &str) -> Result<(), Failure> {
     let answer = http.ask(Method::DELETE, &format!("/images/{name}"), &[], None, LOOK_MAX).await?;
     if [StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&answer.status) {
@@ -187,7 +188,7 @@ async fn open(file: &Path) -> Result<Body, Failure> {
     opened.map(Body::from).map_err(|error| may_heal(format!("{} cannot be read: {error}", file.display())))
 }
 
-/// What is said while an image comes: lines of JSON, of which one may be an error, whatever the answer began with.
+/// Parses the progress of a transfer: lines of JSON, one of which may be an error, whatever the status was.
 fn said(body: &[u8]) -> Result<Vec<String>, Failure> {
     #[derive(Deserialize)]
     struct ProgressLine {
@@ -206,12 +207,12 @@ fn said(body: &[u8]) -> Result<Vec<String>, Failure> {
     Ok(words)
 }
 
-/// The names in `Loaded image: NAME`, or `Loaded image(s): NAME,NAME`, or `Loaded image ID: sha256:…`.
+/// Parses the names in `Loaded image: NAME`, or `Loaded image(s): NAME,NAME`, or `Loaded image ID: sha256:…`.
 fn loaded_names(words: &[String]) -> Vec<String> {
     let lines = words.iter().flat_map(|words| words.lines());
     let names = lines.filter_map(|line| line.strip_prefix("Loaded image")?.split_once(": ").map(|(_, names)| names));
     let names = names.flat_map(|names| names.split(',')).map(|name| name.trim().to_owned());
-    // They are part of a path.
+    // They become part of a path.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
     names.filter(|name| !name.is_empty() && name.bytes().all(is_plain) && !name.contains("..")).collect()
 }
@@ -231,12 +232,12 @@ mod tests {
         let mut past = |of: &[usize], hours| idle.past(names.clone(), &needed(of), at(hours));
         assert_eq!(past(&[0, 1], 0), Vec::<String>::new());
         assert_eq!(past(&[0], 12), Vec::<String>::new());
-        // One that was needed in between is not past.
+        // One that was needed in between is kept.
         assert_eq!(past(&[0], 24), [names[2].clone()]);
         assert_eq!(past(&[0, 2], 30), Vec::<String>::new());
         assert_eq!(past(&[0], 36), [names[1].clone()]);
         assert_eq!(past(&[0], 48), [names[1].clone()]);
-        // What somebody else has called so stays.
+        // An image that somebody else has tagged is kept.
         assert_eq!(
             IdleImages::default().past(vec![format!("{ROOTFS}:latest")], &needed(&[]), at(99)),
             Vec::<String>::new()

@@ -7,24 +7,24 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::unit::log;
 
-/// Stream, three zeros, and the length of what follows.
+/// Stream, three zeros, and the length of the frame.
 const HEADER_BYTES: usize = 8;
 
-/// Bits of a mark that count lines: 16 million in a second.
+/// Bits of a position that count lines: 16 million in a second.
 const COUNT_BITS: u32 = 24;
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerLogLine {
-    /// In which second since the epoch.
+    /// Its second since the epoch.
     pub(super) at_s: u64,
-    /// When, as precisely as it was told.
+    /// Its time, as precise as reported.
     pub(super) at_ms: Millis,
-    /// What, with its end.
+    /// Its text, with the line break.
     pub(super) text: Vec<u8>,
 }
 
-/// Some lines, and the mark of where they end.
+/// Some lines, and the position where they end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerLogLines {
     pub(super) lines: Vec<ContainerLogLine>,
@@ -32,7 +32,7 @@ pub(super) struct ContainerLogLines {
 }
 
 impl ContainerLogLines {
-    /// What of them is in a view, as text; `open`: what was told before has not ended its line.
+    /// Returns the lines in a view as text; `open` if the text before has not ended its line.
     pub(super) fn text(&self, view: &LogView, mut open: bool) -> Vec<u8> {
         let mut text = Vec::new();
         for line in self.lines.iter().filter(|line| view.has(Some(line.at_ms))) {
@@ -46,15 +46,15 @@ impl ContainerLogLines {
     }
 }
 
-/// The second of a mark.
+/// Returns the second of a position.
 pub(super) fn second(mark: u64) -> u64 {
     mark >> COUNT_BITS
 }
 
-/// Of all lines from the second of a mark on, those after it.
+/// Returns those after a position, of all lines from its second on.
 pub(super) fn after(lines: Vec<ContainerLogLine>, mark: u64) -> ContainerLogLines {
     let (at_s, told) = (second(mark), mark & ((1 << COUNT_BITS) - 1));
-    // Time may have been asked for more precisely than it was told.
+    // The request may have been more precise than the answer.
     let lines: Vec<ContainerLogLine> = lines.into_iter().filter(|line| line.at_s >= at_s).collect();
     let mark = lines.last().map_or(mark, |last| mark_at(last.at_s, &lines));
     let of_second = lines.iter().take_while(|line| line.at_s == at_s).count();
@@ -62,7 +62,7 @@ pub(super) fn after(lines: Vec<ContainerLogLine>, mark: u64) -> ContainerLogLine
     ContainerLogLines { lines: lines.into_iter().skip(skipped).collect(), mark }
 }
 
-/// Lines that end in some second, and all from that second on.
+/// Joins lines that end in some second with all lines from that second on.
 pub(super) fn joined(last: Vec<ContainerLogLine>, since: Vec<ContainerLogLine>) -> ContainerLogLines {
     let from_s = since.first().map_or(u64::MAX, |line| line.at_s);
     let lines: Vec<ContainerLogLine> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
@@ -75,10 +75,10 @@ fn mark_at(at_s: u64, lines: &[ContainerLogLine]) -> u64 {
     at_s << COUNT_BITS | u64::try_from(told).unwrap_or(u64::MAX).min((1 << COUNT_BITS) - 1)
 }
 
-/// Reads as much as is there of them; a frame that is cut off is left out.
+/// Parses complete frames; an incomplete one is skipped.
 pub(super) fn read(mut body: &[u8]) -> Vec<ContainerLogLine> {
     let mut lines = Vec::new();
-    // What is not framed comes from a terminal, which ours never have.
+    // Unframed output comes from a terminal, which our containers never have.
     while let Some((header, rest)) = body.split_at_checked(HEADER_BYTES) {
         let length = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
         let Some((frame, rest)) = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length)) else {
@@ -138,7 +138,7 @@ mod tests {
         for known in 0..=all.len() {
             for most in 0..=all.len() {
                 let there = lines(&all[..known]);
-                // As a runtime answers: so many from the end, and from a second on.
+                // As a runtime answers: this many from the end, and from a second on.
                 let tail = there[there.len().saturating_sub(most.max(1))..].to_vec();
                 let since = |at_s: u64, of: &[ContainerLogLine]| {
                     of.iter().filter(|line| line.at_s >= at_s).cloned().collect::<Vec<_>>()
@@ -148,7 +148,7 @@ mod tests {
                     None => ContainerLogLines::default(),
                 };
                 let wanted: String = all[..known][known.saturating_sub(most)..].iter().map(|line| line.1).collect();
-                // Of the last second there may be more.
+                // There may be more lines of the last second.
                 assert!(text(&first).ends_with(&wanted), "{known}, {most}");
                 let rest = after(since(second(first.mark), &lines(&all)), first.mark);
                 let wanted: String = all[known..].iter().map(|line| line.1).collect();

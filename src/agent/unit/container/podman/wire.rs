@@ -16,7 +16,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::image;
 use crate::unit::container::runtime::{self, ContainerPhase, Recipe, RuntimeState};
 
-/// `GET /version`.
+/// The answer of `GET /version`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct VersionAnswer {
@@ -30,7 +30,7 @@ pub(super) struct Component {
     pub(super) name: String,
 }
 
-/// `GET /containers/NAME/json`.
+/// The answer of `GET /containers/NAME/json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct InspectedContainer {
@@ -63,7 +63,7 @@ struct InspectedRestartPolicy {
     name: String,
 }
 
-/// `GET /containers/json`.
+/// An item in the answer of `GET /containers/json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ContainerListItem {
@@ -79,7 +79,7 @@ pub(super) struct ContainerListItem {
 }
 
 impl ContainerListItem {
-    /// Its id, and what else is told in a list.
+    /// Returns its id, and the details of a list.
     pub(super) fn into_listed(self) -> (String, runtime::ListedContainer) {
         let name = self.names.into_iter().flatten().next().unwrap_or_else(|| self.id.clone());
         let listed = runtime::ListedContainer {
@@ -121,13 +121,13 @@ struct InspectedState {
 struct InspectedConfig {
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
-    /// A name or a number, as a text or as a number.
+    /// A name or a number, as a string or a number.
     #[serde(default)]
     stop_signal: Value,
 }
 
 impl InspectedContainer {
-    /// What it may use. Nothing, or less, is no limit.
+    /// Returns its limits. Zero or less is no limit.
     pub(super) fn limits(&self) -> Limits {
         let InspectedHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit, .. } = self.host_config;
         let some = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
@@ -143,12 +143,12 @@ impl InspectedContainer {
         }
     }
 
-    /// Its first process, by its number and when it was started, if it runs.
+    /// Returns its first process, with when it was started, if it runs.
     pub(super) fn process(&self) -> Option<(i32, u64)> {
         Some(self.state.pid).filter(|pid| *pid > 0).and_then(muster_shim::proc::identity)
     }
 
-    /// What would be done to it beside what its agent does.
+    /// What would be done to it by others than its agent, if anything.
     fn obstacle(&self) -> Option<String> {
         let InspectedHostConfig { restart_policy, auto_remove, .. } = &self.host_config;
         let policy = Some(restart_policy.name.as_str()).filter(|policy| !matches!(*policy, "" | "no"));
@@ -173,7 +173,7 @@ impl InspectedContainer {
             "exited" | "dead" | "stopped" => {
                 ContainerPhase::Ended { exit: exit(exit_code, oom_killed), oom_killed, started_ms, at_ms }
             }
-            // `stopping`, `removing`, `restarting`, and what there may be yet.
+            // `stopping`, `removing`, `restarting`, and future states.
             _ => ContainerPhase::Busy,
         };
         let name = self.name.trim_start_matches('/').to_owned();
@@ -183,7 +183,7 @@ impl InspectedContainer {
     }
 }
 
-/// What a container says of its stop signal, if it says anything; what is none is as good as nothing.
+/// Parses a container's stop signal, if it has a valid one.
 fn own_stop_signal(said: Value, container: &str) -> Option<Signal> {
     if said.is_null() || said == "" || said == 0 {
         return None;
@@ -195,14 +195,14 @@ fn own_stop_signal(said: Value, container: &str) -> Option<Signal> {
         .ok()
 }
 
-/// Nothing for the year 1, which stands for never.
+/// Parses a time; `None` for the year 1, which stands for never.
 fn millis(text: &str) -> Option<Millis> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     Millis::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().filter(|ms| *ms > 0)
 }
 
-/// A signal comes as 128 and its number, as a shell has it. (A program that returns such a code cannot be told from one
-/// that was ended by a signal.)
+/// Converts an exit code: a signal is reported as 128 plus its number, as in a shell. (A program that returns such a
+/// code cannot be distinguished from one that was killed.)
 fn exit(code: i32, oom_killed: bool) -> Exit {
     const SIGNALS: std::ops::RangeInclusive<i32> = 129..=192;
     match code {
@@ -213,7 +213,7 @@ fn exit(code: i32, oom_killed: bool) -> Exit {
     }
 }
 
-/// `POST /containers/create`.
+/// The body of `POST /containers/create`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct CreateBody {
@@ -238,7 +238,7 @@ struct HostConfig {
     mounts: Vec<MountBody>,
     network_mode: &'static str,
     port_bindings: BTreeMap<String, Vec<Binding>>,
-    /// Its agent starts it again, and nobody else.
+    /// Only its agent restarts it.
     restart_policy: Value,
     ulimits: Vec<Ulimit>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -255,7 +255,7 @@ struct Ulimit {
     hard: i64,
 }
 
-/// No limit is less than nothing there.
+/// Converts an amount; no limit is zero there.
 fn amount(amount: Amount) -> i64 {
     amount.get().map_or(-1, |amount| i64::try_from(amount).unwrap_or(i64::MAX))
 }
@@ -277,13 +277,13 @@ struct Binding {
     host_port: String,
 }
 
-/// Limits, as Docker has them.
+/// Limits in Docker's format.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ResourceLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<u64>,
-    /// Swap included.
+    /// Memory and swap together.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_swap: Option<u64>,
     #[serde(rename = "NanoCpus", skip_serializing_if = "Option::is_none")]
@@ -303,10 +303,10 @@ impl ResourceLimits {
     }
 }
 
-/// How long a period of the processor's time is, in microseconds.
+/// The CPU period in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// Limits, as Podman's own interface has them: those of the OCI runtime.
+/// Limits in Podman's own format: that of the OCI runtime.
 pub(super) fn podman_limits(limits: Limits) -> Value {
     let mut resources = json!({});
     if let Some(bytes) = limits.memory_bytes {
