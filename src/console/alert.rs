@@ -31,26 +31,26 @@ use super::{
     },
 };
 
-/// The most rules for all hosts, and for each: together what a host may have.
+/// The most rules for all hosts, and for each host: together the most that a host may have.
 const SCOPE_MAX: usize = RULES_MAX / 2;
-/// The most alerts that one listing gives.
+/// The most alerts in one list.
 const ALERTS_MAX: u32 = 1_000;
-/// The longest silence: whoever wants longer wants another rule.
+/// The longest silence: a longer one should be a change of the rule.
 const SILENCE_MAX_S: u64 = 366 * 24 * 3600;
 /// The longest reason of a silence.
 const REASON_MAX_BYTES: usize = 1_000;
 
-/// How long an alert of the console's own holds after what it tells of: long enough to be seen on the next working day.
+/// How long an alert of the console's own stays active after its cause: long enough to be seen on the next working day.
 pub(super) const OWN_HOLDS: Duration = Duration::from_secs(3 * 24 * 3600);
-/// What the ids of the console's own alerts begin with: no host may raise or end one of these.
+/// The prefix of ids of the console's own alerts: no host may raise or clear one of these.
 pub(super) const OWN_PREFIX: &str = "console-";
-/// Somebody with a token, and without its key, has said to be a host.
+/// A holder of a token claimed to be an existing host, without its key.
 pub(super) const JOIN_REFUSED: &str = "console-join-refused";
 
-/// The store is older than what it is known to have held: somebody has put back a copy.
+/// The store is older than the console knows: a copy was restored.
 pub(super) const WENT_BACK: &str = "console-store-went-back";
 
-/// An alert that the console has found out itself.
+/// Creates an alert of the console's own.
 pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
     let rule: Name = rule.parse()?;
     Ok(Alert {
@@ -73,7 +73,7 @@ pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, Nam
     })
 }
 
-/// Raises an alert that the console has found out itself, about a host.
+/// Raises an alert of the console's own, about a host.
 pub(super) async fn raise_own(
     shared: &ConsoleState,
     host: HostId,
@@ -90,10 +90,10 @@ pub(super) async fn raise_own(
 }
 
 impl Console {
-    /// Alerts that hold, or all that are remembered; of one host or of all; those that began last first.
+    /// Returns active alerts, or all remembered ones, of one host or of all; latest beginning first.
     pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<muster_api::Alert>, Error> {
         let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
-        // What is wrong with the console itself is of no host, and stands first.
+        // Problems of the console itself belong to no host, and come first.
         let own = if which.host.is_none() && which.hosts.is_none() && which.rule.is_none() {
             self.own_alerts()
         } else {
@@ -103,29 +103,29 @@ impl Console {
         Ok(own.into_iter().chain(of_hosts).collect())
     }
 
-    /// What is wrong with the console itself.
+    /// Returns the problems of the console itself as alerts.
     pub(super) fn own_alerts(&self) -> Vec<muster_api::Alert> {
         self.shared.notices.alerts(now_ms())
     }
 
-    /// The same in words.
+    /// Returns the same as texts.
     #[must_use]
     pub fn notices(&self) -> Vec<String> {
         self.shared.notices.texts()
     }
 
-    /// How many alerts hold that no silence covers, of one host or of all.
+    /// Counts active alerts that are not silenced, of one host or of all.
     pub async fn alert_count(&self, host: Option<HostId>) -> Result<u64, Error> {
         let own = if host.is_none() { self.own_alerts().len() as u64 } else { 0 };
         Ok(alert::count(self.shared.store.read(), host, now_ms()).await? + own)
     }
 
-    /// All rules of the console.
+    /// Returns all rules of the console.
     pub async fn alert_rules(&self) -> Result<Vec<muster_api::AlertRule>, Error> {
         Ok(alert::rules(self.shared.store.read()).await?)
     }
 
-    /// Sets a rule, and tells the hosts that it is for.
+    /// Sets a rule, and sends it to the hosts that it applies to.
     pub async fn set_alert_rule(
         &self,
         operator: &Name,
@@ -153,7 +153,7 @@ impl Console {
         Ok(muster_api::AlertRule { name, host, rule })
     }
 
-    /// Removes a rule: what hosts have of their own under this name holds again.
+    /// Removes a rule: a host's own rule of this name applies again.
     pub async fn remove_alert_rule(&self, operator: &Name, name: &Name, host: Option<&str>) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
         let host = self.scope(host).await?;
@@ -180,7 +180,7 @@ impl Console {
         }
     }
 
-    /// Makes a change of rules last, and tells whom it concerns.
+    /// Commits a change of rules, and notifies the hosts concerned.
     async fn changed_rules(
         &self,
         mut transaction: sqlx::Transaction<'static, sqlx::Sqlite>,
@@ -198,12 +198,12 @@ impl Console {
         Ok(())
     }
 
-    /// Silences that are not over.
+    /// Returns present and future silences.
     pub async fn alert_silences(&self) -> Result<Vec<muster_api::AlertSilence>, Error> {
         Ok(alert::silences(self.shared.store.read(), now_ms()).await?)
     }
 
-    /// Keeps alerts quiet for a while.
+    /// Creates a silence.
     pub async fn silence_alerts(
         &self,
         operator: &Name,
@@ -249,8 +249,8 @@ impl Console {
     }
 }
 
-/// Tells one host its rules. One that has newer ones than there are heard them from a store that was lost since: it gets still
-/// newer ones. Gives the generation that went out, if there is a connection.
+/// Sends one host its rules. If the host has newer ones, from a store that was lost since, the rules get a still newer
+/// generation. Returns the generation that was sent, if there is a connection.
 pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     if ahead >= shared.tellings.of(host) {
         let mut transaction = shared.store.begin().await?;
@@ -259,7 +259,7 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
         transaction.commit().await.map_err(StoreError::from)?;
         shared.tellings.set_generation(Some(host), generation);
     }
-    // In this order: rules that change meanwhile are told again, as newer ones.
+    // In this order: rules that change meanwhile are sent again, as newer ones.
     let generation = shared.tellings.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
     let body = AlertRules { v: V1, host, issued_ms: shared.dated.careful_ms(now_ms()), generation, rules };

@@ -47,30 +47,30 @@ use super::{
     store::{command, host},
 };
 
-/// The most units on hosts that one request may be about: as many commands may wait at a time.
+/// The most units on hosts in one request: as many commands may be open at a time.
 const ALL_UNITS_MAX: usize = 10_000;
 
-/// How long hosts may take to say whether they could be what they are to be. It takes them milliseconds; one that does not answer
-/// in this time is as good as away.
+/// How long hosts may take to check whether they can apply their units. It takes milliseconds; a host that does not
+/// answer in this time counts as away.
 const CHECK_WAIT: Duration = Duration::from_secs(10);
 
-/// The most faults that are told: whoever mends these sees the next ones then.
+/// The most faults that are reported: further ones appear once these are fixed.
 const FAULTS_MAX: usize = 100;
 
-/// What there is.
+/// The present state of the fleet.
 struct FleetState {
     hosts: Vec<(HostId, String)>,
-    /// Realms that each host carries, as it says itself.
+    /// Realms of each host, as it reports.
     carried: BTreeMap<HostId, Vec<Name>>,
     realms: Vec<Name>,
     artifacts: Vec<Artifact>,
     configs: Vec<Config>,
     units: BTreeMap<(HostId, UnitName), Unit>,
-    /// Units that a command is under way for.
+    /// Units with an open command.
     busy: BTreeSet<UnitName>,
 }
 
-/// A unit as it is to be, wherever that is.
+/// A unit's desired state, on whichever hosts.
 struct UnitGoal {
     source: String,
     wanted: WantedUnit,
@@ -119,7 +119,7 @@ impl DocumentFaults {
 }
 
 impl Console {
-    /// Has units be what documents say.
+    /// Applies documents to units.
     pub async fn apply(&self, operator: &Name, apply: Apply) -> Result<Applied, Error> {
         self.shared.check_operator(operator).await?;
         let known = self.known().await?;
@@ -153,7 +153,7 @@ impl Console {
         std::mem::take(&mut faults).into_result()?;
         let shares = shares(&known, &units);
         let mut unchecked = Vec::new();
-        // One command to one host is done or not: to check it before would tell nothing more.
+        // A single command to one host is done or refused as a whole: a check before it adds nothing.
         let is_one = matches!(&shares[..], [only] if only.is_one());
         if !shares.is_empty() && (apply.dry_run || !is_one) {
             unchecked = self.ask_hosts(operator, (&known, &goals), &shares, &mut faults).await?;
@@ -165,7 +165,7 @@ impl Console {
         Ok(Applied { units: units.into_iter().map(|(_, unit)| unit).collect(), unchecked })
     }
 
-    /// The document that wants a unit as it is.
+    /// Returns the document of an existing unit.
     pub async fn unit_document(&self, host: HostId, unit: &UnitName) -> Result<Value, Error> {
         let unit = self.unit(host, unit).await?;
         let same_name = host::named(self.shared.store.read(), &unit.hostname).await?.len();
@@ -173,7 +173,7 @@ impl Console {
         Ok(document::write(&unit.unit, &name, &unit.desired.spec, unit.desired.run))
     }
 
-    /// How a unit differs from what it would be.
+    /// Returns how a unit differs from a spec.
     pub async fn unit_differences(
         &self,
         host: HostId,
@@ -205,7 +205,7 @@ impl Console {
         })
     }
 
-    /// What a document wants, with all that it names; nothing if something of that is wrong.
+    /// Resolves a document and all that it names; `None` if something is wrong.
     async fn goal(
         &self,
         known: &FleetState,
@@ -248,7 +248,7 @@ impl Console {
         Ok(Some(goal).filter(|_| faults.0.len() == before))
     }
 
-    /// What is wrong with a spec, as far as can be known before a host is asked.
+    /// Checks a spec as far as possible before a host is asked.
     async fn check(
         &self,
         source: &str,
@@ -270,8 +270,8 @@ impl Console {
         Ok(())
     }
 
-    /// Has each host that is there find out whether it could be what it is to be, all of it together: what only it can know.
-    /// The names of those that were not asked, or gave no answer in time.
+    /// Asks each connected host whether it could apply all its units together. Returns the names of hosts that were not
+    /// asked, or did not answer in time.
     async fn ask_hosts(
         &self,
         operator: &Name,
@@ -302,7 +302,7 @@ impl Console {
         Ok(silent.into_iter().map(|host| known.name(host)).collect())
     }
 
-    /// Orders what is to change: of each host all of it together, or none.
+    /// Sends the changes as commands: each host applies all of its units, or none.
     async fn order(
         &self,
         operator: &Name,
@@ -346,11 +346,11 @@ impl Console {
     }
 }
 
-/// Hosts of which the same units are to become the same.
+/// Hosts with the same changes to the same units.
 struct HostGroup {
-    /// The places of those units in the answer, host by host.
+    /// The indexes of those units in the answer, by host.
     places: BTreeMap<HostId, Vec<usize>>,
-    /// Which goals.
+    /// The indexes of the goals.
     goals: Vec<usize>,
 }
 
@@ -369,13 +369,13 @@ impl HostGroup {
         self.goals.iter().filter_map(|index| goals.get(*index)).map(wish).collect()
     }
 
-    /// Whether it comes to one command to one host, which is done or not.
+    /// Whether it is a single command to one host, which is done or refused as a whole.
     fn is_one(&self) -> bool {
         self.places.len() == 1 && self.goals.len() == 1
     }
 }
 
-/// What is to be done, by hosts that have the same to do.
+/// Groups changes by hosts that have the same ones.
 fn shares(known: &FleetState, units: &[(usize, AppliedUnit)]) -> Vec<HostGroup> {
     let mut hosts: BTreeMap<HostId, Vec<usize>> = BTreeMap::new();
     for (place, (_, unit)) in units.iter().enumerate() {
@@ -391,7 +391,7 @@ fn shares(known: &FleetState, units: &[(usize, AppliedUnit)]) -> Vec<HostGroup> 
     shares.into_iter().map(|(goals, places)| HostGroup { places, goals }).collect()
 }
 
-/// What a host cannot have, as far as can be known without it: more units than one may have, and a port twice.
+/// Finds what a host cannot have, as far as known here: too many units, or a port twice.
 fn crowds(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let hosts: BTreeSet<HostId> = goals.iter().flat_map(|goal| goal.hosts.iter().copied()).collect();
     for host in hosts {
@@ -428,7 +428,7 @@ fn verb(wanted: &WantedUnit, spec: &Spec) -> Verb {
     Verb::UnitApply { unit: wanted.unit.clone(), spec: Box::new(spec.clone()), run: wanted.run }
 }
 
-/// A unit that is wanted twice on one host.
+/// Finds units that occur twice for one host.
 fn twice(goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let mut seen: BTreeMap<(HostId, &UnitName), &str> = BTreeMap::new();
     for goal in goals {
@@ -442,7 +442,7 @@ fn twice(goals: &[UnitGoal], faults: &mut DocumentFaults) {
     }
 }
 
-/// Units that would wait for each other in a circle, once all is as it is wanted.
+/// Finds circles of dependencies in the resulting state.
 fn circles(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) {
     let mut hosts: BTreeMap<HostId, BTreeMap<&UnitName, &Spec>> = BTreeMap::new();
     for host in goals.iter().flat_map(|goal| &goal.hosts) {
@@ -474,7 +474,7 @@ impl FleetState {
         found.map_or_else(|| host.to_string(), |(_, name)| name.clone())
     }
 
-    /// The hosts that are named; the only one there is if none is.
+    /// Resolves hosts; the only host if none is named.
     fn hosts(&self, named: &[String]) -> Result<Vec<HostId>, Error> {
         if !named.is_empty() {
             return dispatch::resolve(named, &self.hosts);
@@ -487,7 +487,7 @@ impl FleetState {
         }
     }
 
-    /// Whether there is a realm, here or on all of these hosts.
+    /// Checks that a realm exists, here or on all of these hosts.
     fn realm(&self, realm: &Name, hosts: &[HostId]) -> Result<(), String> {
         let carries = |host: &HostId| self.carried.get(host).is_some_and(|carried| carried.contains(realm));
         if self.realms.contains(realm) || !hosts.is_empty() && hosts.iter().all(carries) {
@@ -523,7 +523,8 @@ impl FleetState {
         Ok(ConfigRef { id, version, sha256 })
     }
 
-    /// Who names no version means the newest, and that is not to be older than what a unit has.
+    /// Checks that the newest version, which a reference without a version means, is not older than a unit's present
+    /// one.
     fn goes_forward(&self, wanted: &WantedUnit, after: &Spec, before: &Spec) -> Result<(), String> {
         let back = |what: &str, has: &Version, gets: &Version| {
             Err(format!(
@@ -559,7 +560,7 @@ impl FleetState {
         Ok(())
     }
 
-    /// What becomes of a unit on a host, whose revisions have this key.
+    /// Compares a goal with a unit on a host whose revisions have this key.
     fn compare(&self, goal: &UnitGoal, host: HostId, key: &RevisionKey) -> Result<AppliedUnit, String> {
         let UnitGoal { wanted, spec, .. } = goal;
         let hostname = self.name(host);
@@ -582,7 +583,7 @@ impl FleetState {
         let UnitEdit::Set { spec: after, run, .. } = edited else {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         };
-        // To say again what is so is no wish for another try.
+        // An unchanged document does not request another attempt.
         if *after == desired.spec && run == desired.run {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         }

@@ -43,106 +43,106 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, 
 
 use super::store::issued::RevokedCertificate;
 
-/// The root's key, the root, and the key for commands, in the authority's folder.
+/// The files in the authority's folder: the root's key, the root, and the key for commands.
 const ROOT_KEY: &str = "authority.key";
 const ROOT_CERTIFICATE: &str = "authority.pem";
 const SIGNING_KEY: &str = "signing.key";
-/// The key that public hashes of what is secret are salted with.
+/// The key for salts of public hashes of secret content.
 const SALT_KEY: &str = "salt.key";
-/// How long that is.
+/// Its length.
 const SALT_BYTES: usize = 32;
-/// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
+/// The longest certificate request that is parsed; one for a P-256 key has about 400 bytes.
 const CSR_MAX_BYTES: usize = 16 * 1024;
-/// How long the root is valid.
+/// The lifetime of the root certificate.
 const ROOT_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-/// How long a server's certificate is valid; a new one is made at each start.
+/// The lifetime of a server's certificate; a new one is made at each start.
 const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// What hosts look at begins this much in the past, for their clocks may be behind.
+/// Certificates that hosts verify begin this much in the past, because hosts' clocks may be behind.
 const BACKDATED: Duration = Duration::from_secs(24 * 3600);
-/// What they show begins only this much in the past: it is looked at on machines like this one.
+/// Certificates of hosts begin only this much in the past: they are verified on machines like this one.
 const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
 
-/// Something went wrong with the authority's files or keys.
+/// An error with the authority's files or keys.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// A file of it cannot be read or written.
+    /// A file cannot be read or written.
     #[error(
         "the authority's file {path} cannot be used: {source}\nhint: it has to be a file that the console's user may read; if it is not, \
          bring the folder back from a backup"
     )]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A file of it is not what it should be.
+    /// A file is invalid.
     #[error(
         "the authority's file {path} is damaged: {problem}\nhint: bring the folder back from a backup, and check this machine's disk. \
          authority.pem alone can be removed: it is made anew from its key, and tokens for joining then have to be made anew, too"
     )]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// There is no authority, or a part of it is not there.
+    /// There is no authority, or a part of it is missing.
     #[error(
         "the authority's file {path} is missing\nhint: bring the folder back from a backup, or name the folder that has it; no \
          other authority takes its place, for every host would have to join anew"
     )]
     Missing {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// A serial number in the store is none.
+    /// An invalid serial number in the store.
     #[error("{0:?} is not the serial number of a certificate")]
     Serial(String),
     /// A certificate could not be made.
     #[error("a certificate could not be made: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// The system has no randomness to give.
+    /// The system provides no randomness.
     #[error("no key could be made: {0}")]
     Randomness(#[from] NoRandomness),
 }
 
-/// A certificate request that is not granted.
+/// A certificate request that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate request is not valid: {0}")]
 pub struct CsrError(String);
 
-/// A certificate for a client, and what the store remembers of it.
+/// A client's certificate, with what the store keeps of it.
 #[derive(Clone, Debug)]
 pub struct IssuedPem {
     /// The certificate.
     pub pem: String,
-    /// Its serial number, in hexadecimal digits.
+    /// The serial number, in hexadecimal digits.
     pub serial: String,
-    /// SHA-256 of its public key.
+    /// The SHA-256 of its public key.
     pub key: Digest,
-    /// When it ends.
+    /// When it expires.
     pub expires_ms: Millis,
 }
 
-/// A certificate request whose signature has been checked; only [`CheckedCsr::parse`] makes one.
+/// A certificate request with a verified signature; only [`CheckedCsr::parse`] makes one.
 #[derive(Clone, Debug)]
 pub struct CheckedCsr {
     key: SubjectPublicKeyInfo,
 }
 
 impl CheckedCsr {
-    /// Reads a request in PEM and checks that its sender has the private key.
+    /// Parses a request in PEM and verifies that its sender has the private key.
     ///
     /// # Errors
-    /// If it is none, not signed by its own key, or for a kind of key that agents do not use.
+    /// If it is invalid, not signed by its own key, or for a kind of key that agents do not use.
     pub fn parse(pem: &str) -> Result<Self, CsrError> {
         let refused = |problem: &dyn std::fmt::Display| CsrError(problem.to_string());
         if pem.len() > CSR_MAX_BYTES {
             return Err(CsrError(format!("longer than {CSR_MAX_BYTES} bytes")));
         }
         let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(|error| refused(&error))?;
-        // This checks the signature. What else it read is thrown away.
+        // This verifies the signature. The other parsed fields are not used.
         CertificateSigningRequestParams::from_der(&der).map_err(|error| refused(&error))?;
         let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|error| refused(&error))?;
         if !rest.is_empty() {
@@ -156,24 +156,24 @@ impl CheckedCsr {
         Ok(Self { key })
     }
 
-    /// SHA-256 of the public key.
+    /// The SHA-256 of the public key.
     #[must_use]
     pub fn key(&self) -> Digest {
         Digest::of(self.key.der_bytes())
     }
 }
 
-/// What a client's certificate says, once TLS has checked that it is ours and valid.
+/// The content of a client's certificate, after TLS has verified that it is ours and valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCertificate {
-    /// Who it is.
+    /// The identity.
     pub identity: Identity,
-    /// The certificate's serial number, in hexadecimal digits.
+    /// The serial number, in hexadecimal digits.
     pub serial: String,
 }
 
 impl PeerCertificate {
-    /// Reads identity and serial number. Nothing, if it is not one of the fleet's.
+    /// Reads identity and serial number; `None` if it is not one of the fleet's.
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -184,7 +184,7 @@ impl PeerCertificate {
     }
 }
 
-/// Serial number, in hexadecimal digits, and end of a certificate in PEM. Nothing, if it is none.
+/// Returns serial number (hexadecimal digits) and expiry of a certificate in PEM; `None` if it is invalid.
 #[must_use]
 pub fn serial_and_end(certificate_pem: &str) -> Option<(String, Millis)> {
     let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes()).ok()?;
@@ -193,7 +193,7 @@ pub fn serial_and_end(certificate_pem: &str) -> Option<(String, Millis)> {
     Some((hex(certificate.raw_serial()), end_ms))
 }
 
-/// The authority. Opening it twice gives the same one.
+/// The authority of a fleet. Opening it twice gives the same one.
 pub struct Authority {
     certificate_pem: String,
     fingerprint: Digest,
@@ -210,10 +210,11 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Opens the authority in `dir`. Only its certificate is made anew if it is missing: that holds nothing that its key does not.
+    /// Opens the authority in `dir`. Only a missing root certificate is recreated, since it contains nothing that its
+    /// key does not determine.
     ///
     /// # Errors
-    /// If there is none, or its files cannot be read, or are damaged. Nothing is made then.
+    /// If there is none, or its files are unreadable or damaged. Nothing is created then.
     pub fn open(dir: &Path) -> Result<Self, AuthorityError> {
         match [ROOT_KEY, SIGNING_KEY].map(|name| dir.join(name)).into_iter().find(|path| !path.exists()) {
             Some(path) => Err(AuthorityError::Missing { path }),
@@ -227,7 +228,7 @@ impl Authority {
         [ROOT_KEY, SIGNING_KEY, ROOT_CERTIFICATE].iter().any(|name| dir.join(name).exists())
     }
 
-    /// Opens the authority in `dir`, and makes it if there is none: for a folder that has never served a fleet.
+    /// Opens the authority in `dir`, or creates one: for a folder that has never served a fleet.
     ///
     /// # Errors
     /// If its files cannot be read or written, or are damaged.
@@ -238,7 +239,7 @@ impl Authority {
         };
         make_folder(dir, PRIVATE_FOLDER).map_err(at(dir))?;
         clear_places(dir, RoleFile::File, &["lock", SALT_KEY]).map_err(at(dir))?;
-        // Two that start at once must not make two authorities. The lock goes with the file handle.
+        // Two processes that start at once must not create two authorities. The lock ends with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
             let key = Self::root_key(&dir.join(ROOT_KEY))?;
@@ -258,8 +259,8 @@ impl Authority {
         })
     }
 
-    /// The key of salts. One that is lost is made anew: then the same content has another hash from then on. So is one that is too
-    /// short, for anybody could guess it.
+    /// Returns the key for salts. A lost one is recreated: then the same content gets another hash from then on. A key
+    /// that is too short could be guessed, and is replaced, too.
     fn salt_key(path: &Path) -> Result<Vec<u8>, AuthorityError> {
         let make = || -> Result<Vec<u8>, AuthorityError> { Ok(chance::bytes::<SALT_BYTES>()?.to_vec()) };
         let salt = read_or_make(path, SECRET_MODE, make)?;
@@ -304,52 +305,53 @@ impl Authority {
         Ok((pem, der))
     }
 
-    /// The root's certificate, in PEM.
+    /// The root certificate, in PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// SHA-256 of the root's certificate (DER): what join tokens pin.
+    /// The SHA-256 of the root certificate (DER): what join tokens pin.
     #[must_use]
     pub fn fingerprint(&self) -> &Digest {
         &self.fingerprint
     }
 
-    /// A salt for content under a label, which only this authority can tell: the same for the same content and label, and 128 bits long.
+    /// Returns a salt for content under a label, which only this authority can compute: always the same, and 128 bits
+    /// long.
     #[must_use]
     pub fn salt(&self, label: &str, content: &[u8]) -> String {
         let tag = hmac::sign(&self.salt, &[label.as_bytes(), b"\0", content].concat());
         hex(tag.as_ref().get(..16).unwrap_or_default())
     }
 
-    /// The key of a host's revisions: as long as there is this authority, the same for the same host.
+    /// Returns the key of a host's revisions: always the same with this authority.
     #[must_use]
     pub fn revision_key(&self, host: HostId) -> RevisionKey {
-        // No config's label has a space in it, so no salt of theirs is a part of it.
+        // No config's label contains a space, so this is never the salt of one.
         let tag = hmac::sign(&self.salt, format!("revisions of host\0{host}").as_bytes());
         let mut bytes = [0; 32];
         bytes.iter_mut().zip(tag.as_ref()).for_each(|(byte, of_tag)| *byte = *of_tag);
         RevisionKey::from_bytes(bytes)
     }
 
-    /// Signs commands.
+    /// The signer of commands.
     #[must_use]
     pub fn signer(&self) -> &Signer {
         &self.signer
     }
 
-    /// What agents check commands with.
+    /// The key with which agents verify commands.
     #[must_use]
     pub fn command_key(&self) -> &PublicKey {
         &self.command_key
     }
 
-    /// A new key and certificate, valid for a year, for a server that is reached under these names
-    /// and addresses: the certificate with the authority's behind it, and the key, both in PEM.
+    /// Returns a new certificate with the authority's behind it, and its key, both in PEM: valid for a year, for a
+    /// server with these names and addresses.
     ///
     /// # Errors
-    /// If a name cannot stand in a certificate.
+    /// If a name is not valid in a certificate.
     pub fn issue_server(&self, names: &[String]) -> Result<(String, String), AuthorityError> {
         let common_name = names.iter().find(|name| name.parse::<IpAddr>().is_err());
         let mut params = CertificateParams::new(names)?;
@@ -360,20 +362,20 @@ impl Authority {
         Ok((format!("{}{}", leaf.pem(), self.certificate_pem), key.serialize_pem()))
     }
 
-    /// A new key and certificate for a client: the certificate and the key, both in PEM.
+    /// Returns a new certificate and its key for a client, both in PEM.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system provides no randomness.
     pub fn issue_client(&self, identity: &Identity, lifetime: Duration) -> Result<(String, String), AuthorityError> {
         let key = KeyPair::generate()?;
         let params = client_params(identity, lifetime, now_ms())?;
         Ok((params.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))
     }
 
-    /// A certificate for the key of a request.
+    /// Returns a certificate for the key of a request.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system provides no randomness.
     pub fn grant(
         &self,
         csr: &CheckedCsr,
@@ -388,7 +390,7 @@ impl Authority {
         Ok(IssuedPem { pem, serial, key: csr.key(), expires_ms })
     }
 
-    /// The serial numbers on a revocation list of this authority (PEM), and when it was made. Nothing if it is none, or not whole.
+    /// Parses a revocation list of this authority (PEM): serial numbers and time of issue. `None` if it is invalid.
     #[must_use]
     pub fn read_revocation_list(&self, pem: &[u8]) -> Option<(Vec<String>, Millis)> {
         let der = CertificateRevocationListDer::from_pem_slice(pem).ok()?;
@@ -402,10 +404,10 @@ impl Authority {
         is_signed_by(key, list.tbs_cert_list.as_ref(), &list.signature_value.data).then_some((serials, made_ms))
     }
 
-    /// A signed list (X.509, in PEM) of certificates that are good no more, to be relied on for `lifetime`.
+    /// Returns a signed list (X.509, in PEM) of revoked certificates, valid for `lifetime`.
     ///
     /// # Errors
-    /// If a serial number is none.
+    /// If a serial number is invalid.
     pub fn revocation_list(
         &self,
         revoked: &[RevokedCertificate],
@@ -425,7 +427,7 @@ impl Authority {
         let params = CertificateRevocationListParams {
             this_update: time(now)? - BACKDATED,
             next_update: time(now)? + lifetime,
-            // Must grow from list to list, and time does.
+            // It must grow from list to list, and time does.
             crl_number: now.unsigned_abs().into(),
             issuing_distribution_point: None,
             revoked_certs: revoked.iter().map(entry).collect::<Result<_, AuthorityError>>()?,
@@ -435,7 +437,7 @@ impl Authority {
     }
 }
 
-/// Whether a signature (ECDSA over P-256 with SHA-256) is by this public key.
+/// Verifies a signature (ECDSA over P-256 with SHA-256).
 fn is_signed_by(key: &[u8], signed: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(signed, signature).is_ok()
 }
@@ -453,7 +455,7 @@ fn params(common_name: &str, lifetime: Duration, now: Millis) -> Result<Certific
     Ok(params)
 }
 
-/// What all certificates have in common.
+/// Sets the fields that all certificates have.
 fn fill(
     common_name: &str,
     lifetime: Duration,
@@ -468,13 +470,13 @@ fn fill(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
     let mut serial: [u8; 16] = chance::bytes()?;
-    // Positive, and of one length: DER would drop or add bytes otherwise.
+    // Positive, and of constant length: DER would drop or add bytes otherwise.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(())
 }
 
-/// The bytes that [`hex`] made digits of.
+/// Decodes hexadecimal digits of [`hex`].
 fn unhex(digits: &str) -> Option<Vec<u8>> {
     let pairs = digits.as_bytes().chunks(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -590,7 +592,7 @@ mod tests {
             fs::remove_dir(&path).unwrap();
             fs::write(&path, whole).unwrap();
         }
-        // A bit of the certificate's signature: its key and names are whole, and nobody would trust it.
+        // One bit of the certificate's signature: its key and names are intact, but it would not verify.
         let path = dir.path().join(ROOT_CERTIFICATE);
         let der = CertificateDer::from_pem_slice(&fs::read(&path).unwrap()).unwrap();
         let mut bytes = der.to_vec();

@@ -16,67 +16,70 @@ use super::store::command::OutputLimits;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where the console keeps everything that it has to remember. Its keys are in here: keep it private.
+    /// The folder of the console's data. It contains keys: keep it private.
     pub data_dir: PathBuf,
-    /// Names this console among several; its MQTT identity is `console-<id>`.
+    /// The id of this console among several; its MQTT identity is `console-<id>`.
     pub id: Name,
-    /// Where operators reach pages and API. On a loopback address this speaks HTTP, on any other HTTPS
-    /// with a certificate of the own authority. Port 0 takes a free one.
+    /// The address of pages and API for operators. On a loopback address it is HTTP, on any other HTTPS with a
+    /// certificate of the fleet's authority. Port 0 takes a free one.
     pub web_listen: SocketAddr,
-    /// Where hosts join, renew their certificates and fetch content (HTTPS). Port 0 takes a free one.
+    /// The address where hosts join, renew their certificates and fetch content (HTTPS). Port 0 takes a free one.
     pub hosts_listen: SocketAddr,
-    /// The name or address under which others reach this machine: it goes into the URLs that hosts and
-    /// operators are given. Without one, the listening addresses stand there.
+    /// The name or address by which others reach this machine, used in URLs for hosts and operators. By default, URLs
+    /// have the listening addresses.
     pub public_name: Option<String>,
-    /// Further names and addresses that certificates of the console are valid for.
+    /// Further names and addresses for the console's certificates.
     pub extra_names: Vec<String>,
-    /// The broker that the console connects to, such as `mqtts://127.0.0.1:8883`.
+    /// The URL of the broker that the console connects to, such as `mqtts://127.0.0.1:8883`.
     pub broker_url: String,
-    /// The broker as hosts are told to reach it; the same as `broker_url` if left out.
+    /// The URL of the broker for hosts; `broker_url` by default.
     pub broker_public_url: Option<String>,
-    /// A program and its arguments that give the revocation list to a broker elsewhere, and have it refuse who is on it: run after
-    /// each change, at each start and once a day, with the list's path in `MUSTER_REVOKED_PEM`. Where there is none, commands to many hosts go to
-    /// each alone for as long as a revoked host may still be listening.
+    /// A program with arguments that installs the revocation list on another machine's broker: run after each change,
+    /// at each start and once a day, with the list's path in `MUSTER_REVOKED_PEM`. Without it, commands to many hosts
+    /// are sent to each host alone for as long as a revoked host may still be listening.
     pub revocation_command: Vec<String>,
-    /// The first levels of all topics.
+    /// The prefix of all topics.
     pub prefix: Prefix,
-    /// How many days a host's certificate is valid. Agents renew theirs well before.
+    /// The lifetime of a host's certificate in days. Agents renew theirs well before.
     pub host_certificate_days: u32,
-    /// How many days commands and their output stay in the ledger once they are over.
+    /// How many days finished commands and their output stay in the ledger.
     pub command_retention_days: u32,
-    /// How many bytes of commands' output the ledger keeps before the oldest makes place, at least 128 MiB; a quarter of it of one host.
+    /// How many bytes of commands' output the ledger keeps before the oldest is removed, at least 128 MiB; a quarter of
+    /// it for one host.
     pub command_output_max_bytes: u64,
-    /// The largest artifact that may be added, in bytes.
+    /// The largest artifact, in bytes.
     pub artifact_max_bytes: u64,
-    /// Whom to tell of alerts.
+    /// Where alerts are sent.
     pub alert_outlets: Vec<OutletConfig>,
-    /// Time-series stores elsewhere, to which everything that is measured goes too.
+    /// External time-series stores that receive all measurements, too.
     pub metric_stores: Vec<MetricStoreConfig>,
-    /// How many days measurements are kept as they came.
+    /// How many days measurements are kept in full.
     pub metric_days: u32,
-    /// How many days summaries of five minutes of them are kept; not fewer than `metric_days`.
+    /// How many days summaries of five minutes are kept; at least `metric_days`.
     pub metric_five_minutes_days: u32,
-    /// How many days summaries of an hour are kept; not fewer than those of five minutes.
+    /// How many days summaries of an hour are kept; at least those of five minutes.
     pub metric_hours_days: u32,
-    /// How large the time-series store may get, in bytes, before the oldest measurements make place, down to a day.
+    /// The largest size of the time-series store, in bytes; beyond it the oldest measurements are removed, down to a
+    /// day.
     pub metric_store_max_bytes: u64,
 }
 
-/// Somebody who is told of alerts.
+/// A receiver of alerts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutletConfig {
-    /// What it is: `webhook` or `alertmanager`.
+    /// Its kind: `webhook` or `alertmanager`.
     pub kind: OutletKind,
-    /// Where it is reached: of a webhook all of it, of Alertmanager what stands before `/api/v2/alerts`.
+    /// Its URL: the whole URL of a webhook, or the part before `/api/v2/alerts` of Alertmanager.
     pub url: String,
-    /// A file with a secret, by which a webhook can tell that it is the console that speaks.
+    /// A file with a secret, by which a webhook can verify that a request is the console's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
-    /// A PEM file with the authorities that its certificate may be of, for `https://`.
+    /// A PEM file with the certificate authorities to trust, for `https://`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority_file: Option<PathBuf>,
-    /// A proxy for its requests, such as `http://proxy:3128`. The environment names none, and what is on this machine is reached without.
+    /// A proxy for its requests, such as `http://proxy:3128`. Proxies in the environment are ignored, and loopback
+    /// addresses are reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
 }
@@ -85,14 +88,14 @@ pub struct OutletConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutletKind {
-    /// Anything that takes a `POST` with JSON.
+    /// Any server that takes a `POST` with JSON.
     Webhook,
     /// Prometheus's Alertmanager, by its API version 2.
     Alertmanager,
 }
 
 impl OutletKind {
-    /// The kind in a word, as in configurations.
+    /// The kind as in configurations.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -102,15 +105,15 @@ impl OutletKind {
     }
 }
 
-/// A time-series store elsewhere.
+/// An external time-series store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricStoreConfig {
-    /// What it is called here. Its queue is kept under this name, whatever else of it changes.
+    /// Its name here. Its queue is kept under this name.
     pub name: Name,
-    /// What it is: `influxdb2` (also InfluxDB 3), `victoriametrics` or `influxdb1`.
+    /// Its kind: `influxdb2` (also InfluxDB 3), `victoriametrics` or `influxdb1`.
     pub kind: MetricStoreKind,
-    /// Where it is reached: what stands before the path of its API, such as `http://127.0.0.1:8428`.
+    /// Its URL, without the path of the API, such as `http://127.0.0.1:8428`.
     pub url: String,
     /// The organisation (`influxdb2`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,10 +124,10 @@ pub struct MetricStoreConfig {
     /// The database (`influxdb1`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
-    /// The retention policy (`influxdb1`); its default one if left out.
+    /// The retention policy (`influxdb1`); the database's default if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention_policy: Option<String>,
-    /// As whom (`influxdb1`).
+    /// The user (`influxdb1`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// A file with that user's password.
@@ -133,17 +136,19 @@ pub struct MetricStoreConfig {
     /// A file with a token that may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// A PEM file with the authorities that its certificate may be of, for `https://`.
+    /// A PEM file with the certificate authorities to trust, for `https://`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority_file: Option<PathBuf>,
-    /// A proxy for its requests, such as `http://proxy:3128`. The environment names none, and what is on this machine is reached without.
+    /// A proxy for its requests, such as `http://proxy:3128`. Proxies in the environment are ignored, and loopback
+    /// addresses are reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
-    /// How many bytes may wait for it on disk before the oldest make place. A gigabyte is what 1,000 hosts measure in about a day, packed.
+    /// How many bytes may wait for it on disk before the oldest are removed. A gigabyte is about a day of 1,000 hosts,
+    /// compressed.
     #[serde(default = "queue_max_bytes")]
     pub queue_max_bytes: u64,
-    /// How many bytes of what it refused are kept before the oldest make place. Some sixty requests of the largest size: enough to see what
-    /// is wrong with them.
+    /// How many bytes of rejected measurements are kept before the oldest are removed. The default is some sixty
+    /// requests of the largest size: enough to see what is wrong.
     #[serde(default = "quarantine_max_bytes")]
     pub quarantine_max_bytes: u64,
 }
@@ -156,7 +161,7 @@ fn quarantine_max_bytes() -> u64 {
     64 * 1024 * 1024
 }
 
-/// The kinds of stores elsewhere.
+/// The kinds of external stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricStoreKind {
@@ -169,7 +174,7 @@ pub enum MetricStoreKind {
 }
 
 impl MetricStoreKind {
-    /// The kind in a word, as in configurations.
+    /// The kind as in configurations.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -212,31 +217,32 @@ fn main_id() -> Name {
     "main".parse().expect("`main` is a name")
 }
 
-/// A day, of which the longer settings are counted.
+/// A day, the unit of the longer settings.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Config {
-    /// How long a host's certificate is valid: at least a day, at most a year.
+    /// The lifetime of a host's certificate: at least a day, at most a year.
     #[must_use]
     pub fn host_certificate_lifetime(&self) -> Duration {
         DAY * self.host_certificate_days.clamp(1, 366)
     }
 
-    /// How long commands stay in the ledger once they are over: at least as long as one may live, so
-    /// that a late outcome always finds its command.
+    /// How long finished commands stay in the ledger: at least as long as a command may live, so that a late outcome
+    /// always finds its command.
     #[must_use]
     pub fn command_retention(&self) -> Duration {
         DAY * self.command_retention_days.max(8)
     }
 
-    /// How much output of commands is kept. A quarter of the least is what one command may have on a host, both streams.
+    /// The limits of commands' output. A quarter of the least is what one command may have on a host, both streams
+    /// together.
     #[must_use]
     pub fn output_limits(&self) -> OutputLimits {
         let of_all_bytes = self.command_output_max_bytes.max(128 * 1024 * 1024);
         OutputLimits { of_host_bytes: of_all_bytes / 4, of_all_bytes }
     }
 
-    /// What is kept of measurements, and how long: at least a day.
+    /// The retention of measurements: at least a day.
     #[must_use]
     pub fn series(&self) -> muster_series::StoreSettings {
         muster_series::StoreSettings {
@@ -247,18 +253,17 @@ impl Config {
         }
     }
 
-    /// The broker as hosts are told to reach it.
+    /// The URL of the broker for hosts.
     #[must_use]
     pub fn broker_url_for_hosts(&self) -> &str {
         self.broker_public_url.as_deref().unwrap_or(&self.broker_url)
     }
 
-    /// What stands in URLs for `listen`: the public name, or the address where it is a real one, or
-    /// this machine's own name.
+    /// The host in URLs for `listen`: the public name, or a specific address, or this machine's own name.
     #[must_use]
     pub fn host_in_urls(&self, listen: IpAddr) -> String {
         match (&self.public_name, listen) {
-            // A public name says how others come here; to a loopback listener none does.
+            // A public name is for others; they cannot reach a loopback listener.
             (_, ip) if ip.is_loopback() => bracketed(ip),
             (Some(name), _) => name.parse::<IpAddr>().map_or_else(|_| name.clone(), bracketed),
             (None, ip) if !ip.is_unspecified() => bracketed(ip),
@@ -266,7 +271,7 @@ impl Config {
         }
     }
 
-    /// Every name and address that a server certificate of the console is valid for.
+    /// Every name and address for the console's server certificates.
     #[must_use]
     pub fn certificate_names(&self) -> Vec<String> {
         let listening = [self.web_listen.ip(), self.hosts_listen.ip()];
@@ -287,7 +292,7 @@ fn bracketed(ip: IpAddr) -> String {
     }
 }
 
-/// The machine's name, where it is one that a certificate can carry.
+/// The machine's name, if it is valid in a certificate.
 fn own_hostname() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');

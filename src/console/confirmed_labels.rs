@@ -9,11 +9,11 @@ use muster_topics::{Millis, name::HostId};
 
 use super::owed_documents::DocumentSync;
 
-/// Which labels hosts should have, and which they have.
+/// Which labels hosts should have, and which they have confirmed.
 #[derive(Debug)]
 pub(super) struct Labels {
     pub(super) tellings: DocumentSync,
-    /// The generation that each host said last that it has, of those that have or should have any.
+    /// The generation that each host reported last, for hosts that have or should have labels.
     pub(super) has: Mutex<HashMap<HostId, u64>>,
 }
 
@@ -22,7 +22,7 @@ impl Labels {
         Self { tellings, has: Mutex::new(has) }
     }
 
-    /// A host has said which generation it has.
+    /// Handles a host's report of its generation.
     pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
         let mut known = self.has.lock().unwrap_or_else(PoisonError::into_inner);
         match has {
@@ -37,12 +37,12 @@ impl Labels {
         self.has.lock().unwrap_or_else(PoisonError::into_inner).get(&host).copied().unwrap_or_default()
     }
 
-    /// Whether a host is known to have what it should.
+    /// Whether a host has confirmed the present labels.
     pub(super) fn is_confirmed(&self, host: HostId) -> bool {
         self.has(host) == self.tellings.of(host)
     }
 
-    /// A host is a member no more.
+    /// Handles the removal of a host.
     pub(super) fn forget(&self, host: HostId) {
         self.has.lock().unwrap_or_else(PoisonError::into_inner).remove(&host);
         self.tellings.forget(host);

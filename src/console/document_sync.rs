@@ -14,8 +14,9 @@ use super::{error::Error, state::ConsoleState};
 
 pub(super) use super::owed_documents::DocumentSync;
 
-/// Tells hosts what they should have until the console stops; `tell` gives the generation that went out, if there is a connection. What
-/// finds none is dropped: the host's next heartbeat, or its next digest, shows that it has not heard.
+/// Sends hosts their documents until the console stops; `tell` returns the generation that was sent, if there is a
+/// connection. Without one, the request is dropped: the host's next heartbeat or digest shows that it has an old
+/// generation.
 pub(super) async fn run<T, F>(
     shared: Arc<ConsoleState>,
     tellings: fn(&ConsoleState) -> &DocumentSync,
@@ -40,7 +41,7 @@ pub(super) async fn run<T, F>(
             }
             let more = tellings.more.notified();
             match wait {
-                // Too early or too late, it is looked again.
+                // Early or late, it is checked again.
                 Some(wait) => drop(tokio::time::timeout(wait, more).await),
                 None => more.await,
             }
@@ -72,17 +73,17 @@ mod tests {
         assert_eq!(heard(host, None, 0), [(host, 0)]);
         // It does not understand, or has not heard yet.
         assert_eq!(heard(host, None, 59_999), []);
-        // What it was told may be lost: it is told once more, whether it says something again or not.
+        // The message may be lost: it is sent once more, even without another report.
         assert_eq!(tellings.take(59_999), ([].into(), Some(Duration::from_millis(1))));
         assert_eq!(tellings.take(60_000), ([(host, 0)].into(), None));
         assert_eq!(tellings.take(120_001), ([].into(), None));
-        // Unless it says meanwhile that it has it.
+        // Unless the host confirms meanwhile.
         assert_eq!(heard(host, None, 119_000), []);
         assert_eq!(heard(host, Some(5), 119_001), []);
         assert_eq!(tellings.take(190_000), ([].into(), None));
         // A clock that was set back changes nothing.
         assert_eq!(heard(host, None, 10_000), [(host, 0)]);
-        // What it has is newer than what there is.
+        // The host has a newer generation than the store.
         assert_eq!(heard(host, Some(7), 200_000), [(host, 7)]);
         tellings.set_generation(None, 10);
         tellings.owe(vec![host, other]);
@@ -106,14 +107,14 @@ mod tests {
         tellings.came(host);
         check(4, 4_000, &[host], "what it was told may have gone with its last life");
         check(4, 5_000, &[], "it was told a second ago");
-        // There was no connection to tell it.
+        // There was no connection.
         tellings.told(host, None);
         check(4, 6_000, &[host], "it was not told");
-        // The store made of it newer ones than it was to be told.
+        // The store made a newer generation than was to be sent.
         tellings.set_generation(Some(host), 10);
         tellings.told(host, Some(16));
         check(4, 7_000, &[], "it was told those");
-        // The store failed: it is tried again, and not at once.
+        // The store failed: it is tried again after a pause.
         tellings.set_generation(None, 7);
         check(4, 8_000, &[host], "it was told of those before");
         tellings.failed(host, 0);

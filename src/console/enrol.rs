@@ -53,20 +53,20 @@ use super::{
     },
 };
 
-/// The most bytes of facts that are kept of a host.
+/// The most bytes of facts that are stored of a host.
 const FACTS_MAX_BYTES: usize = 16 * 1024;
-/// Pieces in which an artifact is read: large enough that reading, not switching, takes the time.
+/// The size of pieces in which an artifact is read: large enough that reading takes most of the time.
 const PIECE_BYTES: usize = 128 * 1024;
 
-/// Hosts that may not join, whoever they say that they are.
+/// Log lines about hosts that may not join.
 const NOT_JOINED: LineKind = LineKind::new("hosts that may not join", 60).burst(20);
-/// A host that asks for what it may not have, or says what is to be looked at.
+/// Log lines about forbidden or odd requests of hosts.
 const NOT_GIVEN: LineKind = LineKind::new("odd requests of hosts", 60).burst(5);
-/// A host that joins, and one that renews its certificate.
+/// Log lines about hosts that join, or renew their certificates.
 const JOINED: LineKind = LineKind::new("hosts that join", 60).burst(3);
 const RENEWED: LineKind = LineKind::new("renewed certificates", 60).burst(3);
 
-/// Everything that hosts may ask for.
+/// Returns the routes for hosts.
 pub(super) fn router(console: Console) -> Router {
     Router::new()
         .route("/v1/join", post(join))
@@ -83,7 +83,7 @@ pub(super) fn router(console: Console) -> Router {
         .with_state(console)
 }
 
-/// A host that is a member, by the certificate that it showed.
+/// A member host, by the certificate that it presented.
 struct MemberHost(HostId);
 
 impl FromRequestParts<Console> for MemberHost {
@@ -132,7 +132,7 @@ async fn join(
     let standing = host::key_standing(&mut transaction, host, certificate.key.as_str()).await?;
     if !token::consume(&mut transaction, &secret, host, now).await? {
         let unusable = token::why_not(&mut transaction, &secret, now).await?;
-        // The answer may have been lost on the way: the same host with the same key gets another.
+        // The answer may have been lost: the same host with the same key gets another.
         let again = unusable == TokenRefusal::UsedBy(host) && standing == KeyStanding::Held;
         if !again {
             log_peer!(WARN, "joining", NOT_JOINED, host.id = %host, reason = ?unusable, "a host may not join");
@@ -153,7 +153,7 @@ async fn join(
             log_peer!(WARN, host, JOINED, host.id = %host, "a host joins anew with another key, as an operator has said");
         }
         KeyStanding::Foreign => {
-            // Nothing of this attempt stays, and so the token is as good as before.
+            // Nothing of this attempt is stored, so the token remains valid.
             drop(transaction);
             return Err(takeover(shared, host, &joining.hostname, now).await);
         }
@@ -166,7 +166,7 @@ async fn join(
     Ok(Json(membership(shared, host, certificate)))
 }
 
-/// Somebody with a token has said to be a host that is there, and does not have its key.
+/// The refusal for a holder of a token that claims to be an existing host, without its key.
 async fn takeover(shared: &ConsoleState, host: HostId, hostname: &str, now: Millis) -> Error {
     log_peer!(WARN, host, NOT_JOINED, host.id = %host, hostname, "a host that is there was to be joined with another key");
     let message = format!(
@@ -206,7 +206,7 @@ async fn renew(
     Ok(Json(membership(shared, host, certificate)))
 }
 
-/// Pins a host's key for what only it may read. Its certificate says whose it is, so a broker cannot exchange it.
+/// Pins a host's sealing key. Its certificate identifies it, so a broker cannot replace the key.
 async fn sealing_key(
     State(console): State<Console>,
     MemberHost(host): MemberHost,
@@ -249,7 +249,7 @@ fn membership(shared: &ConsoleState, host: HostId, certificate: IssuedPem) -> Me
     }
 }
 
-/// The revocation list: serial numbers, which tell nobody anything that is not revoked.
+/// Returns the revocation list: serial numbers of revoked certificates, which are public.
 async fn revoked(State(console): State<Console>) -> Response {
     let list = console.shared.revocations.borrow().to_string();
     ([(header::CONTENT_TYPE, "application/x-pem-file"), (header::CACHE_CONTROL, "no-cache")], list).into_response()
@@ -279,8 +279,8 @@ async fn manifest(
     }
 }
 
-/// The hash, if the console has told the host to use what has it. The answer is the same whether there is anything of that hash: else
-/// it would tell whether a guess is right.
+/// Returns the hash, if the console has assigned such content to the host. The error is the same whether the content
+/// exists: otherwise it would confirm guesses.
 async fn assigned(console: &Console, host: HostId, text: &str) -> Result<Digest, Error> {
     let sha256: Digest =
         text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))?;
@@ -308,7 +308,7 @@ async fn artifact(
     let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
     let size = file.metadata().await.map_err(failed)?.len();
     let etag = format!("\"{sha256}\"");
-    // A part of something else is of no use to whoever has the beginning of this (RFC 9110, 13.1.5).
+    // A part of other content is useless to a host that has the beginning of this (RFC 9110, 13.1.5).
     let is_other = headers.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != etag.as_bytes());
     let asked = headers.get(header::RANGE).filter(|_| !is_other).and_then(|value| value.to_str().ok());
     let (status, range) = match asked.map_or(RequestedRange::Whole, |range| wanted(range, size)) {
@@ -334,7 +334,7 @@ async fn artifact(
     response.body(body).map_err(|error| Error::internal("answering", &error))
 }
 
-/// What a `Range` header asks for.
+/// The range of a `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum RequestedRange {
     Whole,
@@ -342,8 +342,7 @@ enum RequestedRange {
     Nothing,
 }
 
-/// Reads a `Range` header. What is not understood counts as not said (RFC 9110, 14.2); several
-/// ranges are not understood.
+/// Parses a `Range` header. An unknown form counts as absent (RFC 9110, 14.2), and so do several ranges.
 fn wanted(header: &str, size: u64) -> RequestedRange {
     let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return RequestedRange::Whole;

@@ -10,37 +10,37 @@ use muster_series::SeriesError;
 
 use super::store::StoreError;
 
-/// A request that was not granted: an HTTP status and the reason.
+/// A refused request: an HTTP status and the reason.
 #[derive(Clone, Debug)]
 pub struct Error {
     /// HTTP status code.
     pub status: u16,
-    /// Why.
+    /// The reason.
     pub problem: Problem,
 }
 
 impl Error {
-    /// A refusal with a reason for programs and one for people.
+    /// Creates an error with a code for programs and a message for people.
     #[must_use]
     pub fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         let problem = Problem { code: code.to_owned(), message: message.into(), hint: None };
         Self { status: status.as_u16(), problem }
     }
 
-    /// What the asker can do about it.
+    /// Adds what the caller can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.problem.hint = Some(hint.into());
         self
     }
 
-    /// 400: the request itself is wrong.
+    /// 400: the request is invalid.
     #[must_use]
     pub fn invalid(code: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
-    /// 400: the same, of an error that says its hint itself.
+    /// 400: the same, from an error with its own hint.
     fn told(code: &str, error: &dyn std::error::Error) -> Self {
         let text = error.to_string();
         match text.split_once(". hint: ") {
@@ -55,19 +55,19 @@ impl Error {
         Self::new(StatusCode::NOT_FOUND, code, message)
     }
 
-    /// 409: it contradicts what is there.
+    /// 409: it contradicts the present state.
     #[must_use]
     pub fn conflict(code: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, code, message)
     }
 
-    /// 401: nobody knows who asks.
+    /// 401: the caller is not signed in.
     #[must_use]
     pub fn unauthorised(code: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, code, message)
     }
 
-    /// 500: the fault is here. The cause goes to the log and not to whoever asked.
+    /// 500: an internal error. The cause is logged and not returned.
     #[must_use]
     pub fn internal(what: &'static str, cause: &(dyn std::error::Error + 'static)) -> Self {
         tracing::error!(error = cause, "{what} failed");

@@ -28,7 +28,7 @@ pub use super::latest_measurements::{ListedHost, Overview};
 /// How often the fleet's values are recorded: as often as hosts send theirs.
 const RECORD: Duration = Duration::from_secs(30);
 
-/// What the fleet comes to, as points.
+/// Returns the fleet's totals as points.
 fn points(overview: &Overview, at_ms: Millis) -> Vec<Point> {
     let point = |measurement: &str| Point::new(measurement, &[("instance", "console")], at_ms);
     if overview.measured == 0 {
@@ -48,7 +48,7 @@ fn points(overview: &Overview, at_ms: Millis) -> Vec<Point> {
     points
 }
 
-/// Records the fleet's values until the console stops.
+/// Records the fleet's totals until the console stops.
 pub(super) async fn record(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
         tokio::select! {
@@ -62,20 +62,20 @@ pub(super) async fn record(shared: Arc<ConsoleState>, shutdown: CancellationToke
             continue;
         }
         if let Err(error) = ingest::commit(&shared, points).await {
-            // The recorder says more, and goes on trying; of these the next half minute has others.
+            // The recorder logs more and tries again; the next half minute has new values.
             tracing::warn!(%error, "the fleet's values cannot be recorded");
         }
     }
 }
 
 impl Console {
-    /// What all hosts come to.
+    /// Returns the totals of all hosts.
     #[must_use]
     pub fn overview(&self) -> Overview {
         self.shared.fleet.overview(now_ms())
     }
 
-    /// How many hosts there are in each state of presence.
+    /// Counts the hosts in each state of presence.
     pub async fn presences(&self) -> Result<host::Presences, Error> {
         Ok(host::presences(self.shared.store.read()).await?.known(self.shared.link.lost_ms()))
     }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(fleet.overview(0), Overview::default());
         fleet.note(one, &[batch("one", 10_000, 0.9, 0.0), batch("one", 20_000, 0.2, 50_000.0)].concat());
         fleet.note(other, &batch("other", 20_000, 0.6, 7.0));
-        // A batch of a time when it was away, and one of nobody.
+        // A batch from before it was offline, and one without values.
         fleet.note(one, &batch("old", 5_000, 1.0, 0.0));
         fleet.note(HostId::random(), &[]);
         let overview = fleet.overview(30_000);
@@ -129,21 +129,21 @@ mod tests {
         };
         assert_eq!(of(&overview.busiest), ["other - 0.6", "one - 0.2"]);
         assert_eq!(of(&overview.crammed), ["other - 0.3", "one - 0.1"]);
-        // The other two are as full as each other.
+        // The other two are equally full.
         assert_eq!(of(&overview.fullest)[..2], ["other /data 0.6", "one /data 0.2"]);
         assert_eq!(overview.fullest.len(), 4);
-        // What has not changed is not told again.
+        // An unchanged value is not sent again.
         let used = Point::new("muster_host_memory", &[], 20_000).field("used_bytes", 30.0);
         fleet.note(one, &[used]);
         assert_eq!(fleet.overview(30_000).memory, Some((90.0, 400.0)));
-        // A sum is of all hosts, or is none: of one that has just been heard of, the whole is not known yet.
+        // A sum covers all hosts or is absent: of a new host, the total is not known yet.
         let joins = HostId::random();
         fleet.note(joins, &[Point::new("muster_host_memory", &[], 20_000).field("used_bytes", 1.0)]);
         assert_eq!((fleet.overview(30_000).memory, fleet.overview(30_000).measured), (None, 3));
         fleet.note(joins, &[Point::new("muster_host_memory", &[], 20_001).field("total_bytes", 8.0)]);
         assert_eq!(fleet.overview(30_000).memory, Some((91.0, 408.0)));
         fleet.remove(joins);
-        // A counter that begins anew says nothing; one that goes on does.
+        // A counter that was reset gives no rate; one that continues does.
         fleet.note(one, &batch("one", 30_000, 0.2, 1.0));
         assert_eq!(fleet.overview(30_000).traffic, None);
         fleet.note(one, &batch("renamed", 40_000, 0.2, 10_001.0));

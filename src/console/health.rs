@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::state::Console;
 
-/// How long the store may take: a load balancer waits for some seconds.
+/// The timeout of the store: load balancers wait for some seconds.
 const STORE: Duration = Duration::from_secs(2);
 
-/// `/healthz`: it answers. `/readyz`: it can do its work.
+/// Returns the routes `/healthz` (it answers) and `/readyz` (it can work).
 pub(super) fn router(console: Console) -> Router {
     Router::new()
         .route("/healthz", get(async || answer(StatusCode::OK, "ok")))

@@ -13,18 +13,18 @@ use muster_rules::{
 use muster_topics::{Millis, name::HostId};
 use std::time::Duration;
 
-/// How long what a host's clock showed counts: agents tell their digest at least as often as that.
+/// How long a host's reported clock counts: agents send their digest at least this often.
 const HEARD: Duration = Duration::from_secs(15 * 60);
 
-/// How long the earliest of what a host's clock shows counts, for what comes later may only have been under way for longer.
+/// How long the earliest report of a host's clock counts; later ones may only have been delayed more.
 const EARLIEST: Duration = Duration::from_secs(120);
 
-/// By how much the console's clock is ahead of each host's, as their heartbeats say.
+/// By how much the console's clock is ahead of each host's, by their heartbeats.
 #[derive(Debug, Default)]
 pub(super) struct HostClocks(pub(super) Mutex<HashMap<HostId, (Millis, Instant)>>);
 
 impl HostClocks {
-    /// A host has made a heartbeat when its clock showed this.
+    /// Records a host's clock from a heartbeat.
     pub(super) fn note(&self, host: HostId, at_ms: Millis, now: Millis) {
         // Such a clock was never set.
         if at_ms < BUILD_MS {
@@ -38,7 +38,7 @@ impl HostClocks {
         }
     }
 
-    /// What hosts agree on.
+    /// Returns the consensus of the hosts.
     pub(super) fn consensus(&self) -> Option<ClockConsensus> {
         let mut clocks = self.locked();
         clocks.retain(|_, (_, heard)| heard.elapsed() < HEARD);

@@ -4,33 +4,33 @@ use muster_topics::topic::Topic;
 use rumqttc::Publish;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// A message from a host, and how to say that it is safe.
+/// A message from a host, with its acknowledgement.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) topic: Topic,
     pub(super) payload: Vec<u8>,
-    /// The broker had kept it: nobody has said it just now.
+    /// Whether it was retained by the broker, and not just published.
     pub(super) retained: bool,
     pub(super) receipt: MessageReceipt,
     /// Its place in the queue.
     pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Acknowledges one MQTT message on the connection that it came by. Dropped without a word, the
-/// message stays unacknowledged.
+/// Acknowledges an MQTT message on the connection on which it arrived. If it is dropped, the message stays
+/// unacknowledged.
 #[derive(Debug)]
 pub(super) struct MessageReceipt(pub(super) Option<(mpsc::Sender<Publish>, Publish)>);
 
 impl MessageReceipt {
-    /// Of a message that nobody waits for.
+    /// Creates one for a message that needs no acknowledgement.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// The message is safe, or of no use to anybody.
+    /// Acknowledges the message, because it is stored or useless.
     pub(super) fn acknowledge(self) {
         if let Some((acks, publish)) = self.0 {
-            // Closed: the connection is gone. Full cannot be, see ACKS.
+            // Closed: the connection has ended. It cannot be full, see ACKS.
             let _ = acks.try_send(publish);
         }
     }

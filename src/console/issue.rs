@@ -29,7 +29,7 @@ use crate::{
     store::{Store, host, issued},
 };
 
-/// Where the console keeps things.
+/// The console's folder.
 #[derive(Args, Clone, Debug)]
 struct ConsoleFolder {
     #[command(flatten)]
@@ -40,7 +40,7 @@ struct ConsoleFolder {
 }
 
 impl ConsoleFolder {
-    /// The folder; nothing if the configuration was only to be printed.
+    /// Returns the folder; `None` if only the configuration was printed.
     fn path(self) -> Result<Option<PathBuf>, Failure> {
         let config = self.role_args.load("console", |config: &mut Config| {
             if let Some(folder) = self.data_dir {
@@ -51,7 +51,7 @@ impl ConsoleFolder {
         Ok(config.map(|config| config.data_dir))
     }
 
-    /// The folder of a console that has been there.
+    /// Returns the folder of an existing console.
     fn known_path(self) -> Result<Option<PathBuf>, Failure> {
         match self.path()? {
             Some(path) if !Authority::exists(&path.join(AUTHORITY)) => {
@@ -69,7 +69,8 @@ impl ConsoleFolder {
 /// The authority's folder in the console's.
 const AUTHORITY: &str = "authority";
 
-/// A new sign-in link of the console in one of these folders, the first that has one. A console that runs takes it at once.
+/// Makes a new sign-in link of the console in the first of these folders that has one. A running console accepts it at
+/// once.
 ///
 /// # Errors
 /// If none of them is a console's, or its store cannot be written.
@@ -99,10 +100,10 @@ pub struct InitArgs {
     folder: ConsoleFolder,
 }
 
-/// Makes the authority of a new fleet; one that is there stays.
+/// Creates the authority of a new fleet; an existing one is kept.
 ///
 /// # Errors
-/// If it cannot be made, or a part of one that was there is missing.
+/// If it cannot be created, or a part of an existing one is missing.
 pub fn init(wanted: InitArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.path()? else { return Ok(()) };
     let was_there = Authority::exists(&folder.join(AUTHORITY));
@@ -168,10 +169,10 @@ pub struct RevokeArgs {
     which: String,
 }
 
-/// Makes a certificate, remembers it, and writes it out.
+/// Makes a certificate, stores it, and writes its files.
 ///
 /// # Errors
-/// If it cannot be made, remembered or written.
+/// If it cannot be made, stored or written.
 pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
     if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
@@ -224,7 +225,7 @@ pub async fn issue(wanted: IssueArgs) -> Result<(), Failure> {
     print(&text)
 }
 
-/// Authority and store of a folder; the store is made if there is none yet.
+/// Opens the authority and the store of a folder; the store is created if needed.
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let authority = Authority::open(&folder.join(AUTHORITY))
         .map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
@@ -237,7 +238,7 @@ async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     Ok((authority, store))
 }
 
-/// Writes what was made; gives the files.
+/// Writes the files; returns their paths.
 fn write(
     folder: &Path,
     authority: &str,
@@ -261,7 +262,7 @@ fn write(
     Ok(written)
 }
 
-/// Lists what was made by hand.
+/// Lists certificates that were issued by hand.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -274,7 +275,7 @@ pub async fn list(wanted: IssuedArgs) -> Result<(), Failure> {
     for one in &all {
         let state = one.revoked_ms.map_or_else(|| "good".to_owned(), |at| format!("revoked {}", time(at)));
         let (owner, made, ends) = (one.owner(), time(one.issued_ms), time(one.expires_ms));
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{:<32}  {owner:<24}  {made:<20}  {ends:<20}  {state}", one.serial);
     }
     print(&text)
@@ -289,10 +290,10 @@ fn print(text: &str) -> Result<(), Failure> {
     muster_base::terminal::out(text.as_bytes())
 }
 
-/// Revokes what is named.
+/// Revokes a certificate.
 ///
 /// # Errors
-/// If there is nothing of that name, or the store cannot be written.
+/// If there is none of that name, or the store cannot be written.
 pub async fn revoke(wanted: RevokeArgs) -> Result<(), Failure> {
     let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
     let (authority, store) = open(&folder).await?;

@@ -37,13 +37,13 @@ pub(super) use super::confirmed_labels::Labels;
 const NAMED_MAX: usize = 10;
 
 impl Console {
-    /// The labels of one host, by id or by a hostname that only one has.
+    /// Returns the labels of one host, by id or unique hostname.
     pub async fn host_labels(&self, name: &str) -> Result<LabelledHost, Error> {
         let id = self.resolve_host(name).await?;
         self.labelled(&[id]).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
     }
 
-    /// Gives hosts labels and takes labels back. Gives the labels of those hosts, by hostname.
+    /// Adds labels to hosts and removes some. Returns the labels of those hosts, by hostname.
     pub async fn label_hosts(
         &self,
         operator: &Name,
@@ -59,7 +59,7 @@ impl Console {
         if wanted.set.is_empty() && wanted.remove.is_empty() {
             return self.labelled(&ids).await;
         }
-        // Of what is decided here nothing may change before it is stored.
+        // The decision must still hold when it is stored.
         let _one_at_a_time = shared.labelling.lock().await;
         let before = self.labelled(&ids).await?;
         check(&before, &wanted)?;
@@ -95,7 +95,7 @@ impl Console {
         self.labelled(&ids).await
     }
 
-    /// The labels of these hosts, by hostname.
+    /// Returns the labels of these hosts, by hostname.
     async fn labelled(&self, ids: &[HostId]) -> Result<Vec<LabelledHost>, Error> {
         let db = self.shared.store.read();
         let (own, given) = (host::own_labels(db, ids).await?, label::given(db, Some(ids)).await?);
@@ -113,7 +113,7 @@ impl Console {
         Ok(hosts)
     }
 
-    /// Adds to hosts what operators call them.
+    /// Adds operators' labels to hosts.
     pub(super) async fn with_labels(&self, mut hosts: Vec<muster_api::Host>) -> Result<Vec<muster_api::Host>, Error> {
         let ids: Vec<HostId> = hosts.iter().map(|host| host.id).collect();
         let given = label::given(self.shared.store.read(), Some(&ids)).await?;
@@ -126,14 +126,14 @@ impl Console {
     }
 }
 
-/// What is done to one label of one host.
+/// A change of one label of one host.
 #[derive(Debug, PartialEq, Eq)]
 enum LabelEdit<'a> {
     Set(&'a Name, &'a muster_topics::name::LabelValue),
     Remove(&'a Name),
 }
 
-/// All labels of a host, each with where it comes from.
+/// Returns all labels of a host, each with its origin.
 fn shown(own: &BTreeMap<Name, String>, given: &OperatorLabels) -> Vec<HostLabel> {
     let of_console = given.iter().map(|(name, label)| HostLabel {
         name: name.clone(),
@@ -156,7 +156,7 @@ fn shown(own: &BTreeMap<Name, String>, given: &OperatorLabels) -> Vec<HostLabel>
     labels
 }
 
-/// What has to be done to the labels of one host; what is so already is left alone.
+/// Returns the changes of one host's labels; unchanged ones are left out.
 fn edits<'a>(labels: &[HostLabel], wanted: &'a muster_api::LabelHosts) -> Vec<LabelEdit<'a>> {
     let is_given = |name: &Name| {
         labels
@@ -169,7 +169,7 @@ fn edits<'a>(labels: &[HostLabel], wanted: &'a muster_api::LabelHosts) -> Vec<La
     set.map(|(name, value)| LabelEdit::Set(name, value)).chain(removed.map(LabelEdit::Remove)).collect()
 }
 
-/// Refuses what would change a label that is there, unless that is asked for; and more labels than a host may have.
+/// Refuses changes of existing labels without an explicit request, and too many labels.
 fn check(hosts: &[LabelledHost], wanted: &muster_api::LabelHosts) -> Result<(), Error> {
     let differs = |host: &LabelledHost| {
         let other = host
@@ -197,7 +197,7 @@ fn check(hosts: &[LabelledHost], wanted: &muster_api::LabelHosts) -> Result<(), 
     Ok(())
 }
 
-/// The first of these, and how many more there are.
+/// Formats the first few, and the number of the others.
 fn some(all: &[String]) -> String {
     let named = all.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(NAMED_MAX) {
@@ -206,7 +206,8 @@ fn some(all: &[String]) -> String {
     }
 }
 
-/// Tells a host its labels, if it is not known to have them, before anything that is to be judged by them. False if that did not go out.
+/// Sends a host its labels, unless it has confirmed them, before anything that depends on them. Returns false if that
+/// was not sent.
 pub(super) async fn tell_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
     if shared.labels.is_confirmed(host) {
         return true;
@@ -221,8 +222,8 @@ pub(super) async fn tell_first(shared: &Arc<ConsoleState>, host: HostId) -> bool
     }
 }
 
-/// Tells one host its labels. One that has newer ones than there are heard them from a store that was lost since: it gets still
-/// newer ones. Gives the generation that went out, if there is a connection.
+/// Sends one host its labels. If the host has newer ones, from a store that was lost since, they get a still newer
+/// generation. Returns the generation that was sent, if there is a connection.
 pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     let tellings = &shared.labels.tellings;
     if ahead > 0 && ahead >= tellings.of(host) {
@@ -231,7 +232,7 @@ pub(super) async fn tell(shared: Arc<ConsoleState>, host: HostId, ahead: u64) ->
         transaction.commit().await.map_err(StoreError::from)?;
         tellings.set_generation(Some(host), generation);
     }
-    // In this order: labels that change meanwhile are told again, as newer ones.
+    // In this order: labels that change meanwhile are sent again, as newer ones.
     let generation = tellings.of(host);
     let given = label::given(shared.store.read(), Some(&[host])).await?;
     let labels = given.get(&host).map(label::values).unwrap_or_default();

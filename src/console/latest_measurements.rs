@@ -7,75 +7,75 @@ use std::{
 
 use muster_topics::{Millis, metric::Point, name::HostId};
 
-/// What is older says nothing of a host any more, as Prometheus has it.
+/// The age after which values do not describe a host any more, as in Prometheus.
 pub(super) const FRESH_MS: Millis = 300_000;
 
-/// Hosts that a list shows: what fits beside charts.
+/// The length of the lists of hosts: what fits beside charts.
 pub(super) const LISTED: usize = 5;
 
-/// What is listed: a host, its values, and a mount.
+/// An entry of a list: a host, its values, and a mount point.
 type Candidate<'v> = (&'v HostId, &'v Vitals, Option<&'v String>);
 
-/// What a host measured last.
+/// The latest values of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Vitals {
     pub(super) hostname: String,
     pub(super) at_ms: Millis,
     pub(super) cpu: Option<f64>,
-    /// Used, and in all. What has not changed is not told again each time, so each comes by itself.
+    /// Used and total bytes. Unchanged values are not repeated each time, so each arrives separately.
     pub(super) memory: (Option<f64>, Option<f64>),
-    /// By where it is mounted: when something of it came, used, and in all.
+    /// By mount point: time of the last value, used, and total bytes.
     pub(super) disks: BTreeMap<String, (Millis, Option<f64>, Option<f64>)>,
     /// Bytes received and sent by all interfaces, and when.
     pub(super) counted: Option<(Millis, f64, f64)>,
-    /// Bytes a second, received and sent.
+    /// Bytes received and sent per second.
     pub(super) traffic: Option<(f64, f64)>,
 }
 
-/// What hosts measured last; shared by whoever takes batches and whoever shows them.
+/// The latest values of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct LatestMeasurements(pub(super) Mutex<HashMap<HostId, Vitals>>);
 
-/// A host in a list, and what it is listed for.
+/// A host in a list, with the value that it is listed for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedHost {
     /// The host.
     pub host: HostId,
-    /// Its name.
+    /// Its hostname.
     pub hostname: String,
-    /// The file system, where that is what is listed.
+    /// The mount point, in a list of file systems.
     pub mount: Option<String>,
-    /// The share that is used.
+    /// The used share.
     pub share: f64,
 }
 
-/// What all hosts come to.
+/// Totals of all hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overview {
     /// Hosts with measurements of the last minutes.
     pub measured: usize,
-    /// The mean share of their processors' time that is used.
+    /// The mean share of processor time used.
     pub cpu: Option<f64>,
-    /// Memory, used and in all, of all hosts that measure it; nothing while one's is known in part only. Agents repeat what has not
-    /// changed every four minutes, so that this lasts for some minutes after the console has started.
+    /// Used and total memory of all hosts that report it; `None` while a host's is incomplete. Agents repeat unchanged
+    /// values every four minutes, so that this lasts for some minutes after the console has started.
     pub memory: Option<(f64, f64)>,
-    /// Bytes a second, received and sent.
+    /// Bytes received and sent per second.
     pub traffic: Option<(f64, f64)>,
-    /// Those with the busiest processors.
+    /// The hosts with the busiest processors.
     pub busiest: Vec<ListedHost>,
-    /// Those with the least memory left.
+    /// The hosts with the least memory left.
     pub crammed: Vec<ListedHost>,
-    /// Those with the fullest file systems.
+    /// The hosts with the fullest file systems.
     pub fullest: Vec<ListedHost>,
 }
 
 impl LatestMeasurements {
     pub(super) fn hosts(&self) -> MutexGuard<'_, HashMap<HostId, Vitals>> {
-        // Whoever panicked while it was held left at worst the values of one host half new.
+        // A panic while it was locked left at worst one host's values incomplete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a batch. What comes late, of a time when a host was away, changes nothing.
+    /// Adds a batch. Late batches, from before a host was offline, change nothing.
     pub(super) fn note(&self, host: HostId, points: &[Point]) {
         let mut hosts = self.hosts();
         let vitals = hosts.entry(host).or_default();
@@ -113,7 +113,7 @@ impl LatestMeasurements {
             vitals.count(at_ms, received, sent);
         }
         vitals.at_ms = points.iter().map(|point| point.at_ms).fold(vitals.at_ms, Millis::max);
-        // What was unmounted is full no more.
+        // An unmounted file system is not full any more.
         let since_ms = vitals.at_ms.saturating_sub(FRESH_MS);
         vitals.disks.retain(|_, (at_ms, ..)| *at_ms >= since_ms);
         if vitals.at_ms == 0 {
@@ -121,17 +121,17 @@ impl LatestMeasurements {
         }
     }
 
-    /// A host is a member no more.
+    /// Handles the removal of a host.
     pub(super) fn remove(&self, host: HostId) {
         self.hosts().remove(&host);
     }
 
-    /// Forgets hosts of which nothing came for long.
+    /// Removes hosts without recent values.
     pub(super) fn forget(&self, now: Millis) {
         self.hosts().retain(|_, vitals| vitals.is_fresh(now));
     }
 
-    /// What all of them come to. It looks at each once: some milliseconds for a hundred thousand.
+    /// Returns the totals. It reads each host once: some milliseconds for a hundred thousand.
     pub(super) fn overview(&self, now: Millis) -> Overview {
         let hosts = self.hosts();
         let fresh = || hosts.iter().filter(|(_, vitals)| vitals.is_fresh(now));
@@ -169,7 +169,7 @@ impl LatestMeasurements {
     }
 }
 
-/// A part and its whole, if both are known.
+/// Returns part and total, if both are known.
 pub(super) fn whole((used, total): (Option<f64>, Option<f64>)) -> Option<(f64, f64)> {
     used.zip(total).filter(|(_, total)| *total > 0.0)
 }
@@ -185,14 +185,14 @@ impl Vitals {
         {
             let rate = |now: f64, before: f64| (now - before) * 1000.0 / (at_ms - before_ms) as f64;
             let traffic = (rate(received, before_received), rate(sent, before_sent));
-            // Counters that fell began anew, or an interface is gone: nothing can be said.
+            // Counters that fell were reset, or an interface was removed: there is no rate.
             self.traffic = Some(traffic).filter(|(received, sent)| *received >= 0.0 && *sent >= 0.0);
         }
         self.counted = Some((at_ms, received, sent));
     }
 }
 
-/// The few greatest of many.
+/// Collects the few greatest values.
 #[derive(Default)]
 pub(super) struct Greatest<'v>(pub(super) Vec<(f64, Candidate<'v>)>);
 

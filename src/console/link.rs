@@ -56,40 +56,39 @@ use super::link_handle::Outbound;
 pub(super) use super::inbound::{Inbound, MessageReceipt};
 
 /// Messages that wait for ingest, and as many for the recorder: what ten thousand hosts answer at once, so that the
-/// broker need not keep it. Mosquitto, as installed, keeps a thousand messages and drops what comes then.
+/// broker need not keep them. Mosquitto by default keeps a thousand messages and drops further ones.
 const INBOUND: usize = 16_384;
-/// The most that they may take together, in KiB: enough for all of them at the usual 500 bytes, and a thousand of the
-/// longest.
+/// Their most bytes together, in KiB: enough for all of them at the usual 500 bytes, and a thousand of the longest.
 const INBOUND_MAX_KIB: usize = 64 * 1024;
-/// Acknowledgements that wait for the link: as many as there can be messages in the two queues and
-/// in the batches that were taken from them.
+/// Acknowledgements that wait for the link: as many as there can be messages in the two queues and in the batches taken
+/// from them.
 const ACKS: usize = 2 * (INBOUND + super::ingest::BATCH_MAX);
 /// Messages that wait for the link: commands and acknowledgements of one batch.
 const OUTBOUND: usize = 1_024;
-/// rumqttc's own queue; the one that matters is the one before it.
+/// rumqttc's own queue; the queue before it is the relevant one.
 const REQUESTS: usize = 64;
-/// Messages on the way to the broker that it has not acknowledged.
+/// Unacknowledged messages to the broker.
 const INFLIGHT: u16 = 100;
-/// The largest packet that does not end the connection. What is larger than the contract allows is
-/// dropped by ingest; a retained one must not make us disconnect for ever.
+/// The largest packet that does not end the connection. Messages beyond the contract are dropped by ingest; a retained
+/// one must not make us disconnect forever.
 const PACKET_MAX_BYTES: usize = 4 * 1024 * 1024;
-/// How long a full queue may hold the connection up: half of what the broker grants.
+/// How long a full queue may block the connection: half of what the broker allows.
 const FULL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// How long the farewell may take.
+/// How long the orderly exit may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Waits between connections. A fleet has few consoles, so they may be in more of a hurry than hosts.
+/// Delays between connections. A fleet has few consoles, so they may reconnect faster than hosts.
 const BACKOFF: ExponentialGrowth = ExponentialGrowth { first_ms: 250, max_ms: 30_000 };
-/// A connection that lasted this long was a good one: the next try comes soon.
+/// A connection that lasted this long was good: the next attempt comes soon.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// What it takes to connect.
+/// What is needed to connect.
 pub(super) struct LinkConfig {
     pub(super) id: Name,
     pub(super) address: BrokerAddress,
     pub(super) prefix: Prefix,
     pub(super) tls: Arc<rustls::ClientConfig>,
-    /// One life of this console.
+    /// The epoch of this run of the console.
     pub(super) epoch: u64,
 }
 
@@ -100,12 +99,12 @@ pub struct BrokerUrlError {
     url: String,
 }
 
-/// Where a broker is, by its URL.
+/// Parses a broker's URL.
 pub(super) fn parse_broker_url(url: &str) -> Result<BrokerAddress, BrokerUrlError> {
     BrokerAddress::parse(url).ok_or_else(|| BrokerUrlError { url: url.chars().take(200).collect() })
 }
 
-/// What a subscription asks the broker for: nothing where hosts repeat themselves until they are acknowledged.
+/// Returns the quality of service of a subscription: 0 where hosts repeat messages until they are acknowledged.
 fn qos_of(filter: &Filter) -> QoS {
     match filter {
         Filter::EveryHost(kind) if kind.is_repeated() => QoS::AtMostOnce,
@@ -113,7 +112,7 @@ fn qos_of(filter: &Filter) -> QoS {
     }
 }
 
-/// Where the link brings what comes.
+/// The queues that the link fills.
 pub(super) struct LinkQueues {
     pub(super) ingest: mpsc::Receiver<Inbound>,
     pub(super) recorder: mpsc::Receiver<Inbound>,
@@ -131,7 +130,7 @@ impl LinkQueue {
         (Self { messages, kib: Arc::new(Semaphore::new(INBOUND_MAX_KIB)) }, receiver)
     }
 
-    /// Waits for room for so many bytes; nothing once the queue is closed.
+    /// Waits for room for this many bytes; `None` once the queue is closed.
     async fn room(&self, bytes: usize) -> Option<Option<OwnedSemaphorePermit>> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         Arc::clone(&self.kib).acquire_many_owned(kib).await.ok().map(Some)
@@ -150,7 +149,7 @@ pub(super) struct ConsoleLink {
 }
 
 impl ConsoleLink {
-    /// A link, the handle for publishing, and the queues that it fills.
+    /// Creates a link, the handle for publishing, and the queues that it fills.
     pub(super) fn new(dispatch: mpsc::Sender<dispatch::DispatchEvent>) -> (Self, LinkHandle, LinkQueues) {
         let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
         let (ingest, ingest_rx) = LinkQueue::new();
@@ -168,7 +167,7 @@ impl ConsoleLink {
         (Self { outbound, ingest, recorder, connected, lost_ms, refused, dispatch }, handle, queues)
     }
 
-    /// Connects, and connects again, until `shutdown`.
+    /// Connects and reconnects until `shutdown`.
     pub(super) async fn run(mut self, config: LinkConfig, shutdown: CancellationToken) {
         let mut attempt = 0;
         while !shutdown.is_cancelled() {
@@ -193,7 +192,7 @@ impl ConsoleLink {
         }
     }
 
-    /// One connection, from its beginning to its end.
+    /// Runs one connection, from its beginning to its end.
     async fn session(&mut self, config: &LinkConfig, shutdown: &CancellationToken) -> ConsoleLinkEnd {
         let (client, mut events) = AsyncClient::new(options(config), REQUESTS);
         let mut network = events.network_options();
@@ -225,10 +224,10 @@ impl ConsoleLink {
         end
     }
 
-    /// What is said at the beginning of each connection: what we want to read, and that we are here.
-    /// rumqttc's queue is empty then and has room for all of it.
+    /// Subscribes, and publishes the console's presence, at the beginning of each connection. rumqttc's queue is empty
+    /// then and has room for all of it.
     async fn greet(&mut self, config: &LinkConfig, client: &AsyncClient) -> Result<(), ConsoleLinkEnd> {
-        // What waits here was meant for an earlier connection, and is repeated anyway.
+        // Messages for an earlier connection are dropped; they are repeated anyway.
         while self.outbound.try_recv().is_ok() {}
         let filters = Filter::of_console();
         let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), qos_of(filter)));
@@ -247,7 +246,7 @@ impl ConsoleLink {
 enum ConsoleLinkEnd {
     Shutdown,
     Connection(Box<rumqttc::ConnectionError>),
-    /// rumqttc's own error would print the whole packet.
+    /// An error of rumqttc, whose message would print the whole packet.
     Client,
     Refused(String),
     Full,
@@ -273,7 +272,7 @@ impl fmt::Display for ConsoleLinkEnd {
     }
 }
 
-/// Takes events from rumqttc until the connection ends.
+/// Handles events of rumqttc until the connection ends.
 async fn poll(
     events: &mut EventLoop,
     prefix: &Prefix,
@@ -323,7 +322,7 @@ async fn poll(
     }
 }
 
-/// Says that this console stops, in order, so that the last will does not have to.
+/// Publishes that this console stops, in order, so that the last will is not needed.
 async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventLoop) {
     let (topic, qos, payload) = presence(config, PresenceState::Stopped);
     let said = client.try_publish(topic, qos, true, payload).and_then(|()| client.try_disconnect());
@@ -358,16 +357,16 @@ fn options(config: &LinkConfig) -> MqttOptions {
     options
 }
 
-/// Where, at which quality and in which words this console says whether it is there.
+/// Returns topic, quality of service and payload of this console's presence.
 fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, Vec<u8>) {
     let topic = Topic::ConsolePresence(config.id.clone());
     let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
-    // A struct of numbers and words always serialises.
+    // A struct of numbers and strings always serialises.
     (config.prefix.topic(&topic), address::qos(&topic), serde_json::to_vec(&presence).unwrap_or_default())
 }
 
-/// Brings acknowledgements and messages to rumqttc until the connection ends. Both branches take
-/// from queues, which is cancel-safe; what is taken is then handed on outside of the `select!`.
+/// Passes acknowledgements and messages to rumqttc until the connection ends. Both branches take from queues, which is
+/// cancel-safe; what is taken is then passed on outside of the `select!`.
 async fn publish(
     client: &AsyncClient,
     prefix: &Prefix,

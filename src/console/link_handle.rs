@@ -11,21 +11,21 @@ use std::{
 use muster_topics::{Millis, topic::Topic};
 use tokio::sync::{mpsc, watch};
 
-/// A message to be published; never retained, for all that is retained is the link's own.
+/// A message to publish; never retained, because retained messages are the link's own.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) topic: Topic,
     pub(super) payload: Vec<u8>,
 }
 
-/// Publishes through the link; can be cloned.
+/// Publishes through the link. Clones share it.
 #[derive(Clone)]
 pub(super) struct LinkHandle {
     pub(super) outbound: mpsc::Sender<Outbound>,
     pub(super) connected: watch::Receiver<bool>,
-    /// When the last connection ended, or the console began without one.
+    /// When the last connection ended, or the console started without one.
     pub(super) lost_ms: Arc<AtomicI64>,
-    /// Whether the last try ended with a certificate that was refused for its time.
+    /// Whether the last attempt failed because a certificate was refused for its validity time.
     pub(super) refused: Arc<AtomicBool>,
 }
 
@@ -41,18 +41,18 @@ impl LinkHandle {
         *self.connected.borrow()
     }
 
-    /// Since when there is no connection to the broker; nothing if there is one.
+    /// Since when there is no connection to the broker; `None` if there is one.
     pub(super) fn lost_ms(&self) -> Option<Millis> {
         (!self.is_connected()).then(|| self.lost_ms.load(Ordering::Relaxed))
     }
 
-    /// Whether there is no connection for want of a certificate that is good at this time.
+    /// Whether there is no connection because no certificate is valid at this time.
     pub(super) fn is_refused_for_time(&self) -> bool {
         !self.is_connected() && self.refused.load(Ordering::Relaxed)
     }
 
-    /// Hands a message over. It may be lost with the connection, or for want of room: who calls
-    /// repeats it until it is answered.
+    /// Queues a message. It may be lost with the connection, or for lack of room: the caller repeats it until it is
+    /// answered.
     pub(super) fn publish(&self, topic: Topic, payload: Vec<u8>) -> bool {
         let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload }).is_ok();
         if !sent {
@@ -61,9 +61,9 @@ impl LinkHandle {
         sent
     }
 
-    /// Hands a message over once there is room; it is dropped if there is no connection, which is then said.
+    /// Queues a message once there is room; returns false if there is no connection.
     pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) -> bool {
-        // An error means that the link has ended, and so that the console stops.
+        // An error means that the link has ended, because the console stops.
         self.is_connected() && self.outbound.send(Outbound { topic, payload }).await.is_ok()
     }
 }

@@ -3,13 +3,13 @@
 use muster_api::{Unit, UnitListing, UnitSort};
 use muster_topics::unit::Phase;
 
-/// Those units that are wanted, in the wanted order; they come sorted by hostname and name.
+/// Filters and sorts units; they come sorted by hostname and name.
 pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
     units.retain(|unit| {
         let is_of_kind = wanted.kind.as_ref().is_none_or(|kind| kind.as_str() == unit.desired.spec.kind());
         is_of_kind && wanted.select.as_ref().is_none_or(|select| select.picks_unit(&unit.selectable()))
     });
-    // Each of these keeps the order that there is among equals.
+    // Stable sorts keep the order of equals.
     match wanted.sort {
         UnitSort::Host => {}
         UnitSort::Unit => units.sort_by(|one, other| one.unit.cmp(&other.unit)),
@@ -20,7 +20,7 @@ pub(super) fn units(mut units: Vec<Unit>, wanted: &UnitListing) -> Vec<Unit> {
     units
 }
 
-/// Where a unit stands by what it does: what somebody has to look at first.
+/// The rank of a unit by its state: those that need attention come first.
 fn place(unit: &Unit) -> u8 {
     match unit.observed.phase {
         _ if unit.retired().is_some() => 9,

@@ -10,13 +10,12 @@ use super::{
 
 use super::{operator, state::Console, store};
 
-/// How long a token for joining may be used, unless it is said; and at most.
+/// The default and maximum lifetimes of a join token.
 const TOKEN_TTL_S: u64 = 3600;
 const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
 
 impl Console {
-    /// Revokes all certificates of a host, by id or by a hostname that only one has: it is a member no more
-    /// until it joins anew.
+    /// Revokes all certificates of a host, by id or unique hostname: it is not a member any more until it joins again.
     pub async fn revoke_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
         let id = self.resolve_host(host).await?;
@@ -30,7 +29,7 @@ impl Console {
         Ok(())
     }
 
-    /// Makes a one-time password for a host that shall join.
+    /// Creates a join token for a host.
     pub async fn create_token(
         &self,
         operator: &Name,
@@ -46,7 +45,7 @@ impl Console {
         made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
     }
 
-    /// Makes one-time passwords for as many hosts: all, or none of them.
+    /// Creates join tokens for several hosts: all, or none.
     pub async fn create_tokens(
         &self,
         operator: &Name,
@@ -92,12 +91,12 @@ impl Console {
         Ok(made)
     }
 
-    /// All one-time passwords, newest first.
+    /// Returns all join tokens, newest first.
     pub async fn tokens(&self) -> Result<Vec<muster_api::Token>, Error> {
         Ok(store::token::list(self.shared.store.read()).await?)
     }
 
-    /// Revokes a one-time password. One that was used stays used: the host is a member.
+    /// Revokes a join token. A used one stays used: its host is a member.
     pub async fn revoke_token(&self, id: &str) -> Result<(), Error> {
         let id: Name = self.whole_id(IdKind::Tokens, id).await?;
         if store::token::revoke(self.shared.store.write(), &id, now_ms()).await? {

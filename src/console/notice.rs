@@ -18,17 +18,17 @@ use muster_topics::{
 
 use super::store::alert::CONSOLE;
 
-/// The header of an answer of the API that says what is wrong with the console.
+/// The header of API responses that reports problems of the console.
 pub(super) const HEADER: HeaderName = HeaderName::from_static(muster_api::NOTICE_HEADER);
 
-/// What can be wrong.
+/// A kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NoticeKind {
     /// The disk of the console's folder is full.
     DiskFull,
     /// The time-series store cannot be used.
     SeriesLeftOut,
-    /// The console's clock cannot be right.
+    /// The console's clock is wrong.
     Clock,
 }
 
@@ -50,7 +50,7 @@ impl NoticeKind {
     }
 }
 
-/// What is wrong at present.
+/// The present problems.
 #[derive(Debug, Default)]
 pub(super) struct Notices(Mutex<BTreeMap<NoticeKind, (Millis, String)>>);
 
@@ -59,7 +59,7 @@ impl Notices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is wrong. Says whether that is new.
+    /// Reports a problem; returns whether it is new.
     pub(super) fn raise(&self, trouble: NoticeKind, message: impl Into<String>, now: Millis) -> bool {
         let mut all = self.locked();
         let is_new = !all.contains_key(&trouble);

@@ -46,15 +46,16 @@ use crate::{
     store::{StoreError, alert},
 };
 
-/// Between attempts that fail.
+/// Delays between failed attempts.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 300_000 };
-/// How long an outlet may take to answer.
+/// The timeout of a request to an outlet.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How often everything is looked at again: silences end without a word, and Alertmanager wants to hear of what holds.
+/// How often everything is checked again: silences end without an event, and Alertmanager needs repetitions of active
+/// alerts.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long Alertmanager takes an alert to hold unless it hears of it again: four times that, as Prometheus has it.
+/// How long Alertmanager treats an alert as active without a repetition: four times the period, as Prometheus does.
 const HOLDS_MS: Millis = 4 * 60_000;
-/// The most alerts that are told at once. What is more follows at once.
+/// The most alerts in one round. Further ones follow at once.
 const ROUND_MAX: u32 = 100;
 
 /// Why an outlet cannot be used.
@@ -68,24 +69,24 @@ pub struct OutletError {
 /// One outlet.
 #[derive(Debug)]
 pub(crate) struct AlertOutlet {
-    /// What it is known by in the store.
+    /// Its name in the store.
     name: String,
     kind: OutletKind,
     url: String,
     key: Option<hmac::Key>,
     client: Client,
-    /// What it was told is wrong with the console itself, which is in no store.
+    /// The problems of the console that it was sent, which are in no store.
     told: Mutex<BTreeMap<Name, muster_api::Alert>>,
 }
 
-/// What is to be told.
+/// What is to be sent.
 #[derive(Debug, Default)]
 struct OutletRound {
     raised: Vec<muster_api::Alert>,
     over: Vec<muster_api::Alert>,
 }
 
-/// Why a telling did not succeed.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 enum OutletFailure {
     #[error(transparent)]
@@ -97,7 +98,7 @@ enum OutletFailure {
 }
 
 impl AlertOutlet {
-    /// Reads all that an outlet needs.
+    /// Opens an outlet: reads all files that it needs.
     pub(crate) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
         let failed = |reason: String| OutletError { url: config.url.clone(), reason };
         let url: reqwest::Url =
@@ -116,7 +117,7 @@ impl AlertOutlet {
         };
         let roots = match &config.authority_file {
             Some(path) => pki::roots(&read(path)?).map_err(|error| failed(with_causes(&error)))?,
-            // Nothing of a fleet trusts whomever the system trusts, unless it is told to.
+            // The system's certificate authorities are trusted only if configured.
             None if url.scheme() == "https" => {
                 return Err(failed(
                     "it has no `authority_file`. hint: a PEM file with the authorities that its certificate may be of; \
@@ -139,7 +140,7 @@ impl AlertOutlet {
         Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client, told: Mutex::default() })
     }
 
-    /// Tells what is to be told now. Says whether there is more.
+    /// Sends what is due. Returns whether there is more.
     async fn tell(&self, shared: &ConsoleState, now: Millis) -> Result<bool, OutletFailure> {
         let round = self.round(shared, now).await?;
         let more = round.raised.len().max(round.over.len()) >= ROUND_MAX as usize;
@@ -226,7 +227,7 @@ impl AlertOutlet {
     }
 }
 
-/// Tells an outlet until the console stops.
+/// Serves an outlet until the console stops.
 pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown: CancellationToken) {
     let mut changes = shared.changes.subscribe();
     let mut attempts = 0;
@@ -240,7 +241,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
                         attempts = 0;
                     }
                     let something = async {
-                        // So much changed that some of it was not heard of: that is news enough.
+                        // So much changed that some events were lost: that is reason enough to check.
                         while !matches!(
                             changes.recv().await,
                             Ok(PageChange::Alert(_)) | Err(RecvError::Lagged(_) | RecvError::Closed)
@@ -263,18 +264,19 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, outlet: AlertOutlet, shutdown
     }
 }
 
-/// What a webhook is sent.
+/// Returns the body for a webhook.
 fn webhook_body(event: &str, one: &muster_api::Alert) -> Value {
     json!({ "v": 1, "event": event, "alert": one })
 }
 
-/// `sha256=…` over time and body.
+/// Returns `sha256=…` over time and body.
 fn signature(key: &hmac::Key, seconds: &str, body: &str) -> String {
     let tag = hmac::sign(key, format!("{seconds}.{body}").as_bytes());
     format!("sha256={}", hex(tag.as_ref()))
 }
 
-/// An alert as Alertmanager's API version 2 has it. Labels tell alerts apart, so nothing that changes while one holds stands in them.
+/// Returns an alert for Alertmanager's API version 2. Labels identify an alert there, so they contain nothing that
+/// changes while it is active.
 fn alertmanager_body(one: &muster_api::Alert, ends_ms: Millis, console: &str) -> Value {
     let alert = &one.alert;
     let mut labels = json!({

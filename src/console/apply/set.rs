@@ -15,17 +15,17 @@ use tokio::{sync::broadcast::error::RecvError, time::Instant};
 
 use crate::{dispatch, error::Error, page_change::PageChange, state::Console};
 
-/// How large a part of a set may be: of a message of 64 KiB this leaves room for its hosts and its realms. What is larger alone
-/// goes alone, and is refused if it is too large for any message.
+/// The largest part of a set: this leaves room for its hosts and realms in a message of 64 KiB. A larger unit is sent
+/// alone, and refused if it does not fit into any message.
 const PART_MAX_BYTES: usize = 40_000;
 
-/// What a message has beside a set and its hosts: its realms, its signature.
+/// The size of a message beside a set and its hosts: its realms and its signature.
 const REST_BYTES: usize = 6_000;
 
-/// What a host's id takes in a message.
+/// The size of a host's id in a message.
 const HOST_BYTES: usize = 41;
 
-/// Commands that together have units be what is wished, or only find out whether they could be.
+/// Returns commands that together apply the wishes, or check them.
 pub(super) fn verbs(wishes: Vec<UnitWish>, check: bool) -> Result<Vec<Verb>, Error> {
     let mut parts: Vec<(usize, Vec<UnitWish>)> = Vec::new();
     for wish in wishes {
@@ -47,7 +47,7 @@ pub(super) fn verbs(wishes: Vec<UnitWish>, check: bool) -> Result<Vec<Verb>, Err
     Ok((1..).zip(parts).map(verb).collect())
 }
 
-/// Hosts, as many at a time as fit into a message beside a verb.
+/// Splits hosts into as many as fit into a message with a verb.
 pub(super) fn portions<'a>(verb: &Verb, hosts: &'a [HostId]) -> impl Iterator<Item = &'a [HostId]> + use<'a> {
     let most = match verb {
         Verb::UnitsApply(set) => {
@@ -60,15 +60,15 @@ pub(super) fn portions<'a>(verb: &Verb, hosts: &'a [HostId]) -> impl Iterator<It
     hosts.chunks(most)
 }
 
-/// What a wish takes in a signed body, which is itself a text in JSON.
+/// The size of a wish in a signed body, which is itself a JSON string.
 fn size(wish: &UnitWish) -> Result<usize, Error> {
     let text = serde_json::to_string(wish).map_err(|error| Error::internal("writing a unit", &error))?;
     let escaped = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
     Ok(text.len() + escaped + 1)
 }
 
-/// Gives commands to hosts, and waits for their answers: of each host that has answered all of its commands nothing if it has done
-/// them, and otherwise why not.
+/// Sends commands to hosts, and waits for their outcomes. For each host that answered all of its commands: `None` if
+/// they are done, or else the reason.
 pub(super) async fn ask(
     console: &Console,
     operator: &Name,
@@ -97,7 +97,7 @@ pub(super) async fn ask(
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(RecvError::Lagged(_))) => stale.extend(commands.iter().map(|command| command.id)),
-                // Who has not answered by now has not answered.
+                // The others have not answered in time.
                 Ok(Err(RecvError::Closed)) | Err(_) => return Ok(answers(&commands)),
             }
         }
@@ -162,7 +162,7 @@ mod tests {
             let Verb::UnitsApply(set) = verb else { panic!("a set") };
             let part = set.part.unwrap();
             assert_eq!((part.number as usize, part.of as usize, set.check), (index + 1, parts.len(), true));
-            // As it is signed: a text inside of a text.
+            // As it is signed: a string inside of a string.
             let signed = serde_json::to_string(&serde_json::to_string(verb).unwrap()).unwrap().len();
             let hosts = vec![HostId::random(); 1_000];
             let portion = portions(verb, &hosts).next().unwrap();

@@ -11,12 +11,12 @@ use crate::{
     store::content::{self, ArtifactFilter},
 };
 
-/// Whether a unit can be made of what is here.
+/// Checks that the console has all content of a unit.
 pub(crate) async fn check_unit(console: &Console, spec: &Spec) -> Result<(), Error> {
     all(unit_faults(console, spec).await?)
 }
 
-/// Why a unit cannot be made of what is here.
+/// Returns why a unit's content is not usable, if it is not.
 pub(crate) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Error>, Error> {
     let mut faults = Vec::new();
     let known = match spec.artifact() {
@@ -39,7 +39,7 @@ pub(crate) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Er
     Ok(faults)
 }
 
-/// Whether what becomes part of a unit is here. Whether it fits the rest is known where the rest is.
+/// Checks that the console has these parts of a unit. Whether they fit the rest is checked where the rest is known.
 pub(crate) async fn check_parts(
     console: &Console,
     artifact: Option<&ArtifactRef>,
@@ -59,7 +59,7 @@ pub(crate) async fn check_parts(
     all(faults)
 }
 
-/// A fault of whoever asked is one of perhaps several; any other ends the check.
+/// Collects a fault of the request, of which there may be several; any other error is returned.
 fn take<T>(faults: &mut Vec<Error>, error: Error) -> Result<Option<T>, Error> {
     if error.status >= 500 {
         return Err(error);
@@ -68,7 +68,7 @@ fn take<T>(faults: &mut Vec<Error>, error: Error) -> Result<Option<T>, Error> {
     Ok(None)
 }
 
-/// One fault as it is, several as one.
+/// Returns one fault unchanged, or several as one.
 fn all(mut faults: Vec<Error>) -> Result<(), Error> {
     match faults.len() {
         0 => Ok(()),
@@ -84,7 +84,7 @@ fn all(mut faults: Vec<Error>) -> Result<(), Error> {
     }
 }
 
-/// The artifact, if it is here as a unit's spec has it.
+/// Returns the artifact, if it is stored as the unit's spec describes it.
 async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, Error> {
     let filter = ArtifactFilter { sha256: Some(wanted.sha256.clone()), ..ArtifactFilter::default() };
     let known = content::artifacts(console.shared.store.read(), &filter).await?;
@@ -93,7 +93,7 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
         return Err(Error::not_found("unknown_artifact", format!("{what} is not here"))
             .hint("`muster artifact add`, or POST /api/v1/artifacts, brings it"));
     }
-    // A spec from before there were manifests names none.
+    // A spec from before manifests existed names none.
     let same_manifest = |one: &Artifact| wanted.manifest.is_none() || wanted.manifest == one.manifest;
     let same = |one: &Artifact| {
         one.role == wanted.role
@@ -107,7 +107,7 @@ async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, E
     })
 }
 
-/// Whether a config is here as a unit's spec has it.
+/// Checks that a config is stored as the unit's spec describes it.
 async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
     let what = format!("config {}@{}", wanted.id, wanted.version);
     match content::config(console.shared.store.read(), &wanted.id, &wanted.version).await? {
@@ -121,7 +121,7 @@ async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
     }
 }
 
-/// Whether the merged config is what the artifact's manifest wants.
+/// Checks the merged config against the artifact's manifest.
 async fn against_schema(console: &Console, artifact: &Artifact, spec: &YunoSpec) -> Result<Option<Error>, Error> {
     let Some(manifest) = &artifact.manifest else { return Ok(None) };
     let Some(wanted) = console.manifest(manifest).await?.config_schema else { return Ok(None) };

@@ -18,19 +18,19 @@ use crate::{
     store::content::{self, LabelKind},
 };
 
-/// The largest config. Hosts read it whole, and it lies in the store.
+/// The largest config. Hosts read it whole, and it is in the store.
 const CONFIG_MAX_BYTES: usize = 512 * 1024;
 
-/// Canonical JSON and its hash.
+/// Returns canonical JSON and its hash.
 fn canonical_text(document: &impl serde::Serialize) -> Result<(Digest, String), canonical::CanonicalError> {
     let bytes = canonical::to_bytes(document)?;
-    // Numbers that no party keeps exactly have a canonical form, too.
+    // This rejects numbers that cannot be represented exactly.
     canonical::parse(&bytes)?;
     Ok((Digest::of(&bytes), String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 impl Console {
-    /// Takes a config in. The same one again changes nothing.
+    /// Adds a config. Adding the same one again changes nothing.
     pub async fn add_config(&self, operator: &Name, new: NewConfig) -> Result<Config, Error> {
         let shared = &self.shared;
         check_room(shared)?;
@@ -51,7 +51,7 @@ impl Console {
         let (plain, mut content) = canonical_text(&document).map_err(bad)?;
         let NewConfig { id, version, .. } = new;
         let mut sha256 = plain.clone();
-        // The hash is shown to everybody. Of a short secret among what is known it would be as good as the secret.
+        // The hash is public. For a short secret in known content it would reveal the secret.
         let salt = shared.authority.salt(&format!("{id}@{version}"), content.as_bytes());
         if let Some(salted) = config::salted(&document, &salt) {
             (sha256, content) = canonical_text(&salted).map_err(bad)?;
@@ -60,7 +60,7 @@ impl Console {
         let _content = shared.content.lock().await;
         let removed =
             content::removed_label(shared.store.read(), LabelKind::Config, config.id.as_str(), &config.version).await?;
-        // Configs from before there were salts have the bare hash.
+        // Configs from before salts existed have the bare hash.
         let is_same = |sha256: &Digest| *sha256 == config.sha256 || *sha256 == plain;
         let was_other = removed.is_some_and(|removed| !is_same(&removed));
         if !was_other {
@@ -78,12 +78,12 @@ impl Console {
             .hint(format!("add it as {}@{next}", config.id)))
     }
 
-    /// All configs, without their content.
+    /// Returns all configs, without their content.
     pub async fn configs(&self) -> Result<Vec<Config>, Error> {
         Ok(content::configs(self.shared.store.read()).await?)
     }
 
-    /// One config, with its content, secrets masked.
+    /// Returns one config, with its content, secrets masked.
     pub async fn config(&self, id: &ConfigId, version: &Version) -> Result<Config, Error> {
         let mut config = self.bare_config(id, version).await?;
         config.content = config.content.as_ref().map(config::masked);
@@ -98,7 +98,7 @@ impl Console {
         Ok(found)
     }
 
-    /// In what one config differs from another. Secrets are masked, but it is told whether they differ.
+    /// Returns how one config differs from another. Secrets are masked, but whether they differ is shown.
     pub async fn config_differences(
         &self,
         from: (&ConfigId, &Version),
@@ -110,7 +110,7 @@ impl Console {
         Ok(config::differences(&from, &to).into_iter().map(told).collect())
     }
 
-    /// Takes a manifest in. The same one again changes nothing.
+    /// Adds a manifest. Adding the same one again changes nothing.
     pub async fn add_manifest(&self, operator: &Name, manifest: &Manifest) -> Result<StoredManifest, Error> {
         check_room(&self.shared)?;
         let bad = |message: String| Error::invalid("bad_manifest", message);
@@ -127,7 +127,7 @@ impl Console {
         Ok(StoredManifest { sha256 })
     }
 
-    /// One manifest.
+    /// Returns one manifest.
     pub async fn manifest(&self, sha256: &Digest) -> Result<Manifest, Error> {
         let text = content::manifest(self.shared.store.read(), sha256).await?;
         let text =
@@ -135,7 +135,7 @@ impl Console {
         serde_json::from_str(&text).map_err(|error| Error::internal("reading the manifest", &error))
     }
 
-    /// The content of configs, as it is: for checking, and never to be shown.
+    /// Returns the content of configs unmasked: for checking, never to be shown.
     pub(super) async fn documents(&self, configs: &[muster_topics::unit::ConfigRef]) -> Result<Vec<Value>, Error> {
         let mut documents = Vec::new();
         for config in configs {

@@ -31,10 +31,10 @@ use muster_base::files::{PRIVATE_FOLDER, make_folder};
 
 use super::{error::Error, state::ConsoleState};
 
-/// How the names of unfinished uploads begin.
+/// The prefix of unfinished uploads.
 const UPLOAD_PREFIX: &str = ".upload-";
 
-/// Makes the folder for artifacts, and removes what an interrupted upload left.
+/// Creates the folder for artifacts, and removes interrupted uploads.
 pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
     make_folder(folder, PRIVATE_FOLDER)?;
     for entry in fs::read_dir(folder)? {
@@ -46,12 +46,12 @@ pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the blob of this hash lies, if it is there.
+/// The path of the blob with this hash, if it exists.
 pub(super) fn artifact_path(shared: &ConsoleState, sha256: &Digest) -> PathBuf {
     shared.artifacts.join(sha256.as_str())
 }
 
-/// What is uploaded leaves a full disk's reserve to what must be written.
+/// Refuses uploads on a nearly full disk, whose reserve is for what must be written.
 fn check_room(shared: &ConsoleState) -> Result<(), Error> {
     if !shared.store.is_short_of_room() {
         return Ok(());
@@ -76,11 +76,11 @@ fn disk(what: &'static str, error: &io::Error) -> Error {
     }
 }
 
-/// A version that is not taken, after one that is: its last number is counted up.
+/// Returns the next free version: the last number is incremented.
 fn next_version(version: &str, taken: &[String]) -> String {
     let digits = version.len() - version.bytes().rev().take_while(u8::is_ascii_digit).count();
     let (stem, number) = version.split_at(digits);
-    // Without a number at its end, or with one beyond all measure, it gets one.
+    // A version without a number at its end, or with too large a one, gets one.
     let (stem, number) = match number.parse::<u64>() {
         Ok(number) => (stem.to_owned(), number),
         Err(_) => (format!("{version}-"), 1),

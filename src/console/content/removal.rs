@@ -22,15 +22,15 @@ use crate::{
     },
 };
 
-/// The most of those who need something that a refusal names.
+/// The most holders that a refusal names.
 const NAMED_MAX: usize = 5;
 
-/// Somebody who needs artifacts and configs.
+/// A holder that needs artifacts and configs.
 struct ContentHolder {
     who: String,
     artifacts: Vec<ArtifactRef>,
     configs: Vec<ConfigRef>,
-    /// And more, which may be anything.
+    /// Whether it may need further content that is not listed.
     and_more: bool,
 }
 
@@ -40,7 +40,7 @@ impl ContentHolder {
         Self { who, artifacts, configs: spec.configs().to_vec(), and_more: false }
     }
 
-    /// Snapshots that have been taken of a unit.
+    /// The snapshots of a unit.
     fn of_snapshots(unit: &Unit) -> Option<Self> {
         let Pins { artifacts, configs, and_more } = unit.pins.clone();
         let who = format!("a snapshot of {} on {}", unit.unit, unit.hostname);
@@ -48,9 +48,8 @@ impl ContentHolder {
     }
 }
 
-/// Everybody who needs anything, as far as the console knows: units on all hosts with their snapshots, and those that
-/// are on their way to one. A unit's report has both what it should be and what snapshots need beyond that, so neither
-/// is ever known without the other.
+/// Returns all holders that the console knows: units on all hosts with their snapshots, and units of open commands. A
+/// unit's report has both its desired state and what snapshots need beyond that, so neither is known without the other.
 async fn holders(shared: &ConsoleState) -> Result<Vec<ContentHolder>, Error> {
     let db = shared.store.read();
     let units = host::units(db, None, None).await?;
@@ -76,7 +75,7 @@ async fn holders(shared: &ConsoleState) -> Result<Vec<ContentHolder>, Error> {
     Ok(units.chain(snapshots).chain(ordered).collect())
 }
 
-/// Refuses because of those who need something.
+/// Refuses a removal because of holders.
 fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
     if holders.is_empty() {
         return Ok(());
@@ -89,7 +88,7 @@ fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
 }
 
 impl Console {
-    /// Removes an artifact from under its labels, and its content if it has no others.
+    /// Removes an artifact's label, and its content if it has no other label.
     pub async fn remove_artifact(&self, operator: &Name, role: &Name, version: &Version) -> Result<(), Error> {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
@@ -129,7 +128,7 @@ impl Console {
         Ok(())
     }
 
-    /// Removes every artifact that nobody needs; with `dry_run` only says which.
+    /// Removes every artifact that is not needed; with `dry_run` only lists them.
     pub async fn collect_artifacts(&self, operator: &Name, dry_run: bool) -> Result<Collected, Error> {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
@@ -186,7 +185,7 @@ impl Console {
     }
 }
 
-/// All blobs there are, also those that an upload left that was refused in the end.
+/// Returns all blobs, including those of uploads that were refused in the end.
 fn blobs(shared: &ConsoleState) -> io::Result<Vec<(Digest, u64)>> {
     let mut blobs = Vec::new();
     for entry in fs::read_dir(&shared.artifacts)? {

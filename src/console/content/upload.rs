@@ -19,10 +19,10 @@ use crate::{
     store::content::{self, ArtifactFilter, LabelKind},
 };
 
-/// How long an upload may bring nothing.
+/// How long an upload may be idle.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A blob on its way to the disk; dropped before [`Upload::finish`], it leaves nothing.
+/// A blob being written; dropping it before [`Upload::finish`] removes it.
 struct Upload {
     file: tokio::fs::File,
     path: tempfile::TempPath,
@@ -43,7 +43,7 @@ impl Upload {
         self.file.write_all(bytes).await
     }
 
-    /// Writes all of it down. It is whole then, and has no name yet.
+    /// Writes the rest. The blob is complete then, but has no final name yet.
     async fn finish(mut self) -> io::Result<Blob> {
         self.file.flush().await?;
         self.file.sync_all().await?;
@@ -51,7 +51,7 @@ impl Upload {
     }
 }
 
-/// A whole blob without its name; dropped, it is gone.
+/// A complete blob without its final name; dropping it removes it.
 struct Blob {
     path: tempfile::TempPath,
     sha256: Digest,
@@ -59,7 +59,7 @@ struct Blob {
 }
 
 impl Blob {
-    /// Makes it last under its hash.
+    /// Syncs it and gives it its name, the hash.
     async fn keep(self, folder: &Path) -> io::Result<()> {
         let to = folder.join(self.sha256.as_str());
         let (path, folder) = (self.path, folder.to_owned());
@@ -74,7 +74,7 @@ impl Blob {
 }
 
 impl Console {
-    /// Takes an artifact in, as its bytes come. The same one again changes nothing.
+    /// Adds an artifact from a stream. Adding the same one again changes nothing.
     pub async fn add_artifact<B, E>(
         &self,
         operator: &Name,
@@ -108,7 +108,7 @@ impl Console {
         Ok(stored)
     }
 
-    /// Brings a blob to the disk.
+    /// Writes a blob to disk.
     async fn receive<B, E>(&self, mut body: impl Stream<Item = Result<B, E>> + Unpin) -> Result<Blob, Error>
     where
         B: AsRef<[u8]>,
@@ -135,7 +135,7 @@ impl Console {
                 return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
                     .hint("`artifact_max_bytes` in the console's configuration sets the limit"));
             }
-            // It fills the disk itself, perhaps.
+            // The upload itself may fill the disk.
             check_room(&self.shared)?;
             upload.write(piece.as_ref()).await.map_err(|error| disk(what, &error))?;
         }
@@ -145,7 +145,7 @@ impl Console {
         upload.finish().await.map_err(|error| disk(what, &error))
     }
 
-    /// Whether an artifact may have its role and version: what once stood under them is the same, if anything did.
+    /// Checks that an artifact may have its role and version: a label that was used once always means the same content.
     async fn check_label(&self, artifact: &Artifact) -> Result<(), Error> {
         let db = self.shared.store.read();
         let Artifact { role, version, sha256, manifest, .. } = artifact;
@@ -171,13 +171,13 @@ impl Console {
             .hint(format!("give the new content a new version, such as {next}")))
     }
 
-    /// Artifacts, by role, newest first.
+    /// Returns artifacts, by role, newest first.
     pub async fn artifacts(&self, role: Option<Name>, version: Option<Version>) -> Result<Vec<Artifact>, Error> {
         let filter = ArtifactFilter { sha256: None, role, version };
         Ok(content::artifacts(self.shared.store.read(), &filter).await?)
     }
 
-    /// One artifact; under its newest labels, if it has several.
+    /// Returns one artifact, under its newest label if it has several.
     pub async fn artifact(&self, sha256: &Digest) -> Result<Artifact, Error> {
         let filter = ArtifactFilter { sha256: Some(sha256.clone()), ..ArtifactFilter::default() };
         let found = content::artifacts(self.shared.store.read(), &filter).await?;

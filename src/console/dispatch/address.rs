@@ -17,10 +17,10 @@ use crate::{
     store::{StoreError, host, pick},
 };
 
-/// The hosts that a command is for, and their names.
+/// The hosts of a command, with their names.
 pub(crate) type Meant = Vec<(HostId, String)>;
 
-/// Whom a command is for.
+/// Resolves the target of a command.
 pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
     let db = shared.store.read();
     match wanted {
@@ -44,7 +44,7 @@ pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result
     }
 }
 
-/// Whether all of these hosts are members: who was revoked is given no commands.
+/// Checks that all of these hosts are members: a revoked host gets no commands.
 pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Result<(), Error> {
     let members = {
         let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
@@ -63,10 +63,10 @@ pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Re
         .hint(format!("leave it out, or let it join again with a token of `muster token create --replaces {first}`")))
 }
 
-/// The hosts that a list may mean.
+/// Returns the hosts that a list of names may mean.
 async fn named(shared: &ConsoleState, names: &[String]) -> Result<Meant, StoreError> {
     let mut hosts = Vec::new();
-    // One more than may be listed is enough for the refusal.
+    // One more than allowed is enough for the refusal.
     for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
         hosts.extend(host::named(shared.store.read(), name).await?);
     }

@@ -18,17 +18,17 @@ use muster_topics::{
 
 use crate::error::Error;
 
-/// The longest that a program may run.
+/// The longest timeout of a program.
 const TIMEOUT_MAX_MS: u64 = 7 * 24 * 3_600_000;
 
-/// A host that nobody knows.
+/// The error for an unknown host.
 pub(crate) fn unknown_host(name: &str) -> Error {
     let name: String = name.chars().take(100).collect();
     Error::not_found("unknown_host", format!("no host has the id or the hostname {name:?}"))
         .hint("`muster host ls`, or GET /api/v1/hosts, lists those that have joined")
 }
 
-/// Finds hosts by id, by a hostname that only one has, or by the beginning of an id that no other one has. Everything that fails is named.
+/// Resolves hosts by id, by a unique hostname, or by the unique beginning of an id. All failures are reported.
 pub(crate) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<Vec<HostId>, Error> {
     let (mut found, mut unknown, mut ambiguous) = (Vec::new(), Vec::new(), Vec::new());
     for name in wanted {
@@ -65,7 +65,7 @@ pub(crate) fn resolve(wanted: &[String], hosts: &[(HostId, String)]) -> Result<V
     Ok(found)
 }
 
-/// When a command that is issued at `now` expires.
+/// Returns when a command that is issued at `now` expires.
 pub(super) fn expiry(now: Millis, verb: &Verb, expires_in_ms: Option<u64>) -> Result<Millis, Error> {
     let wanted = expires_in_ms.map_or(Some(intent::lifetime_ms(verb)), |ms| Millis::try_from(ms).ok());
     match wanted.filter(|ms| (1_000..=LIFETIME_MAX_MS).contains(ms)) {
@@ -74,7 +74,7 @@ pub(super) fn expiry(now: Millis, verb: &Verb, expires_in_ms: Option<u64>) -> Re
     }
 }
 
-/// Whether a verb makes sense, as far as can be seen without looking anything up.
+/// Checks a verb as far as possible without any lookup.
 pub(crate) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
     no_secrets(verb.secret(), broadcast)?;
     match verb {
@@ -188,7 +188,7 @@ fn check_exec(exec: &Exec) -> Result<(), Error> {
     environment(&exec.env)
 }
 
-/// What stays is a unit, and has what units have.
+/// Checks a daemon as a unit.
 fn check_daemon(exec: &Exec) -> Result<(), Error> {
     let wrong = |message| Err(Error::invalid("bad_daemon", message));
     if exec.timeout_ms != 0 {
@@ -238,7 +238,7 @@ fn check_stdin(stdin: Option<&Data>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every host reads a broadcast, and environments and what programs read are where people put their secrets.
+/// Refuses broadcasts with environments or standard input: every host reads a broadcast, and these may contain secrets.
 fn no_secrets(secret: Option<&str>, broadcast: bool) -> Result<(), Error> {
     let Some(secret) = secret.filter(|_| broadcast) else { return Ok(()) };
     let code = match secret {
@@ -276,7 +276,7 @@ mod tests {
     fn hosts() -> Vec<(HostId, String)> {
         let names = ["a", "twin", "twin"];
         let mut hosts: Vec<_> = names.iter().map(|name| (HostId::random(), (*name).to_owned())).collect();
-        // A host that calls itself what another one is.
+        // One host's name is another's id.
         let other = hosts[0].0.to_string();
         hosts.push((HostId::random(), other));
         hosts

@@ -9,30 +9,30 @@ use muster_topics::{
 
 use super::super::store::command::OpenCommand;
 
-/// What the task has to know.
+/// An event for the dispatch task.
 #[derive(Debug)]
 pub enum DispatchEvent {
-    /// There is a new command in the store.
+    /// A new command was stored.
     Submitted {
         /// Its hosts and expiry.
         open: OpenCommand,
-        /// Where it goes out in one message.
+        /// The topic, if it is sent in one message.
         broadcast: Option<Topic>,
     },
-    /// A host says that it has a command.
+    /// A host has confirmed that it has a command.
     Answered(CommandId, HostId),
-    /// A host is done with a command.
+    /// A host has finished a command.
     Settled(CommandId, HostId),
     /// A host is too busy for a command.
     Busy(CommandId, HostId),
-    /// A host came (true) or went.
+    /// A host came online (true) or went offline.
     Presence(HostId, bool),
-    /// A host is a member no more.
+    /// A host was removed or revoked.
     Left(HostId),
-    /// Hosts have shown that they are there.
+    /// Hosts have shown that they are online.
     Shown(BTreeSet<HostId>),
     /// There is a new connection to the broker.
     Connected,
-    /// The console's clock was set: hosts are to say what theirs show.
+    /// The console's clock was set: hosts are to report their clocks.
     ClockSet,
 }

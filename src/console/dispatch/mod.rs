@@ -65,19 +65,18 @@ use super::{
 
 /// Events that wait for the task: those of one batch of ingest, and some submissions.
 pub const EVENTS: usize = 1_024;
-/// The most commands that may be open at a time: one is about 200 bytes and 150 for each host.
+/// The most open commands: one takes about 200 bytes, and 150 for each host.
 const OPEN_MAX: u64 = 10_000;
-/// The most of them that may wait for one host that they were given to by name: half, so that one that is away for a
-/// week does not take the room of the others.
+/// The most open commands for one host by name: half, so that a host that is away for a week does not block others.
 const OPEN_OF_HOST_MAX: u64 = OPEN_MAX / 2;
-/// The clock may be set while we sleep, so we look at it at least this often.
+/// The clock may be set during a sleep, so it is checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// How long after it was asked a host may take to say everything: its throttle of 5 s, and repetitions
-/// where brokers lose something.
+/// How long a host may take to report everything after a request: its throttle of 5 s, and repetitions where brokers
+/// lose messages.
 const ROLL_CALL: Duration = Duration::from_secs(60);
 /// The most hosts that an error names.
 const NAMED_MAX: usize = 10;
-/// What waits after the store failed.
+/// The pause after a failure of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Console {
@@ -86,7 +85,7 @@ impl Console {
         self::submit(self, operator, command).await
     }
 
-    /// Asks a host, by id or by a hostname that only one has, to say everything anew.
+    /// Asks a host, by id or unique hostname, to report everything again.
     pub async fn refresh(&self, operator: &Name, host: &str) -> Result<(), Error> {
         self::refresh(&self.shared, operator, self.resolve_host(host).await?).await
     }
@@ -99,13 +98,13 @@ struct AuthorisedCommand {
     command: NewCommand,
 }
 
-/// Whether an operator may give this command. One role so far: who is an operator may do everything.
+/// Checks whether an operator may give this command. There is one role so far: every operator may do everything.
 async fn authorise(shared: &ConsoleState, operator: &Name, command: NewCommand) -> Result<AuthorisedCommand, Error> {
     shared.check_operator(operator).await?;
     Ok(AuthorisedCommand { operator: operator.clone(), command })
 }
 
-/// Signs, stores and publishes a command, unless it is one that the console gives of its own accord.
+/// Signs, stores and publishes an operator's command, except verbs that only the console may use.
 pub async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<muster_api::Command, Error> {
     if matches!(command.verb, Verb::RealmSet { .. } | Verb::RealmRm { .. }) {
         return Err(Error::invalid("not_by_command", "realms are kept by the console, which tells the hosts")
@@ -120,8 +119,8 @@ pub async fn announce(console: &Console, operator: &Name, command: NewCommand) -
     issued.into_iter().next().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))
 }
 
-/// Signs, stores and publishes commands: all, or none of them. Whoever asked may hang up at any moment; between storing
-/// and publishing that must not count, or the commands would lie in the store until the next start.
+/// Signs, stores and publishes commands: all, or none. The caller may be dropped at any time; this must not happen
+/// between storing and publishing, or the commands would stay in the store until the next start.
 pub async fn announce_all(
     console: &Console,
     operator: &Name,
@@ -136,19 +135,19 @@ pub async fn announce_all(
     issued.await.map_err(|error| Error::internal("issuing the command", &error))?
 }
 
-/// A command that only has to be stored.
+/// A signed command, ready to be stored.
 struct PreparedCommand {
     command: Command,
     signed: Vec<u8>,
     hosts: Meant,
-    /// For each host the key to what is sealed; nothing if nothing is.
+    /// For each host the key of the sealed content; empty if nothing is sealed.
     keys: HashMap<HostId, String>,
-    /// The date that is under the signature; that of the command itself is of the console's clock, by which it ends here.
+    /// The signed time; the command's own times are by the console's clock, by which it expires here.
     signed_ms: Millis,
 }
 
 impl PreparedCommand {
-    /// As listings show it from now on.
+    /// Returns the command as lists show it.
     fn shown(self, away: &HashMap<HostId, Millis>) -> muster_api::Command {
         let Self { command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, .. } = self;
         hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
@@ -168,7 +167,7 @@ impl PreparedCommand {
 
 async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<Vec<muster_api::Command>, Error> {
     let shared = &*console.shared;
-    // What a unit needs is not removed between the check and the command.
+    // Content must not be removed between the check and the command.
     let _content = shared.content.lock().await;
     let mut ready = Vec::new();
     for one in authorised {
@@ -183,9 +182,10 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         .hint("wait until some are over; a shorter expiry keeps them from piling up"));
     }
     check_crowd(shared, &ready).await?;
-    // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
+    // A revoked host that a broker still accepts would obey a broadcast: then it is sent to each member alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
-    // Those that wait are noted as such, and noted again before they go out; the others, of which many come at once, go out at once.
+    // Waiting commands are recorded as such, and recorded again before they are sent; immediate ones, of which many
+    // may come at once, are sent at once.
     let mut waiting = HashSet::new();
     for PreparedCommand { command, hosts, .. } in &ready {
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
@@ -213,7 +213,7 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
-        // What is over stays as it is, and a host that never got it would answer it anew.
+        // A command that is over is not cancelled; a host that never got it would answer it again.
         let moot = moot(shared, command, hosts).await?;
         let reached = |host: &HostId| if moot.contains(host) { CommandReach::Moot } else { CommandReach::No };
         let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
@@ -228,8 +228,8 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
     Ok(ready.into_iter().map(|one| one.shown(&away)).collect())
 }
 
-/// The hosts that need not hear of a command, for it takes back what they have nothing to do with any more. Whom a group or
-/// a select expression means only hosts know.
+/// Returns the hosts that need not get a cancellation, because they have nothing to do with its command any more. Only
+/// hosts know whom a group or a selector matches.
 async fn moot(shared: &ConsoleState, command: &Command, hosts: &Meant) -> Result<HashSet<HostId>, StoreError> {
     match (&command.verb, &command.target) {
         (Verb::Cancel { command }, Target::Hosts(_) | Target::All) => {
@@ -240,12 +240,12 @@ async fn moot(shared: &ConsoleState, command: &Command, hosts: &Meant) -> Result
     }
 }
 
-/// The hosts that are meant, as the console knows them now.
+/// Returns the hosts of a target, as the console knows them now.
 pub(crate) async fn meant(shared: &ConsoleState, wanted: &muster_api::NewTarget) -> Result<Meant, Error> {
     address::resolve(shared, wanted).await.map(|(_, hosts)| hosts)
 }
 
-/// Whether there is room for commands that are for hosts by name.
+/// Checks that there is room for commands to hosts by name.
 async fn check_crowd(shared: &ConsoleState, ready: &[PreparedCommand]) -> Result<(), Error> {
     let mut more: HashMap<HostId, u64> = HashMap::new();
     for one in ready.iter().filter(|one| one.command.target.broadcast().is_none()) {
@@ -287,8 +287,8 @@ async fn make_ready(
     Ok(PreparedCommand { command, signed, hosts, keys, signed_ms: issued_ms })
 }
 
-/// The date of a command for these hosts. Agents of before go by what was signed while the console's clock was ahead; and whether it was,
-/// or is behind now, only hosts can tell.
+/// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was
+/// ahead; whether it was, or is behind now, only hosts can tell.
 async fn date_for(shared: &ConsoleState, hosts: &Meant, now: Millis) -> Result<Millis, StoreError> {
     if shared.dated.ahead_ms(now) == 0 {
         return Ok(shared.dated.ms(now));
@@ -298,7 +298,7 @@ async fn date_for(shared: &ConsoleState, hosts: &Meant, now: Millis) -> Result<M
     Ok(if is_free { shared.dated.ms(now) } else { shared.dated.bound_ms(now) })
 }
 
-/// Seals what only the hosts of a command may read, to each of them. From here on it is nowhere in clear but on them.
+/// Seals what only the hosts of a command may read, to each of them. From here on it is in clear only on them.
 async fn seal(
     shared: &ConsoleState,
     command: CommandId,
@@ -330,7 +330,7 @@ async fn seal(
     Ok((Some(sealed), keys))
 }
 
-/// Signs a command, if agents will be able to read it: they parse bodies strictly.
+/// Signs a command, if agents will be able to parse it: they parse strictly.
 fn sign(shared: &ConsoleState, command: &Command) -> Result<Vec<u8>, Error> {
     let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
     readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
@@ -350,10 +350,10 @@ fn sign(shared: &ConsoleState, command: &Command) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// The hashes of all that a host has to fetch to do this.
+/// Returns the hashes of all content that a host has to fetch.
 fn content_of(verb: &Verb) -> Vec<&Digest> {
     let parts: Vec<(Option<&ArtifactRef>, &[ConfigRef])> = match verb {
-        // Who only finds out whether it could be fetches nothing.
+        // A check fetches nothing.
         Verb::UnitsApply(set) if set.check => Vec::new(),
         Verb::UnitUpgrade { artifact, configs, .. } => vec![(artifact.as_ref(), configs)],
         other => other.specs().map(|(_, spec)| (spec.artifact(), spec.configs())).collect(),
@@ -366,7 +366,7 @@ fn hashes<'a>(artifact: Option<&'a ArtifactRef>, configs: &'a [ConfigRef]) -> im
     artifact.chain(configs.iter().map(|config| &config.sha256))
 }
 
-/// Whether artifact and configs of a unit are there: hosts will fetch them from here.
+/// Checks that artifact and configs of a unit are stored: hosts will fetch them from here.
 async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
     match verb {
         Verb::UnitApply { .. } | Verb::UnitsApply(_) => {
@@ -375,13 +375,13 @@ async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
             }
             Ok(())
         }
-        // What else the unit is made of is known to its host.
+        // The host knows the unit's other parts.
         Verb::UnitUpgrade { artifact, configs, .. } => content::check_parts(console, artifact.as_ref(), configs).await,
         _ => Ok(()),
     }
 }
 
-/// Sends commands out, again and again, until the console stops.
+/// Sends and repeats commands, until the console stops.
 pub(crate) async fn run(
     shared: Arc<ConsoleState>,
     mut events: mpsc::Receiver<DispatchEvent>,
@@ -408,13 +408,13 @@ pub(crate) async fn run(
             .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
         let (mut actions, mut taken) = (std::mem::take(&mut left), Vec::new());
         tokio::select! {
-            // Cancel-safe: events are taken or they stay. Many hosts say much at once.
+            // Cancel-safe: events are received or stay in the channel.
             count = events.recv_many(&mut taken, EVENTS) => if count == 0 { return },
             () = tokio::time::sleep(wake) => (),
             () = shutdown.cancelled() => return,
         }
         if steps.take(now_ms()) < 0 {
-            // What is open is to end when it should, by a clock that was put right.
+            // Open commands are to expire by the corrected clock.
             match load(&shared).await {
                 Ok((anew, more)) => (schedule, actions) = (anew, more),
                 Err(error) => tracing::error!(%error, "open commands cannot be read anew, and may end late"),
@@ -436,15 +436,14 @@ pub(crate) async fn run(
         }
         actions.extend(schedule.due(now_ms()));
         if let Err(error) = perform(&shared, &mut schedule, actions).await {
-            // What went out unsent goes out again later; what is missing is found at the next start.
+            // Unsent commands are sent again later; missing ones are found at the next start.
             tracing::error!(%error, "commands cannot be sent");
         }
         remember_date(&shared, &mut remembered_ms).await;
     }
 }
 
-/// Stores the latest date that was signed, now and then. What is forgotten of it by a crash is less than any command
-/// usually lives.
+/// Stores the latest signed time now and then. What a crash loses of it is shorter than most commands live.
 async fn remember_date(shared: &ConsoleState, remembered_ms: &mut Millis) {
     let latest_ms = shared.dated.latest_ms();
     if (latest_ms - *remembered_ms).abs() < to_ms(SLEEP_MAX) {
@@ -478,7 +477,7 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
     Ok(loaded)
 }
 
-/// Tells the schedule what has happened; what is to be done then.
+/// Handles an event; returns what is to be done.
 pub fn take(schedule: &mut Schedule, event: DispatchEvent, now: Millis) -> Vec<ScheduleAction> {
     match event {
         DispatchEvent::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
@@ -493,18 +492,18 @@ pub fn take(schedule: &mut Schedule, event: DispatchEvent, now: Millis) -> Vec<S
     Vec::new()
 }
 
-/// Every host is asked to speak up.
+/// A request to all hosts to report.
 #[derive(Clone, Debug)]
 pub struct RollCall {
     since_ms: Millis,
-    /// Who has not shown itself by then is away.
+    /// Hosts that have not reported by then are offline.
     pub until_ms: Millis,
     answered: HashSet<HostId>,
 }
 
 impl RollCall {
-    /// Calls `hosts` hosts for their whole state, each after a random part of a time that grows with the
-    /// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second.
+    /// Requests a full heartbeat from `hosts` hosts, each after a random part of a time that grows with the fleet: at 2
+    /// ms a host, ten thousand answer within 20 s, 500 a second.
     pub fn new(hosts: u64, now: Millis) -> (Self, Refresh) {
         let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
         let until_ms = now + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0);
@@ -512,29 +511,29 @@ impl RollCall {
         (Self { since_ms: now, until_ms, answered: HashSet::new() }, Refresh { v: V1, issued_ms: now, within_ms })
     }
 
-    /// Whether it is of a time that has not come yet: the clock was set back, and does not tell who has answered.
+    /// Whether it was made at a time in the future: the clock was set back, and it is unknown who has answered.
     pub fn is_void(&self, now: Millis) -> bool {
         now < self.since_ms
     }
 
-    /// These have shown that they are there.
+    /// Records that these hosts have reported.
     pub fn answered(&mut self, hosts: &BTreeSet<HostId>) {
         self.answered.extend(hosts);
     }
 
-    /// Those of the hosts that count as online which have not.
+    /// Returns the hosts among `online` that have not reported.
     pub fn missing(&self, mut online: Vec<HostId>) -> Vec<HostId> {
         online.retain(|host| !self.answered.contains(host));
         online
     }
 
-    /// Whether who has not shown itself is away.
+    /// Whether the time is over.
     pub fn is_over(&self, now: Millis) -> bool {
         self.until_ms <= now
     }
 }
 
-/// Asks every host for its whole state. Nothing if it did not go out.
+/// Requests a full heartbeat from every host; `None` if the request was not sent.
 async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let now = now_ms();
@@ -549,11 +548,12 @@ async fn refresh_all(shared: &ConsoleState) -> Option<RollCall> {
     }
 }
 
-/// Takes down who has not answered. A host that ended while nobody was connected, or whose last will went
-/// down with its broker, would count as online for ever, the more so if the broker has kept that it was. Gives the roll call back if it is to be closed later.
+/// Marks hosts that have not reported as offline. A host that ended while the console was disconnected, or whose last
+/// will was lost with its broker, would count as online forever otherwise. Returns the roll call if it is to be closed
+/// later.
 async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
     if !shared.link.is_connected() {
-        // Nobody can answer. The next connection calls anew.
+        // No host can answer. The next connection makes a new request.
         return None;
     }
     let now = now_ms();
@@ -577,8 +577,8 @@ async fn close_roll_call(shared: &ConsoleState, schedule: &mut Schedule, called:
     }
 }
 
-/// Asks one host for its whole state, at once. Nothing repeats this: a host that is away says
-/// everything when it comes back, unasked.
+/// Requests a full heartbeat from one host. The request is not repeated: an offline host reports everything when it
+/// comes back.
 pub(crate) async fn refresh(shared: &ConsoleState, operator: &Name, host: HostId) -> Result<(), Error> {
     shared.check_operator(operator).await?;
     address::check_members(shared, &[host]).await?;
@@ -601,7 +601,7 @@ async fn perform(
     actions: Vec<ScheduleAction>,
 ) -> Result<(), StoreError> {
     let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
-    // What comes after a message for which there was no room waits as well: a host gets all in its order.
+    // Later messages of a host wait behind one that had no room, so that it gets them in order.
     let mut crowded: HashSet<HostId> = HashSet::new();
     let mut labelled: HashSet<HostId> = HashSet::new();
     let_go(shared, &actions).await?;
@@ -645,7 +645,7 @@ async fn perform(
     Ok(())
 }
 
-/// Notes which commands are about to go out for the first time, so that they do not count as held back after a restart.
+/// Records which commands are about to be sent for the first time, so that they do not count as unsent after a restart.
 async fn let_go(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(), StoreError> {
     let going = |action: &ScheduleAction| match action {
         ScheduleAction::Send(command, _) | ScheduleAction::Broadcast(command, _) => Some(*command),
@@ -664,7 +664,7 @@ async fn let_go(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(),
     Ok(())
 }
 
-/// The stored bytes with the key for one host to what is sealed in them.
+/// Adds one host's key of the sealed content to the stored bytes.
 async fn with_key(
     shared: &ConsoleState,
     command: CommandId,
@@ -678,7 +678,7 @@ async fn with_key(
     }))
 }
 
-/// Notes how a command ended that its host never got.
+/// Stores how a command ended that its host never got.
 async fn close(
     shared: &ConsoleState,
     command: CommandId,
@@ -696,7 +696,7 @@ async fn close(
 }
 
 impl UndeliveredEnd {
-    /// What the ledger has of it.
+    /// Returns the outcome for the ledger.
     pub fn outcome(self, now: Millis) -> Outcome {
         let status = match self {
             Self::Superseded(by) => Status::Refused {
@@ -720,7 +720,7 @@ async fn miss(shared: &ConsoleState, command: CommandId, hosts: &[HostId]) -> Re
     Ok(())
 }
 
-/// A point in time that lies this far back.
+/// Returns the time this long ago.
 pub fn before(now: Millis, time: Duration) -> Millis {
     now.saturating_sub(to_ms(time))
 }
@@ -781,7 +781,7 @@ mod tests {
             assert_eq!(opened(host), Ok(verb()));
             assert_eq!(opened(other), Err(sealing::OpenError::WrongKey));
         }
-        // One with an older agent is named, and nothing is given to anybody.
+        // The host with the older agent is named, and no host gets the command.
         let forget = "UPDATE host SET sealing_key = NULL, sealing_key_ms = NULL WHERE id = $1";
         sqlx::query(forget).bind(two.id.to_string()).execute(shared.store.write()).await.unwrap();
         let refused = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap_err();
@@ -813,7 +813,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
-        // There is nothing to take back of what is over.
+        // A command that is over cannot be cancelled.
         let moot = submit(serde_json::json!({"cancel": {"command": run.id}})).await;
         assert_eq!(status(&moot).await, Status::Completed);
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
@@ -844,7 +844,7 @@ mod tests {
             matches!(&void[..], [ScheduleAction::Close(id, _, UndeliveredEnd::Superseded(_))] if *id == first.id),
             "{void:?}"
         );
-        // It goes out, which nobody hears; and the console is started again.
+        // It is sent, without an answer; then the console is restarted.
         let (mut schedule, _) = load(shared).await.unwrap();
         schedule.presence(member.id, true, now_ms());
         let actions = schedule.due(now_ms());
@@ -852,7 +852,7 @@ mod tests {
         perform(shared, &mut schedule, actions).await.unwrap();
         let (mut schedule, _) = load(shared).await.unwrap();
         assert_eq!(schedule.open(later(), None, now_ms()), []);
-        // One for a host that is there may have gone out, whatever became of it.
+        // A command for an online host may have been sent.
         sqlx::query("INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, 'online', 1, 1, '', 1)")
             .bind(member.id.to_string())
             .execute(shared.store.write())
@@ -884,7 +884,7 @@ mod tests {
         assert_eq!((refresh.issued_ms, refresh.within_ms), (1_000, 100));
         assert_eq!(called.missing(vec![there, silent]), [there, silent]);
         called.answered(&BTreeSet::from([there]));
-        // One that does not count as online is not missed.
+        // A host that does not count as online is not missing.
         called.answered(&BTreeSet::from([there, away]));
         assert_eq!(called.missing(vec![there, silent]), [silent]);
         let over_ms = 1_000 + to_ms(ROLL_CALL) + 100;

@@ -35,78 +35,79 @@ use muster_topics::{
 
 use crate::store::command::{CommandReach, OpenCommand};
 
-/// The first repetition comes after this; each later one after twice as long.
+/// The delay of the first repetition; each later one doubles it.
 const RESEND_MS: Millis = 5_000;
-/// How long after its expiry an answer is waited for: twice the longest throttle of an agent.
+/// How long after its expiry an answer is awaited: twice the longest throttle of an agent.
 const ANSWER_MS: Millis = 10_000;
-/// How soon a message that found no room on the link is tried again.
+/// How soon a message that had no room on the link is tried again.
 const NO_ROOM_MS: Millis = 250;
-/// Commands on the way to a host that it has not answered: a quarter of what an agent holds back while its store takes
-/// nothing (64), and fewer than the 20 that Mosquitto, as installed, hands a client without an acknowledgement.
+/// Unanswered commands to a host: a quarter of what an agent holds back while its store fails (64), and fewer than the
+/// 20 that Mosquitto by default sends a client without an acknowledgement.
 const WINDOW: usize = 16;
-/// Bytes of them: four of the longest. Brokers keep as much for one client without dropping any of it.
+/// Their bytes: four of the longest. Brokers keep as much for one client without dropping any.
 const WINDOW_BYTES: usize = 256 * 1024;
-/// Programs at a host that have no outcome: half of what an agent, as installed, runs (16) and queues (64).
+/// Unfinished programs on a host: half of what an agent by default runs (16) and queues (64).
 const PROGRAMS: usize = 40;
-/// How many times as many programs as may be there have to end before there may be one more: what is too many costs a
-/// pause, so that is found out only now and then.
+/// How many times as many programs as allowed have to end before one more is allowed: too many cost a pause, so this is
+/// tried only now and then.
 const GROWTH: usize = 8;
-/// A command that went out so often without a word counts as on the way no longer: two and a half minutes. A host that
-/// answers everything else must not stand still for it.
+/// A command that was sent this often without an answer does not count as under way any more, after two and a half
+/// minutes. A host that answers everything else must not be blocked by it.
 const SILENT_AFTER: u32 = 5;
-/// How much time is left for the last try of what a host was too busy for: so little that the host's answer is the last.
+/// The time left for the last attempt of a command that a host was too busy for: so short that the host's answer is
+/// final.
 const LAST_TRY_MS: Millis = BUSY_FINAL_MS / 2;
 /// The longest pause before a busy host is asked again.
 const BUSY_MAX_MS: Millis = 60_000;
 
-/// Something to be done now.
+/// An action to perform now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleAction {
-    /// Publish once, for all that read there.
+    /// Publish once, to all readers of the topic.
     Broadcast(CommandId, Topic),
     /// Publish to one host.
     Send(CommandId, HostId),
-    /// Note that these hosts have said nothing.
+    /// Record that these hosts have not answered.
     Miss(CommandId, Vec<HostId>),
-    /// Note how a command ended that its host never got.
+    /// Record how a command ended that its host never got.
     Close(CommandId, HostId, UndeliveredEnd),
 }
 
 /// How a command ends that its host never got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndeliveredEnd {
-    /// A later command of the same unit took its place.
+    /// A later command for the same unit replaced it.
     Superseded(CommandId),
-    /// It was taken back.
+    /// It was cancelled.
     Cancelled,
-    /// It took back another that had not gone out, or was over.
+    /// It cancelled another command that had not been sent, or was over.
     Completed,
 }
 
-/// Where a command is, on its way to one host.
+/// The stage of a command on its way to one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum CommandStage {
-    /// Here: its host is away, or it went out to everybody.
+    /// Not sent to this host: it is offline, or the command was broadcast.
     #[default]
     Here,
-    /// Here, for want of room.
+    /// Waiting for room.
     Queued,
-    /// On its way, without a word so far.
+    /// Sent, without an answer so far.
     Out,
-    /// On its way for so long that it takes no room.
+    /// Sent so long ago that it does not take room any more.
     Silent,
-    /// The host has said that it has it.
+    /// Confirmed by the host.
     Taken,
 }
 
-/// One host's part in a command.
+/// One host's part of a command.
 #[derive(Debug, Default)]
 struct Attempt {
-    /// How often it went out since the host came, or we did.
+    /// How often it was sent since the host, or the console, connected.
     sent: u32,
-    /// When it goes out next, if it does.
+    /// When it is sent next, if it is.
     next_ms: Option<Millis>,
-    /// Whether the host has said that it has it.
+    /// Whether the host has confirmed it.
     answered: bool,
     /// How often the host was too busy for it.
     refused: u32,
@@ -115,45 +116,45 @@ struct Attempt {
 
 #[derive(Debug)]
 struct ScheduledCommand {
-    /// Its place in the order in which commands were issued.
+    /// Its number in the order of issue.
     number: u64,
     expires_ms: Millis,
     bytes: usize,
     kind: CommandClass,
-    /// Whether it ever went out to anybody, as far as is known.
+    /// Whether it was sent to any host, as far as known.
     went_out: bool,
-    /// Whether it was given to one host and no other.
+    /// Whether it is for one host only.
     is_single: bool,
     hosts: HashMap<HostId, Attempt>,
 }
 
-/// Commands in the order in which they were issued.
+/// Commands in the order of issue.
 type HostQueue = BTreeSet<(u64, CommandId)>;
 
-/// What there is for one host.
+/// The schedule of one host.
 #[derive(Debug)]
 struct HostSchedule {
     online: bool,
-    /// All that it owes an outcome for.
+    /// All its unfinished commands.
     open: HostQueue,
-    /// Of these, what is wanted of each unit.
+    /// Of these, the intents of each unit.
     intents: BTreeMap<UnitName, HostQueue>,
-    /// What waits for room: programs, what takes something back, and the rest.
+    /// Commands that wait for room: programs, cancellations, and the rest.
     programs: HostQueue,
     cancels: HostQueue,
     others: HostQueue,
-    /// Commands on the way to it, and their bytes.
+    /// Commands under way to it, and their bytes.
     out: usize,
     out_bytes: usize,
-    /// Programs on the way to it or there, how many there may be, and how many have ended since that was changed.
+    /// Programs under way or running, the most allowed, and how many have ended since that was changed.
     running: usize,
     running_max: usize,
     ended: usize,
-    /// Nothing, or no program, goes out until a timer says so.
+    /// Whether commands, or programs, wait for a timer.
     no_room: bool,
     busy: bool,
-    /// The last command by which units of the host become something else together: what was wanted before it is not
-    /// made void by what is wanted after it. It may be itself.
+    /// The last command that changes several units of the host together: intents before it are not made void by intents
+    /// after it. It may be a set itself.
     barrier: u64,
 }
 
@@ -189,7 +190,7 @@ impl HostSchedule {
         }
     }
 
-    /// A command is somewhere else.
+    /// Updates the counts when a command changes its stage.
     fn moves(&mut self, (id, entry): (CommandId, &CommandCost<'_>), from: CommandStage, to: CommandStage) {
         let is_program = *entry.kind == CommandClass::Program;
         match from {
@@ -206,9 +207,9 @@ impl HostSchedule {
         self.running = self.running + usize::from(runs(to)) - usize::from(runs(from));
     }
 
-    /// Which command goes out next, if there is room for one.
+    /// Returns the next command to send, if there is room for one.
     fn next(&self, commands: &BTreeMap<CommandId, ScheduledCommand>) -> Option<CommandId> {
-        // It is short, and what it ends may be what takes the room.
+        // It is short, and may end what takes the room.
         if let Some((_, cancel)) = self.cancels.first()
             && self.out < 2 * WINDOW
             && !self.no_room
@@ -224,7 +225,7 @@ impl HostSchedule {
         (self.out == 0 || self.out_bytes + bytes <= WINDOW_BYTES).then_some(*next)
     }
 
-    /// A program has ended: there is room for another, and now and then for one more than before.
+    /// Handles the end of a program: there is room for another, and sometimes for one more than before.
     fn program_ended(&mut self) {
         self.busy = false;
         self.ended += 1;
@@ -238,35 +239,35 @@ impl HostSchedule {
     }
 }
 
-/// What of an entry a host counts.
+/// The parts of an entry that a host counts.
 struct CommandCost<'a> {
     number: u64,
     bytes: usize,
     kind: &'a CommandClass,
 }
 
-/// All open commands, and who is online.
+/// All open commands, and which hosts are online.
 #[derive(Debug, Default)]
 pub struct Schedule {
     commands: BTreeMap<CommandId, ScheduledCommand>,
     hosts: HashMap<HostId, HostSchedule>,
-    /// What comes when: of a host, the next time that a command goes out; without one, the command's end. What comes at
-    /// the same time comes in the order in which it was issued.
+    /// All timers: for a host, the next time that a command is sent; without a host, the command's end. Those of the
+    /// same time are in the order of issue.
     timers: BTreeSet<(Millis, u64, CommandId, Option<HostId>)>,
-    /// How many commands were taken in.
+    /// How many commands were added.
     numbers: u64,
-    /// What the clock showed last.
+    /// The clock at the last check.
     looked_ms: Millis,
 }
 
-/// How long after it went out for the `sent`th time, counted from 1, a command goes out again.
+/// The pause after a command was sent for the `sent`th time, counted from 1.
 fn pause_ms(sent: u32) -> Millis {
     // A week has 17 doublings of 5 s; beyond 20 nothing changes.
     RESEND_MS << sent.saturating_sub(1).min(20)
 }
 
 impl Schedule {
-    /// Begins with what the store holds: who is online, and which commands are open.
+    /// Creates it from the store: which hosts are online, and which commands are open.
     pub fn load(online: Vec<HostId>, open: Vec<OpenCommand>, now: Millis) -> (Self, Vec<ScheduleAction>) {
         let mut schedule = Self::default();
         for host in online {
@@ -274,22 +275,22 @@ impl Schedule {
         }
         let mut actions = Vec::new();
         for open in open {
-            // Each for itself: whether the broadcast went out before the last stop is not known.
+            // To each host alone: whether the broadcast was sent before the stop is unknown.
             actions.extend(schedule.open(open, None, now));
         }
         (schedule, actions)
     }
 
-    /// How many commands are open.
+    /// The number of open commands.
     pub fn open_commands(&self) -> usize {
         self.commands.len()
     }
 
-    /// Takes a command in. A broadcast goes out in one message now, and counts as sent. It does so if none of its hosts
-    /// is online, too: another may be that is meant by what it is now.
+    /// Adds a command. A broadcast is sent in one message now, and counts as sent, even if none of its hosts is online:
+    /// others may match by now.
     pub fn open(&mut self, open: OpenCommand, broadcast: Option<Topic>, now: Millis) -> Vec<ScheduleAction> {
         let OpenCommand { id, expires_ms, bytes, kind, hosts } = open;
-        // One that was submitted while the open ones were being read from the store comes twice.
+        // A command that was submitted while open ones were read from the store comes twice.
         if self.commands.contains_key(&id) {
             return Vec::new();
         }
@@ -313,7 +314,8 @@ impl Schedule {
         let is_single = of.len() == 1;
         self.commands
             .insert(id, ScheduledCommand { number, expires_ms, bytes, kind: kind.clone(), went_out, is_single, hosts });
-        // To each alone while there is still time: one that is not meant any more answers that, and no broadcast.
+        // To each host alone while there is time: unlike after a broadcast, a host that does not match any more
+        // answers.
         let alone_ms = now + pause_ms(1).min(expires_ms.saturating_sub(now) / 2);
         let mut actions = Vec::new();
         for host in of {
@@ -344,7 +346,7 @@ impl Schedule {
         }
     }
 
-    /// What makes units something else together stands between what is wanted before and after it.
+    /// Updates the barrier with a command that changes several units together.
     fn bar(&mut self, host: HostId, (number, kind): (u64, &CommandClass)) {
         if matches!(kind, CommandClass::Set(_) | CommandClass::Together)
             && let Some(there) = self.hosts.get_mut(&host)
@@ -353,14 +355,14 @@ impl Schedule {
         }
     }
 
-    /// What was wanted of the same units before, has not gone out, and would leave nothing.
+    /// Finds earlier unsent intents for the same units that the new one makes void.
     fn supersede(&mut self, id: CommandId, host: HostId, now: Millis) -> Vec<ScheduleAction> {
         let void = self.void_before(id, host);
         void.iter().for_each(|command| self.settled(*command, host, now));
         void.into_iter().map(|command| ScheduleAction::Close(command, host, UndeliveredEnd::Superseded(id))).collect()
     }
 
-    /// Which commands before this one it makes void at a host, the latest first.
+    /// Returns the earlier commands of a host that this one makes void, the latest first.
     fn void_before(&self, id: CommandId, host: HostId) -> Vec<CommandId> {
         let Some((entry, there)) = self.commands.get(&id).zip(self.hosts.get(&host)) else { return Vec::new() };
         let earlier = |unit: &UnitName| {
@@ -375,7 +377,7 @@ impl Schedule {
         let intents = entry.kind.intents();
         let mut void: HostQueue =
             intents.iter().flat_map(|intent| earlier(intent.unit())).filter(may_be_void).collect();
-        // Nothing else about any of its units may come between: each that stays keeps those before it.
+        // No other intent for any of its units may come between: each that stays keeps those before it.
         loop {
             let mut kept = HostQueue::new();
             for intent in intents {
@@ -394,8 +396,7 @@ impl Schedule {
         }
     }
 
-    /// What is taken back before it went out to anybody, or is over, if none of the hosts need hear of it; nothing
-    /// otherwise.
+    /// Cancels a command here, if it was never sent or is over, and no host needs to know; returns nothing otherwise.
     fn cancel_here(
         &mut self,
         (id, which): (CommandId, CommandId),
@@ -425,7 +426,7 @@ impl Schedule {
         )
     }
 
-    /// A host has said that it has a command. It still owes the outcome.
+    /// Handles a host's confirmation. The outcome is still due.
     pub fn answered(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.answered = true;
@@ -433,7 +434,7 @@ impl Schedule {
         self.pull(host, now);
     }
 
-    /// A host is too busy for a command: it waits its turn again.
+    /// Handles that a host is too busy: the command waits its turn again.
     pub fn busy(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
         let last_ms = entry.expires_ms - LAST_TRY_MS;
@@ -447,13 +448,13 @@ impl Schedule {
         }
         self.put(command, host, CommandStage::Queued);
         let there = self.hosts.entry(host).or_default();
-        // As many as it has now are as many as it takes.
+        // What it has now is the most that it takes.
         (there.busy, there.running_max, there.ended) = (true, there.running.max(1), 0);
         self.plan(command, host, again_ms);
         self.pull(host, now);
     }
 
-    /// A host is done with a command.
+    /// Handles that a host has finished a command.
     pub fn settled(&mut self, command: CommandId, host: HostId, now: Millis) {
         self.unplan(command, host);
         self.put(command, host, CommandStage::Here);
@@ -471,11 +472,11 @@ impl Schedule {
         self.pull(host, now);
     }
 
-    /// A host owes nothing for a command any more.
+    /// Removes a command from a host.
     fn forget(&mut self, host: HostId, command: CommandId, number: u64, kind: &CommandClass) {
         let Some(there) = self.hosts.get_mut(&host) else { return };
         there.open.remove(&(number, command));
-        // Whoever's turn it was to find room may be the one that leaves.
+        // The command whose turn it was to find room may be the one that leaves.
         there.no_room = false;
         match kind {
             CommandClass::Program => there.program_ended(),
@@ -495,7 +496,7 @@ impl Schedule {
         }
     }
 
-    /// A host is a member no more: it is sent nothing, and owes nothing.
+    /// Handles that a host was removed or revoked: it is sent nothing, and owes nothing.
     pub fn leave(&mut self, host: HostId, now: Millis) {
         let Some(there) = self.hosts.get_mut(&host) else { return };
         there.online = false;
@@ -505,11 +506,11 @@ impl Schedule {
         self.hosts.remove(&host);
     }
 
-    /// A host came or went.
+    /// Handles that a host came online or went offline.
     pub fn presence(&mut self, host: HostId, online: bool, now: Millis) {
         let there = self.hosts.entry(host).or_default();
         there.online = online;
-        // It may be another agent, or one that does more at once.
+        // It may be another agent, or one with higher limits.
         (there.no_room, there.busy, there.running_max, there.ended) = (false, false, PROGRAMS, 0);
         for (_, command) in there.open.clone() {
             self.unplan(command, host);
@@ -526,7 +527,7 @@ impl Schedule {
         }
     }
 
-    /// There is a new connection to the broker: what is open goes out again.
+    /// Handles a new connection to the broker: open commands are sent again.
     pub fn connected(&mut self, now: Millis) {
         let online: Vec<_> = self.hosts.iter().filter(|(_, there)| there.online).map(|(host, _)| *host).collect();
         for host in online {
@@ -534,7 +535,7 @@ impl Schedule {
         }
     }
 
-    /// The link had no room for a message of [`ScheduleAction::Send`]. What comes after it waits, too.
+    /// Handles that the link had no room for a message of [`ScheduleAction::Send`]. Later messages wait, too.
     pub fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.sent = attempt.sent.saturating_sub(1);
@@ -547,14 +548,14 @@ impl Schedule {
         self.plan(command, host, now + NO_ROOM_MS);
     }
 
-    /// When there is something to be done next.
+    /// When something is due next.
     pub fn next_ms(&self) -> Option<Millis> {
         self.timers.first().map(|(at, ..)| *at)
     }
 
-    /// Everything that is to be done by now. It counts as done.
+    /// Returns everything that is due by now, and marks it as done.
     pub fn due(&mut self, now: Millis) -> Vec<ScheduleAction> {
-        // The clock was set back: what was planned by it would come too late. (A clock that only drifts is let be.)
+        // The clock was set back: earlier plans would be late. (Slow drift is ignored.)
         if now + RESEND_MS < self.looked_ms {
             self.connected(now);
         }
@@ -581,7 +582,7 @@ impl Schedule {
             return None;
         }
         if matches!(attempt.place, CommandStage::Here | CommandStage::Queued) {
-            // It has waited for long enough, or went out to everybody and has to go to this host alone now.
+            // It has waited for long enough, or was broadcast and has to be sent to this host alone now.
             self.put(command, host, CommandStage::Queued);
             let there = self.hosts.entry(host).or_default();
             (there.no_room, there.busy) = (false, false);
@@ -604,7 +605,7 @@ impl Schedule {
     fn end(&mut self, command: CommandId, now: Millis) -> Option<ScheduleAction> {
         let entry = self.commands.get(&command)?;
         let hosts: Vec<(HostId, bool)> = entry.hosts.iter().map(|(host, attempt)| (*host, attempt.answered)).collect();
-        // The last of them takes the entry with it.
+        // The last host removes the entry.
         hosts.iter().for_each(|(host, _)| self.settled(command, *host, now));
         self.commands.remove(&command);
         let mut silent: Vec<_> = hosts.into_iter().filter(|(_, answered)| !answered).map(|(host, _)| host).collect();
@@ -612,7 +613,7 @@ impl Schedule {
         (!silent.is_empty()).then_some(ScheduleAction::Miss(command, silent))
     }
 
-    /// A command is to reach a host that is there: in its turn, or at once if the host has it already.
+    /// Starts to send a command to an online host: in its turn, or at once if the host has it already.
     fn begin_anew(&mut self, command: CommandId, host: HostId, now: Millis) {
         let Some(attempt) = self.attempt(command, host) else { return };
         attempt.sent = 0;
@@ -623,7 +624,7 @@ impl Schedule {
         self.pull(host, now);
     }
 
-    /// Sends out what waits for a host, as far as there is room.
+    /// Sends waiting commands of a host, as far as there is room.
     fn pull(&mut self, host: HostId, now: Millis) {
         while let Some(there) = self.hosts.get(&host).filter(|there| there.online) {
             let Some(command) = there.next(&self.commands) else { return };
@@ -651,7 +652,7 @@ impl Schedule {
         self.commands.get_mut(&command)?.hosts.get_mut(&host)
     }
 
-    /// Notes where a command is.
+    /// Records the stage of a command.
     fn put(&mut self, command: CommandId, host: HostId, to: CommandStage) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
         let facts = CommandCost { number: entry.number, bytes: entry.bytes, kind: &entry.kind };
@@ -714,7 +715,7 @@ mod tests {
             (Self { schedule, command, hosts }, action)
         }
 
-        /// When the first host is sent the command, until `until`.
+        /// Returns when the first host is sent the command, until `until`.
         fn times(&mut self, until: Millis) -> Vec<Millis> {
             let mut times = Vec::new();
             while let Some(at) = self.schedule.next_ms().filter(|at| *at <= until) {
@@ -803,7 +804,7 @@ mod tests {
         assert_eq!(one.schedule.due(5_000), [ScheduleAction::Send(one.command, one.hosts[0])]);
         one.schedule.presence(one.hosts[2], true, 6_000);
         assert_eq!(one.schedule.due(6_000), [ScheduleAction::Send(one.command, one.hosts[2])]);
-        // Nobody is known to be there: who is meant all the same hears it, and the others get it when they come.
+        // No host is known to be online: matching ones get the broadcast, and the others when they come online.
         let (mut none_online, action) = Fixture::new(3, true, &[]);
         assert_eq!(action, Some(ScheduleAction::Broadcast(none_online.command, Topic::CommandAll)));
         assert!(none_online.times(MINUTE).is_empty());
@@ -826,7 +827,7 @@ mod tests {
         assert_eq!(one.times(6_000), [NO_ROOM_MS, NO_ROOM_MS + 5_000]);
     }
 
-    /// One host that is away, and the schedule.
+    /// One offline host, and the schedule.
     fn away() -> (Schedule, HostId) {
         (Schedule::default(), HostId::random())
     }
@@ -845,7 +846,7 @@ mod tests {
         actions.into_iter().filter_map(sent).collect()
     }
 
-    /// What a host is sent that answers the oldest of what it has each time, and the most that it had at once.
+    /// Returns what a host is sent that always answers its oldest command, and the most that it had at once.
     fn drained(schedule: &mut Schedule, host: HostId, now: Millis) -> (Vec<CommandId>, usize) {
         let (mut order, mut has, mut most) = (Vec::new(), std::collections::VecDeque::new(), 0);
         loop {
@@ -912,7 +913,7 @@ mod tests {
         let cancel = CommandId::new();
         assert_eq!(schedule.open(opened(cancel, CommandClass::Cancel(ids[0]), &[host]), None, 0), []);
         assert_eq!(sent(schedule.due(0)), [cancel]);
-        // The one that has not gone out ends here.
+        // The unsent one ends here.
         let other = CommandId::new();
         let closed = [
             ScheduleAction::Close(ids[WINDOW], host, UndeliveredEnd::Cancelled),
@@ -935,7 +936,7 @@ mod tests {
         schedule.settled(ids[0], host, RESEND_MS - 1);
         assert_eq!(sent(schedule.due(RESEND_MS - 1)), [ids[1]], "one at a time, as many as it took");
         schedule.busy(ids[1], host, RESEND_MS);
-        // Nobody ends: somebody else's programs take the places.
+        // No program ends: other programs take the places.
         assert_eq!(sent(schedule.due(RESEND_MS + 2 * RESEND_MS)), [ids[1]]);
         schedule.settled(ids[1], host, 20_000);
         assert_eq!(sent(schedule.due(20_000)), [ids[2]]);
@@ -971,7 +972,7 @@ mod tests {
         assert_eq!(open(ids[3], "unit_run"), [ScheduleAction::Close(ids[2], host, UndeliveredEnd::Superseded(ids[3]))]);
         schedule.presence(host, true, 0);
         assert_eq!(sent(schedule.due(0)), [ids[0], ids[3]]);
-        // What has gone out stays: the host may have done it.
+        // A command that was sent stays: the host may have done it.
         schedule.presence(host, false, 0);
         assert_eq!(schedule.open(opened(ids[4], intent("unit_stop"), &[host]), None, 0), []);
         schedule.presence(host, true, 0);
@@ -991,10 +992,10 @@ mod tests {
         let void = |old: usize, new: usize| ScheduleAction::Close(ids[old], host, UndeliveredEnd::Superseded(ids[new]));
         assert_eq!(open(0, set(&["shop", "till"])), []);
         assert_eq!(open(1, set(&["shop", "till"])), [void(0, 1)]);
-        // One unit of the two is not all of it.
+        // One of two units is not all of the set.
         assert_eq!(open(2, set(&["shop"])), []);
         assert_eq!(open(3, intent("unit_stop")), []);
-        // The set of both is behind one that stays between what came before and after it.
+        // The set of both comes after one that stays, which separates earlier and later intents.
         assert_eq!(open(4, set(&["shop", "till"])), [void(3, 4), void(2, 4)]);
         assert_eq!(open(5, set(&["shop", "till", "cart"])), [void(4, 5)]);
         assert_eq!(open(6, intent("unit_hold")), []);
@@ -1010,9 +1011,9 @@ mod tests {
         assert_eq!(schedule.open(opened(ids[1], intent("unit_stop"), &[one]), None, 0), []);
         schedule.open(opened(ids[2], CommandClass::Together, &[one]), None, 0);
         assert_eq!(schedule.open(opened(ids[3], intent("unit_run"), &[one]), None, 0), []);
-        // Nor is it taken back here: its bytes are out.
+        // It is not cancelled here: it was sent.
         assert_eq!(schedule.open(opened(ids[4], CommandClass::Cancel(ids[0]), &[one, two]), None, 0), []);
-        // Nothing is left to take back of what is over.
+        // A command that is over cannot be cancelled.
         let moot = OpenCommand {
             hosts: vec![(one, CommandReach::Moot)],
             ..opened(ids[5], CommandClass::Cancel(CommandId::new()), &[])
@@ -1032,7 +1033,7 @@ mod tests {
         let id = CommandId::new();
         schedule.open(opened(id, CommandClass::Program, &[gone, silent, there]), None, 0);
         assert_eq!(schedule.due(0), [ScheduleAction::Send(id, there)]);
-        // What a host does not answer takes its room for a few minutes only.
+        // An unanswered command takes room for a few minutes only.
         let mut times = Vec::new();
         while let Some(at) = schedule.next_ms().filter(|at| *at < 5 * MINUTE) {
             times.extend(schedule.due(at).into_iter().filter(|action| *action == ScheduleAction::Send(id, silent)));
@@ -1054,7 +1055,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever hosts answer, each gets all that it is to get, in the order in which it was issued.
+        /// Whatever hosts answer, each gets its commands in the order in which they were issued.
         #[test]
         fn order_of_one_hosts_commands_is_kept(steps in proptest::collection::vec((0..5u8, 0..40_000i64), 0..80)) {
             let (mut schedule, host) = away();
@@ -1090,8 +1091,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, nothing is sent to who is away, or is done, or too late,
-        /// and in the end nothing is left.
+        /// In any order of events, nothing is sent to hosts that are offline or done, or too late, and in the end
+        /// nothing is left.
         #[test]
         fn schedule_invariants_hold(steps in proptest::collection::vec((0..4u8, 0..3usize, 0..40_000i64), 0..60)) {
             let (mut one, _) = Fixture::new(3, false, &[]);

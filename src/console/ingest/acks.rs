@@ -26,23 +26,24 @@ use crate::{
 
 pub use super::owed_acks::{HostAcks, OwedAcks};
 
-/// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
+/// The idle time before acknowledgements are sent: a twentieth of the time after which a host repeats its messages.
 pub const GATHER: Duration = Duration::from_millis(250);
-/// The longest that acknowledgements wait: two thirds of the shortest time after which a host repeats itself (5 s less a
-/// quarter), so that there is a second left to say them in.
+/// The longest delay of acknowledgements: two thirds of the shortest time after which a host repeats its messages (5 s
+/// less a quarter), so that a second is left for sending them.
 const GATHER_MAX: Duration = Duration::from_millis(2_500);
-/// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
+/// The most reports in one acknowledgement: at 90 bytes each, quoted, they stay well below 64 KiB.
 const REPORTS_MAX: usize = 400;
-/// The same of alerts: 150 bytes each.
+/// The same for alerts: 150 bytes each.
 const ALERTS_MAX: usize = 300;
 
-/// Says what is owed until the console stops. What finds no connection is dropped: its host repeats itself, and is told again.
+/// Sends owed acknowledgements until the console stops. Without a connection they are dropped: hosts repeat their
+/// messages, and are answered then.
 pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let all = async {
         loop {
             shared.owed.more.notified().await;
             let latest = Instant::now() + GATHER_MAX;
-            // Cancel-safe: a notice that is not taken stays.
+            // Cancel-safe: a notification that is not taken persists.
             while let Ok(()) = timeout(GATHER, shared.owed.more.notified()).await
                 && Instant::now() < latest
             {}
@@ -57,7 +58,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
 
 async fn say(shared: &ConsoleState) {
     let mut owed = shared.owed.take();
-    // Who was revoked since gets none. What cannot be looked up now is told when its hosts repeat themselves.
+    // Revoked hosts get none. If that is unknown now, hosts are answered when they repeat their messages.
     let hosts: Vec<HostId> = owed.iter().map(|(host, _)| *host).collect();
     match members(shared, &hosts).await {
         Ok(members) => owed.retain(|(host, _)| members.contains(host)),
@@ -81,7 +82,7 @@ async fn members(shared: &ConsoleState, hosts: &[HostId]) -> Result<HashSet<Host
     store::host::members(&mut connection, hosts).await
 }
 
-/// What a host may forget, in as many messages as it takes.
+/// Returns the acknowledgements of a host, in as many messages as needed.
 pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
     let HostAcks { reports, heartbeat, metrics, alerts } = acks;
     let alerts: Vec<_> = alerts.into_iter().collect();
@@ -98,7 +99,7 @@ pub fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
             metrics: metrics[part(index, metrics.len())].to_vec(),
             alerts: Vec::new(),
         })
-        // They are rare, and long.
+        // Alerts are rare, and long.
         .chain(alerts.chunks(ALERTS_MAX).map(|part| Ack {
             v: V1,
             host,

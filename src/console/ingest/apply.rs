@@ -37,27 +37,28 @@ use crate::{
 /// The longest texts of an alert: the longest path, and a message around it.
 const ALERT_MAX_BYTES: usize = 8 * 1024;
 
-/// A host of which something else is held than it has told.
+/// Log lines about hosts whose stored state differs from theirs.
 const DIFFERS: LineKind = LineKind::new("hosts that are held otherwise", 600);
-/// A host's answers that nobody expects.
+/// Log lines about unexpected answers of hosts.
 const UNEXPECTED: LineKind = LineKind::new("answers that were not expected", 60).burst(5);
 
 type ApplyResult<T> = std::result::Result<T, ApplyError>;
 
-/// A batch on its way into one transaction. What many messages of a batch do alike (presences, heartbeats, outcomes) is
-/// gathered here, and stored together by [`IngestBatch::finish`]: a statement costs ten times what a row in a larger one does.
+/// A batch of messages for one transaction. What many messages have in common (presences, heartbeats, outcomes) is
+/// collected here, and stored together by [`IngestBatch::finish`]: a statement costs ten times as much as a row in a
+/// larger one.
 pub struct IngestBatch {
     known: Known,
     presences: BTreeMap<HostId, Presence>,
     states: BTreeMap<HostId, NewState>,
     settled: Vec<SettledOutcome>,
     now: Millis,
-    /// What has to follow once it is committed.
+    /// What has to follow the commit.
     pub effects: Effects,
 }
 
 impl IngestBatch {
-    /// Reads what has to be known of the hosts that `topics` name.
+    /// Reads the known state of the hosts that `topics` name.
     pub async fn begin<'a>(
         db: &mut impl Tables,
         topics: impl Iterator<Item = &'a Topic>,
@@ -80,7 +81,7 @@ impl IngestBatch {
         Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
 
-    /// Applies a message; `retained`: one that the broker had kept.
+    /// Applies a message; `retained`: the broker had retained it.
     pub async fn apply(
         &mut self,
         db: &mut impl Tables,
@@ -93,11 +94,11 @@ impl IngestBatch {
         }
         let Topic::Host(host, topic) = topic else { return Err(FaultyMessage::Topic.into()) };
         if !self.known.members.contains(host) {
-            // A retained topic is cleared with an empty message, also of a host that is no longer a member.
+            // A retained topic is cleared with an empty message, also for a removed host.
             return if payload.is_empty() { Ok(()) } else { Err(FaultyMessage::NoMember.into()) };
         }
         match topic {
-            // Cleared, by whoever tidied up: that says nothing of the host.
+            // A cleared topic says nothing about the host.
             HostTopic::Presence if payload.is_empty() => Ok(()),
             HostTopic::Presence => {
                 let presence: Presence = parse(payload)?;
@@ -114,7 +115,7 @@ impl IngestBatch {
                 unit_report(db, *host, unit, &parse(payload)?, self.now, &mut self.effects).await
             }
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
-            // It has ended, which was told before.
+            // The alert has ended, which was reported before.
             HostTopic::Alert(_) if payload.is_empty() => Ok(()),
             HostTopic::Alert(id) => self.alert(db, *host, id, &parse(payload)?).await,
             _ => Err(FaultyMessage::Topic.into()),
@@ -136,7 +137,7 @@ impl IngestBatch {
     async fn heartbeat(&mut self, db: &mut impl Tables, id: HostId, heartbeat: Heartbeat) -> ApplyResult<()> {
         let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
         let verdict = decide::heartbeat(self.known.held.get(&id).cloned(), heartbeat).inspect_err(|_| {
-            // Whatever the host thinks that we hold is not what it means: begin anew.
+            // The host's idea of the stored state is wrong: it has to send everything.
             self.effects.refresh.insert(id);
         })?;
         match verdict {
@@ -211,20 +212,21 @@ impl IngestBatch {
         Ok(())
     }
 
-    /// A heartbeat came that is not the last one of its life: the host is there, whatever its presence says.
+    /// Handles evidence that a host is online, whatever its presence: a heartbeat that is not the last one of its
+    /// instance.
     fn lives(&mut self, id: HostId, epoch: u64, state: &HostState) {
         match self.known.presences.get(&id).copied() {
             Some(_) if self.is_shown(id, epoch) => drop(self.effects.shown.insert(id)),
-            // Taken down as offline by mistake, or behind a clone that has gone: it shows its presence again if it is
-            // asked to.
+            // It was marked as offline by mistake, or shadowed by a clone that has left: it publishes its presence
+            // again on request.
             Some((held, _, _)) if held >= epoch => drop(self.effects.refresh.insert(id)),
-            // Of this life nothing has come: brokers lose presences where many come at once. Session 0 is before any
-            // that the host has had, so whatever its presence topic says counts as later.
+            // No presence of this instance has arrived: brokers lose some when many come at once. Session 0 is
+            // before all sessions of a host, so any presence counts as later.
             _ => self.presence(id, decide::presence_of(epoch, state)),
         }
     }
 
-    /// Whether a host counts as online, in this life.
+    /// Whether a host counts as online, in this instance.
     fn is_shown(&self, id: HostId, epoch: u64) -> bool {
         matches!(self.known.presences.get(&id), Some((held, _, false)) if *held == epoch)
     }
@@ -250,13 +252,13 @@ impl IngestBatch {
                     None if unexpected(db, id, command).await? => CommandState::Waiting,
                     None => {
                         unknown(id, command);
-                        // The host may forget it: nobody will ever ask.
+                        // The host may forget it: it will never be needed.
                         effects.acks(id).reports.insert(acknowledged);
                         return Ok(());
                     }
                 };
                 match content {
-                    // These are not kept by the host, so they need no acknowledgement.
+                    // Hosts do not keep these, so they need no acknowledgement.
                     Content::Accepted => advance(db, id, command, state, CommandState::Accepted, effects).await?,
                     Content::Running => advance(db, id, command, state, CommandState::Running, effects).await?,
                     Content::Output { stream, offset_bytes, data } => {
@@ -275,7 +277,7 @@ impl IngestBatch {
                             }
                         }
                     }
-                    // Nothing of it is kept there: it waits its turn here.
+                    // The host keeps nothing of it: it waits its turn here.
                     Content::Busy => effects.busy.push((command, id)),
                     Content::Done { .. } => (),
                 }
@@ -284,7 +286,7 @@ impl IngestBatch {
         Ok(())
     }
 
-    /// Stores what was gathered; gives what has to follow once the transaction is committed.
+    /// Stores what was collected; returns what has to follow the commit.
     pub async fn finish(mut self, db: &mut impl Tables) -> std::result::Result<Effects, StoreError> {
         let presences: Vec<_> = self.presences.into_iter().collect();
         db.set_presences(&presences, self.now).await?;
@@ -304,7 +306,7 @@ impl IngestBatch {
                 }
                 db.settle(&[one], self.now).await?;
             }
-            // Of one that was stored before, too: which of them are new is not read back.
+            // Earlier stored ones, too: which are new is not read back.
             told.insert(command);
             self.effects.settled.push((command, host));
         }
@@ -313,10 +315,10 @@ impl IngestBatch {
     }
 }
 
-/// Whether a host that answers, and was not expected to, is meant after all: it is entered then. What the console held
-/// of it when the command was given was no longer so, or not yet.
+/// Adds a host to a command that it answers unexpectedly, if it matches: the console's knowledge was outdated when the
+/// command was issued.
 async fn unexpected(db: &mut impl Tables, host: HostId, command: CommandId) -> std::result::Result<bool, StoreError> {
-    // As one that is at work: whoever answers has the command, and owes the outcome.
+    // As accepted: a host that answers has the command, and owes the outcome.
     let added = db.add_host(command, host, CommandState::Accepted).await?;
     if added {
         log_peer!(INFO, host, UNEXPECTED, host.id = %host, command.id = %command, "a host answers a broadcast that was not expected to");
@@ -324,7 +326,7 @@ async fn unexpected(db: &mut impl Tables, host: HostId, command: CommandId) -> s
     Ok(added)
 }
 
-/// An answer to a command from a ledger that was restored or swept since.
+/// Handles an answer to a command of a ledger that was restored or swept since.
 fn unknown(host: HostId, command: CommandId) {
     log_peer!(WARN, host, UNEXPECTED, host.id = %host, command.id = %command, "an answer to a command that is not in the ledger");
 }
@@ -333,8 +335,8 @@ fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> ApplyResult<T> {
     serde_json::from_slice(payload).map_err(|error| FaultyMessage::Payload(error).into())
 }
 
-/// Forgets units that a heartbeat does not list. The message that says that a unit is gone is not
-/// retained, so a console that was away has never had it.
+/// Removes units that a full heartbeat does not list. The message that clears a unit's topic is not retained, so a
+/// disconnected console misses it.
 async fn forget_units(
     db: &mut impl Tables,
     id: HostId,
@@ -391,7 +393,7 @@ async fn advance(
     Ok(())
 }
 
-/// Leaves out what comes with an outcome if that is longer than an agent sends.
+/// Removes output from an outcome if it is longer than an agent sends.
 fn shorten(output: &mut Output) {
     let is_longer = |rest: &Data| rest.to_bytes().map_or(true, |bytes| bytes.len() > CHUNK_MAX_BYTES);
     if output.rest.as_ref().is_some_and(is_longer) {

@@ -15,11 +15,11 @@ use uuid::Uuid;
 use super::error::FaultyMessage;
 use crate::store::host::StoredState;
 
-/// Whether a presence comes after the one that is held. An old last will comes late, and a retained
-/// presence comes again with each subscription.
+/// Whether a presence replaces the stored one. An old last will may arrive late, and a retained presence arrives again
+/// with each subscription.
 ///
-/// A clone that claims its host shows a later life than the original's, and goes when that objects. So what shows the life
-/// `lives`, from which heartbeats come, as online takes the place of a later life that has told nothing.
+/// A clone that claims its host shows a later instance than the original's, and leaves when that objects. So an online
+/// presence of the instance that sends heartbeats replaces a later instance that has sent nothing.
 pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, lives: Option<u64>, presence: &Presence) -> bool {
     let Some(held) = held else { return true };
     let claimed = lives.is_some_and(|lives| lives < held.0);
@@ -27,12 +27,12 @@ pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, lives: Option<
     presence.order() > held || objects || planted!(BelieveOldWill)
 }
 
-/// The presence of a host of which a heartbeat came before any presence of that life.
+/// Returns the presence for a heartbeat that arrived before any presence of its instance.
 pub(super) fn presence_of(epoch: u64, state: &HostState) -> Presence {
     Presence {
         v: V1,
         state: PresenceState::Online,
-        // It is not kept: nobody but the host itself needs it.
+        // It is not stored: only the host itself needs it.
         instance: Uuid::nil(),
         epoch,
         session: 0,
@@ -45,32 +45,32 @@ pub(super) fn presence_of(epoch: u64, state: &HostState) -> Presence {
 /// What to do with a heartbeat.
 #[derive(Debug)]
 pub(super) enum HeartbeatVerdict {
-    /// This is the state from now on.
+    /// Store this state.
     Store {
-        /// What is to be held.
+        /// The state to store.
         held: StoredState,
-        /// The same, read.
+        /// The same, parsed.
         state: Box<HostState>,
     },
-    /// It is held already, or something newer is: say so again, for the host may not know.
+    /// It is stored already, or a newer one is: acknowledge again, because the host may not know.
     Known {
-        /// The newest that is held, in the same epoch.
+        /// The newest stored number, in the same epoch.
         seq: u64,
     },
-    /// It is of an earlier life of the agent.
+    /// It is of an earlier instance of the agent.
     Old,
-    /// It says what changed since a heartbeat that is not held: the whole is needed.
+    /// It is a delta to a heartbeat that is not stored: a full one is needed.
     Gap,
-    /// It is a digest of what is held: this one, with what is held of the host's units.
+    /// It is a digest, to be compared with the stored state and units.
     Digest {
-        /// The state that is held.
+        /// The stored state.
         state: Value,
-        /// What it should come to.
+        /// The expected digest.
         digest: Digest,
     },
 }
 
-/// Applies a heartbeat to what is held of its host.
+/// Applies a heartbeat to the stored state of its host.
 pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Result<HeartbeatVerdict, FaultyMessage> {
     let Heartbeat { epoch, seq, content, .. } = heartbeat;
     let (state, base) = match (content, passed(held.as_ref(), epoch, seq)) {
@@ -84,14 +84,14 @@ pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Resu
             (state, Some((base_seq, base)))
         }
     };
-    // A patch may make anything of a state; what it made has to be one.
+    // A patch may produce any JSON; the result has to be a valid state.
     let mut parsed: HostState = serde_json::from_value(state.clone())?;
-    // A host is no less there for a name that cannot be shown. What is held stays as it was said, for the next patch is about that.
+    // An odd hostname must not hide a host. The stored state keeps it, because the next delta refers to that.
     parsed.hostname = hostname::cleaned(&parsed.hostname);
     Ok(HeartbeatVerdict::Store { held: StoredState { epoch, seq, state, base }, state: Box::new(parsed) })
 }
 
-/// The verdict on a state that is no news.
+/// Returns the verdict on a heartbeat that is not new.
 fn passed(held: Option<&StoredState>, epoch: u64, seq: u64) -> Option<HeartbeatVerdict> {
     match held? {
         held if held.epoch > epoch => Some(HeartbeatVerdict::Old),
@@ -100,7 +100,7 @@ fn passed(held: Option<&StoredState>, epoch: u64, seq: u64) -> Option<HeartbeatV
     }
 }
 
-/// The verdict on a digest of the heartbeat `seq`.
+/// Returns the verdict on a digest of the heartbeat `seq`.
 fn compared(held: Option<StoredState>, epoch: u64, seq: u64, digest: Digest) -> HeartbeatVerdict {
     match held {
         Some(held) if (held.epoch, held.seq) > (epoch, seq) => HeartbeatVerdict::Old,
@@ -109,7 +109,7 @@ fn compared(held: Option<StoredState>, epoch: u64, seq: u64, digest: Digest) -> 
     }
 }
 
-/// The state as of `base_seq`, if it is still held.
+/// Returns the state as of `base_seq`, if it is still stored.
 fn base_of(held: Option<StoredState>, epoch: u64, base_seq: u64) -> Option<Value> {
     let held = held.filter(|held| held.epoch == epoch)?;
     if held.seq == base_seq || planted!(ApplyAnyway) {
@@ -118,7 +118,7 @@ fn base_of(held: Option<StoredState>, epoch: u64, base_seq: u64) -> Option<Value
     held.base.filter(|(seq, _)| *seq == base_seq).map(|(_, state)| state)
 }
 
-/// Applies a JSON merge patch (RFC 7396). As deep as the patch, which `serde_json` limits to 128.
+/// Applies a JSON merge patch (RFC 7396). The recursion is as deep as the patch, which `serde_json` limits to 128.
 pub(super) fn merge(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
@@ -137,8 +137,7 @@ pub(super) fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-/// Whether a host that was at `from` has come further when it says `to`, where `to` is no outcome.
-/// `missing` only ever meant that nothing had come.
+/// Whether a state that is not an outcome advances a host's command. `missing` only means that nothing had arrived.
 pub(super) fn advances(from: CommandState, to: CommandState) -> bool {
     use CommandState::{Accepted, Done, Missing, Running, Waiting};
     match (from, to) {
@@ -182,7 +181,7 @@ mod tests {
         check(Some(presence(1, 2, Online)), presence(1, 1, Offline), false);
         check(Some(presence(1, 9, Online)), presence(2, 1, Online), true);
         check(Some(presence(2, 1, Online)), presence(1, 9, Offline), false);
-        // A clone has claimed the host, and told nothing; the original objects.
+        // A clone has claimed the host and sent nothing; the original objects.
         let objects = |lives, state| presence_supersedes(Some((2, 1, false)), Some(lives), &presence(1, 9, state));
         assert_eq!([objects(1, Online), objects(1, Offline), objects(2, Online)], [true, false, false]);
     }
@@ -238,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Applies heartbeats one after the other, and tells each verdict in a word.
+    /// Applies heartbeats one after the other; returns each verdict as a word.
     fn run(heartbeats: Vec<Heartbeat>) -> (Vec<&'static str>, Option<StoredState>) {
         let mut held = None;
         let mut words = Vec::new();
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_lost_acknowledgement_makes_no_gap() {
-        // The host never heard that 2 was stored, so it goes on from 1.
+        // The host did not receive the acknowledgement of 2, so it continues from 1.
         let a = state("h", json!({}));
         check(
             vec![
@@ -362,7 +361,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost and repeated on the way, the state that is held is one that the host had.
+        /// Whatever is lost and repeated, the stored state is one that the host had.
         #[test]
         fn loss_and_repetition_yield_only_real_states(
             lost in proptest::collection::vec(any::<bool>(), 12),
@@ -395,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Two patches as one.
+    /// Combines two patches.
     fn merge_keep_nulls(patch: &mut Value, more: Value) {
         match (patch, more) {
             (Value::Object(patch), Value::Object(more)) => {

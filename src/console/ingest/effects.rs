@@ -13,46 +13,46 @@ use muster_topics::{
 use super::owed_acks::HostAcks;
 use crate::{dispatch, page_change::PageChange, state::ConsoleState};
 
-/// A host that keeps sending what cannot be applied is asked for everything no more often than this.
+/// How often at most a host is asked for a full report because it sends what cannot be applied.
 const REFRESH_EVERY_MS: Millis = 10_000;
-/// Hosts that are remembered for that; beyond it the memory begins anew.
+/// The most hosts that are remembered for that; beyond it all are forgotten.
 const REFRESHES_MAX: usize = 100_000;
 
-/// A host that is asked for its whole state.
+/// Log lines about hosts that are asked for their full state.
 const REFRESHED: LineKind = LineKind::new("hosts that are asked for their state", 60).burst(3);
 
-/// What is to be done once a batch is committed.
+/// What follows the commit of a batch.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// What hosts may forget.
+    /// The acknowledgements for hosts.
     pub acks: BTreeMap<HostId, HostAcks>,
-    /// Hosts whose whole state is needed.
+    /// Hosts whose full state is needed.
     pub refresh: BTreeSet<HostId>,
-    /// Hosts that came (true) or went, in the order in which they did.
+    /// Hosts that came online (true) or went offline, in this order.
     pub presences: Vec<(HostId, bool)>,
-    /// Hosts that have shown that they are there: by their presence, unless the broker had kept it, or by a heartbeat of the
-    /// life that counts.
+    /// Hosts that have shown that they are online: by their presence, unless it was retained, or by a heartbeat of the
+    /// present instance.
     pub shown: BTreeSet<HostId>,
-    /// Hosts that say that they have a command.
+    /// Hosts that confirmed a command.
     pub answered: Vec<(CommandId, HostId)>,
-    /// Hosts that are done with a command.
+    /// Hosts that finished a command.
     pub settled: Vec<(CommandId, HostId)>,
     /// Hosts that are too busy for a command.
     pub busy: Vec<(CommandId, HostId)>,
-    /// Which rules for alerts hosts say that they have.
+    /// The generation of alert rules that hosts reported.
     pub rules: BTreeMap<HostId, Option<u64>>,
-    /// Which labels of the console hosts say that they have.
+    /// The generation of labels that hosts reported.
     pub labels: BTreeMap<HostId, Option<u64>>,
-    /// Hosts of which output was stored.
+    /// Hosts whose output was stored.
     pub printed: BTreeSet<HostId>,
-    /// What hosts' clocks showed when they made a heartbeat that is new.
+    /// Hosts' clocks in new heartbeats.
     pub clocks: Vec<(HostId, Millis)>,
-    /// News for pages.
+    /// Changes for pages.
     pub changes: Vec<PageChange>,
 }
 
 impl Effects {
-    /// What `host` may forget, to be added to.
+    /// Returns the acknowledgements for `host`, to be extended.
     pub fn acks(&mut self, host: HostId) -> &mut HostAcks {
         self.acks.entry(host).or_default()
     }
@@ -75,7 +75,8 @@ impl Effects {
         self.changes.extend(more.changes);
     }
 
-    /// What dispatch has to know, in this order: a host that came and is done in one batch gets nothing sent again.
+    /// Returns the events for dispatch, in this order: a host that came online and finished in one batch is sent
+    /// nothing again.
     pub fn take_events(&mut self) -> impl Iterator<Item = dispatch::DispatchEvent> + use<> {
         let (settled, answered) = (std::mem::take(&mut self.settled), std::mem::take(&mut self.answered));
         let settled = settled.into_iter().map(|(command, host)| dispatch::DispatchEvent::Settled(command, host));
@@ -89,7 +90,7 @@ impl Effects {
         settled.chain(answered).chain(busy).chain(presences).chain(shown)
     }
 
-    /// Tells everybody.
+    /// Performs all effects.
     pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
             shared.tellings.came(*host);
@@ -128,18 +129,18 @@ impl Effects {
     }
 }
 
-/// When each host was last asked for its whole state.
+/// When each host was last asked for its full state.
 #[derive(Debug, Default)]
 pub struct RefreshRequests(HashMap<HostId, Millis>);
 
 impl RefreshRequests {
-    /// Whether a host may be asked again; if so, it counts as asked.
+    /// Whether a host may be asked again; if so, the request is recorded.
     pub fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
         if self.0.len() >= REFRESHES_MAX {
             self.0.clear();
         }
         let last = self.0.get(&host);
-        // A clock that was set back must not silence us for as long as it was ahead.
+        // After a clock was set back, requests must not be blocked for that long.
         let may = last.is_none_or(|last| now < *last || now - last >= REFRESH_EVERY_MS);
         if may {
             self.0.insert(host, now);

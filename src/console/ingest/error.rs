@@ -4,33 +4,33 @@ use muster_topics::PAYLOAD_MAX_BYTES;
 
 use super::super::store::StoreError;
 
-/// A message that cannot be used, and why. It is no fault of the store's.
+/// A message that cannot be used, for a reason that is not the store's.
 #[derive(Debug, thiserror::Error)]
 pub enum FaultyMessage {
-    /// More bytes than a payload may have.
+    /// It is longer than a payload may be.
     #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
     TooLong(usize),
-    /// From a host that is no member.
+    /// Its host is not a member.
     #[error("its host has not joined, or was revoked")]
     NoMember,
-    /// On a topic that is not one of hosts.
+    /// Its topic is not a host's.
     #[error("nobody publishes on this topic to a console")]
     Topic,
-    /// Not the JSON of its topic.
+    /// It is not the JSON of its topic.
     #[error("{0}")]
     Payload(#[from] serde_json::Error),
-    /// What it says cannot be.
+    /// Its content is impossible.
     #[error("{0}")]
     Content(&'static str),
 }
 
-/// What stops a message from being applied.
+/// Why a message was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The message is at fault.
+    /// The message is faulty.
     #[error(transparent)]
     Faulty(#[from] FaultyMessage),
-    /// The store is.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

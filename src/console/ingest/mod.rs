@@ -48,13 +48,13 @@ use super::{
     store::{StoreError, command},
 };
 
-/// The most messages of one transaction. One costs about 10 µs and a sync of the disk some
-/// milliseconds, so a batch of these is past the point where larger ones pay.
+/// The most messages of one transaction. One costs about 10 µs and a sync of the disk some milliseconds, so larger
+/// batches would gain nothing.
 pub const BATCH_MAX: usize = 2_048;
-/// What waits after the store failed in a way that may pass (a full disk).
+/// The pause after a failure of the store that may pass (a full disk).
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes messages from the link until its queue is closed or the console stops.
+/// Stores messages of the link until its queue is closed or the console stops.
 pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     let mut refreshes = RefreshRequests::default();
@@ -87,12 +87,12 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
     }
 }
 
-/// Stores a batch in one transaction. A message that the tables' own rules refuse would fail the
-/// batch for ever: it is found by storing one message at a time, and then passed over.
+/// Stores a batch in one transaction. A message that violates a constraint would fail the batch forever: it is found by
+/// storing one message at a time, and then skipped.
 ///
 /// # Errors
-/// If the store fails in a way that may pass. Nothing of the batch has taken effect then, or what
-/// has does so again without a change.
+/// If the store fails in a way that may pass. Nothing of the batch has taken effect then, or applying it again changes
+/// nothing.
 async fn store(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effects, StoreError> {
     match store_together(shared, batch).await {
         Err(error) if !error.is_passing() => (),
@@ -132,7 +132,7 @@ async fn store_together(shared: &ConsoleState, batch: &[Inbound]) -> Result<Effe
     Ok(effects)
 }
 
-/// A host's messages that cannot be used.
+/// Log lines about messages of hosts that cannot be used.
 const DROPPED: LineKind = LineKind::new("messages that are dropped", 60).burst(3);
 
 fn dropped(topic: &Topic, why: &dyn std::error::Error) {

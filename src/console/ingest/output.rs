@@ -6,12 +6,12 @@ use muster_topics::outcome::{Outcome, Output, Stream};
 
 use crate::store::command::Chunk;
 
-/// All output that there is without a gap: stdout and stderr.
+/// Returns all output without a gap: stdout and stderr.
 pub(crate) fn whole(chunks: &[Chunk], outcome: Option<&Outcome>) -> (Vec<u8>, Vec<u8>) {
     let stream = |stream: Stream, output: Option<&Output>| {
         let mut bytes = contiguous(chunks.iter().filter(|chunk| chunk.stream == stream));
         let sent_bytes = output.map_or(0, |output| output.sent_bytes);
-        // What came with the outcome belongs behind what was sent before it, and nowhere else.
+        // The rest in the outcome follows what was sent before it.
         let rest = output.and_then(|output| output.rest.as_ref()?.to_bytes().ok());
         if let Some(rest) = rest.filter(|_| bytes.len() as u64 == sent_bytes) {
             bytes.extend(rest);
@@ -24,7 +24,7 @@ pub(crate) fn whole(chunks: &[Chunk], outcome: Option<&Outcome>) -> (Vec<u8>, Ve
     )
 }
 
-/// Pieces of one stream as far as they go without a gap. Pieces may overlap.
+/// Joins pieces of one stream up to the first gap. Pieces may overlap.
 fn contiguous<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> Vec<u8> {
     let by_offset: BTreeMap<u64, &[u8]> = chunks.map(|chunk| (chunk.offset_bytes, chunk.data.as_slice())).collect();
     let mut bytes: Vec<u8> = Vec::new();

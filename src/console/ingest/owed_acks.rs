@@ -12,12 +12,12 @@ use muster_topics::{
 };
 use tokio::sync::Notify;
 
-/// What one host may forget.
+/// The acknowledgements for one host.
 #[derive(Debug, Default)]
 pub struct HostAcks {
-    /// Of commands.
+    /// Messages about commands.
     pub reports: BTreeSet<ReportAck>,
-    /// The latest one.
+    /// The latest heartbeat.
     pub heartbeat: Option<Numbered>,
     /// Batches of measurements.
     pub metrics: BTreeSet<Numbered>,
@@ -26,7 +26,7 @@ pub struct HostAcks {
 }
 
 impl HostAcks {
-    /// Adds what may be forgotten since.
+    /// Adds later acknowledgements.
     pub fn extend(&mut self, later: Self) {
         self.reports.extend(later.reports);
         self.metrics.extend(later.metrics);
@@ -35,8 +35,8 @@ impl HostAcks {
     }
 }
 
-/// The acknowledgements that hosts are owed. What of a host waits here is bounded by what it may have under way: it
-/// sends nothing new until some of that is acknowledged.
+/// The acknowledgements that hosts are owed. Those of a host are bounded by its unacknowledged messages: it sends
+/// nothing new until some are acknowledged.
 #[derive(Debug, Default)]
 pub struct OwedAcks {
     pub(super) waiting: Mutex<AckQueue>,
@@ -51,7 +51,7 @@ pub(super) struct AckQueue {
 }
 
 impl OwedAcks {
-    /// More of them.
+    /// Adds acknowledgements.
     pub fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
         if acks.is_empty() {
             return;
@@ -70,7 +70,7 @@ impl OwedAcks {
         self.more.notify_one();
     }
 
-    /// All of them, those first that have waited longest.
+    /// Takes all of them, those that have waited longest first.
     pub fn take(&self) -> Vec<(HostId, HostAcks)> {
         let AckQueue { mut hosts, order } =
             std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));

@@ -37,22 +37,22 @@ use crate::{
     store::{self, StoreError},
 };
 
-/// What waits after the store failed, so that a full disk does not fill the log too.
+/// The pause after a failure of the store, so that a full disk does not fill the log, too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// A host's batches that cannot be read.
+/// Log lines about unreadable batches of a host.
 const FAULTY: LineKind = LineKind::new("faulty batches of measurements", 600);
 
-/// A batch as it came: who sent it, and the bytes.
+/// A received batch: its sender, and the bytes.
 type RawBatch = (HostId, Vec<u8>);
 
-/// A batch that could not be read: who sent it, its number if that could be, and why not.
+/// An unreadable batch: its sender, its number if known, and the reason.
 type UnreadableBatch = (HostId, Option<Numbered>, BatchError);
 
-/// Who sent a batch, its number, and which of the points that are committed together came in it.
+/// The sender of a batch, its number, and the range of its points among those committed together.
 type BatchSender = (HostId, Numbered, Range<usize>);
 
-/// A batch that could be read.
+/// A parsed batch.
 #[derive(Debug)]
 struct ReadableBatch {
     host: HostId,
@@ -60,7 +60,7 @@ struct ReadableBatch {
     points: Vec<Point>,
 }
 
-/// Takes batches from the link until its queue is closed or the console stops.
+/// Stores batches of the link until its queue is closed or the console stops.
 pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
     let mut messages = Vec::with_capacity(GATHERED_MAX);
     loop {
@@ -68,7 +68,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             taken = queue.recv_many(&mut messages, GATHERED_MAX) => if taken == 0 { return },
             () = shutdown.cancelled() => return,
         }
-        // Cancel-safe: what is not given back stays in the queue, and what was taken is stored even if it is time to stop.
+        // Cancel-safe: untaken messages stay in the queue, and taken ones are stored even during a shutdown.
         tokio::select! {
             () = gather(&mut queue, &mut messages) => (),
             () = shutdown.cancelled() => (),
@@ -83,7 +83,7 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
         let batches = match batches {
             Ok(batches) => members(&shared, batches).await,
             Err(error) => {
-                // A fault in our own code: the batches come again on the next connection.
+                // An error in our own code: the batches arrive again on the next connection.
                 tracing::error!(%error, "measurements could not be read");
                 continue;
             }
@@ -97,8 +97,8 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
             receipt.acknowledge();
         }
         if let Err(error) = stored {
-            // It is never the batches' fault (`SeriesStore::append`, or a queue's disk). Only the broker is told that they came:
-            // their hosts keep them, and send them again, ever more seldom, until they are acknowledged.
+            // This is never the batches' fault (`SeriesStore::append`, or a queue's disk). Only the broker gets an
+            // acknowledgement: hosts keep the batches, and repeat them ever more rarely until they are acknowledged.
             tracing::error!(%error, batches = senders.len(), "measurements cannot be stored; they have to come again");
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -115,7 +115,8 @@ pub(crate) async fn run(shared: Arc<ConsoleState>, mut queue: mpsc::Receiver<Inb
     }
 }
 
-/// Takes what else comes within [`GATHER`], as far as it may be committed together; with as much as that there already, it does not wait.
+/// Takes further messages within [`GATHER`], as many as may be committed together; it does not wait if that many are
+/// there.
 async fn gather(queue: &mut mpsc::Receiver<Inbound>, messages: &mut Vec<Inbound>) {
     if messages.len() + queue.len() < GATHERED_MAX {
         tokio::time::sleep(GATHER).await;
@@ -138,8 +139,8 @@ pub(crate) enum RecordError {
     Full,
 }
 
-/// Commits points to the embedded store and to the queue of each store elsewhere. Where one of them fails others may have the points,
-/// which changes nothing when they come again.
+/// Commits points to the embedded store and to the queue of each external store. If one fails others may have the
+/// points, which is harmless when they arrive again.
 pub(crate) async fn commit(shared: &ConsoleState, points: impl Into<Arc<[Point]>>) -> Result<(), RecordError> {
     let points: Arc<[Point]> = points.into();
     if shared.store.is_short_of_room() {
@@ -150,8 +151,8 @@ pub(crate) async fn commit(shared: &ConsoleState, points: impl Into<Arc<[Point]>
     Ok(queued?)
 }
 
-/// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is
-/// acknowledged too, or it would come for ever.
+/// Decompresses and parses one batch. For an unreadable one the number is returned if known: it is acknowledged, too,
+/// or it would arrive forever.
 fn read((host, bytes): RawBatch) -> Result<ReadableBatch, UnreadableBatch> {
     let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
     let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
@@ -161,7 +162,7 @@ fn read((host, bytes): RawBatch) -> Result<ReadableBatch, UnreadableBatch> {
     }
 }
 
-/// Puts the true host into every point.
+/// Sets the true host in every point.
 fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
     for point in &mut points {
         point.tags.retain(|(name, _)| name != "host");
@@ -171,8 +172,8 @@ fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
     points
 }
 
-/// Dates measurements of a host whose clock cannot be right by when they came: the newest is of now, and the others are as far from it as
-/// they were. They carry the label `dated="receipt"`.
+/// Dates measurements of a host whose clock cannot be right by their arrival: the newest is of now, and the others keep
+/// their distances. They get the label `dated="receipt"`.
 fn dated(mut points: Vec<Point>, now: Millis) -> Vec<Point> {
     let Some(newest_ms) = points.iter().map(|point| point.at_ms).max() else { return points };
     if points.iter().all(|point| time::can_be_true(point.at_ms, now)) {
@@ -186,8 +187,8 @@ fn dated(mut points: Vec<Point>, now: Millis) -> Vec<Point> {
     points
 }
 
-/// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
-/// they have a number that can be acknowledged.
+/// Removes unreadable batches, and those of hosts that are not members. Unreadable ones with a number stay as empty
+/// ones, to be acknowledged.
 async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, UnreadableBatch>>) -> Vec<ReadableBatch> {
     let mut batches = Vec::with_capacity(read.len());
     for one in read {
@@ -201,7 +202,7 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
     }
     match known(shared, batches.iter().map(|batch| batch.host).collect()).await {
         Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
-        // Not acknowledged to their hosts, they come again.
+        // They are not acknowledged, so they arrive again.
         Err(error) => {
             tracing::error!(%error, "members cannot be read; measurements have to come again");
             batches.clear();
@@ -210,14 +211,14 @@ async fn members(shared: &ConsoleState, read: Vec<Result<ReadableBatch, Unreadab
     batches
 }
 
-/// Those of some hosts that have joined.
+/// Returns which of these hosts have joined.
 async fn known(shared: &ConsoleState, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
     let mut connection = shared.store.read().acquire().await?;
     let hosts: Vec<HostId> = hosts.into_iter().collect();
     store::host::members(&mut connection, &hosts).await
 }
 
-/// The points of all batches in one piece, and which of them came in each.
+/// Joins the points of all batches, with the range of each.
 fn together(batches: Vec<ReadableBatch>) -> (Vec<BatchSender>, Arc<[Point]>) {
     let (mut senders, mut points) = (Vec::with_capacity(batches.len()), Vec::new());
     for batch in batches {

@@ -21,7 +21,8 @@ use crate::store::{
     host::{self, HostKeys, Known, NewState},
 };
 
-/// Tables that a batch of messages is stored in. Each function is the one of the same name in [`host`], [`command`] or [`alert`].
+/// The tables that a batch of messages is stored in. Each function is the one of the same name in [`host`], [`command`]
+/// or [`alert`].
 #[expect(
     async_fn_in_trait,
     reason = "what implements it is driven on one thread, by this crate and the simulation alone"
