@@ -68,31 +68,31 @@ impl Notices {
         is_new
     }
 
-    /// It is not any more. Says whether it was.
+    /// Clears a problem; returns whether it was present.
     pub(super) fn clear(&self, trouble: NoticeKind) -> bool {
         self.locked().remove(&trouble).is_some()
     }
 
-    /// All of it in words.
+    /// Returns all problems as texts.
     pub(super) fn texts(&self) -> Vec<String> {
         self.locked().values().map(|(_, message)| message.clone()).collect()
     }
 
-    /// All of it as a header, if there is any.
+    /// Returns all problems as a header, if there are any.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let texts = self.texts();
         let text: String = texts.join(" | ").chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).collect();
         if texts.is_empty() { None } else { HeaderValue::from_str(&text).ok() }
     }
 
-    /// All of it as alerts.
+    /// Returns all problems as alerts.
     pub(super) fn alerts(&self, now: Millis) -> Vec<muster_api::Alert> {
         let all = self.locked();
         all.iter().filter_map(|(trouble, (since_ms, message))| alert(*trouble, *since_ms, message, now)).collect()
     }
 }
 
-/// Whether an alert of this rule is one of these, which no store has.
+/// Whether an alert of this rule is one of these, which are in no store.
 pub(super) fn is_one(rule: &Name) -> bool {
     [NoticeKind::DiskFull, NoticeKind::SeriesLeftOut, NoticeKind::Clock]
         .iter()
@@ -100,7 +100,7 @@ pub(super) fn is_one(rule: &Name) -> bool {
 }
 
 fn alert(trouble: NoticeKind, since_ms: Millis, message: &str, now: Millis) -> Option<muster_api::Alert> {
-    // The names are constants, which a test parses.
+    // The names are constants; a test checks that they parse.
     let name: Name = trouble.name().parse().ok()?;
     Some(muster_api::Alert {
         host: CONSOLE,

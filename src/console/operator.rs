@@ -19,16 +19,16 @@ use super::{
     },
 };
 
-/// How long a sign-in code is good.
+/// How long a sign-in code is valid.
 const SIGN_IN: Duration = Duration::from_secs(15 * 60);
 /// How long a browser stays signed in.
 const SESSION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long a program's token is good: a season, after which somebody has to want it still.
+/// How long a program's token is valid: a season, after which it has to be renewed on purpose.
 const API: Duration = Duration::from_secs(90 * 24 * 3600);
-/// The same of the token that `muster up` gives the command line of its own user, and replaces when it has ended.
+/// The same for the token that `muster up` gives the command line of its own user, and replaces when it has expired.
 const OWN: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The operator that every installation has.
+/// Returns the operator that every installation has.
 ///
 /// # Errors
 /// Never.
@@ -36,12 +36,12 @@ pub(super) fn admin() -> Result<Name, Error> {
     "admin".parse().map_err(|error| Error::internal("the name of the first operator", &error))
 }
 
-/// 32 random bytes, as hexadecimal digits.
+/// Returns 32 random bytes as hexadecimal digits.
 pub(super) fn new_secret() -> Result<String, Error> {
     Ok(hex(&random::<32>()?))
 }
 
-/// A short random name for listings.
+/// Returns a short random name for lists.
 pub(super) fn new_id() -> Result<Name, Error> {
     hex(&random::<5>()?).parse().map_err(|error| Error::internal("making an id", &error))
 }
@@ -54,8 +54,8 @@ fn after(now: i64, time: Duration) -> i64 {
     now.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// A link to the pages at `web_url` that signs the first operator in, once, within a quarter of an hour. No console need run for it: one that
-/// does knows it at once, for it is in the store.
+/// Makes a link to the pages at `web_url` that signs the first operator in, once, within a quarter of an hour. It needs
+/// no running console; a running one accepts it at once, because it is in the store.
 pub(crate) async fn new_sign_in_link(store: &Store, web_url: &str) -> Result<String, Error> {
     let code = new_secret_of(store, &admin()?, SecretPurpose::SignIn, SIGN_IN).await?;
     Ok(format!("{web_url}/sign-in?code={code}"))
@@ -71,18 +71,18 @@ async fn new_secret_of(store: &Store, name: &Name, kind: SecretPurpose, lifetime
 }
 
 impl Console {
-    /// A link that signs the first operator in, once, within a quarter of an hour.
+    /// Makes a link that signs the first operator in, once, within a quarter of an hour.
     pub async fn new_sign_in_link(&self) -> Result<String, Error> {
         new_sign_in_link(&self.shared.store, self.web_url()).await
     }
 
-    /// A token for the command line of whoever runs the console; it is good for a year.
+    /// Makes a token for the command line of the user who runs the console; it is valid for a year.
     pub async fn new_api_token(&self, operator: &Name) -> Result<String, Error> {
         self.shared.check_operator(operator).await?;
         new_secret_of(&self.shared.store, operator, SecretPurpose::Api, OWN).await
     }
 
-    /// Browsers and programs that are signed in, newest first.
+    /// Returns signed-in browsers and programs, newest first.
     pub async fn sign_ins(&self) -> Result<Vec<muster_api::SignIn>, Error> {
         Ok(operator::list(self.shared.store.read(), now_ms()).await?)
     }
@@ -99,22 +99,22 @@ impl Console {
             .hint("`muster login ls`, or GET /api/v1/sign-ins, lists who is"))
     }
 
-    /// Uses up a one-time sign-in code; gives a session's secret for the cookie.
+    /// Uses a one-time sign-in code; returns a session's secret for the cookie.
     pub async fn sign_in(&self, code: &str) -> Result<String, Error> {
         Ok(self.exchange(code, SecretPurpose::Session, SESSION).await?.1)
     }
 
-    /// Uses up a one-time sign-in code; gives a token for a program.
+    /// Uses a one-time sign-in code; returns a token for a program.
     pub async fn login(&self, code: &str) -> Result<(Name, String), Error> {
         self.exchange(code, SecretPurpose::Api, API).await
     }
 
-    /// Who has this session.
+    /// Returns the operator of a session.
     pub async fn session(&self, secret: &str) -> Result<Option<Name>, Error> {
         self.whose(SecretPurpose::Session, secret).await
     }
 
-    /// Whose program has this token.
+    /// Returns the operator of a program's token.
     pub async fn bearer(&self, secret: &str) -> Result<Option<Name>, Error> {
         self.whose(SecretPurpose::Api, secret).await
     }
@@ -137,8 +137,7 @@ impl Console {
         Ok(Some(name))
     }
 
-    /// Takes the code away and enters the new secret in one transaction: either both happen, or the
-    /// code is still good.
+    /// Removes the code and stores the new secret in one transaction: either both happen, or the code is still valid.
     async fn exchange(&self, code: &str, kind: SecretPurpose, lifetime: Duration) -> Result<(Name, String), Error> {
         let (secret, now) = (new_secret()?, now_ms());
         let mut transaction = self.shared.store.begin().await?;

@@ -11,15 +11,15 @@ use tokio::sync::Notify;
 
 use super::store::alert::Generations;
 
-/// A host that does not take what it is told (an older agent) is told the same no more often than this, for as long as it is connected;
-/// one that says earlier that it has something else is told again then. Who comes anew is told at once, for what it was told before may
-/// have been lost with the agent's last life; and so is who was told of something earlier.
+/// The least time between two sends of the same generation to a connected host that does not confirm it (an older
+/// agent). A host that reconnects is sent it at once, because its agent may have been restarted before it stored it; so
+/// is a host that was sent an earlier generation.
 const TELL_EVERY_MS: Millis = 60_000;
 
-/// Hosts that are remembered for that; beyond it the memory begins anew.
+/// The most hosts that are remembered for that; beyond it all are forgotten.
 const TOLD_MAX: usize = 100_000;
 
-/// Which generation of one kind of document hosts should have, and who is to be told.
+/// Which generation of one kind of document hosts should have, and which hosts it has to be sent to.
 #[derive(Debug)]
 pub(super) struct DocumentSync {
     pub(super) generations: Mutex<Generations>,
@@ -29,15 +29,15 @@ pub(super) struct DocumentSync {
 
 #[derive(Debug, Default)]
 pub(super) struct OwedDocuments {
-    /// Hosts that are to be told, and the generation that they say they have, if it is newer than it should be.
+    /// Hosts to send to, with the generation that they report, if it is newer than it should be.
     pub(super) hosts: BTreeMap<HostId, u64>,
-    /// What each was last told since it came.
+    /// What each was sent last since it came online.
     pub(super) told: HashMap<HostId, SentDocument>,
-    /// Hosts that were told too short a time ago, and the generation as above.
+    /// Hosts that were sent something too recently, with the generation as above.
     pub(super) later: BTreeMap<HostId, u64>,
 }
 
-/// What a host was last told, and when.
+/// What a host was sent last, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentDocument {
     pub(super) generation: u64,
@@ -45,10 +45,10 @@ pub(super) struct SentDocument {
 }
 
 impl OwedDocuments {
-    /// How long it is until a host may be told this.
+    /// Returns how long until a host may be sent this.
     pub(super) fn wait_ms(&self, host: HostId, wanted: u64, now: Millis) -> Millis {
         let told = self.told.get(&host).filter(|told| told.generation == wanted);
-        // A clock that was set back must not silence us for as long as it was ahead.
+        // After a clock was set back, sends must not be blocked for that long.
         let since = told.map(|told| now - told.at_ms).filter(|since| *since >= 0);
         since.map_or(0, |since| (TELL_EVERY_MS - since).max(0))
     }
@@ -63,7 +63,7 @@ impl DocumentSync {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner).of(host)
     }
 
-    /// This is the part of one host's generation, or of all.
+    /// Sets a part of the generation: one host's, or that of all.
     pub(super) fn set_generation(&self, host: Option<HostId>, generation: u64) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         match host {
@@ -72,12 +72,12 @@ impl DocumentSync {
         }
     }
 
-    /// A host has come: it may not have heard what it was told before.
+    /// Handles that a host came online: it may not have received earlier messages.
     pub(super) fn came(&self, host: HostId) {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).told.remove(&host);
     }
 
-    /// A host is a member no more.
+    /// Handles the removal of a host.
     pub(super) fn forget(&self, host: HostId) {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner).hosts.remove(&host);
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl DocumentSync {
         owed.later.remove(&host);
     }
 
-    /// A host has said which generation it has.
+    /// Handles a host's report of its generation.
     pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
         let (has, wanted) = (has.unwrap_or_default(), self.of(host));
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,13 +101,13 @@ impl DocumentSync {
         } else {
             owed.later.insert(host, ahead)
         };
-        // Whoever waits for one that is told later need not be woken for the next.
+        // A task that waits for a later host need not be woken for the next one.
         if is_late || is_first {
             self.more.notify_one();
         }
     }
 
-    /// These are to be told, whenever they last were.
+    /// Marks hosts to be sent to, whenever they were sent something last.
     pub(super) fn owe(&self, hosts: Vec<HostId>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         for host in hosts {
@@ -116,7 +116,7 @@ impl DocumentSync {
         self.more.notify_one();
     }
 
-    /// Those that are to be told now, and how long it is until there are more.
+    /// Takes the hosts that are due; returns also how long until more are.
     pub(super) fn take(&self, now: Millis) -> (BTreeMap<HostId, u64>, Option<Duration>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut hosts, later) = (std::mem::take(&mut owed.hosts), std::mem::take(&mut owed.later));
@@ -137,18 +137,18 @@ impl DocumentSync {
         (hosts, wait_ms.map(|wait_ms| Duration::from_millis(wait_ms.unsigned_abs())))
     }
 
-    /// What became of telling a host that was taken: this generation went out, or nothing, for there is no connection.
+    /// Records the result for a host that was taken: this generation was sent, or nothing, without a connection.
     pub(super) fn told(&self, host: HostId, sent: Option<u64>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(generation) = sent {
-            // Unless it has come anew meanwhile.
+            // Unless it has come online again meanwhile.
             owed.told.entry(host).and_modify(|told| told.generation = generation);
         } else {
             owed.told.remove(&host);
         }
     }
 
-    /// A host that was taken could not be told, through no fault of the connection: it is tried again as if it had been told.
+    /// Handles a failure that was not the connection's: the host is tried again as if it had been sent something.
     pub(super) fn failed(&self, host: HostId, ahead: u64) {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).later.entry(host).or_insert(ahead);
         self.more.notify_one();

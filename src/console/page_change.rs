@@ -2,17 +2,17 @@
 
 use muster_topics::name::{CommandId, HostId, UnitName};
 
-/// Something changed that a page may show.
+/// A change that a page may show.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PageChange {
-    /// A host: joined, presence, state.
+    /// Of a host: membership, presence, state.
     Host(HostId),
-    /// A unit of a host.
+    /// Of a unit of a host.
     Unit(HostId, UnitName),
-    /// A command: created, or a host came further, or there is more output.
+    /// Of a command: a new one, a new status, or more output.
     Command(CommandId),
     /// New measurements of a host.
     Metrics(HostId),
-    /// Alerts of a host, or silences of all.
+    /// Of alerts of a host, or of silences.
     Alert(Option<HostId>),
 }

@@ -17,13 +17,13 @@ use super::{
 use super::list;
 use super::{dispatch, ingest, state::Console, store};
 
-/// The most commands that one listing gives.
+/// The most commands in one list.
 const COMMANDS_MAX: u32 = 500;
 /// The most points of one series in an answer: more than a screen has columns.
 const POINTS_MAX: usize = 11_000;
 
 impl Console {
-    /// The installation at a glance.
+    /// Returns an overview of the installation.
     pub async fn status(&self) -> Result<muster_api::Status, Error> {
         let (hosts, _) = host::count(self.shared.store.read()).await?;
         let presences = self.presences().await?;
@@ -38,20 +38,20 @@ impl Console {
         })
     }
 
-    /// All hosts, sorted by hostname.
+    /// Returns all hosts, sorted by hostname.
     pub async fn hosts(&self) -> Result<Vec<muster_api::Host>, Error> {
         let hosts = host::list(self.shared.store.read(), None).await?;
         self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
     }
 
-    /// Hosts, as they are asked for.
+    /// Returns hosts, filtered and sorted as requested.
     pub async fn hosts_listed(&self, wanted: &muster_api::HostListing) -> Result<Vec<muster_api::Host>, Error> {
         let only = self.picked(wanted.select.as_ref()).await?;
         let hosts = host::first(self.shared.store.read(), only.as_deref(), wanted.sort, wanted.limit).await?;
         self.with_labels(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect()).await
     }
 
-    /// The hosts that an expression picks; nothing if there is none.
+    /// Returns the hosts that a selector matches; `None` without a selector.
     pub(crate) async fn picked(&self, select: Option<&HostSelect>) -> Result<Option<Vec<HostId>>, Error> {
         let Some(select) = select else { return Ok(None) };
         let (db, with_units) = (self.shared.store.read(), select.asks_units());
@@ -59,7 +59,7 @@ impl Console {
         Ok(Some(found.into_iter().map(|(host, _)| host).collect()))
     }
 
-    /// Units, as they are asked for.
+    /// Returns units, filtered and sorted as requested.
     pub async fn units_listed(&self, wanted: &muster_api::UnitListing) -> Result<Vec<muster_api::Unit>, Error> {
         let host = match &wanted.host {
             Some(host) => Some(self.resolve_host(host).await?),
@@ -69,14 +69,14 @@ impl Console {
         Ok(list::units(units, wanted))
     }
 
-    /// Some of the hosts that are looked for, sorted by hostname, and how many there are in all.
+    /// Returns a page of the hosts that match a search, sorted by hostname, and their total number.
     pub async fn hosts_page(
         &self,
         search: &host::Search,
         offset: u64,
         limit: u32,
     ) -> Result<(Vec<muster_api::Host>, u64), Error> {
-        // Of nobody is known that it is there, while there is no connection to the broker: not even who counted as away.
+        // Without a connection to the broker it is unknown which hosts are online or offline.
         if search.online.is_some() && self.shared.link.lost_ms().is_some() {
             return Ok((Vec::new(), 0));
         }
@@ -85,12 +85,12 @@ impl Console {
         Ok((self.with_labels(hosts).await?, count))
     }
 
-    /// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
+    /// Returns the first units that are held, failed, or wait for a restart, and their number.
     pub async fn troubled_units(&self, limit: u32) -> Result<(Vec<muster_api::Unit>, u64), Error> {
         Ok(host::troubled_units(self.shared.store.read(), limit).await?)
     }
 
-    /// One host, by id or by a hostname that only one has.
+    /// Returns one host, by id or unique hostname.
     pub async fn host(&self, name: &str) -> Result<muster_api::Host, Error> {
         let id = self.resolve_host(name).await?;
         let found = host::list(self.shared.store.read(), Some(id)).await?;
@@ -98,7 +98,7 @@ impl Console {
         self.with_labels(found).await?.pop().ok_or_else(|| dispatch::unknown_host(name))
     }
 
-    /// A host without its last state, if the console has lost the broker: nobody knows whether it is there still.
+    /// Removes the presence from a host while the console has no connection to the broker, because it is unknown then.
     pub(super) fn with_what_is_known(&self, mut host: muster_api::Host) -> muster_api::Host {
         if let (Some(presence), Some(since_ms)) = (&mut host.presence, self.shared.link.lost_ms()) {
             (presence.state, presence.since_ms) = (muster_api::HostConnection::Unknown, since_ms);
@@ -106,19 +106,19 @@ impl Console {
         host
     }
 
-    /// The id of a host that is given by id or by a hostname that only one has.
+    /// Returns the id of a host that is given by id or unique hostname.
     pub async fn resolve_host(&self, name: &str) -> Result<HostId, Error> {
         let names = host::named(self.shared.store.read(), name).await?;
         let found = dispatch::resolve(&[name.to_owned()], &names)?;
         found.first().copied().ok_or_else(|| dispatch::unknown_host(name))
     }
 
-    /// Units, of one host or of all, sorted by hostname and name.
+    /// Returns units, of one host or of all, sorted by hostname and name.
     pub async fn units(&self, host: Option<HostId>) -> Result<Vec<muster_api::Unit>, Error> {
         Ok(host::units(self.shared.store.read(), host, None).await?)
     }
 
-    /// One unit.
+    /// Returns one unit.
     pub async fn unit(&self, host: HostId, unit: &UnitName) -> Result<muster_api::Unit, Error> {
         let found = host::units(self.shared.store.read(), Some(host), Some(unit)).await?.pop();
         if let Some(found) = found {
@@ -129,25 +129,25 @@ impl Console {
             .hint("`muster unit ls`, or GET /api/v1/units, lists those that there are"))
     }
 
-    /// The newest commands, of one host or of all.
+    /// Returns the newest commands, of one host or of all.
     pub async fn commands(&self, host: Option<HostId>, limit: u32) -> Result<Vec<muster_api::Command>, Error> {
         let which = Which::Newest { host, limit: limit.min(COMMANDS_MAX) };
         Ok(store::command::list(self.shared.store.read(), which).await?)
     }
 
-    /// The newest commands, without their hosts.
+    /// Returns the newest commands, without their hosts.
     pub(super) async fn commands_alone(&self, limit: u32) -> Result<Vec<muster_api::Command>, Error> {
         let which = Which::Newest { host: None, limit: limit.min(COMMANDS_MAX) };
         Ok(store::command::alone(self.shared.store.read(), which).await?)
     }
 
-    /// One command, without its hosts.
+    /// Returns one command, without its hosts.
     pub(super) async fn command_alone(&self, id: CommandId) -> Result<muster_api::Command, Error> {
         let found = store::command::alone(self.shared.store.read(), Which::One(id)).await?.pop();
         found.ok_or_else(|| Error::not_found("unknown_command", format!("there is no command {id}")))
     }
 
-    /// The whole of an id that may have been shortened.
+    /// Completes an id that may be abbreviated.
     pub(super) async fn whole_id<T: FromStr>(&self, of: IdKind, typed: &str) -> Result<T, Error> {
         let found = store::ids::beginning(self.shared.store.read(), of, typed).await?;
         let ((code, what, list), typed) = (of.words(), typed.chars().take(100).collect::<String>());
@@ -166,32 +166,32 @@ impl Console {
         }
     }
 
-    /// The command of this id, or of the only one that begins so.
+    /// Returns the id of a command from a unique beginning.
     pub async fn command_id(&self, typed: &str) -> Result<CommandId, Error> {
         self.whole_id(IdKind::Commands, typed).await
     }
 
-    /// The artifact with this SHA-256, or with the only one that begins so.
+    /// Returns the SHA-256 of an artifact from a unique beginning.
     pub async fn artifact_id(&self, typed: &str) -> Result<Digest, Error> {
         self.whole_id(IdKind::Artifacts, typed).await
     }
 
-    /// Names of hosts, of those that there are.
+    /// Returns the names of hosts that exist.
     pub async fn hostnames(&self, hosts: &[HostId]) -> Result<HashMap<HostId, String>, Error> {
         Ok(host::names_of(self.shared.store.read(), hosts).await?)
     }
 
-    /// One command.
+    /// Returns one command.
     pub async fn command(&self, id: CommandId) -> Result<muster_api::Command, Error> {
         let found = store::command::list(self.shared.store.read(), Which::One(id)).await?.pop();
         found.ok_or_else(|| Error::not_found("unknown_command", format!("there is no command {id}")))
     }
 
-    /// All output of a command on one host that has come so far: stdout and stderr.
+    /// Returns all output of a command on one host so far: stdout and stderr.
     pub async fn output(&self, id: CommandId, host: HostId) -> Result<(Vec<u8>, Vec<u8>), Error> {
         let db = self.shared.store.read();
         let Some(line) = store::command::of_host(db, id, host).await? else {
-            // It was not for that host, or there is none.
+            // The command was not for that host, or does not exist.
             self.command(id).await?;
             return Ok(ingest::output::whole(&[], None));
         };
@@ -199,7 +199,7 @@ impl Console {
         Ok(ingest::output::whole(&chunks, line.outcome.as_ref().map(|received| &received.value)))
     }
 
-    /// Measurements over time: `range` is start and end, nothing for the last values.
+    /// Returns measurements over time: `range` is start and end; `None` for the last values.
     pub async fn series(
         &self,
         selector: &str,
@@ -216,7 +216,7 @@ impl Console {
         Ok(muster_api::SeriesAnswer { series: series.collect() })
     }
 
-    /// Measurements as text, piece by piece.
+    /// Exports measurements as text, piece by piece.
     pub async fn export_series(
         &self,
         selector: &str,
@@ -226,7 +226,7 @@ impl Console {
         Ok(self.shared.series.export(selector, range, format).await?)
     }
 
-    /// Stores elsewhere, and how they are fed.
+    /// Returns the external stores, with the state of their queues.
     #[must_use]
     pub fn metric_stores(&self) -> Vec<muster_api::MetricStore> {
         self.shared.external.told()

@@ -24,11 +24,11 @@ use super::{
     store::{StoreError, host, realm},
 };
 
-/// The most realms of a fleet. An agent may carry as many as its heartbeats have room for.
+/// The most realms of a fleet. An agent may have as many as its heartbeats have room for.
 const REALMS_MAX: usize = 60;
 
 impl Console {
-    /// All realms, `default` among them.
+    /// Returns all realms, `default` included.
     pub async fn realms(&self) -> Result<Vec<muster_api::Realm>, Error> {
         let db = self.shared.store.read();
         let (realms, counts) = (all(&self.shared).await?, realm::unit_counts(db).await?);
@@ -36,13 +36,13 @@ impl Console {
         Ok(realms.iter().map(|realm| shown(&realms, realm, units(&realm.name))).collect())
     }
 
-    /// One realm.
+    /// Returns one realm.
     pub async fn realm(&self, name: &Name) -> Result<muster_api::Realm, Error> {
         let found = self.realms().await?.into_iter().find(|realm| realm.realm.name == *name);
         found.ok_or_else(|| unknown(name))
     }
 
-    /// Makes a realm, and tells all hosts. The same again changes nothing.
+    /// Creates a realm, and sends it to all hosts. Repeating it changes nothing.
     pub async fn create_realm(
         &self,
         operator: &Name,
@@ -53,7 +53,7 @@ impl Console {
         self.change_realm(operator, &name, fields, true).await
     }
 
-    /// Makes a realm something else, and tells all hosts.
+    /// Changes a realm, and sends it to all hosts.
     pub async fn update_realm(
         &self,
         operator: &Name,
@@ -107,7 +107,7 @@ impl Console {
         Ok(muster_api::RealmChanged { realm: self.realm(name).await?, command })
     }
 
-    /// Forgets a realm that has no units, and has all hosts forget it.
+    /// Removes a realm that has no units, here and on all hosts.
     pub async fn remove_realm(&self, operator: &Name, name: &Name) -> Result<muster_api::RealmRemoved, Error> {
         self.shared.check_operator(operator).await?;
         let shown = self.realm(name).await?;
@@ -135,7 +135,7 @@ impl Console {
         Ok(muster_api::RealmRemoved { command })
     }
 
-    /// Tells every host that there is; nothing if there is none.
+    /// Sends a command to all hosts; returns `None` if there are none.
     async fn tell_all(&self, operator: &Name, verb: Verb) -> Result<Option<CommandId>, Error> {
         if host::count(self.shared.store.read()).await?.0 == 0 {
             return Ok(None);
@@ -146,7 +146,7 @@ impl Console {
     }
 }
 
-/// What hosts have to know of realms to do what a verb says; see [`muster_topics::command::Command::realms`].
+/// Returns the definitions of realms that hosts need for a verb; see [`muster_topics::command::Command::realms`].
 pub(super) async fn chain(shared: &ConsoleState, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
     let names: BTreeSet<Name> = match verb {
         Verb::RealmSet { realm } => [realm.clone()].into(),
@@ -169,7 +169,7 @@ async fn all(shared: &ConsoleState) -> Result<Realms, StoreError> {
     Ok(with_default(realm::all(shared.store.read()).await?))
 }
 
-/// The realm `default` is always there.
+/// Adds the realm `default`, which always exists.
 fn with_default(mut realms: Realms) -> Realms {
     if realms.get(&Name::default_realm()).is_none() {
         realms.insert(Realm::new(Name::default_realm()));

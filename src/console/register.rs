@@ -30,37 +30,37 @@ use super::{
     },
 };
 
-/// The file, in the console's folder.
+/// The file in the console's folder.
 pub(super) const FILE: &str = "authority/register.json";
-/// The mark, in the console's folder.
+/// The mark's file in the console's folder.
 const MARK: &str = "authority/mark.json";
-/// What is written of ten thousand hosts, which takes its room from the disk's reserve if need be.
+/// The size for ten thousand hosts, which is taken from the disk's reserve if needed.
 const FILE_MAX_BYTES: u64 = 4 << 20;
-/// The least time between two writes, for each host in it: of ten thousand that join one after the other it is written
-/// every five seconds, with 3 MB each time. Who is revoked is written at once.
+/// The least time between two writes, for each host in it: while ten thousand hosts join it is written every five
+/// seconds, with 3 MB each time. Revocations are written at once.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(500);
 
 /// The register cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The store refuses.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The file cannot be read or written.
     #[error("the register {path} cannot be used: {source}{}", room::advice(source))]
     File {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is no register.
+    /// The file is invalid.
     #[error(
         "the store is new, and the register {path}, which says who its members are, is damaged: {problem}\nhint: bring \
          either back from a backup; without the register, all hosts have to join anew, and revoked certificates are good again"
     )]
     Damaged {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -68,7 +68,7 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
-    /// Whether there is no room on the disk.
+    /// Whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -79,8 +79,8 @@ impl RegisterError {
     }
 }
 
-/// Brings a store that is new or older than the register up to date, and has every store revoke what the register says is revoked. Gives the
-/// store's mark, from which it goes on.
+/// Updates a store that is new or older than the register, and makes any store revoke what the register says is
+/// revoked. Sets the store's mark, from which it continues.
 ///
 /// # Errors
 /// If the register or the store cannot be used.
@@ -129,7 +129,7 @@ pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), Re
     Ok(())
 }
 
-/// Raises the alert that the store is not what it was.
+/// Raises the alert that the store is older or new.
 async fn put_alert(db: &mut SqliteConnection, message: String, now: Millis) -> Result<(), StoreError> {
     if let Ok(alert) = alert::own(alert::WENT_BACK, message, now) {
         store::alert::put_own(db, store::alert::CONSOLE, alert, now).await?;
@@ -137,7 +137,7 @@ async fn put_alert(db: &mut SqliteConnection, message: String, now: Millis) -> R
     Ok(())
 }
 
-/// Reads the register, if there is one. A store that is not new can do without one that is damaged, which is then set aside.
+/// Reads the register, if it exists. A damaged one is an error for a new store; otherwise it is set aside.
 fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> {
     let path = folder.join(FILE);
     let found = match fs::read(&path) {
@@ -157,7 +157,7 @@ fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> 
     }
 }
 
-/// Reads the mark. One that cannot be read tells nothing, and is written anew.
+/// Reads the mark. An unreadable one counts as missing, and is written again.
 fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
     let path = folder.join(MARK);
     match fs::read(&path) {
@@ -170,10 +170,10 @@ fn read_mark(folder: &Path) -> Result<StoreMark, RegisterError> {
     }
 }
 
-/// Writes the mark beside the register: what the store has by now.
+/// Writes the mark beside the register: how far the store is.
 ///
 /// # Errors
-/// If the store cannot be read, or the file not be written.
+/// If the store cannot be read, or the file cannot be written.
 pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterError> {
     let (path, mark) = (folder.join(MARK), register::mark(store.read()).await?);
     let text = checked::to_text(&mark).unwrap_or_default();
@@ -197,12 +197,12 @@ pub(super) struct RegisterWriter {
 }
 
 impl RegisterWriter {
-    /// Of the console in this folder.
+    /// Creates the writer of the console in this folder.
     pub(super) fn new(folder: &Path) -> Self {
         Self { path: folder.join(FILE), written: None }
     }
 
-    /// Writes it if it may have changed, unless that was just now; then a later look does.
+    /// Writes the register if it may have changed, unless it was just written; a later call does so then.
     pub(super) async fn look(&mut self, store: &Store) -> Result<(), RegisterError> {
         let marks = register::marks(store.read()).await?;
         let is_early =
@@ -246,13 +246,13 @@ mod tests {
         RegisterWriter::new(folder.path()).look(store).await.unwrap();
         restore(folder.path(), &lost, 99).await.unwrap();
         let (back, was) = (register::read(lost.read()).await.unwrap(), register::read(store.read()).await.unwrap());
-        // Tokens are not brought back, so none is ended.
+        // Tokens are not restored, so none is marked as ended.
         assert_eq!(Register { ended: was.ended.clone(), ..back }, was);
         let listed = host::list(lost.read(), None).await.unwrap();
         let ends = |id: HostId| listed.iter().find(|host| host.id == id).unwrap().certificate_expires_ms;
         assert!(ends(one) > 0);
         assert_eq!(ends(two), 0);
-        // It knows somebody now, and what it has revoked stays so.
+        // It has members now, and its revocations stay.
         revoke(&lost, one, 78).await;
         restore(folder.path(), &lost, 99).await.unwrap();
         assert_eq!(host::list(lost.read(), Some(one)).await.unwrap()[0].certificate_expires_ms, 0);
@@ -264,7 +264,7 @@ mod tests {
         db.commit().await.unwrap();
     }
 
-    /// A copy of a store as a backup is made.
+    /// Copies a store as a backup does.
     async fn copy(store: &Store, name: &str, folder: &Path) -> PathBuf {
         let path = folder.join(name);
         sqlx::query("VACUUM INTO $1").bind(path.to_str().unwrap()).execute(store.write()).await.unwrap();
@@ -284,7 +284,7 @@ mod tests {
         write_mark(folder.path(), store).await.unwrap();
         let backup = copy(store, "backup.db", folder.path()).await;
 
-        // Put back where nothing has happened since, it is no older than it was.
+        // A copy from which nothing is missing is not older.
         let same = Store::open(&copy(store, "same.db", folder.path()).await).await.unwrap();
         restore(folder.path(), &same, now_ms()).await.unwrap();
         let alerts = async |store: &Store| {
@@ -338,7 +338,7 @@ mod tests {
         restore(folder.path(), &old, now_ms()).await.unwrap();
         let which = store::alert::Which { limit: 9, ..Default::default() };
         assert_eq!(store::alert::list(old.read(), which, now_ms()).await.unwrap().len(), 1);
-        // What is signed from now on is not dated before what was.
+        // Signed times are not earlier than before.
         assert_eq!(old.signed_ms().await.unwrap(), store.signed_ms().await.unwrap());
     }
 
@@ -358,7 +358,7 @@ mod tests {
             })
         };
         let path = folder.path().join(FILE);
-        // A digit that is another one: it would revoke somebody else, or have a host's key be unknown.
+        // A changed digit: it would revoke another certificate, or make a host's key unknown.
         RegisterWriter::new(folder.path()).look(store).await.unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let at = text.find("serial").unwrap() + 12;

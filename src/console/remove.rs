@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Console {
-    /// Removes a host that is away, by id or by a hostname that only one has: it is a member no more, and is forgotten.
+    /// Removes a host that is offline, by id or unique hostname: it is not a member any more, and its data is deleted.
     pub async fn remove_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
         let (id, now) = (self.resolve_host(host).await?, now_ms());
@@ -89,12 +89,12 @@ mod tests {
         assert_eq!(register::read(store.read()).await.unwrap().removed.len(), 1);
         let url = fixture.hosts_url("/v1/renew");
         let answer = fixture.client(gone.identity()).post(url).json(&serde_json::json!({})).send().await;
-        // Whether the handshake fails or the answer says so.
+        // Whether the handshake fails or the answer is an error.
         if let Ok(answer) = answer {
             assert_eq!(problem(answer).await.0, 403);
         }
         assert_eq!(console.remove_host(&admin(), "gone").await.unwrap_err().status, 404);
-        // One that comes back after all is a member like any other.
+        // If it comes back after all it is a member like any other.
         let again = fixture.member("gone").await;
         assert_eq!(console.host("gone").await.unwrap().id, again.id);
     }

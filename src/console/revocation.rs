@@ -42,38 +42,37 @@ use super::{
 
 /// The list's file in the console's folder.
 pub const FILE: &str = "revoked.pem";
-/// How long a list may be relied on. A broker that refuses outdated lists (OpenSSL does) goes on for this
-/// long without a console.
+/// How long a list is valid. A broker that rejects outdated lists (as OpenSSL does) works this long without a console.
 pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// After this time there is a new list even if nothing changed, so that one that was fetched daily is never outdated.
+/// After this time a new list is made even without a change, so that one that is fetched daily is never outdated.
 const RENEWAL_MS: Millis = 24 * 3600 * 1000;
-/// How often the store is looked at: another process's change takes effect within 5 s.
+/// How often the store is checked: a change by another process takes effect within 5 s.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// The list could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// The store does not say what is revoked.
+    /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the list goes by could not be kept safe.
+    /// The register could not be written.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// It could not be signed.
+    /// The list could not be signed.
     #[error("the revocation list: {0}")]
     Sign(#[from] AuthorityError),
-    /// It could not be written.
+    /// The list could not be written.
     #[error("the revocation list {path} cannot be written: {source}{}", room::advice(source))]
     File {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl ListError {
-    /// Whether there is no room on the disk.
+    /// Whether the disk is full.
     fn is_full(&self) -> bool {
         match self {
             Self::Store(error) => error.is_full(),
@@ -84,7 +83,7 @@ impl ListError {
     }
 }
 
-/// The list as it was made last.
+/// The present list.
 #[derive(Debug)]
 pub(super) struct ListKeeper {
     path: PathBuf,
@@ -95,11 +94,11 @@ pub(super) struct ListKeeper {
 }
 
 impl ListKeeper {
-    /// Makes the list, and its file in `folder`, and the register.
+    /// Makes the list and its file in `folder`, and the register.
     pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, ListError> {
         let now = now_ms();
         let mut register = register::RegisterWriter::new(folder);
-        // Without any room the console still starts, and tries again every few seconds.
+        // On a full disk the console still starts, and tries again every few seconds.
         let kept = register.look(store).await.map_err(ListError::from);
         let is_kept = passed_over_if_full(kept)?;
         let of = issued::revoked(store.read(), now).await?;
@@ -107,13 +106,13 @@ impl ListKeeper {
         let mut keeper =
             Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()), register };
         if !passed_over_if_full(keeper.write())? || !is_kept {
-            // So the next look makes it anew.
+            // So the next check makes it again.
             keeper.made_ms = 0;
         }
         Ok(keeper)
     }
 
-    /// The list, and what becomes of it.
+    /// The list, now and on each change.
     pub(super) fn list(&self) -> SharedPem {
         self.list.subscribe()
     }
@@ -126,8 +125,8 @@ impl ListKeeper {
             .map_err(|source| ListError::File { path: self.path.clone(), source })
     }
 
-    /// Whether the file is what was written, or what another process has written since. A list of ten thousand certificates has half
-    /// a megabyte.
+    /// Whether the file is what was written, or a newer list of another process. A list of ten thousand certificates
+    /// has half a megabyte.
     fn is_whole(&self, authority: &Authority) -> bool {
         let Ok(found) = std::fs::read(&self.path) else { return false };
         if found == self.list.borrow().as_bytes() {
@@ -139,21 +138,21 @@ impl ListKeeper {
         })
     }
 
-    /// Makes the list anew if the store says something else by now, or if it grows old. Says whether it did.
+    /// Makes a new list if the store has changed, or the list is old. Returns whether it did.
     async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
         self.register.look(store).await?;
         let of = issued::revoked(store.read(), now).await?;
-        // A clock that was set back makes it new as well: that one's time may seem to lie ahead.
+        // After a clock was set back, too: the list may be dated in the future.
         if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
             if !self.is_whole(authority) {
-                // A broker that reads an older one would let in again who is revoked.
+                // A broker that reads an older list would accept revoked certificates again.
                 tracing::error!(path = %self.path.display(), "the revocation list is not what was written, and is written again");
                 self.write()?;
             }
             return Ok(false);
         }
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
-        // Who watches gets it even if the disk is full; the next look then tries the file again.
+        // Watchers get it even if the disk is full; the next check tries the file again.
         self.list.send_replace(pem.into());
         self.write()?;
         (self.of, self.made_ms) = (of, now);
@@ -161,7 +160,7 @@ impl ListKeeper {
     }
 }
 
-/// Whether something was written; false if there was no room, which is said.
+/// Returns whether the file was written; false (and logged) if the disk was full.
 fn passed_over_if_full(written: Result<(), ListError>) -> Result<bool, ListError> {
     match written {
         Ok(()) => Ok(true),
@@ -173,37 +172,37 @@ fn passed_over_if_full(written: Result<(), ListError>) -> Result<bool, ListError
     }
 }
 
-/// Makes the list and its file in `folder` once, without a console. Gives the list.
+/// Makes the list and its file in `folder` once, without a console. Returns the list.
 ///
 /// # Errors
-/// If the store cannot be read, or the file not be written.
+/// If the store cannot be read, or the file cannot be written.
 pub async fn write(folder: &Path, authority: &Authority, store: &Store) -> Result<String, ListError> {
     Ok(ListKeeper::open(folder, authority, store).await?.list.borrow().to_string())
 }
 
-/// How long `revocation_command` may take: as a service manager gives a broker to start again.
+/// The timeout of `revocation_command`: as long as service managers give a broker to restart.
 const COMMAND: Duration = Duration::from_secs(90);
-/// When it is tried again after it has failed.
+/// When it is tried again after a failure.
 const COMMAND_RETRY: Duration = Duration::from_secs(30);
 
-/// What feeds the list to a broker elsewhere.
+/// Passes the list to an external broker.
 struct BrokerFeed {
     program: Vec<String>,
     path: PathBuf,
-    /// When the list was made that the broker was given last.
+    /// When the list was made that the broker got last.
     fed_ms: Millis,
     failed: Option<tokio::time::Instant>,
 }
 
 impl BrokerFeed {
-    /// Whether the broker is to be given the list now.
+    /// Whether the broker is to get the list now.
     fn is_due(&self, keeper: &ListKeeper) -> bool {
         !self.program.is_empty()
             && self.fed_ms != keeper.made_ms
             && self.failed.is_none_or(|at| at.elapsed() >= COMMAND_RETRY)
     }
 
-    /// Runs the program, with the list's path in its environment. Says whether it succeeded.
+    /// Runs the program, with the list's path in its environment. Returns whether it succeeded.
     async fn give(&mut self, made_ms: Millis) -> bool {
         let Some((program, arguments)) = self.program.split_first() else { return false };
         let mut command = tokio::process::Command::new(program);
@@ -230,7 +229,7 @@ impl BrokerFeed {
     }
 }
 
-/// Tells everybody of hosts that another process has revoked since the last look.
+/// Notifies all parts about hosts that another process has revoked since the last check.
 async fn notice(shared: &ConsoleState, known: &mut HashSet<HostId>) -> Result<(), StoreError> {
     let revoked = host::revoked(shared.store.read()).await?;
     for host in revoked.difference(known) {
@@ -240,7 +239,7 @@ async fn notice(shared: &ConsoleState, known: &mut HashSet<HostId>) -> Result<()
     Ok(())
 }
 
-/// Keeps the list right until `shutdown`.
+/// Keeps the list up to date until `shutdown`.
 pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutdown: CancellationToken) {
     let mut trouble = None;
     let mut known = HashSet::new();
@@ -252,7 +251,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
     };
     let mut is_noticed = false;
     loop {
-        // To look at every host takes ten milliseconds for ten thousand, so that is done when something was revoked.
+        // Checking every host takes ten milliseconds for ten thousand, so it is done only after a revocation.
         if !is_noticed {
             match notice(&shared, &mut known).await {
                 Ok(()) => is_noticed = true,
@@ -279,7 +278,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
                 (trouble, is_noticed) = (None, false);
                 tracing::info!(revoked = keeper.of.len(), "made a new revocation list");
             }
-            // Said once, not every few seconds.
+            // Logged once, not every few seconds.
             Err(error) => {
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
@@ -315,7 +314,7 @@ mod tests {
         list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect()
     }
 
-    /// Whether TLS lets a certificate in, as every server in Rust would ask.
+    /// Whether TLS accepts a certificate, as every server in Rust would check it.
     fn is_let_in(authority: &str, list: &str, certificate: &str) -> bool {
         let roots: RootCertStore = pki::roots(authority).unwrap();
         let list = CertificateRevocationListDer::from_pem_slice(list.as_bytes()).unwrap();
@@ -345,7 +344,7 @@ mod tests {
         let url = fixture.hosts_url("/v1/revoked.pem");
         let fetched = fixture.client(None).get(url).send().await.unwrap().text().await.unwrap();
         assert_eq!(*fetched, *after);
-        // The file comes a moment after the list.
+        // The file is written a moment after the list.
         let path = fixture.dir.path().join("console").join(FILE);
         while std::fs::read_to_string(&path).unwrap() != *after {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -418,7 +417,7 @@ mod tests {
             assert!(!keeper.look(&authority, &store, now).await.unwrap(), "the list is the same");
             assert_eq!(serials(&std::fs::read_to_string(&path).unwrap()), ["4100"]);
         }
-        // One that another process has made since is none of these.
+        // A newer list of another process is valid.
         let other = authority.revocation_list(&keeper.of, LIFETIME, keeper.made_ms + 5_000).unwrap();
         std::fs::write(&path, &other).unwrap();
         let now = keeper.made_ms;

@@ -40,35 +40,36 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::authority::PeerCertificate;
 
-/// Connections of all listeners.
+/// The most connections of all listeners.
 pub(super) const CONNECTIONS_MAX: usize = 2 * PLACES.places;
-/// Connections of one listener. A browser takes six, an agent one for a moment; the process has 20,000 files on the smallest
-/// machine that we know. One over TLS takes some 40 KB, so that all of them take 80 MB.
+/// The most connections of one listener. A browser opens six, an agent one for a moment; the process has 20,000 files
+/// on the smallest known machine. One with TLS takes some 40 KB, so that all take 80 MB.
 ///
-/// One address has at most half, whatever it does, so that one stolen certificate does not keep others from fetching; and an
-/// address from where nobody came in lately keeps 256 that do nothing: enough browsers for an office, and 10 MB.
+/// One address has at most half of them, so that one stolen certificate does not block downloads of others; and an
+/// address without a recent login keeps 256 idle ones: enough browsers for an office, and 10 MB.
 const PLACES: PlaceLimits = PlaceLimits { places: 2_048, share: 256, origin_max: 1_024, grace: Duration::from_secs(3) };
-/// How long a TLS handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long the head of a request may take, and how long a connection may stay open between two.
+/// The timeout of a request's head, and of an idle connection.
 const HEAD: Duration = Duration::from_secs(30);
-/// How long a client may take no byte of an answer.
+/// How long a client may read nothing of a response.
 const WRITE: Duration = Duration::from_secs(60);
-/// How long requests that are under way may take once the console stops.
+/// How long requests under way may take once the console stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// What waits after the system refused to accept (out of files): trying on at once would spin.
+/// The delay after a failed accept (no free file descriptors), which would spin otherwise.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The certificate that a client showed, if it showed one: an extension of each request.
+/// The client's certificate, if it presented one: an extension of each request.
 #[derive(Clone, Debug)]
 pub(super) struct ClientCertificate(pub(super) Option<PeerCertificate>);
 
-/// The connection that a request came on: an extension of each request, for whoever finds out who asks.
+/// The connection of a request: an extension of each request, for authentication.
 #[derive(Clone, Debug)]
 pub(super) struct CallerConnection(Arc<ConnectionPlace>);
 
 impl CallerConnection {
-    /// Takes note that somebody of the fleet asks: from where they come, others are let in before strangers.
+    /// Records that a member of the fleet has authenticated: connections from its address are preferred to those of
+    /// strangers.
     pub(super) fn has_logged_in(extensions: &axum::http::Extensions) {
         if let Some(Self(place)) = extensions.get() {
             place.record_login();
@@ -78,18 +79,18 @@ impl CallerConnection {
 
 /// A listener and what it serves.
 pub(super) struct HttpServer {
-    /// For the log.
+    /// Its name for the log.
     pub(super) name: &'static str,
-    /// Bound already.
+    /// The bound listener.
     pub(super) listener: TcpListener,
-    /// HTTPS with what this has when a connection comes, HTTP without.
+    /// HTTPS with the present configuration at each connection; HTTP without.
     pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// What answers.
+    /// The routes.
     pub(super) router: Router,
 }
 
 impl HttpServer {
-    /// Serves until `shutdown`, and then lets requests finish for a moment. `logins` is what the listeners have in common.
+    /// Serves until `shutdown`, and then lets requests finish for a moment. `logins` is shared by the listeners.
     pub(super) async fn run(self, logins: Arc<Mutex<RecentLogins>>, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
         let guard = Guard::new(PLACES, &logins);
@@ -131,7 +132,7 @@ impl HttpServer {
 
 type AcceptedConnection = (TcpStream, SocketAddr, ConnectionPlace);
 
-/// Waits for a connection, and then for a place for it; nothing if it gets none.
+/// Waits for a connection, and then for a place for it; `None` if it gets none.
 async fn accept(listener: &TcpListener, guard: &Guard) -> io::Result<Option<AcceptedConnection>> {
     let (stream, address) = listener.accept().await?;
     stream.set_nodelay(true)?;
@@ -147,7 +148,7 @@ async fn connection(
     place: Arc<ConnectionPlace>,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
-    // Who says nothing takes no memory. Browsers open connections before they need them.
+    // A silent client takes no memory. Browsers open connections before they need them.
     tokio::select! {
         readable = timeout(HEAD, place.hear(&stream)) => readable??,
         () = shutdown.cancelled() => return Ok(()),
@@ -173,10 +174,9 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let inner = TowerToHyperService::new(router);
-    // Browsers open connections before they need them. One that was never used has nothing to finish,
-    // which hyper alone cannot tell.
+    // Browsers open connections before they need them. An unused one has nothing to finish, which hyper cannot tell.
     let used = AtomicBool::new(false);
-    // Until the head of a request is there the connection has nothing to do.
+    // Until the head of a request has arrived the connection counts as idle.
     place.set(ConnectionActivity::Idle);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         used.store(true, Ordering::Relaxed);
@@ -203,7 +203,7 @@ async fn serve(
     Ok(timeout(GRACE, connection).await??)
 }
 
-/// A request that is being answered: its connection does not give way.
+/// A request being answered: its connection is not closed for others.
 struct BusyConnection(Arc<ConnectionPlace>);
 
 impl BusyConnection {
@@ -219,7 +219,7 @@ impl Drop for BusyConnection {
     }
 }
 
-/// The body of an answer, until the end of which its connection is busy.
+/// The body of a response, during which its connection is busy.
 struct ResponseBody {
     body: Body,
     #[expect(dead_code, reason = "its end is what matters")]
@@ -246,11 +246,11 @@ impl hyper::body::Body for ResponseBody {
     }
 }
 
-/// The body of a request. While it is waited for its connection may give way, like one that is in the middle of a head.
+/// The body of a request. While more of it is awaited its connection may be closed for others, as during a head.
 struct RequestBody {
     body: Incoming,
-    /// Since when it is waited for: for all of it, for a stranger's is not long; for the next piece, where somebody of the
-    /// fleet sends an artifact.
+    /// Since when it is awaited: all of it, for strangers' short bodies; the next piece, where a member sends an
+    /// artifact.
     began: Instant,
     place: Arc<ConnectionPlace>,
 }

@@ -21,7 +21,7 @@ use std::{
 use muster_rules::time::{AHEAD_MAX_MS, SLACK_MS};
 use muster_topics::Millis;
 
-/// How far a clock has been set beside the time that has passed.
+/// By how much a clock was set, compared with the elapsed time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockSteps {
     at: Instant,
@@ -29,7 +29,7 @@ pub(super) struct ClockSteps {
 }
 
 impl ClockSteps {
-    /// From now on.
+    /// Starts from now.
     pub(super) fn new(now: Millis) -> Self {
         Self { at: Instant::now(), clock_ms: now }
     }
@@ -39,7 +39,8 @@ impl ClockSteps {
         self.clock_ms.saturating_add(Millis::try_from(self.at.elapsed().as_millis()).unwrap_or(Millis::MAX))
     }
 
-    /// By how much the clock was set since this was last asked; 0 if it only drifted. A machine that slept looks the same.
+    /// Returns by how much the clock was set since the last call; 0 if it only drifted. A machine that slept looks the
+    /// same.
     pub(super) fn take(&mut self, now: Millis) -> Millis {
         let by_ms = now.saturating_sub(self.expected_ms());
         *self = Self::new(now);
@@ -47,25 +48,25 @@ impl ClockSteps {
     }
 }
 
-/// See the module. The times that callers give are those of the console's clock.
+/// The signed time; see the module. Callers pass times of the console's clock.
 #[derive(Debug)]
 pub(super) struct SigningTime {
-    /// The latest date that was signed.
+    /// The latest signed time.
     latest: AtomicI64,
-    /// The latest of which hosts have shown that it does no harm.
+    /// The latest signed time that hosts have confirmed to be harmless.
     settled: AtomicI64,
-    /// The latest of what agents take only one of each date.
+    /// The latest signed time of messages of which agents accept one for each time.
     single: AtomicI64,
-    /// What is added to the clock.
+    /// The correction of the clock.
     correction: AtomicI64,
-    /// Hosts agree with what the clock comes to.
+    /// Whether hosts agree with the corrected clock.
     confirmed: AtomicBool,
-    /// What the clock showed when it was last found to be right, or nothing against it.
+    /// The clock when it was last found right or unopposed.
     trusted: Mutex<ClockSteps>,
 }
 
 impl SigningTime {
-    /// With what earlier lives of the console have signed.
+    /// Creates it with the latest signed time of earlier runs of the console.
     pub(super) fn new(latest_ms: Millis, now: Millis) -> Self {
         Self {
             latest: AtomicI64::new(latest_ms),
@@ -77,12 +78,12 @@ impl SigningTime {
         }
     }
 
-    /// The latest date that was signed.
+    /// The latest signed time.
     pub(super) fn latest_ms(&self) -> Millis {
         self.latest.load(Ordering::Relaxed)
     }
 
-    /// By how much what was signed is ahead, if hosts may go by it.
+    /// By how much signed times are ahead, if hosts may rely on them.
     pub(super) fn ahead_ms(&self, now: Millis) -> Millis {
         let latest_ms = self.latest_ms();
         if latest_ms <= self.settled.load(Ordering::Relaxed) {
@@ -92,34 +93,34 @@ impl SigningTime {
         if ahead_ms > SLACK_MS { ahead_ms } else { 0 }
     }
 
-    /// No host goes by the latest date that was signed, if that lies ahead.
+    /// Records that no host relies on a signed time in the future.
     pub(super) fn settle(&self) {
         self.settled.store(self.latest_ms(), Ordering::Relaxed);
     }
 
-    /// How the clock is to be corrected from now on, and whether hosts agree with what that comes to.
+    /// Sets the correction of the clock, and whether hosts agree with the result.
     pub(super) fn correct_by(&self, ms: Millis, is_confirmed: bool) {
         self.correction.store(ms, Ordering::Relaxed);
         self.confirmed.store(is_confirmed, Ordering::Relaxed);
     }
 
-    /// Whether hosts agree with what the clock comes to, and it was not set back since.
+    /// Whether hosts agree with the corrected clock, and it was not set back since.
     pub(super) fn is_confirmed(&self, now: Millis) -> bool {
         let expected_ms = self.trusted().expected_ms();
         self.confirmed.load(Ordering::Relaxed) && self.corrected(now) >= expected_ms.saturating_sub(SLACK_MS)
     }
 
-    /// What the clock shows now is not contradicted.
+    /// Records that the present clock is not contradicted.
     pub(super) fn trust(&self, now: Millis) {
         *self.trusted() = ClockSteps::new(self.corrected(now));
     }
 
-    /// The date of what is signed now.
+    /// Returns the time to sign with now.
     pub(super) fn ms(&self, now: Millis) -> Millis {
         self.note(self.corrected(now))
     }
 
-    /// The date of what is signed now for an agent of before, or before hosts agree with the clock.
+    /// Returns the time to sign with for older agents, or before hosts agree with the clock.
     pub(super) fn bound_ms(&self, now: Millis) -> Millis {
         let now = self.corrected(now);
         self.note(match self.latest_ms() {
@@ -128,13 +129,14 @@ impl SigningTime {
         })
     }
 
-    /// The date of what is told each few seconds. It does not follow a clock that was set ahead before that is trusted.
+    /// Returns the time for messages that are sent every few seconds. It does not follow a clock that was set forward
+    /// until that is trusted.
     pub(super) fn careful_ms(&self, now: Millis) -> Millis {
         let (now, expected_ms) = (self.corrected(now), self.trusted().expected_ms());
         self.note(if now > expected_ms.saturating_add(SLACK_MS) { expected_ms } else { now })
     }
 
-    /// The same for a message of which agents take only one of each date.
+    /// Returns the same for a message of which agents accept one for each time.
     pub(super) fn another_ms(&self, now: Millis) -> Millis {
         let wanted_ms = self.careful_ms(now);
         let next = |last_ms: Millis| match (0..SLACK_MS).contains(&last_ms.saturating_sub(wanted_ms)) {
@@ -142,7 +144,7 @@ impl SigningTime {
             false => wanted_ms,
         };
         let last = self.single.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last_ms| Some(next(last_ms)));
-        // It never fails, for there is always a next one.
+        // It never fails, because there is always a next value.
         self.note(last.map_or(wanted_ms, next))
     }
 
@@ -161,7 +163,7 @@ impl SigningTime {
     }
 
     fn trusted(&self) -> MutexGuard<'_, ClockSteps> {
-        // Nobody can panic while it is held.
+        // A panic is impossible while it is locked.
         self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -179,7 +181,7 @@ mod tests {
             (dated.ms(50 * HOUR), dated.bound_ms(50 * HOUR), dated.ahead_ms(50 * HOUR)),
             (50 * HOUR, 50 * HOUR, 0)
         );
-        // The clock was ahead, and is put right.
+        // The clock was ahead, and is corrected.
         dated.ms(60 * HOUR);
         assert_eq!((dated.ms(51 * HOUR), dated.bound_ms(51 * HOUR)), (51 * HOUR, 60 * HOUR));
         assert_eq!((dated.latest_ms(), dated.ahead_ms(51 * HOUR)), (60 * HOUR, 9 * HOUR));

@@ -49,20 +49,20 @@ use super::{
     upkeep, vitals, web,
 };
 
-/// News that a slow reader may be behind by, before it has to look for itself.
+/// How many events a slow reader may be behind before it loses some.
 const CHANGES: usize = 1_024;
-/// How often what is over is swept away.
+/// How often expired data is removed.
 const SWEEP: Duration = Duration::from_secs(3600);
-/// How long alerts are remembered once they are over: a quarter of a year, to compare it with the one before.
+/// How long cleared alerts are kept: a quarter of a year, to compare it with the one before.
 const ALERTS_KEPT: Duration = Duration::from_secs(92 * 24 * 3600);
-/// How long the console's own certificate for the broker is valid; it is made at each start.
+/// The lifetime of the console's own certificate for the broker; it is made at each start.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Where the pages are reached, in the console's folder.
+/// The file with the URL of the pages, in the console's folder.
 pub(crate) const WEB_URL: &str = "web.url";
 /// The store's file in the console's folder.
 pub(crate) const STORE: &str = "console.db";
-/// The keys of the configuration that can be changed while the console runs. Of `extra_names` its certificates are told; of
-/// `public_name`, with which URLs begin that hosts and operators hold, only a restart would tell all.
+/// The settings that can be changed while the console runs. `extra_names` affects only its certificates; `public_name`
+/// is in URLs that hosts and operators already have, so it needs a restart.
 const TAKEN: [&str; 4] = ["extra_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes"];
 /// How long everything may take to end.
 const STOP: Duration = Duration::from_secs(10);
@@ -70,40 +70,40 @@ const STOP: Duration = Duration::from_secs(10);
 /// Why a console cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// The folder for its data cannot be made or written.
+    /// The folder for its data cannot be created or written.
     #[error(
         "the console's folder {path} cannot be used: {source}\nhint: make it writable for this user, or choose another with data_dir"
     )]
     Folder {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Another console works with the same data.
+    /// Another console uses the same data.
     #[error(
         "another console works with {path} already\nhint: stop that one first, or give this one a data_dir of its own"
     )]
     InUse {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
     },
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {what}: {source}\nhint: {}", listen_hint(.source, .setting))]
     Listen {
-        /// Who was meant to connect there.
+        /// What it is for.
         what: &'static str,
-        /// The setting that says where.
+        /// The setting with the address.
         setting: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The authority cannot be opened or made.
+    /// The authority cannot be opened or created.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// A certificate or key that was just made cannot be used.
+    /// A new certificate or key cannot be used.
     #[error("the console's own certificates cannot be used: {0}")]
     Tls(String),
     /// The store cannot be opened.
@@ -112,16 +112,16 @@ pub enum ConsoleError {
     /// The revocation list cannot be made.
     #[error(transparent)]
     Revocation(#[from] ListError),
-    /// Somebody who is to be told of alerts cannot be.
+    /// An outlet for alerts cannot be used.
     #[error("{0}\nhint: alert_outlets in the console's configuration says who is told of alerts")]
     Outlet(#[from] OutletError),
-    /// A time-series store elsewhere cannot be fed.
+    /// An external time-series store cannot be used.
     #[error(transparent)]
     External(#[from] ExternalError),
-    /// The broker's address is none.
+    /// The broker's address is invalid.
     #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
     BrokerUrl(#[from] BrokerUrlError),
-    /// Something else went wrong; the log says what.
+    /// Another error; the log has details.
     #[error(transparent)]
     Other(#[from] Error),
 }
@@ -137,7 +137,7 @@ fn listen_hint(source: &io::Error, setting: &str) -> String {
     }
 }
 
-/// A console that holds its data and its ports, and does nothing yet.
+/// A console that has opened its data and bound its ports, and does nothing yet.
 #[derive(Debug)]
 pub struct PreparedConsole {
     config: Config,
@@ -153,14 +153,14 @@ pub struct PreparedConsole {
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
     outlets: Vec<AlertOutlet>,
-    /// Held for as long as the console lives.
+    /// Held as long as the console runs.
     lock: File,
 }
 
-/// Opens everything that a console keeps, and binds its ports.
+/// Opens the data of a console, and binds its ports.
 ///
 /// # Errors
-/// If something of it cannot be used; nothing runs then, and nothing is held.
+/// If something cannot be used; nothing runs then, and nothing is locked.
 pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     let config = anchored(config)?;
     let outlets = config.alert_outlets.iter().map(AlertOutlet::open).collect::<Result<Vec<_>, _>>()?;
@@ -200,7 +200,7 @@ pub async fn prepare(config: Config) -> Result<PreparedConsole, ConsoleError> {
     })
 }
 
-/// The same with an absolute folder: the program that feeds a revocation list to a broker is told a path in it.
+/// Makes the folder absolute: the revocation command gets a path in it.
 fn anchored(config: Config) -> Result<Config, ConsoleError> {
     match folders::absolute(&config.data_dir) {
         Ok(data_dir) => Ok(Config { data_dir, ..config }),
@@ -208,15 +208,15 @@ fn anchored(config: Config) -> Result<Config, ConsoleError> {
     }
 }
 
-/// Sees to it that files which the console makes anew when they are not there can be made. Of others, as the store itself and the
-/// authority's keys, a person has to say what shall become of what is in their place.
+/// Makes sure that files which the console creates can be created. For others, such as the store and the authority's
+/// keys, an operator has to decide what becomes of what is in their place.
 fn clear_places(dir: &Path, names: &[&str]) -> Result<(), ConsoleError> {
     files::clear_places(dir, files::RoleFile::File, names)
         .map_err(|source| ConsoleError::Folder { path: dir.to_owned(), source })
 }
 
-/// Opens the authority of a console's folder. Only in a folder that has served no fleet yet it may be made: hosts trust the one that
-/// they joined, and no other.
+/// Opens the authority of a console's folder. It is created only in a folder that has served no fleet yet: hosts trust
+/// only the authority that they joined.
 pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
     let folder = dir.join("authority");
     match dir.join(STORE).exists() || dir.join(register::FILE).exists() {
@@ -225,7 +225,8 @@ pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
     }
 }
 
-/// Opens the store for measurements. A console does without one that cannot be opened: everything else of it is worth more than charts.
+/// Opens the store for measurements. If it cannot be opened the console runs without: everything else is more important
+/// than charts.
 async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> SeriesStore {
     use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
     let error = match SeriesStore::open_with(path, settings).await {
@@ -248,7 +249,7 @@ async fn open_series(path: &Path, settings: &muster_series::StoreSettings) -> Se
     SeriesStore::left_out(path, &reason)
 }
 
-/// Takes the lock that a second console on the same data would need.
+/// Locks the data against a second console.
 fn lock(dir: &Path) -> Result<File, ConsoleError> {
     let folder = |source| ConsoleError::Folder { path: dir.to_owned(), source };
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock")).map_err(folder)?;
@@ -265,39 +266,39 @@ fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Resul
 }
 
 impl PreparedConsole {
-    /// The authority, for whoever starts a broker that this console will connect to.
+    /// The authority, for the caller that starts a broker for this console.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The revocation list, for the same, and what becomes of it once the console runs.
+    /// The revocation list for the same broker, now and on each change.
     #[must_use]
     pub fn revocations(&self) -> SharedPem {
         self.revocations.list()
     }
 
-    /// Where operators will reach the console.
+    /// The address of the pages and API.
     #[must_use]
     pub fn web_addr(&self) -> SocketAddr {
         self.web_addr
     }
 
-    /// Where hosts will reach the console.
+    /// The address for hosts.
     #[must_use]
     pub fn hosts_addr(&self) -> SocketAddr {
         self.hosts_addr
     }
 
-    /// Sets what this console was started by, if not by `muster console`.
+    /// Sets what started this console, if not `muster console`.
     #[must_use]
     pub fn started_by(mut self, started_by: StartedBy) -> Self {
         self.started_by = started_by;
         self
     }
 
-    /// Sets where the broker is: for whoever started it after this console was prepared, on a port
-    /// that was not known before. `public` is what hosts are told.
+    /// Sets the broker's URL, for a caller that started the broker after preparing this console, on a port that was
+    /// unknown before. `public` is the URL for hosts.
     #[must_use]
     pub fn with_broker(mut self, url: String, public: Option<String>) -> Self {
         self.config.broker_url = url;
@@ -315,10 +316,10 @@ impl PreparedConsole {
         }
     }
 
-    /// Begins to serve and to connect.
+    /// Starts to serve and to connect.
     ///
     /// # Errors
-    /// If the broker's address is none, or a certificate cannot be made.
+    /// If the broker's address is invalid, or a certificate cannot be made.
     pub async fn start(self) -> Result<RunningConsole, ConsoleError> {
         let urls = self.urls();
         let address = parse_broker_url(&self.config.broker_url)?;
@@ -440,14 +441,14 @@ impl PreparedConsole {
     }
 }
 
-/// TLS for both listeners, with a certificate that is made now for the names that the configuration has now.
+/// Returns TLS for both listeners, with a new certificate for the presently configured names.
 fn servers_tls(authority: &Authority, config: &Config) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), ConsoleError> {
     let (certificate, key) = authority.issue_server(&config.certificate_names())?;
     let of = |hosts| server_tls(authority, &certificate, &key, hosts);
     Ok((of(false)?, of(true)?))
 }
 
-/// Pages and APIs on one listener.
+/// Returns pages and APIs for one listener.
 pub(super) fn web_router(console: &Console) -> Router {
     web::router(console.clone())
         .merge(health::router(console.clone()))
@@ -459,7 +460,7 @@ fn tls_error(error: impl std::fmt::Display) -> ConsoleError {
     ConsoleError::Tls(error.to_string())
 }
 
-/// TLS for a listener. Where hosts connect, their certificates are asked for, and checked if shown.
+/// Returns TLS for a listener. The one for hosts requests client certificates, and verifies them if presented.
 fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Result<Arc<ServerConfig>, ConsoleError> {
     let chain = pki::certificates("the console's certificate", chain).map_err(tls_error)?;
     let key = pki::private_key("the console's key", key).map_err(tls_error)?;
@@ -476,7 +477,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
     Ok(Arc::new(builder.with_single_cert(chain, key).map_err(tls_error)?))
 }
 
-/// Forgets what is over, now and then.
+/// Removes expired data regularly.
 async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     loop {
         let now = now_ms();
@@ -514,19 +515,19 @@ async fn sweep(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     }
 }
 
-/// Opens everything, binds the ports, and begins to serve and to connect.
+/// Opens everything, binds the ports, and starts to serve and to connect.
 ///
 /// # Errors
-/// If something of it cannot be done; nothing runs then.
+/// If something fails; nothing runs then.
 pub async fn start(config: Config) -> Result<RunningConsole, ConsoleError> {
     prepare(config).await?.start().await
 }
 
-/// A console that runs.
+/// A running console.
 #[derive(Debug)]
 pub struct RunningConsole {
     console: Console,
-    /// With which certificates operators and hosts are met.
+    /// The certificates of the two listeners.
     tls: [watch::Sender<Arc<ServerConfig>>; 2],
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
@@ -543,21 +544,21 @@ impl RunningConsole {
         self.console.clone()
     }
 
-    /// Where operators reach it.
+    /// The address of the pages and API.
     #[must_use]
     pub fn web_addr(&self) -> SocketAddr {
         self.web_addr
     }
 
-    /// Where hosts reach it.
+    /// The address for hosts.
     #[must_use]
     pub fn hosts_addr(&self) -> SocketAddr {
         self.hosts_addr
     }
 
-    /// Takes a configuration anew as far as that is possible while the console runs: new certificates for its listeners, also where
-    /// nothing has changed, and [`TAKEN`]; and looks whether anything was revoked. Gives the keys of what else has changed, which a
-    /// restart would bring into force.
+    /// Reloads the configuration as far as possible while the console runs: new certificates for its listeners in any
+    /// case, and [`TAKEN`]; and checks for revocations. Returns the other settings that have changed, which need a
+    /// restart.
     ///
     /// # Errors
     /// If a certificate cannot be made; nothing has changed then.
@@ -574,7 +575,7 @@ impl RunningConsole {
         Ok(others)
     }
 
-    /// The same with the configuration that it has.
+    /// Does the same with the present configuration.
     ///
     /// # Errors
     /// As for [`RunningConsole::reload`].
@@ -583,25 +584,25 @@ impl RunningConsole {
         self.reload(config).map(drop)
     }
 
-    /// Its authority.
+    /// The authority.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.console.shared.authority
     }
 
-    /// Where operators reach it, as a URL.
+    /// The URL of the pages.
     #[must_use]
     pub fn web_url(&self) -> String {
         self.console.web_url().to_owned()
     }
 
-    /// The revocation list, and what becomes of it.
+    /// The revocation list, now and on each change.
     #[must_use]
     pub fn revocations(&self) -> SharedPem {
         self.console.shared.revocations.clone()
     }
 
-    /// Ends: requests finish, the broker is told, the stores are closed, the data is free for another.
+    /// Stops: requests finish, the broker is notified, the stores are closed, the data is unlocked.
     pub async fn stop(self) {
         self.shutdown.cancel();
         let ended = async {

@@ -23,21 +23,21 @@ use super::{
     store::{Store, host},
 };
 
-/// The list in PEM, whatever it is at present.
+/// A PEM document that may change.
 pub type SharedPem = watch::Receiver<Arc<str>>;
 
-/// The running console; a handle that can be cloned.
+/// The running console. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Console {
     pub(super) shared: Arc<ConsoleState>,
 }
 
-/// What every part of the console shares.
+/// The state that all parts of the console share.
 #[derive(Debug)]
 pub(super) struct ConsoleState {
-    /// As it was at the start.
+    /// The configuration at the start.
     pub(super) config: Config,
-    /// As it was last read: what of it can change while the console runs is looked up here.
+    /// The configuration as last read, for settings that can change while the console runs.
     pub(super) current: RwLock<Arc<Config>>,
     pub(super) started_by: StartedBy,
     pub(super) urls: Urls,
@@ -45,28 +45,28 @@ pub(super) struct ConsoleState {
     pub(super) store: Store,
     pub(super) series: SeriesStore,
     pub(super) external: super::external::ExternalStores,
-    /// Values that hosts have sent since the start.
+    /// The number of values that hosts have sent since the start.
     pub(super) received: AtomicU64,
     pub(super) artifacts: PathBuf,
-    /// Held by whoever labels, orders or removes artifacts and configs.
+    /// Held while content is labelled, ordered or removed.
     pub(super) content: tokio::sync::Mutex<()>,
     pub(super) link: LinkHandle,
     pub(super) owed: super::ingest::owed_acks::OwedAcks,
-    /// The rules for alerts that hosts should have.
+    /// The alert rules that hosts should have.
     pub(super) tellings: super::owed_documents::DocumentSync,
     pub(super) labels: super::confirmed_labels::Labels,
-    /// Held by whoever changes labels of hosts.
+    /// Held while labels of hosts are changed.
     pub(super) labelling: tokio::sync::Mutex<()>,
     pub(super) fleet: super::latest_measurements::LatestMeasurements,
     pub(super) dispatch: mpsc::Sender<super::dispatch::event::DispatchEvent>,
     pub(super) dated: super::signing_time::SigningTime,
     pub(super) host_clocks: super::host_clocks::HostClocks,
-    /// Open commands of which the store says that they have not gone out to anybody.
+    /// Open commands that were not sent to any host, according to the store.
     pub(super) held_back: Mutex<HashSet<CommandId>>,
     pub(super) notices: super::notice::Notices,
     pub(super) changes: broadcast::Sender<PageChange>,
     pub(super) tallies: super::web::tallies::Tallies,
-    /// Something was revoked: the list is to be made anew.
+    /// Notified after a revocation: a new list is to be made.
     pub(super) revoked: Notify,
     pub(super) revocations: SharedPem,
     /// The serial numbers that `revocation_command` has succeeded with.
@@ -75,19 +75,19 @@ pub(super) struct ConsoleState {
 }
 
 impl ConsoleState {
-    /// Open commands of which the store says that they have not gone out to anybody.
+    /// Locks the open commands that were not sent to any host.
     pub(super) fn held_back(&self) -> MutexGuard<'_, HashSet<CommandId>> {
-        // Nobody leaves it half changed.
+        // No panic leaves it inconsistent.
         self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configuration as it was last read.
+    /// The configuration as last read.
     pub(super) fn current(&self) -> Arc<Config> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What a console was started by: it decides which words lead a person on.
+/// What started the console: it decides which hints people get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartedBy {
     /// `muster up`.
@@ -97,7 +97,7 @@ pub enum StartedBy {
 }
 
 impl StartedBy {
-    /// How other machines get to reach what listens for hosts.
+    /// Returns a hint on how other machines can reach the listener for hosts.
     pub(super) fn listen_hint(self) -> &'static str {
         match self {
             Self::Up => {
@@ -112,7 +112,7 @@ impl StartedBy {
     }
 }
 
-/// Where the parts of the installation are reached.
+/// The URLs of the installation's parts.
 #[derive(Clone, Debug)]
 pub(super) struct Urls {
     pub(super) web: String,
@@ -121,25 +121,25 @@ pub(super) struct Urls {
 }
 
 impl Console {
-    /// What changes from now on.
+    /// Subscribes to changes.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<PageChange> {
         self.shared.changes.subscribe()
     }
 
-    /// Where operators reach the pages.
+    /// The URL of the pages.
     #[must_use]
     pub fn web_url(&self) -> &str {
         &self.shared.urls.web
     }
 
-    /// Ends once the console stops: what streams without end should end with it.
+    /// Waits until the console stops: endless streams should end with it.
     pub async fn stopping(&self) {
         self.shared.shutdown.cancelled().await;
     }
 }
 
-/// Whether a URL leads to the machine alone that it is used on.
+/// Whether a URL is of loopback.
 pub(super) fn is_loopback(url: &str) -> bool {
     let url = reqwest::Url::parse(url).ok();
     let host = url.as_ref().and_then(reqwest::Url::host_str).map(|host| host.trim_matches(['[', ']']));
@@ -147,7 +147,7 @@ pub(super) fn is_loopback(url: &str) -> bool {
 }
 
 impl ConsoleState {
-    /// Why a host on another machine could not join now, and what to do about that.
+    /// Returns why a host on another machine could not join now, with a hint.
     pub(super) fn join_warning(&self) -> Option<String> {
         let Urls { hosts, broker, .. } = &self.urls;
         let (what, url) = match (is_loopback(hosts), is_loopback(broker)) {
@@ -159,7 +159,7 @@ impl ConsoleState {
         Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
     }
 
-    /// A host is a member no more, and these commands are over for it: everybody hears of that.
+    /// Notifies all parts that a host is not a member any more, and that these commands are over for it.
     pub(super) async fn left(&self, host: HostId, commands: &[CommandId]) {
         self.revoked.notify_one();
         self.fleet.remove(host);
@@ -169,7 +169,7 @@ impl ConsoleState {
         self.changed(PageChange::Alert(Some(host)));
     }
 
-    /// Whether the broker is known to refuse whoever was revoked, if anybody was.
+    /// Whether the broker is known to reject revoked certificates, if there are any.
     pub(super) async fn revocations_are_in_force(&self) -> Result<bool, super::store::StoreError> {
         // The broker of `muster up` is in this process, and follows the list at once.
         if self.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
@@ -180,14 +180,13 @@ impl ConsoleState {
         Ok(revoked.iter().all(|one| told.contains(&one.serial)))
     }
 
-    /// Tells pages that look on. Nobody may be looking, which is fine.
+    /// Notifies pages of a change. There may be no subscriber, which is fine.
     pub(super) fn changed(&self, change: PageChange) {
         self.tallies.changed(&change);
         let _ = self.changes.send(change);
     }
 
-    /// The right to order something, checked against the operators that there are. One role so far:
-    /// an operator may do everything.
+    /// Checks that an operator exists. There is one role so far: every operator may do everything.
     pub(super) async fn check_operator(&self, operator: &Name) -> Result<(), Error> {
         if super::store::operator::exists(self.store.read(), operator).await? {
             return Ok(());

@@ -34,20 +34,19 @@ use super::{
     },
 };
 
-/// How often what stands is written again: twice within the five minutes for which a value is found, with room for one that
-/// comes late.
+/// How often unchanged states are written again: twice within the five minutes for which a value is found, so that one
+/// may be late.
 const REPEAT_MS: Millis = 120_000;
-/// How long is waited after a change for others. Each look reads the list of members, 10 to 20 ms for ten thousand.
+/// How long to wait after a change for others. Each check reads the list of members, 10 to 20 ms for ten thousand.
 const SETTLE: Duration = Duration::from_secs(5);
-/// How many values an alert is filled in with, back from its end or from now: an hour.
+/// The number of values that fill in an alert's past, back from its end or from now: an hour.
 const FILL_MAX: Millis = 30;
 /// The most points that are written together.
 const POINTS_MAX: usize = 4_096;
-/// The most alerts that are looked at, those that began last: a thousand hosts, each with all that it may have, are in one
-/// trouble.
+/// The most alerts that are read, latest beginning first: a thousand hosts with their maximum each.
 const ALERTS_MAX: u32 = 64_000;
 
-/// Writes how things stand until the console stops.
+/// Writes the states of hosts and alerts until the console stops.
 pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let mut changes = shared.changes.subscribe();
     let mut standing = WrittenStatus { looked_ms: now_ms(), ..WrittenStatus::default() };
@@ -68,8 +67,9 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
     }
 }
 
-/// Waits until something has changed, and a little longer for others; at most until `due`. Gathers hosts whose alerts have. Some
-/// are missed if news come faster than they are read: what holds is seen all the same, and only what began and ended unseen is not.
+/// Waits until something has changed, and a little longer for more; at most until `due`. Collects hosts whose alerts
+/// have changed. Some may be missed if changes come faster than they are read; then only alerts that begin and end
+/// between two checks are lost.
 async fn next(changes: &mut Receiver<PageChange>, mut due: Instant, changed: &mut BTreeSet<HostId>) {
     let mut settling = false;
     loop {
@@ -87,15 +87,15 @@ async fn next(changes: &mut Receiver<PageChange>, mut due: Instant, changed: &mu
     }
 }
 
-/// Looks how things stand, and writes what is to be written; gives what has been said then. `changed` are hosts of which alerts
-/// may have begun and ended.
+/// Checks the present states, and writes what has changed; returns what has been written by then. `changed` are hosts
+/// of which alerts may have begun and ended.
 async fn look(
     shared: &ConsoleState,
     standing: &WrittenStatus,
     changed: &BTreeSet<HostId>,
     now: Millis,
 ) -> Result<WrittenStatus, super::Error> {
-    // Of nobody is known whether it is there, while there is no connection to the broker.
+    // Without a connection to the broker it is unknown which hosts are online.
     let hosts = match shared.link.lost_ms() {
         Some(_) => None,
         None => Some(host::standing(shared.store.read()).await?),
@@ -121,15 +121,15 @@ async fn look(
     Ok(next)
 }
 
-/// What has been said so far.
+/// What has been written so far.
 #[derive(Clone, Debug, Default)]
 struct WrittenStatus {
     hosts: BTreeMap<HostId, (String, bool)>,
-    /// Those that hold, with the labels that they were told with.
+    /// Active alerts, with the labels that they were written with.
     alerts: BTreeMap<OccurrenceKey, Vec<(&'static str, String)>>,
-    /// When everything was last said.
+    /// When everything was last written.
     said_ms: Option<Millis>,
-    /// When it was last looked, or begun to look.
+    /// When the last check was made, or the first one started.
     looked_ms: Millis,
 }
 
@@ -139,11 +139,11 @@ struct StatusPoints {
     measurement: &'static str,
     field: &'static str,
     tags: Vec<(&'static str, String)>,
-    /// Since when it is 1, if it was not said before.
+    /// Since when it is 1, if that was not written before.
     since_ms: Option<Millis>,
-    /// Until then.
+    /// Until when.
     until_ms: Millis,
-    /// What it is then.
+    /// The value then.
     last: bool,
 }
 
@@ -151,7 +151,7 @@ impl StatusPoints {
     fn points(&self) -> impl Iterator<Item = Point> {
         let tags: Vec<(&str, &str)> = self.tags.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let last = self.until_ms;
-        // As many as fit, back from the end; and its beginning.
+        // As many as allowed, back from the end; and the beginning.
         let before = self.since_ms.into_iter().flat_map(move |since| {
             let filled = ((last - since) / REPEAT_MS).clamp(0, FILL_MAX);
             let fill = (1..=filled).rev().map(move |back| last - back * REPEAT_MS).filter(move |at| *at > since);
@@ -167,13 +167,13 @@ impl StatusPoints {
 }
 
 impl WrittenStatus {
-    /// How long until everything is to be said again.
+    /// How long until everything is to be written again.
     fn due_ms(&self, now: Millis) -> Millis {
-        // A clock that was set back must not silence us for as long as it was ahead.
+        // After a clock was set back, writes must not be blocked for that long.
         self.said_ms.map_or(0, |said| (said + REPEAT_MS - now).clamp(0, REPEAT_MS))
     }
 
-    /// Alerts that held and are not among these.
+    /// Returns alerts that were active and are not among these.
     fn missing<'a>(
         &'a self,
         alerts: &'a BTreeMap<OccurrenceKey, PastAlert>,
@@ -181,9 +181,8 @@ impl WrittenStatus {
         self.alerts.keys().filter(|key| !alerts.contains_key(*key))
     }
 
-    /// What is to be written now that things stand like this, and what has been said then. Without `hosts`, nothing is
-    /// known of them, and their series pause. `ended` has when alerts ended that
-    /// are missing.
+    /// Returns what to write for the present states, and what has been written then. Without `hosts`, they are unknown,
+    /// and their series pause. `ended` has the end times of missing alerts.
     fn tell(
         &self,
         hosts: Option<BTreeMap<HostId, (String, bool)>>,
@@ -193,13 +192,13 @@ impl WrittenStatus {
     ) -> (Self, Vec<StatusPoints>) {
         let all = self.due_ms(now) == 0;
         let mut told = hosts.as_ref().map(|hosts| self.hosts(hosts, all, now)).unwrap_or_default();
-        // All are told anew once something is known of them.
+        // All are written again once they are known.
         let hosts = hosts.unwrap_or_default();
         let mut holding = BTreeMap::new();
         for (key, stood) in alerts {
             let before = self.alerts.get(&key);
             let tags = before.cloned().unwrap_or_else(|| labels(key.0, &stood));
-            // What was known before the console started was told then.
+            // Alerts from before the console started were written then.
             let is_new = before.is_none() && stood.received_ms >= self.looked_ms;
             let since_ms = is_new.then_some(key.2);
             match stood.ended_ms {
@@ -233,7 +232,7 @@ impl WrittenStatus {
             last: online,
         };
         let changed = hosts.iter().filter(|(id, held)| all || self.hosts.get(id) != Some(held));
-        // Of one that has another name now, the series with its old one ends.
+        // For a renamed host, the series with the old name ends.
         let renamed = |id: &HostId, name: &str| hosts.get(id).is_none_or(|(now, _)| now != name);
         let gone = self.hosts.iter().filter(|(id, (name, _))| renamed(id, name));
         let gone = gone.map(|(id, (name, _))| one(id, name, false));
@@ -282,7 +281,7 @@ mod tests {
         ((host(1), id, since_ms), PastAlert { hostname: "shop-1".to_owned(), ended_ms, received_ms, alert })
     }
 
-    /// Times and values of what is written, by measurement.
+    /// Returns times and values of what is written, by measurement.
     fn written(told: &[StatusPoints], measurement: &str) -> Vec<(Millis, f64)> {
         let points = told.iter().filter(|one| one.measurement == measurement).flat_map(StatusPoints::points);
         points.map(|point| (point.at_ms, point.fields[0].1)).collect()
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!(written(&told, "muster_host"), [(1_020_000, 0.0)]);
         let (fourth, told) = third.tell(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_120_000);
         assert_eq!(written(&told, "muster_host").len(), 2, "all of them again");
-        // One is removed, the other has a new name.
+        // One host is removed, the other has a new name.
         let renamed = [(host(2), ("till-2".to_owned(), true))].into();
         let (_, told) = fourth.tell(Some(renamed), none(), &BTreeMap::new(), 1_130_000);
         let mut names: Vec<_> = told.iter().map(|one| (one.tags[1].1.as_str(), one.last)).collect();
@@ -359,7 +358,7 @@ mod tests {
         assert_eq!(points.len(), 32, "its beginning, the last hour, its end");
         assert_eq!(points[points.len() - 2], (now - 20_000_000 - REPEAT_MS, 1.0));
         assert!(points.is_sorted_by_key(|(at_ms, _)| *at_ms));
-        // It is not told again.
+        // It is not written again.
         let (_, told) = next.tell(shown(&[]), [(key, past)].into(), &BTreeMap::new(), now + 6_000);
         assert_eq!(told, []);
     }

@@ -28,7 +28,7 @@ pub(super) fn config(dir: &std::path::Path) -> Config {
         data_dir: dir.join("console"),
         web_listen: free,
         hosts_listen: free,
-        // Nobody listens on port 1; the console has to work without.
+        // No broker listens on port 1; the console has to work without.
         broker_url: "mqtts://127.0.0.1:1".to_owned(),
         artifact_max_bytes: 1024 * 1024,
         ..Config::default()
@@ -46,26 +46,26 @@ impl Fixture {
         &self.console.shared
     }
 
-    /// A token for joining.
+    /// Returns a join token.
     pub(super) async fn token(&self) -> JoinToken {
         self.token_for(None).await
     }
 
-    /// A token for a host that is there already, if one is named.
+    /// Returns a join token, for an existing host if one is given.
     pub(super) async fn token_for(&self, replaces: Option<HostId>) -> JoinToken {
         let new = muster_api::NewToken { ttl_s: None, replaces: replaces.map(|host| host.to_string()) };
         let token = self.console.create_token(&admin(), new).await.unwrap();
         token.token.parse().unwrap()
     }
 
-    /// Has the console remember that it told a host to use some content.
+    /// Records that a host was ordered to use some content.
     pub(super) async fn assign(&self, host: HostId, content: &[&Digest]) {
         let mut db = self.shared().store.begin().await.unwrap();
         super::store::content::assign(&mut db, &[host], content).await.unwrap();
         db.commit().await.unwrap();
     }
 
-    /// A client that shows a certificate and key, if it has them, and trusts the authority alone.
+    /// Returns a client that trusts the authority alone, with a certificate and key if given.
     pub(super) fn client(&self, identity: Option<(&str, &str)>) -> Client {
         let authority = self.shared().authority.certificate_pem();
         let tls = match identity {
@@ -83,7 +83,7 @@ impl Fixture {
         format!("{}{path}", self.shared().urls.hosts)
     }
 
-    /// A member, as it is after joining with a token of its own.
+    /// Returns a member that has joined with a token of its own.
     pub(super) async fn member(&self, hostname: &str) -> Member {
         let key = KeyPair::generate().unwrap();
         let request = join_request(&self.token().await.secret, HostId::random(), hostname, &key);
@@ -93,7 +93,7 @@ impl Fixture {
         Member { id: membership.host, certificate: membership.certificate, key: key.serialize_pem() }
     }
 
-    /// A command that waits for these hosts.
+    /// Returns a command that waits for these hosts.
     pub(super) async fn command(&self, hosts: &[HostId]) -> muster_api::Command {
         let target = muster_api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
         let command = muster_api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
@@ -144,7 +144,7 @@ pub(super) fn join_request(secret: &str, host: HostId, hostname: &str, key: &Key
     JoinRequest { v: V1, secret, host, csr: csr(key), hostname, facts: facts(), sealing_key }
 }
 
-/// Status and code of an answer that must be a problem.
+/// Returns status and code of an answer that must be a problem.
 pub(super) async fn problem(answer: Response) -> (u16, String) {
     let status = answer.status().as_u16();
     let text = answer.text().await.unwrap();

@@ -21,7 +21,7 @@ pub(super) use super::host_clocks::HostClocks;
 /// How often: a disk that was full is used again within this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Looks until the console stops.
+/// Checks regularly until the console stops.
 pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) {
     let mut watch = ClockWatch::new(now_ms());
     let mut ticks = interval(PERIOD);
@@ -43,11 +43,11 @@ struct ClockWatch {
     steps: ClockSteps,
     /// By how much it was set since hosts last agreed with it.
     set_by_ms: Millis,
-    /// When it was set last, or the console was started: hosts have not said anything since.
+    /// When it was set last, or the console was started: hosts have not reported since.
     set: Option<Instant>,
 }
 
-/// How long hosts have to say what their clocks show, after the console's was set.
+/// How long hosts have to report their clocks, after the console's was set.
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl ClockWatch {
@@ -65,7 +65,7 @@ impl ClockWatch {
             );
             self.set_by_ms += by_ms;
             self.set = Some(Instant::now());
-            // What they showed before was compared with another clock.
+            // Earlier reports were compared with another clock.
             shared.host_clocks.clear();
             shared.dated.correct_by(0, false);
             let _ = shared.dispatch.send(dispatch::DispatchEvent::ClockSet).await;
@@ -96,7 +96,7 @@ impl ClockWatch {
             ClockFinding::Bound { .. } => (self.set_by_ms, self.set) = (0, None),
             _ => (),
         }
-        // Until hosts have had time to answer, what changes each few seconds stays with the clock as it was.
+        // Until hosts have had time to answer, frequent messages keep the time of before.
         let is_open = evidence.consensus.is_none() && found != ClockFinding::Refused;
         let waits = is_open && self.set.is_some_and(|set| set.elapsed() < ANSWER);
         if !waits {
@@ -148,7 +148,7 @@ mod tests {
         let (one, other, now) = (HostId::random(), HostId::random(), BUILD_MS + 1_000_000);
         assert_eq!(clocks.consensus(), None);
         clocks.note(one, now - 100, now);
-        // It was under way for long.
+        // The report was delayed.
         clocks.note(one, now - 90_000, now);
         clocks.note(other, 5_000, now);
         assert_eq!(clocks.consensus(), Some(ClockConsensus { ahead_ms: 100, agree: 1, of: 1 }));

@@ -28,11 +28,11 @@ use super::{
     store::{self, StoreError, alert},
 };
 
-/// As often as agents tell of themselves.
+/// As often as agents measure themselves.
 const PERIOD: Duration = Duration::from_secs(30);
-/// The most alerts that are counted: more than anybody looks at, and some milliseconds of work.
+/// The most alerts that are counted: more than anybody reads, and some milliseconds of work.
 const ALERTS_MAX: u32 = 10_000;
-/// What the kernel takes for the size of a page, should it not say.
+/// The size of a page, if the kernel does not tell.
 const PAGE_BYTES: u64 = 4_096;
 
 /// Measures until the console stops.
@@ -46,7 +46,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
             () = shutdown.cancelled() => return,
         }
         let points = sample(&shared, &mut processor, now_ms()).await;
-        // The recorder says when its store is full, each time that a host sends something.
+        // The recorder logs a full store, each time that a host sends something.
         if let Err(error) = ingest::commit(&shared, points).await {
             tracing::debug!(%error, "what the console measures of itself cannot be stored");
         }
@@ -88,7 +88,7 @@ async fn of_stores(shared: &ConsoleState, at_ms: Millis) -> Result<Vec<Point>, S
     let open = store::command::open_count(db).await?;
     let alerts = alert::list(db, alert::Which { limit: ALERTS_MAX, ..Default::default() }, at_ms).await?;
     let mut points = Vec::new();
-    // Those that there are none of, too: a series that ends looks as if it stood still.
+    // Zeros, too: a series that ends would look as if it were constant.
     let store::host::Presences { online, offline, stopped, never, unknown } = hosts;
     let states =
         [("online", online), ("offline", offline), ("stopped", stopped), ("never", never), ("unknown", unknown)];
@@ -114,7 +114,7 @@ fn external(store: &muster_api::MetricStore, at_ms: Millis) -> Point {
         .field("dropped_total", store.dropped_lines as f64)
 }
 
-/// A database with what lies beside it until it is written back.
+/// The size of a database with its write-ahead log.
 fn size(path: &Path) -> u64 {
     let beside = path.with_extension("db-wal");
     [path, &beside].iter().filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
@@ -127,14 +127,14 @@ fn resident_bytes() -> Option<u64> {
     Some(pages.saturating_mul(page_bytes.unwrap_or(PAGE_BYTES)))
 }
 
-/// What this process has used of all processors, as hosts tell it of their units.
+/// The processor time of this process as a share of all processors, as for hosts' units.
 #[derive(Debug, Default)]
 struct Processor {
     before: Option<(Instant, Duration)>,
 }
 
 impl Processor {
-    /// The share since the last time; nothing the first time.
+    /// Returns the share since the last call; `None` the first time.
     fn busy_ratio(&mut self, now: Instant) -> Option<f64> {
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

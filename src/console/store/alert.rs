@@ -15,28 +15,28 @@ use super::{
     error::StoreResult,
 };
 
-/// The most alerts of one host that are remembered once they are over; beyond it the oldest go. One that flaps all day, every
-/// ten minutes, has its last week.
+/// The most cleared alerts of one host that are kept; beyond it the oldest are removed. One that flaps every ten
+/// minutes keeps its last week.
 const OVER_MAX: i64 = 1_000;
 
-/// The epoch of alerts that the console raises itself: later than any life of an agent, so that none of them ends these.
+/// The epoch of the console's own alerts: later than any agent's, so that no agent ends them.
 const OWN_EPOCH: u64 = i64::MAX.unsigned_abs();
 
 /// The scope of rules for all hosts.
 const ALL: &str = "";
 
-/// What has become of a message.
+/// The effect of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageEffect {
-    /// It says something new.
+    /// It is new.
     New,
-    /// It says nothing new.
+    /// It is known.
     Known,
-    /// A host has no more alerts than so many.
+    /// The host has reached its limit of alerts.
     TooMany,
 }
 
-/// Stores what a host says of an alert.
+/// Stores a host's report of an alert.
 pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect> {
     let id = host.to_string();
     let held: Option<(String, i64, i64)> =
@@ -49,13 +49,13 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
     let is_over = alert.state == AlertState::Cleared;
     if let Some((state, epoch, seq)) = &held {
         let newer = (signed(alert.epoch), signed(alert.seq)) > (*epoch, *seq);
-        // What is cleared stays so, whatever comes late.
+        // A cleared alert stays cleared, whatever arrives late.
         if state == "cleared" || (!is_over && !newer) {
             return Ok(MessageEffect::Known);
         }
     }
     if !is_over && held.is_none() {
-        // An id holds once: of what was before its end was never told.
+        // One alert of an id is active at a time: the end of an earlier one was never reported.
         sqlx::query(
             "UPDATE alert SET state = 'gone', ended_ms = $3
              WHERE host = $1 AND id = $2 AND state = 'raised' AND (epoch, seq) < ($4, $5)",
@@ -101,11 +101,11 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
     Ok(MessageEffect::New)
 }
 
-/// Whom alerts of the console itself are about: no host has this id.
+/// The host id of the console's own alerts: no host has it.
 pub const CONSOLE: HostId = HostId(uuid::Uuid::nil());
 
-/// Raises an alert that the console has found out itself, about a host or itself: what its heartbeats list does not end it. While one of the same
-/// rule holds, that says when it was last so.
+/// Raises an alert of the console's own, about a host or itself: heartbeats do not end it. While one of the same rule
+/// is active, its time is updated.
 pub async fn put_own(
     db: &mut SqliteConnection,
     host: HostId,
@@ -124,7 +124,7 @@ pub async fn put_own(
     put(db, host, &alert, now).await
 }
 
-/// Ends the console's own alerts that were last so before then.
+/// Ends the console's own alerts that were last updated before then.
 pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResult<u64> {
     let ended = sqlx::query(
         "UPDATE alert SET state = 'cleared', ended_ms = $2 WHERE state = 'raised' AND epoch = $3 AND at_ms < $1",
@@ -137,7 +137,7 @@ pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResul
     Ok(ended.rows_affected())
 }
 
-/// Forgets the oldest of what is over, of a host that has too much of it.
+/// Removes the oldest cleared alerts of a host beyond the limit.
 async fn trim(db: &mut SqliteConnection, host: &str) -> StoreResult<()> {
     sqlx::query(
         "DELETE FROM alert WHERE host = $1 AND state <> 'raised' AND since_ms < (
@@ -151,15 +151,15 @@ async fn trim(db: &mut SqliteConnection, host: &str) -> StoreResult<()> {
     Ok(())
 }
 
-/// Hosts of which alerts hold.
+/// Returns hosts with active alerts.
 pub async fn alerted(db: &mut SqliteConnection) -> StoreResult<BTreeSet<HostId>> {
     let rows: Vec<(String,)> =
         sqlx::query_as("SELECT DISTINCT host FROM alert WHERE state = 'raised'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
-/// Takes in which alerts hold on a host, as of a heartbeat that was made at `made_ms` by its clock. Those that were told before
-/// and are not among them are over; of one that is, it was a mistake to think so. Says whether anything changed.
+/// Applies the list of active alerts of a heartbeat, made at `made_ms` by the host's clock. Earlier alerts that it does
+/// not list are over; listed ones are active again. Returns whether anything changed.
 pub async fn reconcile(
     db: &mut SqliteConnection,
     host: HostId,
@@ -206,7 +206,7 @@ pub async fn reconcile(
     Ok(changed > 0)
 }
 
-/// Ends what a host is said to hold: it begins a new life, and tells it again if it is so.
+/// Ends the active alerts of a host: its new instance reports them again if they persist.
 pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<()> {
     sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $2 WHERE host = $1 AND state = 'raised'")
         .bind(host.to_string())
@@ -216,10 +216,10 @@ pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
     Ok(())
 }
 
-/// Which alerts.
+/// A filter of alerts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Which<'a> {
-    /// Those that hold, or all that are remembered.
+    /// All that are kept, rather than only active ones.
     pub history: bool,
     /// Of this host.
     pub host: Option<HostId>,
@@ -227,9 +227,9 @@ pub struct Which<'a> {
     pub hosts: Option<&'a [HostId]>,
     /// Of this rule.
     pub rule: Option<&'a Name>,
-    /// In which order.
+    /// The order.
     pub sort: muster_api::AlertSort,
-    /// How many at most.
+    /// The most alerts.
     pub limit: u32,
 }
 
@@ -243,9 +243,10 @@ struct AlertRow {
     received_ms: i64,
 }
 
-/// Alerts in the order that is asked for.
+/// Returns alerts in the requested order.
 pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> StoreResult<Vec<muster_api::Alert>> {
-    // A condition that may or may not count is one that no index serves: what is remembered is a thousand times what holds.
+    // An optional condition would prevent the use of an index: there are a thousand times as many kept as active
+    // ones.
     let (which_of_them, state) = match which.history {
         true => ("", "TRUE"),
         false => ("INDEXED BY alert_raised", "alert.state = 'raised'"),
@@ -295,19 +296,19 @@ async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> StoreResult<
     rows.into_iter().map(read).collect()
 }
 
-/// Which occurrence of an alert: host, id, and since when.
+/// An occurrence of an alert: host, id, and since when.
 pub type OccurrenceKey = (HostId, Name, Millis);
 
-/// An alert, and how long it held.
+/// An alert with its duration.
 #[derive(Clone, Debug)]
 pub struct PastAlert {
     /// Its host's name.
     pub hostname: String,
     /// When it ended, if it has.
     pub ended_ms: Option<Millis>,
-    /// When it was first heard of.
+    /// When it was first received.
     pub received_ms: Millis,
-    /// What it says.
+    /// Its content.
     pub alert: Alert,
 }
 
@@ -328,7 +329,7 @@ impl PastAlertRow {
     }
 }
 
-/// Alerts that hold, at most so many, those that began last.
+/// Returns active alerts up to the limit, latest beginning first.
 pub async fn standing(db: &SqlitePool, limit: u32) -> StoreResult<BTreeMap<OccurrenceKey, PastAlert>> {
     let rows: Vec<PastAlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
@@ -341,7 +342,7 @@ pub async fn standing(db: &SqlitePool, limit: u32) -> StoreResult<BTreeMap<Occur
     rows.into_iter().map(PastAlertRow::stood).collect()
 }
 
-/// Alerts of a host that were first heard of since then, whether they hold or not.
+/// Returns alerts of a host that were first received since then, active or not.
 pub async fn heard_of(
     db: &SqlitePool,
     host: HostId,
@@ -359,7 +360,7 @@ pub async fn heard_of(
     rows.into_iter().map(PastAlertRow::stood).collect()
 }
 
-/// When an alert ended; nothing if it has not, or is forgotten.
+/// Returns when an alert ended; `None` if it has not, or is not kept any more.
 pub async fn ended(db: &SqlitePool, (host, id, since_ms): &OccurrenceKey) -> StoreResult<Option<Millis>> {
     let found: Option<(Option<i64>,)> =
         sqlx::query_as("SELECT ended_ms FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
@@ -371,7 +372,7 @@ pub async fn ended(db: &SqlitePool, (host, id, since_ms): &OccurrenceKey) -> Sto
     Ok(found.and_then(|(ended_ms,)| ended_ms))
 }
 
-/// Alerts that hold, that no silence covers, and that an outlet was not told of; the oldest first.
+/// Returns active, unsilenced alerts that an outlet was not sent; oldest first.
 pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> StoreResult<Vec<muster_api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(
         "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
@@ -394,7 +395,7 @@ pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> S
     read(db, rows, now).await
 }
 
-/// Alerts that an outlet was told of and that are over (or silenced, if those count as well); the oldest first.
+/// Returns alerts that an outlet was sent and that are over (or silenced, if those count as well); oldest first.
 pub async fn told_and_over(
     db: &SqlitePool,
     outlet: &str,
@@ -422,7 +423,7 @@ pub async fn told_and_over(
     read(db, rows, now).await
 }
 
-/// An outlet was told that an alert holds, or that it does no more.
+/// Records that an outlet was sent an alert, or its end.
 pub async fn note_told(db: &SqlitePool, outlet: &str, one: &muster_api::Alert, holds: bool) -> StoreResult<()> {
     let sql = if holds {
         "INSERT INTO alert_told (outlet, host, id, since_ms)
@@ -441,7 +442,7 @@ pub async fn note_told(db: &SqlitePool, outlet: &str, one: &muster_api::Alert, h
     Ok(())
 }
 
-/// How many alerts hold that no silence covers, of one host or of all.
+/// Counts active, unsilenced alerts, of one host or of all.
 pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreResult<u64> {
     let (count,): (i64,) = sqlx::query_as(
         "SELECT count(*) FROM alert
@@ -457,7 +458,7 @@ pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreR
     unsigned("count", count)
 }
 
-/// Forgets what has been over since `before`.
+/// Removes alerts that ended before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let alerts = sqlx::query("DELETE FROM alert WHERE ended_ms < $1").bind(before).execute(db).await?;
     let silences = sqlx::query("DELETE FROM alert_silence WHERE until_ms < $1").bind(before).execute(db).await?;
@@ -468,7 +469,7 @@ fn scope(host: Option<HostId>) -> String {
     host.map_or_else(|| ALL.to_owned(), |host| host.to_string())
 }
 
-/// All rules of the console, those for all hosts first.
+/// Returns all rules of the console, those for all hosts first.
 pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Vec<muster_api::AlertRule>> {
     let rows: Vec<(String, String, String)> =
         sqlx::query_as("SELECT host, name, rule FROM alert_rule ORDER BY host, name").fetch_all(db).await?;
@@ -479,7 +480,7 @@ pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Vec<muster_
     rows.into_iter().map(read).collect()
 }
 
-/// The rules for one host: those for all, and before these its own.
+/// Returns the rules for one host: those for all, replaced by its own of the same name.
 pub async fn rules_for(db: &SqlitePool, host: HostId) -> StoreResult<BTreeMap<Name, Rule>> {
     let rows: Vec<(String, String)> =
         sqlx::query_as("SELECT name, rule FROM alert_rule WHERE host IN ('', $1) ORDER BY host, name")
@@ -503,7 +504,7 @@ pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Na
     Ok(())
 }
 
-/// Removes a rule. Says whether there was one.
+/// Removes a rule. Returns whether there was one.
 pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM alert_rule WHERE host = $1 AND name = $2")
         .bind(scope(host))
@@ -513,25 +514,25 @@ pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: 
     Ok(gone.rows_affected() > 0)
 }
 
-/// The order in time of what is said to hosts: a part for all, and one for each. Their sum is the generation of a host's rules, so
-/// that a change of either makes it newer, and no host can move what is said to others.
+/// Generations of what is sent to hosts: one part for all, and one for each host. A host's generation is the sum, so
+/// that a change of either makes it newer, and no host can affect what is sent to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generations {
-    /// The part of all.
+    /// The part of all hosts.
     pub all: u64,
-    /// The parts of single ones.
+    /// The parts of single hosts.
     pub hosts: HashMap<HostId, u64>,
 }
 
 impl Generations {
-    /// What a host should have.
+    /// Returns the generation that a host should have.
     #[must_use]
     pub fn of(&self, host: HostId) -> u64 {
         self.hosts.get(&host).copied().unwrap_or_default().saturating_add(self.all)
     }
 }
 
-/// All generations.
+/// Returns all generations.
 pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Generations> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT host, generation FROM alert_generation").fetch_all(db).await?;
@@ -547,8 +548,8 @@ pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Gener
     Ok(generations)
 }
 
-/// What is said to a host, or to all, is something else from now on: gives its part of the generation, with which that of a host
-/// becomes `least` or more. It becomes the time at least, so that rules of a store that was made anew are newer than all of before.
+/// Advances the generation of a host, or of all, so that a host's becomes `least` or more; returns the changed part. It
+/// is at least the current time, so that a recreated store has newer generations than a lost one.
 pub async fn next_generation(
     db: &mut SqliteConnection,
     host: Option<HostId>,
@@ -594,7 +595,7 @@ pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> StoreResult
     Ok(())
 }
 
-/// Ends a silence. Says whether there was one.
+/// Ends a silence. Returns whether there was one.
 pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query("UPDATE alert_silence SET until_ms = $2 WHERE id = $1 AND until_ms > $2")
         .bind(id.as_str())
@@ -604,7 +605,7 @@ pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult
     Ok(ended.rows_affected() > 0)
 }
 
-/// Silences that are not over, those that end first first.
+/// Returns silences that are not over, by their end.
 pub async fn silences(db: impl sqlx::SqliteExecutor<'_>, now: Millis) -> StoreResult<Vec<AlertSilence>> {
     type Row = (String, Option<String>, Option<String>, String, String, i64, i64);
     let rows: Vec<Row> = sqlx::query_as(

@@ -4,22 +4,22 @@ use std::{fmt::Display, str::FromStr};
 
 use super::error::{StoreError, StoreResult};
 
-/// Reads a stored text as what it is the text of.
+/// Parses a stored text.
 pub(super) fn parsed<T: FromStr<Err: Display>>(what: &'static str, text: &str) -> StoreResult<T> {
     text.parse().map_err(|error: T::Err| StoreError::Row { what, problem: error.to_string() })
 }
 
-/// Reads a stored JSON document.
+/// Parses a stored JSON document.
 pub(super) fn json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> StoreResult<T> {
     serde_json::from_str(text).map_err(|error| StoreError::Row { what, problem: error.to_string() })
 }
 
-/// Writes a JSON document.
+/// Serialises a JSON document.
 pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> StoreResult<String> {
     serde_json::to_string(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
 }
 
-/// The text of an enum that is written as a JSON string.
+/// Returns the text of an enum that serialises as a JSON string.
 pub(super) fn word<T: serde::Serialize>(what: &'static str, value: &T) -> StoreResult<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => Ok(text),
@@ -27,7 +27,7 @@ pub(super) fn word<T: serde::Serialize>(what: &'static str, value: &T) -> StoreR
     }
 }
 
-/// Reads an enum that is written as a JSON string.
+/// Parses an enum that serialises as a JSON string.
 pub(super) fn from_word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> StoreResult<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
         .map_err(|error| StoreError::Row { what, problem: error.to_string() })
@@ -37,7 +37,7 @@ pub(super) fn unsigned(what: &'static str, value: i64) -> StoreResult<u64> {
     u64::try_from(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
 }
 
-/// A number of another party as the store keeps it. What is too large for it stands last.
+/// Converts a number of another party for the store. One that is too large becomes the largest.
 pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

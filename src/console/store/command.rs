@@ -22,7 +22,7 @@ use super::{
     error::StoreResult,
 };
 
-/// Enters a signed command for `hosts`.
+/// Stores a signed command for `hosts`.
 pub async fn add(
     db: &mut SqliteConnection,
     command: &Command,
@@ -40,7 +40,7 @@ pub async fn add(
     .bind(command.issued_ms)
     .bind(command.expires_ms)
     .bind(i64::from(is_broadcast))
-    // What goes out is in the signed bytes; this is for listings.
+    // The signed bytes are sent; this is for lists.
     .bind(to_json("verb", &command.verb.masked())?)
     .bind(signed_bytes)
     // A list of hosts is in the rows below.
@@ -50,7 +50,7 @@ pub async fn add(
     .execute(&mut *db)
     .await?;
     let mut sorted = hosts.to_vec();
-    // In the order of the table, in which pages are filled one after the other.
+    // In the order of the table, so that pages are filled one after the other.
     sorted.sort_unstable();
     for piece in pieces(&sorted) {
         let sql = format!(
@@ -69,7 +69,7 @@ pub async fn add(
     Ok(())
 }
 
-/// Notes the keys to what is sealed in a command, one for each of its hosts.
+/// Stores the keys of a command's sealed content, one for each host.
 pub async fn set_sealed_keys(
     db: &mut SqliteConnection,
     command: CommandId,
@@ -88,7 +88,7 @@ pub async fn set_sealed_keys(
     Ok(())
 }
 
-/// The key to what is sealed in a command, for one of its hosts.
+/// Returns the key of a command's sealed content for one host.
 pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> StoreResult<Option<String>> {
     let row: Option<(Option<String>,)> =
         sqlx::query_as("SELECT sealed_key FROM command_host WHERE command = $1 AND host = $2")
@@ -99,7 +99,7 @@ pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> St
     Ok(row.and_then(|(key,)| key))
 }
 
-/// Forgets the signed bytes of commands from before there was sealing, whose secrets stand in them in clear, once they are over.
+/// Removes the signed bytes of finished commands from before sealing, which contain secrets in clear.
 pub async fn forget_clear_secrets(db: &SqlitePool) -> StoreResult<u64> {
     let forgotten = sqlx::query(
         "UPDATE command SET signed = x'' WHERE sealed = 0 AND length(signed) > 0 AND verb LIKE '%\"***\"%' AND NOT EXISTS (
@@ -111,7 +111,7 @@ pub async fn forget_clear_secrets(db: &SqlitePool) -> StoreResult<u64> {
     Ok(forgotten.rows_affected())
 }
 
-/// The bytes to publish, and whether something is sealed in them, for which each host has a key of its own.
+/// Returns the bytes to publish, and whether they have sealed content, for which each host has a key of its own.
 pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<Option<(Vec<u8>, bool)>> {
     let row: Option<(Vec<u8>, i64)> = sqlx::query_as("SELECT signed, sealed FROM command WHERE id = $1")
         .bind(command.to_string())
@@ -120,36 +120,35 @@ pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<Op
     Ok(row.map(|(bytes, sealed)| (bytes, sealed != 0)))
 }
 
-/// A command that some host still owes an outcome for.
+/// A command without an outcome from every host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenCommand {
-    /// The command.
+    /// Its id.
     pub id: CommandId,
-    /// When it ends.
+    /// When it expires.
     pub expires_ms: Millis,
-    /// How long its signed bytes are.
+    /// The length of its signed bytes.
     pub bytes: usize,
-    /// What it is to whoever sends it out.
+    /// Its class for the scheduler.
     pub kind: CommandClass,
-    /// Those hosts, and how far it came with each.
+    /// The hosts without an outcome, with how far it has come there.
     pub hosts: Vec<(HostId, CommandReach)>,
 }
 
-/// How far an open command came with a host.
+/// How far an open command has come with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandReach {
-    /// It never went out.
+    /// It was never sent.
     No,
-    /// It may have gone out.
+    /// It may have been sent.
     Maybe,
-    /// The host has said that it has it.
+    /// The host has confirmed it.
     Answered,
-    /// It takes back what this host has nothing to do with any more: the host need not hear of it.
+    /// It cancels a command that this host has nothing to do with any more: it need not be sent.
     Moot,
 }
 
-/// Those of some hosts that have nothing to do with a command any more: it is over there, or was never given to them. One
-/// that was given to many may be at work on any.
+/// Returns those hosts for which a command is over, or was never meant. A broadcast may be running on any host.
 pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
     let id = command.to_string();
     let row: Option<(bool,)> =
@@ -166,13 +165,13 @@ pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) ->
     Ok(hosts.iter().filter(|host| over.get(host).copied().unwrap_or(!is_broadcast)).copied().collect())
 }
 
-/// Notes that a command has not gone out to anybody.
+/// Records that a command has not been sent to any host.
 pub async fn hold_back(db: &mut SqliteConnection, command: CommandId) -> StoreResult<()> {
     sqlx::query("UPDATE command SET went_out = 0 WHERE id = $1").bind(command.to_string()).execute(db).await?;
     Ok(())
 }
 
-/// Notes that commands are about to go out.
+/// Records that commands are about to be sent.
 pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> StoreResult<()> {
     for piece in pieces(commands) {
         let sql = format!("UPDATE command SET went_out = 1 WHERE id IN {}", parameters(1, piece.len()));
@@ -182,14 +181,14 @@ pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> StoreResult<()> 
     Ok(())
 }
 
-/// Notes that any command may have gone out: the store is older than it was.
+/// Records that any command may have been sent, because the store is older than it was.
 pub async fn forget_what_went_out(db: &mut SqliteConnection) -> StoreResult<()> {
     sqlx::query("UPDATE command SET went_out = 1 WHERE went_out = 0").execute(db).await?;
     Ok(())
 }
 
-/// Gives open commands that were issued at a time that has not come yet, by a clock that was ahead, as long as they had from now on: the last
-/// of them was issued now at the latest. Gives how many there are.
+/// Adjusts open commands that were issued in the future, by a clock that was ahead, so that they keep their lifetimes
+/// from now on, the last of them issued now at the latest. Returns their number.
 pub async fn date_back(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
     const AHEAD: &str = "issued_ms > $1 + $2 AND EXISTS (
         SELECT 1 FROM command_host WHERE command_host.command = command.id
@@ -202,7 +201,7 @@ pub async fn date_back(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
     Ok(dated.rows_affected())
 }
 
-/// All open commands, in the order in which they were issued: what dispatch begins with.
+/// Returns all open commands in the order of issue, for the start of dispatch.
 pub async fn open(db: &SqlitePool) -> StoreResult<Vec<OpenCommand>> {
     let commands: Vec<(String, i64, i64, String)> = sqlx::query_as(
         "SELECT id, expires_ms, length(signed), verb FROM command WHERE EXISTS (
@@ -224,8 +223,8 @@ pub async fn open(db: &SqlitePool) -> StoreResult<Vec<OpenCommand>> {
     Ok(open)
 }
 
-/// Which hosts owe an outcome for which commands, and how far these came. To whom one went out before the last stop is
-/// not known, only whether it did to anybody: no time tells, for clocks are set back.
+/// Returns which hosts owe an outcome for which commands, and how far these have come. Only whether a command was sent
+/// to any host is stored, not to which; times are no evidence, because clocks are set back.
 async fn open_hosts(db: &SqlitePool) -> StoreResult<HashMap<CommandId, Vec<(HostId, CommandReach)>>> {
     let rows: Vec<(String, String, String, bool)> = sqlx::query_as(
         "SELECT command, host, state, went_out FROM command_host JOIN command ON command.id = command_host.command
@@ -245,7 +244,7 @@ async fn open_hosts(db: &SqlitePool) -> StoreResult<HashMap<CommandId, Vec<(Host
     Ok(hosts)
 }
 
-/// Those of some hosts that owe outcomes for at least `count` commands that were given to them by name.
+/// Returns those hosts that owe outcomes for at least `count` commands that were sent to them by name.
 pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> StoreResult<Vec<HostId>> {
     let mut crowded = Vec::new();
     for piece in pieces(hosts) {
@@ -267,7 +266,7 @@ pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> StoreResu
     Ok(crowded)
 }
 
-/// What open commands order, with environments masked.
+/// Returns the verbs of open commands, with environments masked.
 pub async fn open_verbs(db: &SqlitePool) -> StoreResult<Vec<(CommandId, Verb)>> {
     let rows: Vec<(String, String)> = sqlx::query_as(
         "SELECT id, verb FROM command WHERE EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id
@@ -278,7 +277,7 @@ pub async fn open_verbs(db: &SqlitePool) -> StoreResult<Vec<(CommandId, Verb)>> 
     rows.into_iter().map(|(id, verb)| Ok((parsed("command id", &id)?, json("verb", &verb)?))).collect()
 }
 
-/// Whether a host was meant by a command, and how far it has come.
+/// Returns a host's state of a command, if it is one of its hosts.
 pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) -> StoreResult<Option<CommandState>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT state FROM command_host WHERE command = $1 AND host = $2")
         .bind(command.to_string())
@@ -288,8 +287,8 @@ pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) 
     row.map(|(state,)| from_word("state", &state)).transpose()
 }
 
-/// Enters a host that answers a broadcast and was not expected to: it is meant after all, by what it is now. Says
-/// whether it was entered: not for a command that was for others, or is not in the ledger.
+/// Adds a host that answers a broadcast unexpectedly, because it matches now. Returns whether it was added: not for a
+/// command that was for others, or is not in the ledger.
 pub async fn add_host(
     db: &mut SqliteConnection,
     command: CommandId,
@@ -309,7 +308,7 @@ pub async fn add_host(
     Ok(added.rows_affected() > 0)
 }
 
-/// Notes that a host has come further. (Whether it has is the caller's to say.)
+/// Advances the state of a command on a host. (The caller decides whether it is an advance.)
 pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId, to: CommandState) -> StoreResult<()> {
     sqlx::query("UPDATE command_host SET state = $3 WHERE command = $1 AND host = $2 AND state <> 'done'")
         .bind(command.to_string())
@@ -320,19 +319,19 @@ pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId
     Ok(())
 }
 
-/// An outcome as it came.
+/// An outcome to store.
 #[derive(Clone, Debug)]
 pub struct SettledOutcome {
-    /// Of this command.
+    /// Its command.
     pub command: CommandId,
-    /// From this host.
+    /// Its host.
     pub host: HostId,
-    /// What it says.
+    /// Its content.
     pub outcome: Outcome,
 }
 
-/// Stores outcomes, those of which there is none yet; gives the strangers: those whose command was not for their host. Of several
-/// from one host the caller gives the first.
+/// Stores outcomes where there is none yet; returns those whose command was not for their host. Of several from one
+/// host the caller passes the first.
 pub async fn settle(
     db: &mut SqliteConnection,
     outcomes: &[SettledOutcome],
@@ -357,7 +356,7 @@ pub async fn settle(
             query = query.bind(command.to_string()).bind(host.to_string()).bind(to_json("outcome", outcome)?);
         }
         let stored = query.bind(now).execute(&mut *db).await?.rows_affected();
-        // Nearly always all of them; to have each row said would take as long as storing it.
+        // Nearly always all of them; returning each row would take as long as storing it.
         if stored < piece.len() as u64 {
             strangers.extend(without_a_row(db, piece).await?);
         }
@@ -365,7 +364,7 @@ pub async fn settle(
     Ok(strangers)
 }
 
-/// Those outcomes whose host was not asked.
+/// Returns the outcomes whose host is not one of the command's.
 async fn without_a_row(
     db: &mut SqliteConnection,
     outcomes: &[&SettledOutcome],
@@ -385,7 +384,7 @@ async fn without_a_row(
     rows.into_iter().map(|(command, host)| Ok((parsed("command id", &command)?, parsed("host id", &host)?))).collect()
 }
 
-/// Ends what a host owes an outcome for, because it was revoked. Gives those commands.
+/// Ends all open commands of a host, because it was revoked. Returns those commands.
 pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Vec<CommandId>> {
     let outcome = |message: &str| {
         let status = Status::Refused { code: RefusalCode::Revoked, message: message.to_owned() };
@@ -405,7 +404,7 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
     rows.iter().map(|(command,)| parsed("command id", command)).collect()
 }
 
-/// Notes that a command has expired without a word from these hosts.
+/// Records that a command has expired without an answer of these hosts.
 pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId]) -> StoreResult<()> {
     for host in hosts {
         sqlx::query("UPDATE command_host SET state = 'missing' WHERE command = $1 AND host = $2 AND state = 'waiting'")
@@ -420,40 +419,40 @@ pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId
 /// A piece of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its place in the order of arrival.
+    /// Its number in the order of arrival.
     pub n: i64,
-    /// Whose it is.
+    /// Its host.
     pub host: HostId,
-    /// Which of its streams.
+    /// Its stream.
     pub stream: Stream,
-    /// Where it begins.
+    /// Its offset.
     pub offset_bytes: u64,
     /// The bytes.
     pub data: Vec<u8>,
 }
 
-/// What has become of a piece of output.
+/// The effect of a piece of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It is stored.
+    /// It was stored.
     New,
-    /// It was there.
+    /// It was known.
     Known,
-    /// With it there would be more than the command asked for, so it is not stored.
+    /// It exceeds what the command requested, so it was not stored.
     TooMuch,
 }
 
-/// How much output may be stored.
+/// The limits of stored output.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputLimits {
-    /// Of each host.
+    /// For each host.
     pub of_host_bytes: u64,
-    /// Of all hosts.
+    /// For all hosts.
     pub of_all_bytes: u64,
 }
 
-/// Makes place where there is more output than may be stored: that of the oldest command goes first, all of one host's at a time. Gives
-/// how many bytes went.
+/// Removes output beyond the limits: the oldest command's first, all of one host's at a time. Returns the removed
+/// bytes.
 pub async fn trim_output(
     db: &mut SqliteConnection,
     hosts: &BTreeSet<HostId>,
@@ -463,7 +462,7 @@ pub async fn trim_output(
     for host in hosts {
         gone += trim(db, &host.to_string(), limits.of_host_bytes).await?;
     }
-    // All of them together stand under no name.
+    // The empty name stands for all hosts.
     Ok(gone + trim(db, "", limits.of_all_bytes).await?)
 }
 
@@ -472,7 +471,7 @@ async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> StoreResul
     if begun <= max_bytes {
         return Ok(0);
     }
-    // A little more than has to go, or the next piece would be at it again.
+    // A little more than necessary, so that not every piece triggers this.
     let wanted = max_bytes - max_bytes / 8;
     let mut left = begun;
     while left > wanted {
@@ -500,7 +499,8 @@ async fn output_size(db: &mut SqliteConnection, of: &str) -> StoreResult<u64> {
     unsigned("size", row.map_or(0, |(bytes,)| bytes))
 }
 
-/// Stores a piece of output, if that is still what the command asked for, wherever the host says that it belongs; a repetition changes nothing.
+/// Stores a piece of output within what the command requested, whatever offset the host claims; a repetition changes
+/// nothing.
 pub async fn add_output(
     db: &mut SqliteConnection,
     command: CommandId,
@@ -550,7 +550,7 @@ pub async fn add_output(
     Ok(if added.rows_affected() > 0 { Added::New } else { Added::Known })
 }
 
-/// Pieces of a command's output that came after piece `after`, in the order in which they came.
+/// Returns pieces of a command's output after piece `after`, in the order of arrival.
 pub async fn output_after(
     db: &SqlitePool,
     command: CommandId,
@@ -580,7 +580,7 @@ pub async fn output_after(
     rows.into_iter().map(chunk).collect()
 }
 
-/// How many bytes of output are stored of a command on a host, per stream.
+/// Returns how many bytes of a command's output are stored, by host and stream.
 pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<HashMap<(HostId, Stream), u64>> {
     let rows: Vec<(String, String, i64)> =
         sqlx::query_as("SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream")
@@ -604,21 +604,21 @@ struct CommandRow {
     target: Option<String>,
 }
 
-/// What a listing of commands is limited to.
+/// A filter of commands.
 #[derive(Clone, Copy, Debug)]
 pub enum Which {
     /// This one.
     One(CommandId),
     /// The newest.
     Newest {
-        /// Those for this host alone.
+        /// Those of this host alone.
         host: Option<HostId>,
-        /// So many.
+        /// This many.
         limit: u32,
     },
 }
 
-/// Commands, newest first, with what became of each, host by host.
+/// Returns commands, newest first, with their state on each host.
 pub async fn list(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::Command>> {
     let only = match which {
         Which::One(_) => None,
@@ -631,19 +631,19 @@ pub async fn list(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::
     Ok(commands)
 }
 
-/// That a command is one for host `$2`.
+/// The condition that a command is for host `$2`.
 const OF_HOST: &str = "id IN (
     SELECT command FROM command_host WHERE host = $2 AND listed = 1
     UNION SELECT sent.id FROM command AS sent WHERE sent.broadcast = 1
         AND EXISTS (SELECT 1 FROM command_host WHERE command_host.command = sent.id AND command_host.host = $2))";
 
-/// The same without hosts.
+/// Returns the same without hosts.
 pub async fn alone(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::Command>> {
     let (id, host, limit) = match which {
         Which::One(id) => (Some(id), None, 1),
         Which::Newest { host, limit } => (None, host, limit),
     };
-    // A condition that may or may not count is one that no index serves.
+    // An optional condition would prevent the use of an index.
     let sql = format!(
         "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command WHERE {} AND {} ORDER BY id DESC LIMIT $3",
         id.map_or("$1 IS NULL", |_| "id = $1"),
@@ -705,7 +705,7 @@ impl CommandHostRow {
     }
 }
 
-/// The columns of [`CommandHostRow`], of the command that a parameter says; more conditions follow.
+/// The columns of [`CommandHostRow`] for a command; more conditions follow.
 macro_rules! lines {
     ($command:literal) => {
         concat!(
@@ -733,7 +733,7 @@ async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> StoreRes
     rows.into_iter().map(|row| row.line(now)).collect()
 }
 
-/// What became of a command on some of its hosts, in their order.
+/// Returns a command's state on some of its hosts, in their order.
 pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> StoreResult<Vec<muster_api::CommandHost>> {
     let (now, mut found) = (now_ms(), Vec::with_capacity(of.len()));
     for piece in pieces(of) {
@@ -751,7 +751,7 @@ pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Sto
     Ok(found)
 }
 
-/// What became of a command on one host; nothing if it was not for that host.
+/// Returns a command's state on one host; `None` if it was not for that host.
 pub async fn of_host(
     db: &SqlitePool,
     command: CommandId,
@@ -760,7 +760,7 @@ pub async fn of_host(
     Ok(hosts(db, &command.to_string(), Some(host)).await?.pop())
 }
 
-/// Forgets commands that expired before `before` and that no host still works on.
+/// Removes commands that expired before `before` and are finished on every host.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query(
         "DELETE FROM command WHERE expires_ms < $1 AND NOT EXISTS (
@@ -773,7 +773,7 @@ pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     Ok(gone.rows_affected())
 }
 
-/// How many commands some host still owes an outcome for.
+/// Counts open commands.
 pub async fn open_count(db: &SqlitePool) -> StoreResult<u64> {
     let (count,): (i64,) = sqlx::query_as(
         "SELECT count(DISTINCT command) FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
@@ -808,7 +808,7 @@ mod tests {
         }
     }
 
-    /// Whether somebody waits for it.
+    /// Whether its outcome is expected.
     async fn settle_one(db: &mut SqliteConnection, command: CommandId, host: HostId) -> bool {
         let one = SettledOutcome { command, host, outcome: outcome() };
         !settle(db, &[one], 5).await.unwrap().contains(&(command, host))
@@ -922,7 +922,7 @@ mod tests {
         assert_eq!(of(one, 9).await, [for_both.0.id, for_one.0.id, all.id]);
         assert_eq!(of(other, 9).await, [for_both.0.id, others.id, all.id]);
         assert_eq!((of(one, 1).await, of(HostId::random(), 9).await), (vec![for_both.0.id], vec![]));
-        // One that was not expected to answer a broadcast has it, too.
+        // A host that answers a broadcast unexpectedly has it, too.
         let mut db = store.begin().await.unwrap();
         assert!(add_host(&mut db, others.id, one, CommandState::Running).await.unwrap());
         db.commit().await.unwrap();
@@ -951,7 +951,7 @@ mod tests {
             add_output(&mut db, one.id, host, Stream::Stdout, offset, data).await.unwrap()
         };
         assert_eq!(put(0, b"12345").await, Added::New);
-        // Beyond the end; more than there is room for; the same bytes again and again, each time from elsewhere.
+        // Beyond the end; more than there is room for; the same bytes repeatedly at other offsets.
         assert_eq!(put(10, b"x").await, Added::TooMuch);
         assert_eq!(put(u64::MAX, b"x").await, Added::TooMuch);
         assert_eq!(put(5, b"678901").await, Added::TooMuch);
@@ -981,7 +981,7 @@ mod tests {
         let limits = |of_host_bytes, of_all_bytes| OutputLimits { of_host_bytes, of_all_bytes };
         let hosts = BTreeSet::from([loud]);
         assert_eq!(trim_output(&mut db, &hosts, limits(400, 500)).await.unwrap(), 0);
-        // The oldest of the one that has too much, and nothing of the other, which is older.
+        // The oldest of the host with too much, and nothing of the other, which is older.
         assert_eq!(trim_output(&mut db, &hosts, limits(350, 500)).await.unwrap(), 100);
         assert_eq!(trim_output(&mut db, &hosts, limits(350, 250)).await.unwrap(), 200);
         db.commit().await.unwrap();

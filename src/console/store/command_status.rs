@@ -15,27 +15,27 @@ use super::{
     error::StoreResult,
 };
 
-/// How far a command has come on one host, without what the host had to say.
+/// The state of a command on one host, without its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCommandStatus {
-    /// Which host.
+    /// The host.
     pub host: HostId,
-    /// Its name; its id, if it was removed.
+    /// Its name, or its id if it was removed.
     pub hostname: String,
-    /// How far.
+    /// The state.
     pub state: CommandState,
     /// How it ended.
     pub status: Option<Arc<Status>>,
 }
 
-/// What of an outcome says how it ended. Nearly all hosts say the same there.
+/// The part of an outcome that says how it ended. Nearly all hosts have the same.
 macro_rules! ended {
     () => {
         "json_remove(command_host.outcome, '$.started_ms', '$.finished_ms', '$.stdout', '$.stderr')"
     };
 }
 
-/// How far a command has come on each of its hosts, sorted by hostname.
+/// Returns the state of a command on each of its hosts, sorted by hostname.
 pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<HostCommandStatus>> {
     let mut rows = sqlx::query_as::<_, (String, String, String, Option<String>)>(concat!(
         "SELECT command_host.host, COALESCE(host.hostname, command_host.host), command_host.state, ",
@@ -46,7 +46,7 @@ pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<H
     .bind(command.to_string())
     .fetch(db);
     let mut standings = Vec::new();
-    // Each text is read once.
+    // Each distinct text is parsed once.
     let mut known: HashMap<String, Arc<Status>> = HashMap::new();
     while let Some((host, hostname, state, ended)) = rows.try_next().await? {
         let status = match ended {
@@ -70,7 +70,7 @@ pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<H
     Ok(standings)
 }
 
-/// On how many of its hosts a command has come how far, and how it ended there.
+/// Counts a command's hosts by state and status.
 pub async fn kinds(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<(CommandState, Option<Status>, u64)>> {
     let rows: Vec<(String, Option<String>, i64)> = sqlx::query_as(concat!(
         "SELECT command_host.state, ",
@@ -87,7 +87,7 @@ pub async fn kinds(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<(Comm
     rows.into_iter().map(kind).collect()
 }
 
-/// The name of the first of a command's hosts.
+/// Returns the name of a command's first host.
 pub async fn first(db: &SqlitePool, command: CommandId) -> StoreResult<Option<String>> {
     let found: Option<(String,)> = sqlx::query_as(
         "SELECT COALESCE(host.hostname, command_host.host) FROM command_host LEFT JOIN host ON host.id = command_host.host

@@ -36,7 +36,7 @@ impl ArtifactRow {
     }
 }
 
-/// Which artifacts are wanted; nothing stands for any.
+/// A filter of artifacts; `None` matches all.
 #[derive(Clone, Debug, Default)]
 pub struct ArtifactFilter {
     /// This blob.
@@ -47,7 +47,7 @@ pub struct ArtifactFilter {
     pub version: Option<Version>,
 }
 
-/// Artifacts, by role, newest first.
+/// Returns artifacts, by role, newest first.
 pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> StoreResult<Vec<muster_api::Artifact>> {
     let rows: Vec<ArtifactRow> = sqlx::query_as(
         "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact
@@ -62,7 +62,7 @@ pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> StoreResult<
     rows.into_iter().map(ArtifactRow::artifact).collect()
 }
 
-/// Enters an artifact unless its role and version are taken; gives what stands there now.
+/// Adds an artifact unless its role and version are taken; returns the stored one.
 pub async fn add_artifact(
     db: &SqlitePool,
     artifact: &muster_api::Artifact,
@@ -112,7 +112,7 @@ impl ConfigRow {
     }
 }
 
-/// All configs, by id, newest first, without their content.
+/// Returns all configs, by id, newest first, without their content.
 pub async fn configs(db: &SqlitePool) -> StoreResult<Vec<muster_api::Config>> {
     let rows: Vec<ConfigRow> = sqlx::query_as(
         "SELECT id, version, sha256, '' AS content, added_ms FROM config ORDER BY id, added_ms DESC, version",
@@ -122,7 +122,7 @@ pub async fn configs(db: &SqlitePool) -> StoreResult<Vec<muster_api::Config>> {
     rows.into_iter().map(|row| row.config(false)).collect()
 }
 
-/// One config, with its content.
+/// Returns one config, with its content.
 pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> StoreResult<Option<muster_api::Config>> {
     let row: Option<ConfigRow> =
         sqlx::query_as("SELECT id, version, sha256, content, added_ms FROM config WHERE id = $1 AND version = $2")
@@ -133,7 +133,7 @@ pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> StoreR
     row.map(|row| row.config(true)).transpose()
 }
 
-/// What has labels.
+/// What a label belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
     /// An artifact: role and version.
@@ -151,7 +151,7 @@ impl LabelKind {
     }
 }
 
-/// Versions that are or were taken, for suggesting the next.
+/// Returns versions that are or were taken, to suggest the next.
 pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> StoreResult<Vec<String>> {
     let rows: Vec<(String,)> = sqlx::query_as(
         "SELECT version FROM config WHERE $1 = 'config' AND id = $2
@@ -165,7 +165,7 @@ pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> StoreResu
     Ok(rows.into_iter().map(|(version,)| version).collect())
 }
 
-/// What once stood under these labels and was removed.
+/// Returns what a removed label belonged to.
 pub async fn removed_label(
     db: &SqlitePool,
     kind: LabelKind,
@@ -182,22 +182,22 @@ pub async fn removed_label(
     row.map(|(sha256,)| parsed("digest", &sha256)).transpose()
 }
 
-/// Labels that are removed.
+/// A label to remove.
 #[derive(Clone, Copy, Debug)]
 pub struct RemovedLabel<'a> {
-    /// Of what.
+    /// What it belongs to.
     pub kind: LabelKind,
     /// Role or id.
     pub name: &'a str,
     /// Version.
     pub version: &'a Version,
-    /// What stood under them.
+    /// The content.
     pub sha256: &'a Digest,
-    /// Who removes them.
+    /// The operator.
     pub operator: &'a Name,
 }
 
-/// Removes what stands under labels, and remembers that.
+/// Removes a label, and records that.
 pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, now: Millis) -> StoreResult<()> {
     let delete = match label.kind {
         LabelKind::Artifact => "DELETE FROM artifact WHERE role = $1 AND version = $2",
@@ -219,7 +219,7 @@ pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, n
     Ok(())
 }
 
-/// Enters a manifest unless it is there.
+/// Adds a manifest unless it exists.
 pub async fn add_manifest(
     db: &SqlitePool,
     sha256: &Digest,
@@ -240,7 +240,7 @@ pub async fn add_manifest(
     Ok(())
 }
 
-/// The canonical JSON of a manifest.
+/// Returns the canonical JSON of a manifest.
 pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT content FROM manifest WHERE sha256 = $1")
         .bind(sha256.as_str())
@@ -249,7 +249,7 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<St
     Ok(row.map(|(content,)| content))
 }
 
-/// Remembers that hosts were told to use content with these hashes.
+/// Records that hosts were ordered to use content with these hashes.
 pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> StoreResult<()> {
     for sha256 in content {
         for piece in pieces(hosts) {
@@ -269,7 +269,7 @@ pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Dig
     Ok(())
 }
 
-/// Whether a host was told to use content with this hash.
+/// Whether a host was ordered to use content with this hash.
 pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> StoreResult<bool> {
     let found: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2")
         .bind(host.to_string())
@@ -279,7 +279,7 @@ pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> Stor
     Ok(found.is_some())
 }
 
-/// Forgets to whom content was assigned that is here no more.
+/// Removes assignments of content that does not exist any more.
 pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
     let gone = sqlx::query(
         "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact) AND sha256 NOT IN (SELECT sha256 FROM config)
@@ -290,7 +290,7 @@ pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
     Ok(gone.rows_affected())
 }
 
-/// Forgets manifests that no artifact has.
+/// Removes manifests that no artifact has.
 pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
     sqlx::query("DELETE FROM manifest WHERE sha256 NOT IN (SELECT manifest FROM artifact WHERE manifest IS NOT NULL)")
         .execute(db)
@@ -298,7 +298,7 @@ pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
     Ok(())
 }
 
-/// The canonical JSON with this hash.
+/// Returns the canonical JSON with this hash.
 pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
     let row: Option<(String,)> = sqlx::query_as("SELECT content FROM config WHERE sha256 = $1 LIMIT 1")
         .bind(sha256.as_str())
@@ -307,7 +307,7 @@ pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Opt
     Ok(row.map(|(content,)| content))
 }
 
-/// Looks whether each config and each manifest has the hash that it is known by.
+/// Verifies the hashes of configs and manifests.
 pub(super) async fn check_hashes(db: &SqlitePool) -> StoreResult<()> {
     let mut rows = sqlx::query_as::<_, (String, String, String)>(
         "SELECT 'config ' || id || '@' || version, sha256, content FROM config
@@ -322,7 +322,7 @@ pub(super) async fn check_hashes(db: &SqlitePool) -> StoreResult<()> {
     Ok(())
 }
 
-/// A config to be entered.
+/// A config to add.
 #[derive(Clone, Debug)]
 pub struct NewConfig {
     /// Its id.
@@ -335,7 +335,7 @@ pub struct NewConfig {
     pub content: String,
 }
 
-/// Enters a config unless its id and version are taken.
+/// Adds a config unless its id and version are taken.
 pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO config (id, version, sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)

@@ -4,42 +4,42 @@ use std::path::{Path, PathBuf};
 
 use muster_sqlite::room;
 
-/// A statement or a migration failed, or a row is not what this version writes.
+/// A statement or a migration failed, or a row is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
     #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
     Sql(#[from] sqlx::Error),
-    /// The tables could not be brought up to date.
+    /// The schema could not be migrated.
     #[error("the console's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The store cannot be opened, and why is known.
+    /// The store cannot be opened, for a known reason.
     #[error("the console's store {path} {meaning}: {source}\nhint: {hint}")]
     Unusable {
         /// Its file.
         path: PathBuf,
         /// What that means.
         meaning: &'static str,
-        /// What can be done about it.
+        /// What an operator can do.
         hint: &'static str,
-        /// What was found.
+        /// The cause.
         source: Box<StoreError>,
     },
-    /// SQLite found the file itself to be wrong.
+    /// The file is damaged, according to SQLite.
     #[error("the console's store is damaged: {0}")]
     Damaged(String),
-    /// A stored value cannot be read.
+    /// A stored value is invalid.
     #[error("the console's store has a {what} that cannot be read: {problem}")]
     Row {
-        /// What was being read.
+        /// What it belongs to.
         what: &'static str,
-        /// Why it cannot be.
+        /// The problem.
         problem: String,
     },
 }
 
 impl StoreError {
-    /// Whether there is no room for more.
+    /// Whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -49,7 +49,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the file itself is at fault, so that no retry can help.
+    /// Whether the file itself is damaged, so that no retry can help.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         let error = match self {
@@ -62,7 +62,7 @@ impl StoreError {
         code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
     }
 
-    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    /// Adds the meaning and a hint to an error of opening a store, as far as known.
     pub(super) fn of_store(self, path: &Path) -> Self {
         use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
         let (meaning, hint) = match &self {
@@ -82,8 +82,7 @@ impl StoreError {
         Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
     }
 
-    /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
-    /// one that the tables' own rules refuse.
+    /// Whether the same statement may succeed later (a full disk, a busy file), unlike one that violates a constraint.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         use sqlx::{Error, error::ErrorKind};
@@ -95,5 +94,5 @@ impl StoreError {
     }
 }
 
-/// Shorthand of this module.
+/// The result type of this module.
 pub type StoreResult<T> = std::result::Result<T, StoreError>;

@@ -27,17 +27,16 @@ use crate::authority::IssuedPem;
 pub struct JoiningHost {
     /// Its id.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// Its hostname.
     pub hostname: String,
-    /// What kind of machine it is.
+    /// Its facts.
     pub facts: Facts,
-    /// Its key for what only it may read.
+    /// Its public key for sealed content.
     pub sealing_key: Option<SealingKey>,
 }
 
-/// Enters a host, or one that joins anew. With a new key it may be a new life (a new disk, a
-/// restored image), so its older certificates are revoked, and what it said before is forgotten:
-/// its epochs may begin at 1 again.
+/// Stores a host, or one that joins again. With a new key it may be a new machine (a new disk, a restored image), so
+/// its older certificates are revoked, and its reports are deleted: its epochs may begin at 1 again.
 pub async fn join(
     db: &mut SqliteConnection,
     host: &JoiningHost,
@@ -55,7 +54,7 @@ pub async fn join(
     .bind(&host.hostname)
     .bind(to_json("facts", &host.facts)?)
     .bind(now)
-    // One that is not told is none: who joins with another key may be another machine.
+    // Without a sealing key there is none: a host with another key may be another machine.
     .bind(host.sealing_key.as_ref().map(SealingKey::to_string))
     .execute(&mut *db)
     .await?;
@@ -81,7 +80,7 @@ pub async fn join(
     add_certificate(db, host.host, certificate, now).await
 }
 
-/// Remembers a host's key for what only it may read. Says whether it had another one before.
+/// Stores a host's sealing key. Returns whether it had another one before.
 pub async fn set_sealing_key(
     db: &mut SqliteConnection,
     host: HostId,
@@ -103,7 +102,7 @@ pub async fn set_sealing_key(
     Ok(had.is_some_and(|had| had != key))
 }
 
-/// The keys of hosts for what only they may read; of older agents there is none.
+/// Returns the sealing keys of hosts; older agents have none.
 pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, SealingKey>> {
     let mut keys = HashMap::new();
     for piece in pieces(hosts) {
@@ -122,7 +121,7 @@ pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<Hash
     Ok(keys)
 }
 
-/// Remembers a certificate that a host is given.
+/// Stores a certificate that a host is given.
 pub async fn add_certificate(
     db: &mut SqliteConnection,
     host: HostId,
@@ -142,8 +141,8 @@ pub async fn add_certificate(
     Ok(())
 }
 
-/// What makes a row of `host` that of a member. This is the one place that says who is: whoever has no certificate left that was not
-/// revoked is sent nothing and heard no more.
+/// The condition that a row of `host` is a member. This is the one definition: a host without a certificate that is not
+/// revoked is sent nothing and not listened to.
 macro_rules! is_member {
     () => {
         "EXISTS (SELECT 1 FROM certificate WHERE certificate.host = host.id AND certificate.revoked_ms IS NULL)"
@@ -151,8 +150,8 @@ macro_rules! is_member {
 }
 pub(super) use is_member;
 
-/// Revokes every certificate of a host, in one transaction with what follows from that: it is away, nothing is the matter with it
-/// any more, and what it was ordered is over. Gives those commands; nothing if it had no certificate that was good.
+/// Revokes every certificate of a host, and in the same transaction marks it as offline, clears its alerts and ends its
+/// commands. Returns those commands; `None` if it had no valid certificate.
 pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Option<Vec<CommandId>>> {
     let id = host.to_string();
     let revoked = sqlx::query("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL")
@@ -172,15 +171,15 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
     super::command::revoke(db, host, now).await.map(Some)
 }
 
-/// Hosts that have joined and are members no more.
+/// Returns hosts that have joined and are not members any more.
 pub async fn revoked(db: &SqlitePool) -> StoreResult<HashSet<HostId>> {
     let sql = concat!("SELECT id FROM host WHERE NOT ", is_member!());
     let rows: Vec<(String,)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
-/// Whether there is somebody with a certificate of a host that was revoked or removed, to whom a broker that does not know of it
-/// would still bring what all hosts read.
+/// Whether there is a valid certificate of a revoked or removed host, whose holder still receives broadcasts from a
+/// broker that does not know of the revocation.
 pub async fn may_listen(db: &SqlitePool) -> StoreResult<bool> {
     let sql =
         concat!("SELECT EXISTS (SELECT 1 FROM removed) OR EXISTS (SELECT 1 FROM host WHERE NOT ", is_member!(), ")");
@@ -199,20 +198,20 @@ pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> S
     Ok(found.is_some())
 }
 
-/// What a key is to the host that it claims to be.
+/// The relation of a key to the host that it is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyStanding {
     /// There is no host of this id yet.
     NewHost,
-    /// A good certificate of the host is for this key.
+    /// A valid certificate of the host is for this key.
     Held,
-    /// The host had a certificate for it, and all of these were revoked.
+    /// The host had certificates for it, and all are revoked.
     Revoked,
-    /// The host has never had it.
+    /// The host never had it.
     Foreign,
 }
 
-/// What a key is to a host.
+/// Returns the relation of a key to a host.
 pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> StoreResult<KeyStanding> {
     let (is_there, is_known, is_good): (bool, bool, bool) = sqlx::query_as(
         "SELECT EXISTS (SELECT 1 FROM host WHERE id = $1),
@@ -231,16 +230,16 @@ pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &
     })
 }
 
-/// Ids and names of all members, in no order: to sort ten thousand takes twice as long as to read them.
+/// Returns ids and names of all members, unordered: sorting ten thousand takes twice as long as reading them.
 pub async fn names(db: &SqlitePool) -> StoreResult<Vec<(HostId, String)>> {
     let sql = concat!("SELECT id, hostname FROM host WHERE ", is_member!());
     let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
-/// Ids and names of the hosts that `text` may mean: those of this name, and those whose id is this or begins so.
+/// Returns ids and names of the hosts that `text` may mean: by hostname, id or the beginning of an id.
 pub async fn named(db: &SqlitePool, text: &str) -> StoreResult<Vec<(HostId, String)>> {
-    // Whatever an id goes on with stands before `~`.
+    // The characters of an id are all before `~`.
     let beginning = id::may_begin(text).then(|| text.to_ascii_lowercase());
     let rows: Vec<(String, String)> = sqlx::query_as(
         "SELECT id, hostname FROM host WHERE hostname = $1 OR (id >= $2 AND id < $2 || '~') ORDER BY id LIMIT $3",
@@ -253,10 +252,10 @@ pub async fn named(db: &SqlitePool, text: &str) -> StoreResult<Vec<(HostId, Stri
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
-/// The most hosts that a word is looked up for: it means one, or it is told which it could mean.
+/// The most hosts that are looked up for a word: it means one, or the candidates are listed.
 const NAMED_MAX: u32 = 100;
 
-/// How many hosts there are, and how many are online.
+/// Counts all hosts, and those online.
 pub async fn count(db: &SqlitePool) -> StoreResult<(u64, u64)> {
     let (all, online): (i64, i64) =
         sqlx::query_as("SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')")
@@ -265,23 +264,24 @@ pub async fn count(db: &SqlitePool) -> StoreResult<(u64, u64)> {
     Ok((unsigned("count", all)?, unsigned("count", online)?))
 }
 
-/// How many hosts there are in each state.
+/// The number of hosts in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presences {
-    /// They are there.
+    /// Online.
     pub online: u64,
-    /// They are not, and did not say why.
+    /// Offline, without an orderly exit.
     pub offline: u64,
-    /// Their agents were stopped.
+    /// Stopped in order.
     pub stopped: u64,
-    /// They joined, and were never seen.
+    /// Joined, but never online.
     pub never: u64,
-    /// The console has no connection to the broker, and hears of nobody.
+    /// Unknown, because the console has no connection to the broker.
     pub unknown: u64,
 }
 
 impl Presences {
-    /// What is known of them, if the console has lost the broker: nothing, of those that it has ever seen.
+    /// Returns what is known while the console has no connection to the broker: nothing about hosts that were ever
+    /// online.
     #[must_use]
     pub fn known(self, lost_ms: Option<Millis>) -> Self {
         let Self { online, offline, stopped, never, unknown } = self;
@@ -292,9 +292,9 @@ impl Presences {
     }
 }
 
-/// How many hosts there are in each state of presence.
+/// Counts the hosts in each state of presence.
 pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
-    // Who has a presence is a member, so nobody has to be looked up.
+    // A host with a presence is a member, so no check is needed.
     let (all, online, offline, stopped): (i64, i64, i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM host), count(CASE WHEN state = 'online' THEN 1 END),
                 count(CASE WHEN state = 'offline' THEN 1 END), count(CASE WHEN state = 'stopped' THEN 1 END)
@@ -313,7 +313,7 @@ pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
     })
 }
 
-/// Hosts that are online.
+/// Returns hosts that are online.
 pub async fn online(db: &SqlitePool) -> StoreResult<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
@@ -341,7 +341,8 @@ async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str
     Ok(false)
 }
 
-/// Since when hosts have been away, and not for a moment only: those of `only`, or all. One that never connected has been since it joined.
+/// Returns since when hosts have been away, beyond a short reconnect: those of `only`, or all. A host that never
+/// connected is away since it joined.
 pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, Millis>> {
     const AWAY: &str = "SELECT host.id, host.joined_ms, presence.state, presence.since_ms
         FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
@@ -370,7 +371,7 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashM
     Ok(away)
 }
 
-/// Names of these hosts.
+/// Returns the names of these hosts.
 pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, String>> {
     let mut names = HashMap::new();
     for piece in pieces(hosts) {
@@ -385,7 +386,7 @@ pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<
     Ok(names)
 }
 
-/// Names of hosts, and the labels of their own configurations as they said them last.
+/// Returns names of hosts, and the labels of their own configurations as last reported.
 pub async fn own_labels(
     db: &SqlitePool,
     hosts: &[HostId],
@@ -408,7 +409,7 @@ pub async fn own_labels(
     Ok(labels)
 }
 
-/// Names of all hosts, and whether each is online.
+/// Returns the names of all hosts, and whether each is online.
 pub async fn standing(db: &SqlitePool) -> StoreResult<BTreeMap<HostId, (String, bool)>> {
     let rows: Vec<(String, String, bool)> = sqlx::query_as(
         "SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE)
@@ -479,7 +480,7 @@ macro_rules! select_hosts {
     };
 }
 
-/// Looks whether what hosts have said of their machines can be read.
+/// Checks that stored facts of hosts are readable.
 pub(super) async fn check_facts(db: &SqlitePool) -> StoreResult<()> {
     let wrong: Option<(String,)> =
         sqlx::query_as("SELECT id FROM host WHERE NOT json_valid(facts) LIMIT 1").fetch_optional(db).await?;
@@ -489,7 +490,7 @@ pub(super) async fn check_facts(db: &SqlitePool) -> StoreResult<()> {
     }
 }
 
-/// All hosts, or one, sorted by hostname.
+/// Returns all hosts, or one, sorted by hostname.
 pub async fn list(db: &SqlitePool, only: Option<HostId>) -> StoreResult<Vec<muster_api::Host>> {
     let sql = match only {
         Some(_) => select_hosts!("WHERE host.id = $1"),
@@ -499,7 +500,7 @@ pub async fn list(db: &SqlitePool, only: Option<HostId>) -> StoreResult<Vec<must
     rows.into_iter().map(HostRow::host).collect()
 }
 
-/// The first of some hosts, or of all, in this order.
+/// Returns the first of some hosts, or of all, in this order.
 pub async fn first(
     db: &SqlitePool,
     only: Option<&[HostId]>,
@@ -528,17 +529,17 @@ pub async fn first(
     rows.into_iter().map(HostRow::host).collect()
 }
 
-/// Which hosts are looked for.
+/// A search for hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
-    /// A part of the hostname, or the beginning of the id; upper and lower case are the same.
+    /// A part of the hostname, or the beginning of the id, ignoring case.
     pub text: String,
-    /// Those that are online, or those that are not.
+    /// Only online hosts, or only others.
     pub online: Option<bool>,
 }
 
 impl Search {
-    /// Patterns for hostname and id, with `!` before what would have a meaning in `LIKE`.
+    /// Returns patterns for hostname and id, with `!` before characters that are special to `LIKE`.
     fn patterns(&self) -> (Option<String>, Option<String>) {
         if self.text.is_empty() {
             return (None, None);
@@ -550,7 +551,7 @@ impl Search {
         (Some(format!("%{escaped}%")), Some(format!("{escaped}%")))
     }
 
-    /// Tables and conditions, with `$1` and `$2` for [`Self::patterns`]. Nobody is looked at for a condition that does not count.
+    /// Returns tables and conditions, with `$1` and `$2` for [`Self::patterns`]. Unused conditions are left out.
     fn from(&self) -> String {
         let text = match self.text.is_empty() {
             true => "$1 IS NULL AND $2 IS NULL",
@@ -567,7 +568,7 @@ impl Search {
     }
 }
 
-/// Some of the hosts that are looked for, sorted by hostname, and how many there are.
+/// Returns a page of matching hosts, sorted by hostname, and their total number.
 pub async fn page(
     db: &SqlitePool,
     search: &Search,
@@ -580,7 +581,7 @@ pub async fn page(
         .bind(&id)
         .fetch_one(db)
         .await?;
-    // The page's ids come first, so that states are joined to these alone.
+    // The page's ids come first, so that states are joined only for these.
     let sql = format!(
         select_hosts!(
             "WHERE host.id IN (SELECT host.id FROM {} ORDER BY host.hostname, host.id LIMIT $3 OFFSET $4)
@@ -598,7 +599,7 @@ pub async fn page(
     Ok((rows.into_iter().map(HostRow::host).collect::<StoreResult<_>>()?, unsigned("count", count)?))
 }
 
-/// The place of the stored presence in the order of [`Presence::order`].
+/// Returns the stored presence's place in the order of [`Presence::order`].
 pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> StoreResult<Option<(u64, u64, bool)>> {
     let row: Option<(i64, i64, String)> = sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
         .bind(host.to_string())
@@ -608,7 +609,7 @@ pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> StoreRes
         .transpose()
 }
 
-/// Stores presences in place of those before: each host's latest.
+/// Stores presences, replacing earlier ones: each host's latest.
 pub async fn set_presences(
     db: &mut SqliteConnection,
     presences: &[(HostId, Presence)],
@@ -639,7 +640,7 @@ pub async fn set_presences(
     Ok(())
 }
 
-/// How many members have agents that never go back to an earlier time, and may have seen a later one.
+/// Counts members whose agents never go back to an earlier time, and may have seen a later one.
 pub async fn bound_count(db: &SqlitePool) -> StoreResult<u64> {
     let sql = concat!(
         "SELECT count(*) FROM presence JOIN host ON host.id = presence.host WHERE fresh_time = 0 AND ",
@@ -654,13 +655,12 @@ pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool
     has_presence(db, hosts, "fresh_time = 0").await
 }
 
-/// How long a host that has come to be online is left alone: whoever takes it down may not have heard of it yet.
+/// How long a host that has just come online is not marked as offline: the caller may not know of it yet.
 pub const JUST_COME_MS: Millis = 5_000;
 
-/// Takes down as offline those of these hosts that are online, but for who has just come; gives them.
-/// Each is put before the session that it was in: if it speaks up in that session after all, or the last
-/// will of that comes, this counts as later. What is dated later than `now` was noted by a clock that was set back since,
-/// and shows nothing.
+/// Marks those of these hosts that are online as offline, except those that have just come online; returns them. Each
+/// gets a place before its session: a presence or last will of that session counts as later. A time later than `now`
+/// was recorded by a clock that was set back since, and is no evidence.
 pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> StoreResult<Vec<HostId>> {
     let mut taken = Vec::new();
     for piece in pieces(hosts) {
@@ -684,13 +684,13 @@ pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> Sto
 /// A host's state as of one heartbeat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredState {
-    /// The life of the agent.
+    /// The epoch of the agent.
     pub epoch: u64,
-    /// The newest heartbeat.
+    /// The number of the newest heartbeat.
     pub seq: u64,
-    /// The state since then.
+    /// The state.
     pub state: Value,
-    /// The heartbeat before, that the newest delta was made from, and the state of then.
+    /// The heartbeat that the newest delta was based on, and its state.
     pub base: Option<(u64, Value)>,
 }
 
@@ -709,18 +709,18 @@ fn read_held((epoch, seq, state, base_seq, base_state): HeldRow) -> StoreResult<
     })
 }
 
-/// A state that is to be stored, and the name that the host gives itself in it.
+/// A state to store, with the hostname in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewState {
-    /// Whose.
+    /// The host.
     pub host: HostId,
     /// The state.
     pub held: StoredState,
-    /// The name.
+    /// The hostname.
     pub hostname: String,
 }
 
-/// Stores hosts' states in place of those before: each host's latest.
+/// Stores hosts' states, replacing earlier ones: each host's latest.
 pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Millis) -> StoreResult<()> {
     for piece in pieces(states) {
         let sql = format!(
@@ -757,35 +757,35 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
     Ok(())
 }
 
-/// What is known of the hosts that a batch of messages is about, read at once.
+/// The known state of the hosts of a batch of messages.
 #[derive(Debug, Default)]
 pub struct Known {
     /// Those that have joined.
     pub members: HashSet<HostId>,
-    /// The places of their presences in the order of [`Presence::order`], of those that this was asked for.
+    /// Their presences' places in the order of [`Presence::order`], where requested.
     pub presences: HashMap<HostId, (u64, u64, bool)>,
-    /// The lives that their heartbeats come from, of those that have a presence.
+    /// The epochs of their heartbeats, for those with a presence.
     pub lives: HashMap<HostId, u64>,
-    /// Their states, of those that this was asked for.
+    /// Their states, where requested.
     pub held: HashMap<HostId, StoredState>,
     /// Those of them that have units.
     pub with_units: HashSet<HostId>,
-    /// Hosts of which alerts hold, if any state was asked for.
+    /// Hosts with active alerts, if any state was requested.
     pub alerted: BTreeSet<HostId>,
 }
 
-/// The hosts that a batch of messages is about, by what has to be known of them.
+/// The hosts of a batch of messages, by what is needed of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostKeys {
     /// All of them: whether they are members.
     pub hosts: Vec<HostId>,
-    /// Those that say something of their presence, by a heartbeat too: which they are known by.
+    /// Those with a presence or heartbeat: their presences.
     pub showing: Vec<HostId>,
-    /// Those that send heartbeats: their states.
+    /// Those with heartbeats: their states.
     pub beating: Vec<HostId>,
 }
 
-/// Reads what is known of hosts. A burst of answers asks for one thing of each; what is said of presence costs as much again.
+/// Reads the known state of hosts. A burst of answers needs membership only; presences double the cost.
 pub async fn known(db: &mut SqliteConnection, asked: &HostKeys) -> StoreResult<Known> {
     type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
     type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
@@ -825,11 +825,11 @@ pub async fn known(db: &mut SqliteConnection, asked: &HostKeys) -> StoreResult<K
     Ok(known)
 }
 
-/// Those of some hosts that are members.
+/// Returns those hosts that are members.
 pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
     let mut members = HashSet::with_capacity(hosts.len());
     for piece in pieces(hosts) {
-        // Nearly always all of them; to have each said would take twice as long.
+        // Nearly always all of them; returning each would take twice as long.
         let count: Vec<(u32,)> =
             of_hosts(concat!("SELECT count(*) FROM host WHERE ", is_member!(), " AND id IN "), piece, db).await?;
         if matches!(count[..], [(count,)] if count as usize == piece.len()) {
@@ -845,7 +845,7 @@ pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> StoreResult
     Ok(members)
 }
 
-/// All rows of a statement that ends with `IN`, for these hosts.
+/// Returns all rows of a statement that ends with `IN`, for these hosts.
 async fn of_hosts<R>(select: &'static str, hosts: &[HostId], db: &mut SqliteConnection) -> StoreResult<Vec<R>>
 where
     R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
@@ -882,13 +882,13 @@ impl HostUnitRow {
     }
 }
 
-/// Units of one host or of all, or one unit; sorted by hostname and name.
+/// Returns units of one host or of all, or one unit; sorted by hostname and name.
 pub async fn units(
     db: &SqlitePool,
     host: Option<HostId>,
     unit: Option<&UnitName>,
 ) -> StoreResult<Vec<muster_api::Unit>> {
-    // A condition that may or may not count is one that no index serves.
+    // An optional condition would prevent the use of an index.
     let sql = format!(
         "SELECT unit.host, host.hostname, unit.report, unit.at_ms
          FROM unit JOIN host ON host.id = unit.host WHERE {} AND {}
@@ -904,8 +904,8 @@ pub async fn units(
     rows.into_iter().map(HostUnitRow::unit).collect()
 }
 
-/// Units that somebody has to look after ([`UnitSummary::is_troubled`](muster_topics::heartbeat::UnitSummary::is_troubled)): the
-/// first ones, and how many there are.
+/// Returns the first units that need attention
+/// ([`UnitSummary::is_troubled`](muster_topics::heartbeat::UnitSummary::is_troubled)), and their number.
 pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<muster_api::Unit>, u64)> {
     let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
     let rows: Vec<HostUnitRow> = sqlx::query_as(
@@ -919,7 +919,7 @@ pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<mus
     Ok((rows.into_iter().map(HostUnitRow::unit).collect::<StoreResult<_>>()?, unsigned("count", count)?))
 }
 
-/// Stores a unit's report, unless a later one is there. Says whether it did.
+/// Stores a unit's report, unless a later one is stored. Returns whether it did.
 pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {
     let stored = sqlx::query(
         "INSERT INTO unit (host, unit, epoch, seq, made_ms, report, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -939,7 +939,7 @@ pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitRepo
     Ok(stored.rows_affected() > 0)
 }
 
-/// Forgets a unit. Says whether it was there.
+/// Removes a unit. Returns whether it existed.
 pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitName) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM unit WHERE host = $1 AND unit = $2")
         .bind(host.to_string())
@@ -949,7 +949,7 @@ pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitNam
     Ok(gone.rows_affected() > 0)
 }
 
-/// The number of the last report about each unit of a host; nothing if one of them is not of this epoch.
+/// Returns the number of the last report of each unit of a host; `None` if one of them is not of this epoch.
 pub async fn last_reports(
     db: &mut SqliteConnection,
     host: HostId,
@@ -966,8 +966,8 @@ pub async fn last_reports(
     rows.iter().map(seq).collect::<StoreResult<_>>().map(Some)
 }
 
-/// Units that were reported before a heartbeat of `epoch` was made, at `made_ms` by the host's
-/// clock; if the heartbeat does not list one of them, it is gone.
+/// Returns units that were reported before a heartbeat of `epoch` was made, at `made_ms` by the host's clock; one that
+/// the heartbeat does not list was removed.
 pub async fn units_before(
     db: &mut SqliteConnection,
     host: HostId,

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, SqlitePool};
 
 use super::error::StoreResult;
 
-/// The most ids that are told where a beginning could mean several.
+/// The most ids that are listed for an ambiguous beginning.
 const TOLD_MAX: u32 = 10;
 
 /// Things with ids that people type.
@@ -13,7 +13,7 @@ const TOLD_MAX: u32 = 10;
 pub enum IdKind {
     /// Commands.
     Commands,
-    /// One-time passwords of hosts.
+    /// Join tokens.
     Tokens,
     /// Silences of alerts.
     Silences,
@@ -24,7 +24,7 @@ pub enum IdKind {
 }
 
 impl IdKind {
-    /// The code of the problem that there is none, what one is called, and where they are listed.
+    /// Returns the code of the problem that there is none, the noun, and the command that lists them.
     #[must_use]
     pub fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -36,7 +36,7 @@ impl IdKind {
         }
     }
 
-    /// The column, and what of its table is listed.
+    /// Returns the column, and the condition for listed rows.
     fn column(self) -> (&'static str, &'static str) {
         match self {
             Self::Commands => ("id", "command WHERE TRUE"),
@@ -48,10 +48,10 @@ impl IdKind {
     }
 }
 
-/// The ids that begin so, some of them if there are many; one that is exactly this is the only one.
+/// Returns ids with this beginning, some of them if there are many; an exact match is the only one.
 pub async fn beginning(db: &SqlitePool, of: IdKind, text: &str) -> StoreResult<Vec<String>> {
     let text = text.to_ascii_lowercase();
-    // Whatever an id goes on with stands before `~`.
+    // The characters of an id are all before `~`.
     let beginning = id::may_begin(&text).then(|| text.clone());
     let (id, table) = of.column();
     let sql = format!(

@@ -10,16 +10,16 @@ use super::{
     error::{StoreError, StoreResult},
 };
 
-/// What a certificate that is made by hand is for.
+/// The purpose of a certificate that is issued by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssuedRole {
-    /// A broker that runs by itself.
+    /// A separate broker.
     Broker,
     /// Another console.
     Console,
     /// A client that may read everything.
     Operator,
-    /// A client that only looks on.
+    /// A client that may read some topics.
     Observer,
 }
 
@@ -38,25 +38,25 @@ impl IssuedRole {
     }
 }
 
-/// A certificate that was made by hand.
+/// A certificate that was issued by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedCertificate {
     /// Its serial number, in hexadecimal digits.
     pub serial: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: IssuedRole,
-    /// What its owner was called.
+    /// Its owner's name.
     pub name: Name,
-    /// When it was made.
+    /// When it was issued.
     pub issued_ms: Millis,
-    /// When it ends.
+    /// When it expires.
     pub expires_ms: Millis,
     /// When it was revoked.
     pub revoked_ms: Option<Millis>,
 }
 
 impl IssuedCertificate {
-    /// Role and name, such as `operator-anna`: the common name, except of a broker.
+    /// Returns role and name, such as `operator-anna`: the common name, except for a broker.
     #[must_use]
     pub fn owner(&self) -> CertificateOwner<'_> {
         CertificateOwner(self.role, &self.name)
@@ -98,7 +98,7 @@ impl IssuedRow {
     }
 }
 
-/// Remembers a certificate.
+/// Stores a certificate.
 pub async fn add(db: &SqlitePool, issued: &IssuedCertificate) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
@@ -114,7 +114,7 @@ pub async fn add(db: &SqlitePool, issued: &IssuedCertificate) -> StoreResult<()>
     Ok(())
 }
 
-/// All certificates that were made by hand and have not expired, newest first.
+/// Returns all certificates that were issued by hand and have not expired, newest first.
 pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
     let rows: Vec<IssuedRow> = sqlx::query_as(
         "SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued
@@ -126,8 +126,8 @@ pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<IssuedCertifi
     rows.into_iter().map(IssuedRow::issued).collect()
 }
 
-/// Revokes what was made by hand and has this serial number, or this owner (`operator-anna`). Gives what is
-/// revoked by that; it is empty if there was nothing, or nothing left.
+/// Revokes certificates with this serial number, or this owner (`operator-anna`). Returns what was revoked; empty if
+/// there was none left.
 pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
     let rows: Vec<IssuedRow> = sqlx::query_as(
         "UPDATE issued SET revoked_ms = $2
@@ -141,16 +141,16 @@ pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> StoreResult<Ve
     rows.into_iter().map(IssuedRow::issued).collect()
 }
 
-/// A certificate that is good no more, though its time is not over.
+/// A revoked certificate that has not expired.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct RevokedCertificate {
     /// Its serial number, in hexadecimal digits.
     pub serial: String,
-    /// Since when.
+    /// When it was revoked.
     pub revoked_ms: Millis,
 }
 
-/// Everything that is revoked and has not expired, certificates of hosts, also of those that were removed, and others, in one order.
+/// Returns all revoked certificates that have not expired, of hosts, removed hosts and others, in one order.
 pub async fn revoked(db: &SqlitePool, now: Millis) -> StoreResult<Vec<RevokedCertificate>> {
     let rows = sqlx::query_as(
         "SELECT serial, revoked_ms FROM certificate WHERE revoked_ms IS NOT NULL AND expires_ms > $1
@@ -166,7 +166,7 @@ pub async fn revoked(db: &SqlitePool, now: Millis) -> StoreResult<Vec<RevokedCer
     Ok(rows)
 }
 
-/// Forgets certificates that ended before `before`.
+/// Removes certificates that expired before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM issued WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())

@@ -20,22 +20,22 @@ use super::{
 pub struct HostLabelRow {
     /// Its value.
     pub value: LabelValue,
-    /// Who gave it.
+    /// The operator.
     pub operator: Name,
-    /// When.
+    /// When it was set.
     pub set_ms: Millis,
 }
 
 /// The labels of one host that operators have given it.
 pub type OperatorLabels = BTreeMap<Name, HostLabelRow>;
 
-/// The values alone, as hosts are told them.
+/// Returns the values alone, as they are sent to hosts.
 #[must_use]
 pub fn values(given: &OperatorLabels) -> BTreeMap<Name, LabelValue> {
     given.iter().map(|(name, given)| (name.clone(), given.value.clone())).collect()
 }
 
-/// The labels of hosts that have any: of `only`, or of all.
+/// Returns the labels of hosts that have any: of `only`, or of all.
 pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, OperatorLabels>> {
     const ALL: &str = "SELECT host, name, value, operator, set_ms FROM host_label";
     type Row = (String, String, String, String, i64);
@@ -60,7 +60,7 @@ pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<Hash
     Ok(given)
 }
 
-/// Gives a host a label, in place of the one of this name.
+/// Sets a host's label, replacing one of the same name.
 pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &HostLabelRow) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO host_label (host, name, value, operator, set_ms) VALUES ($1, $2, $3, $4, $5)
@@ -77,7 +77,7 @@ pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &H
     Ok(())
 }
 
-/// Takes a label back.
+/// Removes a label.
 pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> StoreResult<()> {
     sqlx::query("DELETE FROM host_label WHERE host = $1 AND name = $2")
         .bind(host.to_string())
@@ -87,7 +87,7 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> Sto
     Ok(())
 }
 
-/// Which generation each host should have, of those that were ever told any.
+/// Returns which generation each host should have, for hosts that were ever sent any.
 pub async fn generations(db: &SqlitePool) -> StoreResult<Generations> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT host, generation FROM host_label_generation").fetch_all(db).await?;
@@ -95,7 +95,7 @@ pub async fn generations(db: &SqlitePool) -> StoreResult<Generations> {
     Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<StoreResult<_>>()? })
 }
 
-/// Which generation each of these hosts has, as it said last.
+/// Returns which generation each host reported last.
 pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
     let rows: Vec<(String, Option<i64>)> = sqlx::query_as(
         "SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation')
@@ -109,8 +109,8 @@ pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
     rows.into_iter().map(has).collect()
 }
 
-/// What a host is told is something else from now on: gives its generation, `least` or more. It becomes the time at least, so that
-/// labels of a store that was made anew are newer than all of before.
+/// Advances the generation of a host's labels to `least` or more, and returns it. It is at least the current time, so
+/// that a recreated store has newer generations than a lost one.
 pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> StoreResult<u64> {
     let least = least.max(u64::try_from(now).unwrap_or_default());
     let (generation,): (i64,) = sqlx::query_as(
@@ -120,7 +120,7 @@ pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64
     )
     .bind(host.to_string())
     .bind(signed(least))
-    // A host may claim to be at the end of time.
+    // A host may claim the largest generation.
     .bind(i64::MAX - 1)
     .fetch_one(db)
     .await?;

@@ -48,35 +48,37 @@ use sqlx::{
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-/// Connections that read at the same time: pages and API calls, none of which takes long.
+/// Concurrent reading connections: pages and API calls, none of which takes long.
 const READERS: u32 = 4;
-/// What each connection that reads keeps of the file in memory, 1 MiB. The machine has all of it in its own cache; every connection's fills
-/// by and by, however seldom it is used, and that is memory which a console grows by for hours.
+/// The cache of each reading connection, 1 MiB. The kernel's cache has the file anyway; every connection's cache fills
+/// slowly, and makes the console's memory grow for hours.
 const CACHE: &str = "-1024";
-/// The same of the one that writes, 4 MiB: the rows of a command to ten thousand hosts. What a transaction changes beyond that is
-/// written to the disk, read and written again before it ends.
+/// The cache of the writing connection, 4 MiB: the rows of a command to ten thousand hosts. A larger transaction's
+/// changes are written to the disk, and read and written again before it ends.
 const WRITER_CACHE: &str = "-4096";
-/// How many pages of changes are gathered in a file of their own before they are copied to their places: 16 MiB, what a command to
-/// ten thousand hosts changes between its first answer and its last. Each page is copied once, however often it has changed.
+/// How many pages of changes the write-ahead log collects before a checkpoint: 16 MiB, the changes of a command to ten
+/// thousand hosts from its first outcome to its last. Each page is copied once, however often it has changed.
 const CHECKPOINT_PAGES: &str = "4000";
-/// What is left of the file of changes once they are in their places: what it usually has.
+/// The size to which the write-ahead log shrinks after a checkpoint: what it usually has.
 const JOURNAL_MAX_BYTES: &str = "67108864";
-/// Free pages that stay, for what is written next: 4 MiB.
+/// Free pages that are kept for the next writes: 4 MiB.
 const FREE_PAGES_MIN: i64 = 1_000;
-/// Free pages that are given back in one go, so that others may write in between: 8 MiB.
+/// Free pages that are returned in one step, so that others may write in between: 8 MiB.
 const FREE_PAGES_AT_ONCE: i64 = 2_000;
 /// How long a request waits for a connection before it fails.
 const ACQUIRE: Duration = Duration::from_secs(30);
 
-/// A store up to this size is read whole when it is opened, a tenth of a second or so. Of a larger one damage shows when it is met.
+/// A store up to this size is read whole when it is opened, in about a tenth of a second. In a larger one damage shows
+/// when it is read.
 const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Commands and alerts, the newest, that are looked at when a store is opened: what pages and lists begin with, and more.
+/// The number of newest commands and alerts that are checked when a store is opened: what pages and lists begin with,
+/// and more.
 const ROWS_CHECKED: u32 = 200;
 
 static MIGRATOR: Migrator = sqlx::migrate!("store/migrations/sqlite");
 
-/// The store; a handle that can be cloned.
+/// The store. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Store {
     reader: SqlitePool,
@@ -84,36 +86,36 @@ pub struct Store {
     reserve: Option<Reserve>,
 }
 
-/// What is kept in reserve for a full disk: the write-ahead log at its largest, 16 MiB, and as much again for the database, the register
-/// and the revocation list. A command to a host takes some ten KiB.
+/// The reserve for a full disk: the write-ahead log at its largest, 16 MiB, and as much again for the database, the
+/// register and the revocation list. A command to a host takes some ten KiB.
 const RESERVE: ReserveSize = ReserveSize { total_bytes: 32 << 20, piece_bytes: 1 << 20 };
-/// What opening may write: logs' indexes, the register, the revocation list, what a migration changes.
+/// What opening may write: the logs' indexes, the register, the revocation list, and changes of a migration.
 const START_BYTES: u64 = 2 << 20;
 
 /// Where the index of the write-ahead log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
-    /// In a file that other processes read, too (`muster console revoke`), which takes room on the disk.
+    /// In a file that other processes use, too (`muster console revoke`), which takes disk space.
     Shared,
     /// In this process's memory; other processes cannot use the store meanwhile.
     Own,
 }
 
 impl Store {
-    /// Opens the store in `path`, makes it if there is none, and brings its tables up to date.
+    /// Opens the store in `path`, creates it if needed, and migrates it.
     ///
     /// # Errors
-    /// If the file cannot be used, or comes from a newer version.
+    /// If the file cannot be used, or is of a newer version.
     pub async fn open(path: &Path) -> StoreResult<Self> {
         match Self::open_with(path, Index::Shared).await {
-            // What is there can be read without any room at all.
+            // Existing data can be read without any free space.
             Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
             other => other,
         }
         .map_err(|error| error.of_store(path))
     }
 
-    /// The same in the console's folder, with a reserve beside it from which what must be written takes its room on a full disk.
+    /// Opens the store in the console's folder, with a reserve that makes room for writes on a full disk.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -147,20 +149,20 @@ impl Store {
             .clone()
             .pragma("journal_size_limit", JOURNAL_MAX_BYTES)
             .pragma("cache_size", WRITER_CACHE)
-            // What a statement may have to take back is otherwise written to a file, each page that it changes. So is what an index
-            // sorts: a migration that makes one of a large table needs the memory for it.
+            // Otherwise statement journals, with each changed page, would be written to a file. Sorting for indexes
+            // is in memory, too: a migration that indexes a large table needs memory for it.
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
         let writing = match index {
-            // Pages that are free can be given back to the disk.
+            // Free pages can be returned to the file system.
             Index::Shared => writing.auto_vacuum(SqliteAutoVacuum::Incremental),
-            // Saying so is a write.
+            // Setting it is a write.
             Index::Own => writing,
         };
         let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(writing).await?;
         let is_checked = std::fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
         if is_checked {
-            // With the indexes: a bit that flips in a key shows there.
+            // With the indexes: a flipped bit in a key shows there.
             let found: String = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&writer).await?;
             if found != "ok" {
                 return Err(StoreError::Damaged(found));
@@ -184,31 +186,31 @@ impl Store {
         Ok(Self { reader, writer, reserve: None })
     }
 
-    /// For statements that only read.
+    /// The pool for reading statements.
     #[must_use]
     pub fn read(&self) -> &SqlitePool {
         &self.reader
     }
 
-    /// For one statement that writes.
+    /// The pool for a single writing statement.
     #[must_use]
     pub fn write(&self) -> &SqlitePool {
         self.make_room();
         &self.writer
     }
 
-    /// For several statements that take effect together.
+    /// Begins a transaction.
     ///
     /// # Errors
     /// If no transaction can be begun.
     pub async fn begin(&self) -> StoreResult<Transaction<'static, Sqlite>> {
         self.make_room();
-        // Locked from the start: one that reads first would fail, not wait, if `muster console revoke`
+        // Locked from the start: a transaction that reads first would fail, and not wait, if `muster console revoke`
         // wrote in between.
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Gives space of what was forgotten back to the disk. Gives how many bytes.
+    /// Returns free pages to the file system; returns their bytes.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -232,33 +234,33 @@ impl Store {
         unsigned("size", begun.saturating_sub(left).saturating_mul(page_bytes))
     }
 
-    /// The reserve of room on the disk.
+    /// The reserve of disk space.
     #[must_use]
     pub fn reserve(&self) -> Option<&Reserve> {
         self.reserve.as_ref()
     }
 
-    /// Whether the disk is full, so that what can wait has to.
+    /// Whether the disk is full, so that optional writes have to wait.
     #[must_use]
     pub fn is_short_of_room(&self) -> bool {
         self.reserve.as_ref().is_some_and(Reserve::is_short)
     }
 
-    /// Sees to it that there is room for this many bytes beside the store, as far as the reserve goes.
+    /// Makes room for this many bytes beside the store, as far as the reserve allows.
     pub(super) fn make_room_for(&self, bytes: u64) {
         if let Some(reserve) = &self.reserve {
             reserve.ensure_bytes(bytes);
         }
     }
 
-    /// Sees to it that there is room for a write, as far as the reserve goes; if there is none, the write says so.
+    /// Makes room for a write, as far as the reserve allows; without room, the write fails.
     fn make_room(&self) {
         if let Some(reserve) = &self.reserve {
             reserve.ensure();
         }
     }
 
-    /// Counts this life of the console, and gives its number. On a disk without any room it is not remembered.
+    /// Increments the epoch of the console, and returns it. On a full disk it is not stored.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -282,7 +284,7 @@ impl Store {
         unsigned("epoch", epoch)
     }
 
-    /// The latest date that was signed, as far as it was remembered.
+    /// Returns the latest signed time that was stored.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -293,7 +295,7 @@ impl Store {
         Ok(latest_ms)
     }
 
-    /// Remembers the latest date that was signed.
+    /// Stores the latest signed time.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -307,7 +309,7 @@ impl Store {
         Ok(())
     }
 
-    /// The same for what is stored with it, if it is later than all before.
+    /// Stores a signed time in a transaction, if it is later than all before.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -322,15 +324,15 @@ impl Store {
         Ok(())
     }
 
-    /// Closes all connections; what is under way is waited for.
+    /// Closes all connections, after what is under way.
     pub async fn close(&self) {
         self.reader.close().await;
         self.writer.close().await;
     }
 }
 
-/// Lets the file of an older version shrink from now on. It is written anew for that, once, which takes as much space again; without that
-/// it stays as it is, and its free pages are used again.
+/// Enables shrinking for the file of an older version. It is rewritten for that, once, which takes as much space again;
+/// without that space it stays as it is, and its free pages are reused.
 async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
     let (mode,): (i64,) = sqlx::query_as("PRAGMA auto_vacuum").fetch_one(writer).await?;
     if mode != 0 {
@@ -345,8 +347,8 @@ async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
     Ok(())
 }
 
-/// Reads what each table holds as whoever asks for it will: SQLite does not see a bit that flips in a text, and one row that cannot
-/// be read would be in the way of every list that it is in. What is known by its hash has to have that.
+/// Reads the content of tables as later readers will: SQLite does not detect a flipped bit in a text, and one
+/// unreadable row would break every list that contains it. Hashes are verified.
 async fn check_rows(db: &SqlitePool) -> StoreResult<()> {
     let read = async {
         host::list(db, None).await?;
@@ -397,7 +399,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn full_disk_leaves_no_open_transaction() {
         let (_dir, store) = temporary().await;
-        // No more room than is taken.
+        // No more space than is used.
         sqlx::query("PRAGMA max_page_count = 1").execute(store.write()).await.unwrap();
         let mut transaction = store.begin().await.unwrap();
         let large = "INSERT INTO meta (key, value) VALUES (hex(zeroblob(1000000)), 1)";
@@ -463,7 +465,7 @@ pub(crate) mod tests {
             store.set_signed_ms(at_ms).await.unwrap();
         }
         store.close().await;
-        // With nothing left in reserve, what is there can be read.
+        // Without a reserve, existing data can be read.
         std::fs::remove_file(disk.path().join("reserve")).unwrap();
         disk.fill();
         let store = Store::open_in(disk.path()).await.unwrap();

@@ -9,10 +9,10 @@ use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
 use super::{columns::parsed, error::StoreResult};
 
-/// What a secret is good for.
+/// The purpose of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretPurpose {
-    /// To be exchanged, once, for one of the others.
+    /// A code to be exchanged, once, for one of the others.
     SignIn,
     /// A browser's session.
     Session,
@@ -30,9 +30,9 @@ impl SecretPurpose {
     }
 }
 
-/// Makes an operator, if there is none of this name.
+/// Adds an operator, unless it exists.
 pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> StoreResult<()> {
-    // Read first: on a disk without room nothing can be written, and mostly nothing has to.
+    // Read first: on a full disk nothing can be written, and usually nothing has to be.
     if exists(db, name).await? {
         return Ok(());
     }
@@ -44,14 +44,14 @@ pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> StoreResult<()
     Ok(())
 }
 
-/// Whether there is such an operator.
+/// Whether an operator exists.
 pub async fn exists(db: &SqlitePool, name: &Name) -> StoreResult<bool> {
     let found: Option<(i64,)> =
         sqlx::query_as("SELECT 1 FROM operator WHERE name = $1").bind(name.as_str()).fetch_optional(db).await?;
     Ok(found.is_some())
 }
 
-/// Enters a secret of an operator.
+/// Stores a secret of an operator.
 pub async fn add_secret(
     db: &mut SqliteConnection,
     kind: SecretPurpose,
@@ -68,15 +68,14 @@ pub async fn add_secret(
     .bind(operator.as_str())
     .bind(now)
     .bind(expires_ms)
-    // What it is called in listings: too little of its hash to say anything of the secret.
+    // Its id in lists: too little of the hash to reveal anything about the secret.
     .bind(secret.as_str().get(..10))
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// Whose secret this is, if it is one of the kind, and its time is not over.
-/// Says too whether its use was noted within the last hour.
+/// Returns the operator of a valid secret of this kind, and whether its use was recorded within the last hour.
 pub async fn find(
     db: &SqlitePool,
     kind: SecretPurpose,
@@ -95,8 +94,8 @@ pub async fn find(
     row.map(|(name, is_noted)| Ok((parsed("operator", &name)?, is_noted))).transpose()
 }
 
-/// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
-/// that come with the same code cannot both have it.
+/// Removes a secret, and returns its operator if it was valid. It is one statement, so that two requests with the same
+/// code cannot both get it.
 pub async fn take(
     db: &mut SqliteConnection,
     kind: SecretPurpose,
@@ -116,7 +115,7 @@ pub async fn take(
     }
 }
 
-/// Notes that a secret was used, if that was not noted within the last hour: one write an hour for each who is signed in.
+/// Records the use of a secret, unless it was recorded within the last hour: one write an hour for each session.
 pub async fn note_use(db: &SqlitePool, secret: &Digest, now: Millis) -> StoreResult<()> {
     sqlx::query("UPDATE credential SET used_ms = $2 WHERE secret_sha256 = $1 AND coalesce(used_ms, 0) < $2 - 3600000")
         .bind(secret.as_str())
@@ -136,7 +135,7 @@ struct CredentialRow {
     used_ms: Option<i64>,
 }
 
-/// Sessions and programs' tokens that are good, newest first.
+/// Returns valid sessions and programs' tokens, newest first.
 pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<muster_api::SignIn>> {
     let rows: Vec<CredentialRow> = sqlx::query_as(
         "SELECT id, kind, operator, created_ms, expires_ms, used_ms FROM credential
@@ -159,7 +158,7 @@ pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<muster_api::S
     rows.into_iter().map(sign_in).collect()
 }
 
-/// Ends one of those that [`list`] shows. Says whether there is one.
+/// Ends one of those that [`list`] returns. Returns whether there is one.
 pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query(
         "UPDATE credential SET revoked_ms = $2
@@ -172,7 +171,8 @@ pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<b
     Ok(ended.rows_affected() > 0)
 }
 
-/// Ends a secret before its time. It is remembered until then, so that a copy of the store that is put back does not make it good again.
+/// Ends a secret before its expiry. It is remembered until then, so that a restored copy of the store does not make it
+/// valid again.
 pub async fn end(db: &SqlitePool, kind: SecretPurpose, secret: &Digest, now: Millis) -> StoreResult<bool> {
     let ended = sqlx::query(
         "UPDATE credential SET revoked_ms = $3 WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL",
@@ -185,7 +185,7 @@ pub async fn end(db: &SqlitePool, kind: SecretPurpose, secret: &Digest, now: Mil
     Ok(ended.rows_affected() > 0)
 }
 
-/// Forgets secrets whose time is over.
+/// Removes expired secrets.
 pub async fn sweep(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM credential WHERE expires_ms <= $1").bind(now).execute(db).await?;
     Ok(gone.rows_affected())

@@ -13,17 +13,17 @@ use super::{
     label,
 };
 
-/// Which hosts are looked at.
+/// Which hosts are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPick {
-    /// Those that are members, and so given commands.
+    /// Members, which are given commands.
     Members,
-    /// Also those that were revoked.
+    /// Revoked ones, too.
     All,
 }
 
-/// Ids and names of the hosts that `picks` takes, by what they have said last; of one that has never said anything its
-/// name and its facts are known, from when it joined, and what operators call it. Units are looked up only if they are asked for.
+/// Returns ids and names of the hosts that `picks` accepts, by their last reports; for a host without a report its
+/// name, facts and operators' labels are known. Units are read only on request.
 pub async fn hosts(
     db: &SqlitePool,
     among: HostPick,
@@ -48,7 +48,7 @@ pub async fn hosts(
         let reports: &[UnitReport] = units.get(&id).map_or(&[], Vec::as_slice);
         let unit = |report| looked_at(id, &hostname, report);
         let units: Vec<select::Unit<'_>> = reports.iter().map(unit).collect();
-        // What an operator said last counts, whether the host has heard it yet or not.
+        // Operators' labels count as soon as they are set, confirmed or not.
         let labels = |own: &BTreeMap<_, _>| merge(own, &given.get(&id).map(label::values).unwrap_or_default());
         let is_picked = match state.map(|state| json::<HostState>("state", &state)).transpose()? {
             Some(state) => picks(&select::Host {
@@ -85,7 +85,7 @@ fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> sel
     }
 }
 
-/// The report of every unit, by host.
+/// Returns the report of every unit, by host.
 async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitReport>>> {
     let mut rows = sqlx::query_as::<_, (String, String)>("SELECT host, report FROM unit ORDER BY host").fetch(db);
     let mut reports: HashMap<HostId, Vec<UnitReport>> = HashMap::new();

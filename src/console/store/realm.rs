@@ -15,14 +15,14 @@ use super::{
     error::StoreResult,
 };
 
-/// All realms of which something was said.
+/// Returns all defined realms.
 pub async fn all(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Realms> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT definition FROM realm ORDER BY name").fetch_all(db).await?;
     rows.iter().map(|(definition,)| json("realm", definition)).collect()
 }
 
-/// Writes down what a realm is from now on. Its generation is the time, so that one that was made anew, be it in a
-/// store that was lost, is newer than all of before; two of one millisecond have different ones all the same.
+/// Stores the definition of a realm. Its generation is the current time, so that a recreated realm, even in a recreated
+/// store, is newer than before; two of one millisecond still differ.
 pub async fn set(db: &mut SqliteConnection, realm: &mut Realm, now: Millis) -> StoreResult<()> {
     realm.generation = realm.generation.saturating_add(1).max(u64::try_from(now).unwrap_or_default());
     sqlx::query(
@@ -37,13 +37,13 @@ pub async fn set(db: &mut SqliteConnection, realm: &mut Realm, now: Millis) -> S
     Ok(())
 }
 
-/// Forgets a realm. Says whether there was one.
+/// Removes a realm. Returns whether there was one.
 pub async fn remove(db: &mut SqliteConnection, name: &Name) -> StoreResult<bool> {
     let gone = sqlx::query("DELETE FROM realm WHERE name = $1").bind(name.as_str()).execute(db).await?;
     Ok(gone.rows_affected() > 0)
 }
 
-/// How many units each realm has, as far as hosts have told.
+/// Counts the reported units of each realm.
 pub async fn unit_counts(db: &SqlitePool) -> StoreResult<BTreeMap<Name, u64>> {
     let rows: Vec<(String, i64)> =
         sqlx::query_as("SELECT unit, count(*) FROM unit GROUP BY unit").fetch_all(db).await?;

@@ -11,29 +11,29 @@ use super::{
     error::StoreResult,
 };
 
-/// Everybody who was ever given a certificate that has not been forgotten.
+/// The content of the register: everybody who was given a certificate that is still kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// How often it was written: it grows by one each time, here and in the store.
+    /// The number of writes: it grows by one each time, here and in the store.
     #[serde(default)]
     pub seq: u64,
     /// Hosts that have joined.
     pub hosts: Vec<RegisteredHost>,
     /// Certificates of hosts.
     pub certificates: Vec<RegisteredCertificate>,
-    /// Certificates that were made by hand.
+    /// Certificates that were issued by hand.
     pub issued: Vec<RegisteredIssue>,
-    /// Certificates of hosts that were removed.
+    /// Certificates of removed hosts.
     #[serde(default)]
     pub removed: Vec<RemovedHost>,
-    /// SHA-256 of secrets that are good no more before their time: tokens for joining that were used or revoked, and sign-ins that were ended.
+    /// SHA-256 of secrets that were ended before their expiry: used or revoked join tokens, and ended sign-ins.
     #[serde(default)]
     pub ended: Vec<String>,
 }
 
 impl Register {
-    /// Whether anybody is in it.
+    /// Whether it has any entry.
     #[must_use]
     pub fn knows_somebody(&self) -> bool {
         !(self.hosts.is_empty() && self.certificates.is_empty() && self.issued.is_empty() && self.removed.is_empty())
@@ -68,7 +68,7 @@ pub struct RegisteredCertificate {
     pub revoked_ms: Option<i64>,
 }
 
-/// A certificate that was made by hand.
+/// A certificate that was issued by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
@@ -81,7 +81,7 @@ pub struct RegisteredIssue {
     pub revoked_ms: Option<i64>,
 }
 
-/// A certificate of a host that was removed.
+/// A certificate of a removed host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
@@ -91,7 +91,8 @@ pub struct RemovedHost {
     pub revoked_ms: i64,
 }
 
-/// Numbers of which at least one changes whenever the register does: a look at them costs a hundredth of a look at it.
+/// Numbers of which at least one changes whenever the register does: reading them costs a hundredth of reading the
+/// register.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Marks {
     hosts: i64,
@@ -113,13 +114,13 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Whether nobody is in it.
+    /// Whether there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hosts == 0 && self.certificates == 0 && self.issued == 0 && self.removed == 0
     }
 
-    /// Whether somebody is revoked that was not then.
+    /// Whether there is a revocation that was not there before.
     #[must_use]
     pub fn revokes_more_than(&self, then: &Self) -> bool {
         let by_hand = |marks: &Self| (marks.by_hand_revoked, marks.by_hand_revoked_ms);
@@ -127,7 +128,7 @@ impl Marks {
         (of(self), by_hand(self)) != (of(then), by_hand(then))
     }
 
-    /// So much time for each host.
+    /// Returns this much time for each host.
     #[must_use]
     pub fn pause(&self, for_each: Duration) -> Duration {
         for_each.saturating_mul(u32::try_from(self.hosts).unwrap_or(u32::MAX))
@@ -161,7 +162,7 @@ pub async fn marks(db: &SqlitePool) -> StoreResult<Marks> {
     Ok(marks)
 }
 
-/// Reads it all.
+/// Reads the whole content.
 pub async fn read(db: &SqlitePool) -> StoreResult<Register> {
     let hosts =
         sqlx::query_as("SELECT id, hostname, facts, joined_ms, sealing_key, sealing_key_ms FROM host ORDER BY id")
@@ -190,7 +191,7 @@ pub async fn read(db: &SqlitePool) -> StoreResult<Register> {
     Ok(Register { seq: unsigned("register", seq)?, hosts, certificates, issued, removed, ended })
 }
 
-/// Counts one more writing of the register, and gives its number.
+/// Increments the number of writes, and returns it.
 pub async fn next_seq(db: &SqlitePool) -> StoreResult<u64> {
     let (seq,): (i64,) = sqlx::query_as(
         "INSERT INTO meta (key, value) VALUES ('register', 1)
@@ -201,15 +202,15 @@ pub async fn next_seq(db: &SqlitePool) -> StoreResult<u64> {
     unsigned("register", seq)
 }
 
-/// What a store has of these numbers, which never go back: lives of the console, writings of the register, and the latest date that was signed.
+/// A store's monotonic numbers: the console's epoch, writes of the register, and the latest signed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreMark {
-    /// Lives of the console.
+    /// The console's epoch.
     pub epoch: u64,
-    /// Writings of the register.
+    /// Writes of the register.
     pub seq: u64,
-    /// The latest date.
+    /// The latest signed time.
     pub signed_ms: i64,
 }
 
@@ -235,7 +236,7 @@ pub async fn mark(db: &SqlitePool) -> StoreResult<StoreMark> {
     })
 }
 
-/// Has a store go on from a mark, where it is behind it.
+/// Advances a store to a mark, where it is behind.
 pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult<()> {
     for (key, value) in [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)] {
         sqlx::query(
@@ -250,10 +251,10 @@ pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult
     Ok(())
 }
 
-/// What a register has brought into a store.
+/// What a register has changed in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
-    /// Certificates that are revoked by it.
+    /// Certificates that were revoked.
     pub revoked: u64,
     /// Hosts that have joined since the copy of the store was made.
     pub joined: u64,
@@ -263,8 +264,9 @@ pub struct MergeResult {
     pub ended: u64,
 }
 
-/// Has a store revoke whatever the register says is revoked; of a store that is older than it, it also brings what was given since, and takes
-/// away who was removed since. Nothing is given back that the store has revoked.
+/// Makes a store revoke whatever the register says is revoked; in a store that is older than the register, it also adds
+/// what was issued since, and removes hosts that were removed since. Nothing that the store has revoked becomes valid
+/// again.
 pub async fn merge(
     db: &mut SqliteConnection,
     register: &Register,
@@ -310,7 +312,7 @@ pub async fn merge(
     Ok(merged)
 }
 
-/// Revokes a certificate, if the register says since when.
+/// Revokes a certificate, if the register has a time for it.
 async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms: Option<i64>) -> StoreResult<u64> {
     let Some(revoked_ms) = revoked_ms else { return Ok(0) };
     let sql = match table {
@@ -320,7 +322,7 @@ async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms
     Ok(sqlx::query(sql).bind(serial).bind(revoked_ms).execute(db).await?.rows_affected())
 }
 
-/// Brings hosts and certificates that a store does not know. Says how many hosts.
+/// Adds hosts and certificates that a store lacks. Returns the number of hosts.
 async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis) -> StoreResult<u64> {
     let mut joined = 0;
     let mut missing = Register::default();
@@ -355,7 +357,7 @@ async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> Store
     Ok(found.is_some())
 }
 
-/// Writes it all into a store that has nothing of it.
+/// Writes the whole content into an empty store.
 pub async fn fill(db: &mut SqliteConnection, register: &Register) -> StoreResult<()> {
     for RegisteredHost { id, hostname, facts, joined_ms, sealing_key, sealing_key_ms } in &register.hosts {
         sqlx::query(

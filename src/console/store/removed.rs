@@ -8,8 +8,7 @@ use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{columns::parsed, error::StoreResult};
 
-/// Removes a host with all that it has said, and what was said to it alone. Gives the commands that it owed an outcome
-/// for: nothing comes of them any more.
+/// Removes a host with its reports and what was sent to it alone. Returns its open commands, which end.
 pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Vec<CommandId>> {
     let id = host.to_string();
     sqlx::query(
@@ -27,7 +26,7 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
     .bind(&id)
     .fetch_all(&mut *db)
     .await?;
-    // What refers to it goes with it; these do not, for they may be of all hosts.
+    // Rows that refer to it are deleted with it; these are not, because they may concern all hosts.
     for forget in [
         "DELETE FROM alert WHERE host = $1",
         "DELETE FROM alert_rule WHERE host = $1",
@@ -40,7 +39,7 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
     owed.iter().map(|(command,)| parsed("command id", command)).collect()
 }
 
-/// Forgets certificates that ended before `before`.
+/// Removes certificates that expired before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM removed WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())

@@ -8,7 +8,7 @@ use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
 use super::{columns::parsed, error::StoreResult};
 
-/// Enters a new token; the store keeps the hash of its secret alone.
+/// Adds a new token; only the hash of its secret is stored.
 pub async fn add(
     db: &mut SqliteConnection,
     id: &Name,
@@ -31,7 +31,7 @@ pub async fn add(
     Ok(())
 }
 
-/// The host that a token lets join with another key, if there is one.
+/// Returns the host that a token lets join with another key, if any.
 pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> StoreResult<Option<HostId>> {
     let row: Option<(Option<String>,)> = sqlx::query_as("SELECT replaces FROM token WHERE secret_sha256 = $1")
         .bind(secret.as_str())
@@ -40,8 +40,7 @@ pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> StoreResult
     row.and_then(|(host,)| host).map(|host| parsed("host id", &host)).transpose()
 }
 
-/// Uses a token up. Nothing else than this statement makes one used, so two hosts that come with the
-/// same one at the same time cannot both have it.
+/// Uses a token. Only this statement marks one as used, so two hosts with the same token cannot both get it.
 pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> StoreResult<bool> {
     let consumed = sqlx::query(
         "UPDATE token SET used_ms = $2, used_by = $3
@@ -56,7 +55,7 @@ pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, n
     Ok(consumed.rows_affected() == 1)
 }
 
-/// A token that could not be used up, and why.
+/// Why a token could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenRefusal {
     /// There is none with this secret.
@@ -65,13 +64,13 @@ pub enum TokenRefusal {
     UsedBy(HostId),
     /// An operator has revoked it.
     Revoked,
-    /// Its time is over.
+    /// It has expired.
     Expired,
     /// It is for another host.
     For(HostId),
 }
 
-/// Why [`consume`] did not take a token.
+/// Returns why [`consume`] did not accept a token.
 pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) -> StoreResult<TokenRefusal> {
     type Row = (Option<String>, Option<i64>, i64, Option<String>);
     let row: Option<Row> =
@@ -88,7 +87,7 @@ pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) ->
     })
 }
 
-/// Revokes a token that was not used. Says whether there is one of this id at all.
+/// Revokes an unused token. Returns whether there is one of this id at all.
 pub async fn revoke(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
     let found = sqlx::query("UPDATE token SET revoked_ms = COALESCE(revoked_ms, $2) WHERE id = $1")
         .bind(id.as_str())
@@ -109,7 +108,7 @@ struct TokenRow {
     replaces: Option<String>,
 }
 
-/// Tokens that were not revoked, newest first.
+/// Returns tokens that were not revoked, newest first.
 pub async fn list(db: &SqlitePool) -> StoreResult<Vec<muster_api::Token>> {
     let rows: Vec<TokenRow> = sqlx::query_as(
         "SELECT id, operator, created_ms, expires_ms, used_ms, used_by, replaces FROM token
@@ -131,7 +130,7 @@ pub async fn list(db: &SqlitePool) -> StoreResult<Vec<muster_api::Token>> {
     rows.into_iter().map(token).collect()
 }
 
-/// Forgets tokens that ended before `before`.
+/// Removes tokens that expired before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
     let gone = sqlx::query("DELETE FROM token WHERE expires_ms < $1").bind(before).execute(db).await?;
     Ok(gone.rows_affected())
