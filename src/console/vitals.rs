@@ -58,7 +58,7 @@ fn point(measurement: &str, tag: Option<(&str, &str)>, at_ms: Millis) -> Point {
     Point::new(measurement, &tags, at_ms)
 }
 
-/// What is so now.
+/// Collects the present values.
 async fn sample(shared: &ConsoleState, processor: &mut Processor, at_ms: Millis) -> Vec<Point> {
     let mut points = Vec::with_capacity(24);
     match of_stores(shared, at_ms).await {

@@ -12,10 +12,10 @@ use crate::{error::Error, state::Console, store::alert::Which};
 
 type JsonResult<T> = Result<Json<T>, Error>;
 
-/// Alerts of one listing, unless it is said.
+/// The default number of alerts in a list.
 const LIMIT: u32 = 500;
 
-/// Which alerts.
+/// The filter of alerts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AlertsQuery {
@@ -70,7 +70,7 @@ pub(super) async fn set_rule(
     Ok(Json(console.set_alert_rule(&operator, rule).await?))
 }
 
-/// Which host.
+/// The host.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostQuery {

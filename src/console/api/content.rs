@@ -15,7 +15,7 @@ use crate::{error::Error, state::Console};
 
 type JsonResult<T> = Result<Json<T>, Error>;
 
-/// Which artifacts.
+/// The filter of artifacts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ArtifactQuery {
@@ -106,7 +106,7 @@ pub(super) async fn remove_config(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a config is compared with.
+/// The version to compare with.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CompareQuery {

@@ -29,13 +29,13 @@ use crate::{
 
 /// Pieces of output that are read at a time: at most 4 MiB.
 const PIECES: u32 = 256;
-/// Without any news, the store is looked at so often: news may be dropped where there are too many.
+/// Without notifications, the store is checked this often: notifications are dropped if there are too many.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long the end waits for pieces of output that an outcome counts and that have not come.
+/// How long the end waits for pieces of output that an outcome counts and that have not arrived.
 const STRAGGLERS: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The events of one command.
+/// Streams the events of one command.
 pub(super) fn stream(console: Console, id: CommandId) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let follower = CommandFollower::new(console, id);
     let events = stream::unfold(follower, |mut follower| async move {
@@ -60,25 +60,25 @@ pub(super) struct CommandFollower {
     console: Console,
     id: CommandId,
     news: broadcast::Receiver<PageChange>,
-    /// What has been told of each host.
+    /// What was reported of each host.
     told: HashMap<HostId, CommandState>,
-    /// The last piece of output that has been told.
+    /// The last piece of output that was reported.
     piece: i64,
     waiting: VecDeque<CommandEvent>,
-    /// Since when every host has been done, or missing.
+    /// Since when every host has finished, or is missing.
     done_since: Option<Instant>,
     ended: bool,
 }
 
 impl CommandFollower {
     pub(super) fn new(console: Console, id: CommandId) -> Self {
-        // Listening begins before the first look, so nothing falls between the two.
+        // The subscription begins before the first check, so nothing is missed in between.
         let news = console.changes();
         let (told, waiting) = (HashMap::new(), VecDeque::new());
         Self { console, id, news, told, piece: 0, waiting, done_since: None, ended: false }
     }
 
-    /// The next event; nothing after the end, or once the console stops.
+    /// Returns the next event; `None` after the end, or once the console stops.
     pub(super) async fn next(&mut self) -> Option<CommandEvent> {
         let mut first = true;
         loop {
@@ -99,7 +99,7 @@ impl CommandFollower {
         }
     }
 
-    /// Waits until there may be something to tell.
+    /// Waits until there may be an event.
     async fn news_or_time(&mut self) -> Option<()> {
         let pause = if self.done_since.is_some() { STRAGGLERS / 10 } else { LOOK };
         let until = Instant::now() + pause;
@@ -117,7 +117,7 @@ impl CommandFollower {
         }
     }
 
-    /// Reads what there is that has not been told: output before the states that come after it.
+    /// Reads what was not reported yet: output before the states that follow it.
     async fn look(&mut self) -> Result<(), Error> {
         let command = self.console.command(self.id).await?;
         loop {
@@ -151,7 +151,7 @@ impl CommandFollower {
         Ok(())
     }
 
-    /// Whether all output has come that the outcomes count.
+    /// Whether all output that the outcomes count has arrived.
     async fn is_whole(&self, command: &Command) -> Result<bool, Error> {
         let came = output_bytes(self.console.shared.store.read(), self.id).await?;
         let came = |host: HostId, stream: Output| came.get(&(host, stream)).copied().unwrap_or(0);

@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use crate::error::Error;
 
-/// The largest JSON document that is taken: a config of 512 KiB, quoted, fits.
+/// The largest JSON document that is accepted: a config of 512 KiB, quoted, fits.
 const DOCUMENT_MAX_BYTES: usize = 2 * 1024 * 1024;
-/// How long one may take to come.
+/// How long a document may take to arrive.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 
-/// A JSON document in the body, whatever the request says its type is.
+/// A JSON document in the body, whatever its declared type.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -35,7 +35,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         }
         let body = match timeout(COMES_WITHIN, to_bytes(request.into_body(), DOCUMENT_MAX_BYTES)).await {
             Ok(Ok(body)) => body,
-            // Whether it was cut off or went over the limit is not told apart by type.
+            // The types of the two errors, incomplete and too large, are the same.
             Ok(Err(error)) if error.to_string().contains("limit") => return Err(too_large()),
             Ok(Err(error)) => {
                 return Err(Error::invalid("incomplete", format!("the request did not come whole: {error}")));
@@ -49,7 +49,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// What stands behind the question mark.
+/// The query parameters.
 pub(super) struct QueryParams<T>(pub(super) T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
@@ -61,7 +61,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
     }
 }
 
-/// What stands in the path.
+/// The path parameters.
 pub(super) struct PathSegments<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathSegments<T> {

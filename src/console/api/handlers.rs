@@ -144,7 +144,7 @@ pub(super) async fn apply(
     Ok(Json(console.apply(&operator, wanted).await?))
 }
 
-/// Which hosts and how many.
+/// The filter of hosts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostsQuery {
@@ -221,7 +221,7 @@ pub(super) async fn command_events(
     State(console): State<Console>,
     PathSegments(id): PathSegments<String>,
 ) -> Result<Response, Error> {
-    // A command that is not there is an answer of its own, before any event.
+    // An unknown command is an error response, rather than an event.
     let id = console.command_id(&id).await?;
     Ok(events::stream(console, id).into_response())
 }
@@ -262,7 +262,7 @@ pub(super) async fn remove_realm(
     Ok(Json(console.remove_realm(&operator, &realm).await?))
 }
 
-/// Which measurements.
+/// The measurements to return.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MeasurementsQuery {
@@ -272,7 +272,7 @@ pub(super) struct MeasurementsQuery {
     points: Option<usize>,
 }
 
-/// How far back a range goes whose start is left out.
+/// The length of a range without a start.
 const RANGE_MS: Millis = 3_600_000;
 
 pub(super) async fn series(
@@ -289,7 +289,7 @@ pub(super) async fn series(
     Ok(Json(console.series(&wanted.selector, range, wanted.points.unwrap_or(500)).await?))
 }
 
-/// What is written out.
+/// The measurements to export.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExportQuery {
@@ -300,7 +300,7 @@ pub(super) struct ExportQuery {
     format: ExportFormat,
 }
 
-/// How it is written.
+/// The format of an export.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ExportFormat {
@@ -319,7 +319,7 @@ pub(super) async fn export_series(
     };
     let range = (wanted.start_ms.unwrap_or(0), wanted.end_ms.unwrap_or_else(now_ms));
     let pieces = console.export_series(&wanted.selector, range, format).await?;
-    // What fails on the way can only be told by breaking off.
+    // An error on the way can only be shown by closing the connection.
     let pieces = stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.recv().await?;
         if let Err(error) = &piece {

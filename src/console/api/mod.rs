@@ -43,7 +43,7 @@ const ALL_BUT: Parameter = Parameter { name: "limit", about: "How many at most; 
 const LIMIT: Parameter =
     Parameter { name: "limit", about: "How many at most; 50 if left out, and up to 500.", whole: true };
 
-/// Everything that can be asked for.
+/// Returns all routes.
 fn routes() -> Vec<Route> {
     let mut routes = fleet_routes();
     routes.extend(realm_routes());
@@ -53,7 +53,7 @@ fn routes() -> Vec<Route> {
     routes
 }
 
-/// Hosts, and what is ordered of them.
+/// Hosts and commands.
 fn fleet_routes() -> Vec<Route> {
     use Method::{Delete, Get, Post};
     use handlers as h;
@@ -374,7 +374,7 @@ async fn unknown_path() -> Error {
     Error::not_found("unknown_path", "the API has no such path").hint("GET /api/openapi.json describes it")
 }
 
-/// Everything at and below `/api`.
+/// Returns the routes at and below `/api`.
 pub(super) fn router(console: Console) -> Router {
     let authenticated = middleware::from_fn_with_state(console.clone(), authenticate);
     let mut router = Router::new();
@@ -391,11 +391,11 @@ pub(super) fn router(console: Console) -> Router {
         .layer(middleware::map_response(not_stored))
         .layer(middleware::from_fn_with_state(console.clone(), with_notice))
         .with_state(console);
-    // Nesting leaves this one path out.
+    // Nesting does not cover this one path.
     Router::new().nest("/api", router).route("/api/", any(unknown_path))
 }
 
-/// Says with every answer what is wrong with the console itself.
+/// Adds the problems of the console to every response.
 async fn with_notice(State(console): State<Console>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     if let Some(text) = console.shared.notices.header() {
@@ -404,11 +404,11 @@ async fn with_notice(State(console): State<Console>, request: Request, next: Nex
     response
 }
 
-/// Whoever asks. An extension of each request whose route is not open.
+/// The authenticated operator: an extension of each request whose route is not public.
 #[derive(Clone, Debug)]
 struct Requester(Name);
 
-/// Finds out who asks. The token is looked up by its hash, so the time that takes tells nothing.
+/// Authenticates a request. The token is looked up by its hash, so timing reveals nothing.
 async fn authenticate(State(console): State<Console>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token =
@@ -434,7 +434,7 @@ async fn authenticate(State(console): State<Console>, mut request: Request, next
     }
 }
 
-/// Answers are about now; no cache may keep them.
+/// Marks responses as not cacheable, because they describe the present.
 async fn not_stored(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -8,49 +8,49 @@ use serde_json::{Map, Value, json};
 
 use super::{route::Route, routes};
 
-/// The document, as it is served.
+/// The document as it is served.
 pub(super) const DOCUMENT: &str = include_str!("openapi.json");
 
-/// Something that may stand behind the question mark.
+/// A query parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// Whether it is a whole number; text otherwise.
+    /// Whether it is an integer, rather than text.
     pub(super) whole: bool,
 }
 
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
-/// What a body is.
+/// The shape of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BodyShape {
-    /// There is none.
+    /// No body.
     Nothing,
     /// Any JSON.
     Any,
     /// A blob.
     Bytes,
-    /// Text of one of two kinds.
+    /// Text in one of two formats.
     Text,
-    /// JSON of this schema.
+    /// JSON with this schema.
     Json(MakeSchema),
-    /// Server-sent events, the data of each of which is JSON of this schema.
+    /// Server-sent events, each with JSON of this schema.
     Events(MakeSchema),
 }
 
 impl BodyShape {
-    /// JSON of this type.
+    /// Returns JSON of this type.
     pub(super) fn of<T: JsonSchema>() -> Self {
         Self::Json(|generator| generator.subschema_for::<T>())
     }
 
-    /// A list of this type, as JSON.
+    /// Returns a JSON list of this type.
     pub(super) fn list<T: JsonSchema>() -> Self {
         Self::Json(|generator| generator.subschema_for::<Vec<T>>())
     }
 
-    /// Server-sent events of this type.
+    /// Returns server-sent events of this type.
     pub(super) fn events<T: JsonSchema>() -> Self {
         Self::Events(|generator| generator.subschema_for::<T>())
     }
@@ -72,7 +72,7 @@ impl BodyShape {
     }
 }
 
-/// Makes the document anew.
+/// Generates the document.
 #[cfg_attr(not(test), expect(dead_code, reason = "the committed document is served; the test holds it true"))]
 pub(super) fn generate() -> String {
     let mut generator = SchemaSettings::draft2020_12()
@@ -139,7 +139,7 @@ fn operation(route: &Route, problem: &Schema, generator: &mut SchemaGenerator) -
     operation
 }
 
-/// The method and the path in words: `get_v1_hosts_host`.
+/// Returns method and path as an identifier: `get_v1_hosts_host`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(['/', '.']).filter(|word| !word.is_empty());
     let words = words.map(|word| word.trim_matches(['{', '}']));

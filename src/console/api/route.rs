@@ -8,12 +8,12 @@ use super::openapi::{BodyShape, Parameter};
 /// One route.
 pub(super) struct Route {
     pub(super) method: Method,
-    /// Below `/api`.
+    /// The path below `/api`.
     pub(super) path: &'static str,
     pub(super) about: &'static str,
-    /// Whether anybody may ask, without a token.
+    /// Whether it is public: no token is needed.
     pub(super) open: bool,
-    /// What may stand behind the question mark.
+    /// The query parameters.
     pub(super) query: &'static [Parameter],
     pub(super) request: BodyShape,
     pub(super) response: BodyShape,

@@ -6,19 +6,19 @@ use muster_topics::name::Name;
 
 use super::super::config::MetricStoreConfig;
 
-/// Why a store elsewhere cannot be fed.
+/// Why an external store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExternalError {
     /// Its configuration cannot be used.
     #[error("metric_stores, {store}: {key}: {reason}\nhint: {hint}")]
     Setting {
-        /// Which store.
+        /// The store.
         store: Name,
-        /// Which of its keys.
+        /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
-        /// What to do about it.
+        /// The hint.
         hint: String,
     },
     /// The folder of its queue cannot be used.
@@ -26,11 +26,11 @@ pub enum ExternalError {
         "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: make the folder writable for this user"
     )]
     Folder {
-        /// Which store.
+        /// The store.
         store: Name,
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -8,39 +8,39 @@ use muster_topics::{
     metric::{self, Point},
 };
 
-/// The most lines of one request: what InfluxData advises for its servers.
+/// The most lines of one request: InfluxData's recommendation.
 pub(super) const LINES_MAX: u64 = 5_000;
-/// The most bytes of one request, unless a single line has more: a little less than nginx, as installed, lets through (1 MiB).
+/// The most bytes of one request, unless a single line has more: a little less than nginx's default limit (1 MiB).
 pub(super) const BYTES_MAX: u64 = 1_000_000;
 
 /// The most labels of a point: as in the embedded store.
 const LABELS_MAX: usize = 32;
 /// The longest name or label, in bytes: as in the embedded store.
 const TEXT_MAX_BYTES: usize = 1_024;
-/// The longest line, in bytes: a quarter of what VictoriaMetrics takes unless it is told otherwise, and a hundred times what agents write.
+/// The longest line, in bytes: a quarter of VictoriaMetrics's default limit, and a hundred times what agents write.
 const LINE_MAX_BYTES: usize = 64 * 1024;
-/// What is older than that (2020) was measured by a clock that stood wrong.
+/// Earlier times (before 2020) are of clocks that were never set.
 const EARLIEST_MS: Millis = 1_577_836_800_000;
 /// How far ahead a clock may be: as in the embedded store.
 const AHEAD_MAX_MS: Millis = 24 * 3_600 * 1_000;
 
-/// Lines that go out together.
+/// Lines of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinePiece {
     /// Line protocol, with times in milliseconds.
     pub(super) text: String,
-    /// How many lines there are.
+    /// The number of lines.
     pub(super) lines: u64,
 }
 
 impl LinePiece {
-    /// Whether so much more would be too much for one request.
+    /// Whether this much more would exceed one request.
     pub(super) fn is_full_with(&self, lines: u64, bytes: u64) -> bool {
         self.lines > 0 && (self.lines + lines > LINES_MAX || self.text.len() as u64 + bytes > BYTES_MAX)
     }
 }
 
-/// Writes points as lines; how many points were left out.
+/// Encodes points as lines; returns also how many were skipped.
 pub(super) fn encode(points: &[Point], now: Millis) -> (Vec<LinePiece>, u64) {
     let (mut pieces, mut piece, mut left_out) = (Vec::new(), LinePiece::default(), 0);
     let mut line = String::new();
@@ -49,7 +49,7 @@ pub(super) fn encode(points: &[Point], now: Millis) -> (Vec<LinePiece>, u64) {
         if is_fit(point, now) {
             metric::write_line(&mut line, point);
         }
-        // A line that begins so would be a comment.
+        // A line that begins with `#` would be a comment.
         if line.is_empty() || line.len() > LINE_MAX_BYTES || line.starts_with('#') {
             left_out += 1;
             continue;

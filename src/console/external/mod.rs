@@ -42,7 +42,7 @@ use self::{
 };
 use super::config::{Config, MetricStoreConfig};
 
-/// The least that a queue may have: sixteen of the largest requests.
+/// The smallest limit of a queue: sixteen of the largest requests.
 const QUEUE_MIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Points could not be appended to a queue.
@@ -53,13 +53,13 @@ pub(super) struct QueueError {
     source: io::Error,
 }
 
-/// All stores elsewhere.
+/// All external stores.
 #[derive(Debug, Default)]
 pub(super) struct ExternalStores {
     stores: Vec<Arc<ExternalStore>>,
 }
 
-/// One of them.
+/// One external store.
 #[derive(Debug)]
 pub(super) struct ExternalStore {
     name: Name,
@@ -71,34 +71,34 @@ pub(super) struct ExternalStore {
     queue: Mutex<DiskQueue>,
     quarantine: Mutex<Quarantine>,
     told: Mutex<ReportedErrors>,
-    /// Something was appended.
+    /// Notified when something was appended.
     more: Notify,
 }
 
-/// What is told of a store, since the console started.
+/// Errors of a store since the console started.
 #[derive(Clone, Debug, Default)]
 struct ReportedErrors {
     sent_lines: u64,
     retries: u64,
     refused_lines: u64,
     sent_ms: Option<Millis>,
-    /// The last attempt failed.
+    /// Whether the last attempt failed.
     failing: bool,
-    /// Lines have made place since the queue was last empty, and that was logged.
+    /// Whether lines were dropped since the queue was last empty, and that was logged.
     dropping: bool,
     error: Option<(Millis, String)>,
 }
 
-/// A lock of what no holder leaves half done.
+/// Locks state that no panic leaves inconsistent.
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ExternalStores {
-    /// Opens the queues of all stores in the configuration.
+    /// Opens the queues of all configured stores.
     ///
     /// # Errors
-    /// If something of a store cannot be used; the first that is found.
+    /// If a store cannot be used; the first such.
     pub(super) fn open(config: &Config) -> Result<Self, ExternalError> {
         let folder = config.data_dir.join("external");
         let mut names = BTreeSet::new();
@@ -129,7 +129,7 @@ impl ExternalStores {
         &self.stores
     }
 
-    /// Appends points to every queue. When this returns they outlive a power cut.
+    /// Appends points to every queue. When this returns they survive a power failure.
     ///
     /// # Errors
     /// If a queue cannot be written. Others may have the points, and will send them.
@@ -146,7 +146,7 @@ impl ExternalStores {
             let (to, records) = (Arc::clone(store), Arc::clone(&records));
             (store, tokio::task::spawn_blocking(move || to.append(&records)))
         });
-        // All of them are begun before the first is waited for.
+        // All appends are started before the first is awaited.
         let mut outcome = Ok(());
         for (store, task) in written.collect::<Vec<_>>() {
             if let Err(source) = task.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
@@ -156,13 +156,13 @@ impl ExternalStores {
         outcome
     }
 
-    /// What is told of them.
+    /// Returns the state of all stores.
     pub(super) fn told(&self) -> Vec<muster_api::MetricStore> {
         self.stores.iter().map(|store| store.told()).collect()
     }
 }
 
-/// Folders of stores that are not there any more.
+/// Returns folders of stores that are not configured any more.
 fn others(folder: &Path, names: &BTreeSet<String>) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -255,7 +255,7 @@ impl ExternalStore {
         }
     }
 
-    /// Notes that the server did not do what it was asked for; whether that is news.
+    /// Records a failed request; returns whether it is to be logged.
     fn note(&self, failed: &SendError) -> bool {
         let mut told = locked(&self.told);
         told.error = Some((now_ms(), failed.to_string()));

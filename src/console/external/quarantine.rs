@@ -14,10 +14,10 @@ use muster_topics::Millis;
 
 use super::{lines::LinePiece, remote_error::SendError};
 
-/// What files are called, behind the time, a number and the count of lines.
+/// The suffix of file names, after the time, a number and the number of lines.
 const SUFFIX: &str = ".lines";
 
-/// What was set aside.
+/// Rejected lines that were set aside.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     folder: PathBuf,
@@ -35,7 +35,7 @@ struct QuarantinedFile {
     lines: u64,
 }
 
-/// What is in it.
+/// The size of the quarantine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QuarantineSize {
     /// Files.
@@ -47,7 +47,7 @@ pub(super) struct QuarantineSize {
 }
 
 impl Quarantine {
-    /// Opens the quarantine in a folder, and makes it if there is none.
+    /// Opens the quarantine in a folder, and creates it if needed.
     pub(super) fn open(folder: &Path, max_bytes: u64) -> io::Result<Self> {
         files::make_folder(folder, files::PRIVATE_FOLDER)?;
         let mut found = Vec::new();
@@ -65,18 +65,18 @@ impl Quarantine {
         Ok(quarantine)
     }
 
-    /// What is in it.
+    /// Returns its size.
     pub(super) fn held(&self) -> QuarantineSize {
         let sum = |of: fn(&QuarantinedFile) -> u64| self.files.iter().map(of).sum();
         QuarantineSize { files: self.files.len() as u64, bytes: sum(|kept| kept.bytes), lines: sum(|kept| kept.lines) }
     }
 
-    /// Sets lines aside. When this returns they outlive a power cut.
+    /// Sets lines aside. When this returns they survive a power failure.
     ///
     /// # Errors
     /// If they cannot be written.
     pub(super) fn add(&mut self, piece: &LinePiece, why: &SendError, at: Millis) -> io::Result<PathBuf> {
-        // An answer of several lines must not end the comment.
+        // A message of several lines must not end the comment.
         let why = why.to_string().replace(['\n', '\r'], " ");
         let text = format!(
             "# muster: {} lines, refused at {at} (ms since 1970)\n# {why}\n# This file is line protocol with times in \
@@ -92,7 +92,7 @@ impl Quarantine {
         Ok(path)
     }
 
-    /// Removes the oldest files until so many more bytes are within the limit, or nothing is left.
+    /// Removes the oldest files until this many more bytes are within the limit, or nothing is left.
     fn make_room(&mut self, bytes: u64) {
         while self.held().bytes + bytes > self.max_bytes
             && let Some(oldest) = self.files.pop_front()
@@ -104,7 +104,7 @@ impl Quarantine {
     }
 }
 
-/// How many lines a file has, by its name; nothing for other files.
+/// Returns the number of lines of a file from its name; `None` for other files.
 fn lines_in(name: &str) -> Option<u64> {
     name.strip_suffix(SUFFIX).filter(|name| !name.starts_with('.'))?.rsplit_once('-')?.1.parse().ok()
 }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((held, held.files), (quarantine.held(), 4));
         let oldest = &quarantine.files.front().unwrap().path;
         assert!(oldest.file_name().unwrap().to_str().unwrap().starts_with("0000000000016-"), "{oldest:?}");
-        // One that is larger than all that may be there is kept all the same, alone.
+        // A piece that is larger than the limit is kept, alone.
         let piece = LinePiece { text: "m f=1 1800000000000\n".repeat(1_000), lines: 1_000 };
         quarantine.add(&piece, &refused(), 30).unwrap();
         assert_eq!(quarantine.held().files, 1);

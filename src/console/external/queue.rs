@@ -24,16 +24,16 @@ use super::{
     record::{HEAD_BYTES, QueueRecord, RecordHead},
 };
 
-/// What goes at once when the queue is full, and how much stays on disk although it was sent.
+/// The share of the limit that is dropped at once when the queue is full, and that stays on disk although it was sent.
 const SEGMENT_SHARE: u64 = 16;
-/// Larger segments would only waste more of what stays although it was sent.
+/// Larger segments would only keep more data that was sent.
 const SEGMENT_MAX_BYTES: u64 = 8 * 1024 * 1024;
-/// How far everything was sent.
+/// The file with the position up to which everything was sent.
 const SENT: &str = "sent";
-/// What segments are called, behind their numbers.
+/// The suffix of segments, after their numbers.
 const SUFFIX: &str = ".queue";
 
-/// A place between two records.
+/// A position between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct QueuePosition {
     segment: u64,
@@ -44,9 +44,9 @@ struct QueuePosition {
 #[derive(Debug)]
 struct QueueSegment {
     number: u64,
-    /// As far as whole records go.
+    /// The length of its complete records.
     bytes: u64,
-    /// Lines in it that have not been sent.
+    /// Unsent lines in it.
     lines: u64,
 }
 
@@ -55,42 +55,42 @@ struct QueueSegment {
 pub(super) struct DiskQueue {
     folder: PathBuf,
     max_bytes: u64,
-    /// Oldest first; never empty. Nothing in the first is before `head`.
+    /// Oldest first; never empty. Everything before `head` was sent.
     segments: VecDeque<QueueSegment>,
-    /// The last segment, open at its end.
+    /// The last segment, open for appending.
     tail: File,
-    /// Something stands behind the whole records of the last segment.
+    /// Whether the last segment has bytes after its complete records.
     torn: bool,
-    /// What has not been sent begins here.
+    /// The position of the first unsent record.
     head: QueuePosition,
-    /// Lines that made place for others, or that could not be read any more, since the console started.
+    /// Lines that were dropped, or became unreadable, since the console started.
     dropped: u64,
 }
 
-/// What is to be sent next.
+/// The next piece to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueuedPiece {
     /// The lines.
     pub(super) piece: LinePiece,
-    /// Where they end.
+    /// The position where it ends.
     to: QueuePosition,
-    /// How many are of which segment.
+    /// The number of its lines in each segment.
     of: Vec<(u64, u64)>,
 }
 
-/// What waits.
+/// The size of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueSize {
-    /// Lines that have not been sent.
+    /// Unsent lines.
     pub(super) lines: u64,
-    /// What they take on disk.
+    /// Their bytes on disk.
     pub(super) bytes: u64,
-    /// Lines that are lost, since the console started.
+    /// Lines lost since the console started.
     pub(super) dropped: u64,
 }
 
 impl DiskQueue {
-    /// Opens the queue in a folder, and makes it if there is none.
+    /// Opens the queue in a folder, and creates it if needed.
     pub(super) fn open(folder: &Path, max_bytes: u64) -> io::Result<Self> {
         files::make_folder(folder, files::PRIVATE_FOLDER)?;
         let mut numbers: Vec<u64> = Vec::new();
@@ -123,16 +123,16 @@ impl DiskQueue {
         Ok(queue)
     }
 
-    /// What waits.
+    /// Returns the size of what waits.
     pub(super) fn waiting(&self) -> QueueSize {
         let lines = self.segments.iter().map(|segment| segment.lines).sum();
         QueueSize { lines, bytes: self.bytes().saturating_sub(self.head.offset), dropped: self.dropped }
     }
 
-    /// Appends records. When this returns they outlive a power cut.
+    /// Appends records. When this returns they survive a power failure.
     ///
     /// # Errors
-    /// If they cannot be written. Some of them may be there all the same, and may be sent.
+    /// If they cannot be written. Some of them may be there all the same, and be sent.
     pub(super) fn append(&mut self, records: &[QueueRecord]) -> io::Result<()> {
         for record in records {
             let bytes = record.bytes.len() as u64;
@@ -141,7 +141,7 @@ impl DiskQueue {
             }
             self.make_room(bytes)?;
             if let Err(error) = self.tail.write_all(&record.bytes) {
-                // A disk that is full has some of it; it is given back if that is possible.
+                // A full disk may have taken a part; it is removed if possible.
                 self.torn = self.tail.set_len(self.tail_bytes()).is_err();
                 return Err(error);
             }
@@ -153,10 +153,10 @@ impl DiskQueue {
         self.tail.sync_data()
     }
 
-    /// What is to be sent next, as much as one request may have; nothing if nothing waits.
+    /// Returns the next piece to send, as large as one request allows; `None` if the queue is empty.
     ///
     /// # Errors
-    /// If a file cannot be read. What is damaged is passed over instead, and counted.
+    /// If a file cannot be read. Damaged records are skipped instead, and counted.
     pub(super) fn take(&mut self) -> io::Result<Option<QueuedPiece>> {
         loop {
             let (taken, damaged) = self.read_on()?;
@@ -168,7 +168,7 @@ impl DiskQueue {
         }
     }
 
-    /// Reads from the head on, until it is enough. Says which segment is damaged, if that is why it ended.
+    /// Reads from the head until a piece is full. Returns also the damaged segment, if that ended it.
     fn read_on(&self) -> io::Result<(QueuedPiece, Option<u64>)> {
         let mut taken = QueuedPiece { to: self.head, ..QueuedPiece::default() };
         for segment in &self.segments {
@@ -202,7 +202,7 @@ impl DiskQueue {
         Ok((taken, None))
     }
 
-    /// Gives up what is left of a damaged segment.
+    /// Skips the rest of a damaged segment.
     fn pass_over(&mut self, number: u64) -> io::Result<()> {
         if self.segments.back().is_some_and(|tail| tail.number == number) {
             self.rotate()?;
@@ -220,9 +220,9 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// What was taken has been sent, or set aside: it waits no more.
+    /// Removes a piece that was sent, or set aside.
     pub(super) fn sent(&mut self, taken: &QueuedPiece) {
-        // It may have made place meanwhile.
+        // It may have been dropped meanwhile.
         if taken.to <= self.head {
             return;
         }
@@ -235,7 +235,7 @@ impl DiskQueue {
         self.pass_what_was_sent();
     }
 
-    /// Removes files that were sent, and writes down how far that is. If it fails, more is sent again after a restart.
+    /// Removes files that were sent, and stores the position. If that fails, more is sent again after a restart.
     fn pass_what_was_sent(&mut self) {
         while self.segments.len() > 1
             && let Some(first) = self.segments.front()
@@ -263,7 +263,7 @@ impl DiskQueue {
         }
     }
 
-    /// Removes the oldest segments until so many more bytes are within the limit.
+    /// Removes the oldest segments until this many more bytes are within the limit.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         let full = |queue: &Self| queue.bytes() + bytes > queue.max_bytes;
         if !full(self) {
@@ -284,7 +284,7 @@ impl DiskQueue {
 
     /// Begins a new segment.
     fn rotate(&mut self) -> io::Result<()> {
-        // Of a torn one all that was taken is synced already.
+        // Accepted records of a torn segment are synced already.
         if !self.torn {
             self.tail.sync_data()?;
         }
@@ -296,7 +296,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Has the next write find a full disk.
+    /// Makes the next write fail as on a full disk.
     #[cfg(test)]
     pub(super) fn break_disk(&mut self) {
         self.tail = OpenOptions::new().append(true).open("/dev/full").unwrap();
@@ -319,10 +319,10 @@ fn segment_path(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{number:0>10}{SUFFIX}"))
 }
 
-/// Makes an empty segment that outlives a power cut.
+/// Creates an empty segment that survives a power failure.
 fn new_segment(folder: &Path, number: u64) -> io::Result<File> {
     let path = segment_path(folder, number);
-    // One of this number may have been left behind by an attempt that failed.
+    // A failed attempt may have left one of this number.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -332,7 +332,7 @@ fn new_segment(folder: &Path, number: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// How far a queue was sent; from its beginning on, if nobody knows.
+/// Returns the position up to which a queue was sent; its beginning if unknown.
 fn sent(folder: &Path) -> QueuePosition {
     let read = || {
         let text = fs::read_to_string(folder.join(SENT)).ok()?;
@@ -342,7 +342,7 @@ fn sent(folder: &Path) -> QueuePosition {
     read().unwrap_or_default()
 }
 
-/// Finds how far whole records go in a segment, and how many lines there are behind `from`.
+/// Returns the length of complete records of a segment, and the number of lines after `from`.
 fn scan(folder: &Path, number: u64, from: u64) -> io::Result<QueueSegment> {
     let file = File::open(segment_path(folder, number))?;
     let length = file.metadata()?.len();
@@ -363,7 +363,7 @@ fn scan(folder: &Path, number: u64, from: u64) -> io::Result<QueueSegment> {
     Ok(segment)
 }
 
-/// The record at a place; nothing if there is none.
+/// Returns the record at a position; `None` if there is none.
 fn record_at(file: &File, offset: u64) -> io::Result<Option<(RecordHead, Vec<u8>)>> {
     let mut head = [0; HEAD_BYTES];
     let read = |bytes: &mut [u8], offset: u64| match file.read_exact_at(bytes, offset) {

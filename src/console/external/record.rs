@@ -9,34 +9,34 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 
 use super::lines::LinePiece;
 
-/// The length of a head.
+/// The length of a header.
 pub(super) const HEAD_BYTES: usize = 20;
-/// `mst1`: what is no record is not taken for one.
+/// The magic number `mst1`, which distinguishes records from other data.
 const MARK: u32 = u32::from_le_bytes(*b"mst1");
 
 /// A record, ready to be appended.
 #[derive(Clone, Debug)]
 pub(super) struct QueueRecord {
-    /// Head and lines.
+    /// Header and lines.
     pub(super) bytes: Vec<u8>,
-    /// How many lines.
+    /// The number of lines.
     pub(super) lines: u64,
 }
 
-/// What a head says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    /// How many bytes follow.
+    /// The length of the compressed lines.
     pub(super) packed_bytes: u32,
-    /// How many lines these are.
+    /// The number of lines.
     pub(super) lines: u32,
-    /// How long, unpacked.
+    /// The length of the lines.
     pub(super) plain_bytes: u32,
     checksum: u32,
 }
 
 impl RecordHead {
-    /// Reads a head; nothing if it is none.
+    /// Parses a header; `None` if it is invalid.
     pub(super) fn read(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<4>();
         let [packed_bytes, lines, plain_bytes, mark, checksum] =
@@ -52,12 +52,12 @@ impl RecordHead {
         HEAD_BYTES as u64 + u64::from(self.packed_bytes)
     }
 
-    /// Whether this is what was written behind this head.
+    /// Whether these are the bytes written with this header.
     pub(super) fn fits(self, packed: &[u8]) -> bool {
         self.packed_bytes as usize == packed.len() && checksum(self, packed) == self.checksum
     }
 
-    /// Unpacks what stands behind this head; nothing if it is damaged.
+    /// Decompresses the lines of this header; `None` if they are damaged.
     pub(super) fn unpack(self, packed: &[u8]) -> Option<String> {
         if !self.fits(packed) {
             return None;
@@ -81,9 +81,9 @@ fn checksum(head: RecordHead, packed: &[u8]) -> u32 {
 }
 
 impl QueueRecord {
-    /// Packs lines. Nothing if there is more than a head can count, which pieces never are.
+    /// Compresses lines. `None` if there are more than a header can count, which pieces never have.
     pub(super) fn of(piece: &LinePiece) -> Option<Self> {
-        // Fast: this waits to be acknowledged. It comes to a tenth all the same, for lines are much alike.
+        // Fast, because this delays an acknowledgement. Lines are similar, so it still reaches a tenth.
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         // Writing to a Vec cannot fail.
         encoder.write_all(piece.text.as_bytes()).ok()?;

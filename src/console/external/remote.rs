@@ -15,7 +15,7 @@ use crate::config::{MetricStoreConfig, MetricStoreKind};
 
 pub(super) use super::remote_error::Remote;
 
-/// Makes what speaks with a store.
+/// Creates the client of a store.
 pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, ExternalError> {
     let failed = |key, reason: String, hint| ExternalError::new(config, key, reason, hint);
     let url: Url = config.url.parse().map_err(|error| {
@@ -41,7 +41,7 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
     }
 }
 
-/// What a kind must have, and what means nothing to it.
+/// Checks which keys a kind requires, and which it does not have.
 fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
     use MetricStoreKind::{Influxdb1, Influxdb2, Victoriametrics};
     let has = |key: &Option<String>| key.as_deref().is_some_and(|text| !text.trim().is_empty());
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(text.chars().count(), TEXT_MAX_CHARS);
     }
 
-    /// A server that answers one request, and gives what it was asked.
+    /// A server that answers one request, and returns it.
     async fn answer(status: &'static str) -> (String, tokio::task::JoinHandle<String>) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(remote.probe().await, Ok(()));
             let asked = served.await.unwrap();
             assert!(asked.starts_with(if kind == "influxdb1" { "get /ping " } else { "get /ready " }), "{asked}");
-            // Nobody is there any more.
+            // The server has ended.
             let gone = remote.probe().await.unwrap_err();
             assert!(matches!(&gone, SendError::Unreachable(why) if !why.contains("s3cret")), "{gone}");
         }
@@ -200,7 +200,7 @@ mod tests {
                 let url = &fixture.shared().urls.hosts;
                 open(&config(kind, &format!("url = {url:?}\nauthority_file = {authority:?}\n{more}"))).unwrap()
             };
-            // A server with TLS that is there: where hosts join. It knows nothing of measurements.
+            // A TLS server without measurements: where hosts join.
             let answered = open(&authority).write(Bytes::from_static(b"m f=1 1\n")).await;
             assert!(matches!(answered, Err(SendError::Answer { status: 404, .. })), "{answered:?}");
             let distrusted = open(&stranger).write(Bytes::from_static(b"m f=1 1\n")).await;

@@ -10,43 +10,43 @@ use muster_net::http::Proxy;
 use super::error::ExternalError;
 use crate::config::MetricStoreConfig;
 
-/// How long a server may take to answer: a full body takes one that is busy some seconds.
+/// The timeout of a request: a busy server takes some seconds for a full body.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 
-/// As much as is kept of what a server says.
+/// The most characters that are kept of a server's message.
 pub(super) const TEXT_MAX_CHARS: usize = 500;
 
-/// A time-series store elsewhere.
+/// An external time-series store.
 pub(super) trait Remote: fmt::Debug + Send + Sync {
-    /// Whether it is there.
+    /// Checks whether it is available.
     fn probe(&self) -> BoxFuture<'_, Result<(), SendError>>;
 
-    /// Has it store lines, whose times are in milliseconds.
+    /// Stores lines, whose times are in milliseconds.
     fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), SendError>>;
 }
 
 /// Why a server has not stored something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SendError {
-    /// There was no answer.
+    /// There was no response.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// It said no.
+    /// It refused.
     #[error("it answers {status}: {text}")]
     Answer {
         /// The HTTP status.
         status: u16,
-        /// What it said, as much as is worth keeping.
+        /// The message, shortened.
         text: String,
     },
 }
 
-/// What is to be done with what a server has not stored.
+/// What to do with lines that were not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendFate {
-    /// It is sent again, later.
+    /// Send them again later.
     Again,
-    /// It would be refused for ever, and is set aside.
+    /// Set them aside: they would be refused forever.
     Aside,
 }
 
@@ -55,7 +55,8 @@ impl SendError {
         Self::Answer { status, text: text.trim().chars().take(TEXT_MAX_CHARS).collect() }
     }
 
-    /// What is to be done. A redirect is no fault of the lines, and following one would lose them: some turn a `POST` into a `GET`.
+    /// Returns what to do with the lines. A redirect is not the lines' fault, and following one would lose them: some
+    /// turn a `POST` into a `GET`.
     pub(super) fn fate(&self) -> SendFate {
         match self {
             Self::Unreachable(_) => SendFate::Again,
@@ -66,7 +67,7 @@ impl SendError {
     }
 }
 
-/// The proxy that its configuration names.
+/// Returns the configured proxy.
 pub(super) fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, ExternalError> {
     Proxy::of(config.proxy.as_deref()).map_err(|error| {
         let text = error.to_string();
@@ -75,7 +76,7 @@ pub(super) fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, Externa
     })
 }
 
-/// What a file for secrets has in it; nothing if none is named.
+/// Reads a file with a secret; `None` if none is configured.
 pub(super) fn secret(
     config: &MetricStoreConfig,
     key: &'static str,

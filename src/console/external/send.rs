@@ -19,14 +19,14 @@ use super::{
     remote_error::{SendError, SendFate},
 };
 
-/// Between attempts that fail. A minute at the most: what waits should not wait much longer than the outage.
+/// Delays between failed attempts. At most a minute: lines should not wait much longer than the outage.
 const RETRY: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 60_000 };
-/// How long more is gathered, so that a store gets one request a second and not one for every batch.
+/// How long to collect lines, so that a store gets one request a second and not one for every batch.
 const GATHER: Duration = Duration::from_secs(1);
-/// What waits after the queue itself failed.
+/// The pause after a failure of the queue itself.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
 
-/// Feeds a store until the console stops. What is cut short by that is sent again by the next console.
+/// Sends the queue of a store until the console stops. An interrupted request is repeated by the next console.
 pub(crate) async fn run(store: Arc<ExternalStore>, shutdown: CancellationToken) {
     tokio::select! {
         () = feed(&store) => (),
@@ -52,7 +52,7 @@ async fn feed(store: &Arc<ExternalStore>) {
         match store.send_some().await {
             Ok(Ok(())) => {
                 attempts = 0;
-                // What is not a full request waits for more.
+                // Less than a full request waits for more.
                 if waiting.lines < LINES_MAX {
                     tokio::time::sleep(GATHER).await;
                 }
@@ -67,8 +67,8 @@ async fn feed(store: &Arc<ExternalStore>) {
     }
 }
 
-/// Waits, ever longer, until a server that has failed says that it is there, or at least anything at all. One that says so and takes
-/// nothing is asked no more often than one that is away.
+/// Waits, ever longer, until a server that has failed responds to a probe. One that responds and stores nothing is
+/// asked no more often than one that is down.
 async fn until_it_is_back(store: &ExternalStore, mut failed: SendError, attempts: &mut u32) {
     loop {
         let wait_ms = RETRY.jittered_ms(*attempts, chance::random());
@@ -86,7 +86,7 @@ async fn until_it_is_back(store: &ExternalStore, mut failed: SendError, attempts
     }
 }
 
-/// Whether a server that answers a probe so would do nothing with lines. Not every kind knows the path of the probe.
+/// Whether a server with this response to a probe would not accept lines. Not every kind has the path of the probe.
 fn is_away(failed: &SendError) -> bool {
     match failed {
         SendError::Unreachable(_) => true,
@@ -95,7 +95,7 @@ fn is_away(failed: &SendError) -> bool {
 }
 
 impl ExternalStore {
-    /// Sends as much as one request may have. The outer error is of the disk, the inner one of the server.
+    /// Sends one request. The outer error is the disk's, the inner one the server's.
     async fn send_some(self: &Arc<Self>) -> io::Result<Result<(), SendError>> {
         let own = Arc::clone(self);
         let taken =
@@ -120,7 +120,7 @@ impl ExternalStore {
         }
     }
 
-    /// Puts what was refused into the quarantine, so that what is behind it gets its turn.
+    /// Moves rejected lines to the quarantine, so that later lines are sent.
     async fn set_aside(self: &Arc<Self>, taken: QueuedPiece, failed: SendError) -> io::Result<()> {
         let own = Arc::clone(self);
         let set_aside = move || {

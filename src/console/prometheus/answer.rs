@@ -9,7 +9,7 @@ use muster_promql::{Error, Instant, Labels, Millis, TimedValue, number};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Why there is no answer, in Prometheus's words.
+/// The type of an error, as Prometheus names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorKind {
     BadData,
@@ -32,7 +32,7 @@ impl QueryRefusal {
         Self { kind, message: message.into() }
     }
 
-    /// Of a parameter that is no good.
+    /// Creates the error of an invalid parameter.
     pub(super) fn parameter(name: &str, problem: impl std::fmt::Display) -> Self {
         Self::new(ErrorKind::BadData, format!("invalid parameter {name:?}: {problem}"))
     }
@@ -44,7 +44,7 @@ impl From<Error> for QueryRefusal {
             Error::Query(_) => ErrorKind::BadData,
             Error::Execution(_) | Error::Limit(_) => ErrorKind::Execution,
             Error::Enough => ErrorKind::Timeout,
-            // The cause goes to the log and not to whoever asked.
+            // The cause is logged and not returned.
             Error::Source(cause) => {
                 tracing::error!(error = %cause, "reading series for a query failed");
                 return Self::new(ErrorKind::Internal, "the series cannot be read. hint: the console's log says more");
@@ -74,10 +74,10 @@ impl IntoResponse for QueryRefusal {
     }
 }
 
-/// An answer, or why there is none.
+/// A response, or the error.
 pub(super) type QueryResponse = Result<Response, QueryRefusal>;
 
-/// An answer that went well.
+/// Returns a successful response.
 pub(super) fn success(data: impl Serialize) -> Response {
     #[derive(Serialize)]
     struct SuccessBody<T> {
@@ -87,12 +87,12 @@ pub(super) fn success(data: impl Serialize) -> Response {
     Json(SuccessBody { status: "success", data }).into_response()
 }
 
-/// Labels as an object.
+/// Returns labels as an object.
 pub(super) fn metric(labels: &Labels) -> Value {
     Value::Object(labels.iter().map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>())
 }
 
-/// A time in seconds as a number, and a value as text, for JSON has no infinities.
+/// Formats a time in seconds as a number, and a value as a string, because JSON has no infinities.
 fn pair(at_ms: Millis, value: &str) -> String {
     format!("[{},{}]", number::seconds(at_ms), Value::from(value))
 }
@@ -102,7 +102,8 @@ fn points(samples: &[TimedValue]) -> String {
     format!("[{}]", points.join(","))
 }
 
-/// The data of a query's answer. It is written as text, for it can be some ten thousand times larger than its structure.
+/// Returns the data of a query's result. It is written as text, because it can be ten thousand times larger than its
+/// structure.
 fn data(kind: &str, result: &str, warnings: &[String]) -> Response {
     let warnings = if warnings.is_empty() { String::new() } else { format!(r#","warnings":{}"#, json!(warnings)) };
     let body = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}{warnings}}}"#);

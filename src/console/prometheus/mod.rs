@@ -41,7 +41,7 @@ use tokio::sync::Semaphore;
 use self::answer::{ErrorKind, QueryRefusal};
 use super::{server::CallerConnection, state::Console};
 
-/// Everything below `/prometheus`.
+/// Returns the routes below `/prometheus`.
 pub(super) fn router(console: Console) -> Router {
     let state = PrometheusState { console, places: Arc::new(Semaphore::new(AT_ONCE)) };
     let router = Router::new()
@@ -56,7 +56,7 @@ pub(super) fn router(console: Console) -> Router {
         .method_not_allowed_fallback(async || QueryRefusal::new(ErrorKind::BadData, "this path has no such method"))
         .layer(middleware::from_fn_with_state(state.clone(), authenticate))
         .with_state(state);
-    // Nesting leaves this one path out.
+    // Nesting does not cover this one path.
     Router::new().nest("/prometheus", router).route("/prometheus/", any(unknown_path))
 }
 
@@ -68,7 +68,7 @@ async fn unknown_path() -> QueryRefusal {
     )
 }
 
-/// Finds out whether an operator asks. The token is looked up by its hash, so the time that takes tells nothing.
+/// Authenticates an operator. The token is looked up by its hash, so timing reveals nothing.
 async fn authenticate(State(state): State<PrometheusState>, request: Request, next: Next) -> Response {
     let refusal = match token(request.headers()) {
         None => QueryRefusal::new(
@@ -93,7 +93,7 @@ async fn authenticate(State(state): State<PrometheusState>, request: Request, ne
     refusal.into_response()
 }
 
-/// The token that a request shows.
+/// Returns the token of a request.
 fn token(headers: &HeaderMap) -> Option<String> {
     let (scheme, given) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let given = given.trim();

@@ -17,7 +17,7 @@ use super::{
     state::PrometheusState,
 };
 
-/// The most series, labels or values in an answer: more than anybody chooses from.
+/// The most series, labels or values in a response: more than anybody chooses from.
 const NAMES_MAX: usize = 50_000;
 
 impl From<SeriesError> for QueryRefusal {
@@ -31,7 +31,7 @@ impl From<SeriesError> for QueryRefusal {
 }
 
 impl PrometheusState {
-    /// The series that any of some selectors chooses.
+    /// Returns the series that any of some selectors match.
     async fn chosen(&self, selectors: &[Matchers]) -> Result<Vec<ChosenSeries>, QueryRefusal> {
         let mut chosen: BTreeMap<SeriesId, ChosenSeries> = BTreeMap::new();
         for matchers in selectors {
@@ -48,7 +48,7 @@ impl PrometheusState {
     }
 }
 
-/// `series`: the labels of the series that selectors choose.
+/// `series`: the labels of matching series.
 pub(super) async fn series(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     check_times(&params)?;
     let selectors = params.selectors()?;
@@ -78,7 +78,7 @@ pub(super) async fn labels(State(state): State<PrometheusState>, params: FormPar
     Ok(success(names))
 }
 
-/// `label/NAME/values`: the values that a label has.
+/// `label/NAME/values`: the values of a label.
 pub(super) async fn values(
     State(state): State<PrometheusState>,
     Path(label): Path<String>,
@@ -100,7 +100,7 @@ pub(super) async fn values(
     Ok(success(values))
 }
 
-/// `metadata`: what kind of metric each name is, as its ending says.
+/// `metadata`: the kind of each metric, by its suffix.
 pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
     let wanted = params.get("metric").map(str::to_owned);
     let limit = match params.get("limit").map(str::parse::<usize>) {
@@ -119,7 +119,7 @@ pub(super) async fn metadata(State(state): State<PrometheusState>, params: FormP
     Ok(success(metadata))
 }
 
-/// What kind of metric a name is, and what it counts, as its ending says: names follow Prometheus's conventions.
+/// Returns the kind and the unit of a metric, by its suffix: names follow Prometheus's conventions.
 fn kind_and_unit(name: &str) -> (&'static str, &'static str) {
     const UNITS: [&str; 4] = ["bytes", "celsius", "ratio", "seconds"];
     let (of, kind) = match name.strip_suffix("_total") {
@@ -130,7 +130,7 @@ fn kind_and_unit(name: &str) -> (&'static str, &'static str) {
     (kind, UNITS.into_iter().find(|unit| *unit == last).unwrap_or_default())
 }
 
-/// `status/buildinfo`: which Prometheus this answers like, by which Grafana knows what it may ask for.
+/// `status/buildinfo`: the compatible version of Prometheus, by which Grafana decides what it may request.
 pub(super) async fn build() -> Response {
     success(json!({
         "version": "2.42.0",
@@ -142,7 +142,7 @@ pub(super) async fn build() -> Response {
     }))
 }
 
-/// Series are listed whenever they were measured; a range that is none is a mistake all the same.
+/// Checks the time range. Series are listed for all times, but an invalid range is an error all the same.
 fn check_times(params: &FormParams) -> Result<(), QueryRefusal> {
     match (params.time("start")?, params.time("end")?) {
         (Some(start), Some(end)) if end < start => {

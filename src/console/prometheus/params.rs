@@ -15,12 +15,12 @@ use super::{
     state::DEADLINE,
 };
 
-/// The latest time that has a date, in the year 9999.
+/// The latest time with a date, in the year 9999.
 const TIME_MAX_S: f64 = 253_402_300_799.0;
 /// The most selectors in one request: more than a page of a dashboard has variables.
 const SELECTORS_MAX: usize = 20;
 
-/// A request's parameters, in their order.
+/// The parameters of a request, in their order.
 pub(super) struct FormParams(ParamPairs);
 
 impl<S: Send + Sync> FromRequest<S> for FormParams {
@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequest<S> for FormParams {
 
 type ParamPairs = Vec<(String, String)>;
 
-/// Whether a request brings a form: a POST that says so. What else it may bring is not looked at.
+/// Whether a request has a form: a POST that declares one. Other bodies are ignored.
 fn has_form(request: &Request) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
@@ -60,7 +60,7 @@ impl FormParams {
         self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first of a name, if it is not empty.
+    /// Returns the first value of a name, if it is not empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next().filter(|value| !value.is_empty())
     }
@@ -69,7 +69,7 @@ impl FormParams {
         self.get("query").ok_or_else(|| QueryRefusal::parameter("query", "it is missing or empty"))
     }
 
-    /// A time: seconds since 1970, or a date (RFC 3339).
+    /// Parses a time: seconds since 1970, or a date (RFC 3339).
     pub(super) fn time(&self, name: &str) -> Result<Option<Millis>, QueryRefusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         if let Some(seconds) = text.parse::<f64>().ok().filter(|seconds| seconds.abs() <= TIME_MAX_S) {
@@ -86,12 +86,12 @@ impl FormParams {
         Ok(Millis::try_from(date.unix_timestamp_nanos().div_euclid(1_000_000)).ok())
     }
 
-    /// A time that must be there.
+    /// Parses a required time.
     pub(super) fn needed_time(&self, name: &str) -> Result<Millis, QueryRefusal> {
         self.time(name)?.ok_or_else(|| QueryRefusal::parameter(name, "it is missing"))
     }
 
-    /// A duration: seconds, or such as `5m`.
+    /// Parses a duration: seconds, or such as `5m`.
     pub(super) fn duration(&self, name: &str) -> Result<Option<Millis>, QueryRefusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let seconds = text.parse::<f64>().ok().filter(|seconds| seconds.abs() <= TIME_MAX_S).map(millis);
@@ -100,7 +100,7 @@ impl FormParams {
         duration.map(Some).ok_or_else(|| QueryRefusal::parameter(name, problem()))
     }
 
-    /// The selectors `match[]`.
+    /// Parses the selectors `match[]`.
     pub(super) fn selectors(&self) -> Result<Vec<Matchers>, QueryRefusal> {
         let texts: Vec<&str> = self.all("match[]").collect();
         if texts.len() > SELECTORS_MAX {
@@ -134,7 +134,7 @@ mod tests {
         const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
         assert_eq!(read(Method::POST, "/q?time=5&query=1", FORM, "query=2").await, ["query=2", "time=5", "query=1"]);
         assert_eq!(read(Method::POST, "/q?query=1", FORM, "").await, ["query=1"]);
-        // As Prometheus: what is no form is not looked at, and neither is the body of a GET.
+        // As in Prometheus: bodies that are not forms are ignored, and so is the body of a GET.
         assert_eq!(read(Method::POST, "/q?query=1", "application/json", "{}").await, ["query=1"]);
         assert_eq!(read(Method::GET, "/q?query=a%2Bb", FORM, "query=2").await, ["query=a+b"]);
     }

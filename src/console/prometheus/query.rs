@@ -20,10 +20,10 @@ use super::{
     state::{DEADLINE, PrometheusState},
 };
 
-/// The most samples that a query may read: an hour of a thousand series at 10 s, thirteen times. They are read one series
-/// after another.
+/// The most samples that a query may read: an hour of a thousand series at 10 s, thirteen times. They are read one
+/// series after another.
 const SAMPLES_MAX: usize = 5_000_000;
-/// The most values of a part of a query, 40 MB of them.
+/// The most values of a part of a query: 40 MB.
 const VALUES_MAX: usize = 5_000_000;
 
 pub(super) async fn instant(State(state): State<PrometheusState>, params: FormParams) -> QueryResponse {
@@ -43,7 +43,7 @@ pub(super) async fn range(State(state): State<PrometheusState>, params: FormPara
     Ok(answer::matrix(&answer, &warnings))
 }
 
-/// Says that nobody waits any more once it is dropped.
+/// Signals that the requester has gone when it is dropped.
 struct WaitGuard(Arc<AtomicBool>);
 
 impl Drop for WaitGuard {
@@ -52,8 +52,8 @@ impl Drop for WaitGuard {
     }
 }
 
-/// Runs a query on a thread that may wait, until it is done, its time is over, or who asked is gone. Gives what it leaves
-/// out, too.
+/// Runs a query on a blocking thread, until it is done, its time is over, or the requester has gone. Returns also its
+/// warnings.
 async fn run<T: Send + 'static>(
     state: &PrometheusState,
     params: &FormParams,

@@ -16,13 +16,13 @@ use muster_series::{Resolution, SelectorError, SeriesError, SeriesId, SeriesSele
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
 
-/// A summary is at most such a part of a step and of a window: an answer moves by a quarter of either at most.
+/// A summary covers at most this fraction of a step and of a window, so a result differs by a quarter of either at
+/// most.
 const OF_STEP: Millis = 4;
-/// The same of a window that is asked for at one time alone. That costs little however long it is, so it is answered more
-/// exactly.
+/// The same for a window of an instant query. That costs little however long it is, so it is more exact.
 const OF_WINDOW: Millis = 100;
 
-/// How finely a selector is answered, if both points and summaries are there.
+/// Returns the resolution for a selector, if both points and summaries exist.
 fn resolution(hints: &Hints) -> Resolution {
     let scale_ms = match (hints.step_ms, hints.window_ms) {
         _ if !hints.summaries => 0,
@@ -34,14 +34,14 @@ fn resolution(hints: &Hints) -> Resolution {
     Resolution::for_step(scale_ms)
 }
 
-/// The store, for a query that must be done by a time.
+/// The store, for a query with a deadline.
 pub(super) struct StoreSource {
     store: SeriesStore,
     runtime: Handle,
     deadline: Instant,
-    /// The series that were chosen: the query knows each by its place in here.
+    /// The series that were selected: the query refers to each by its index.
     chosen: RefCell<Vec<SeriesId>>,
-    /// From when on there are points, once that was asked for.
+    /// Since when there are points, once read.
     points_from: OnceCell<Option<Millis>>,
     warnings: RefCell<BTreeSet<String>>,
 }
@@ -58,7 +58,7 @@ impl StoreSource {
         }
     }
 
-    /// What an answer leaves out.
+    /// Returns the warnings of a result.
     pub(super) fn warnings(self) -> Vec<String> {
         self.warnings.into_inner().into_iter().collect()
     }
@@ -84,10 +84,10 @@ impl StoreSource {
     }
 }
 
-/// Matchers as the store has them.
+/// Converts matchers to the store's selector.
 ///
 /// # Errors
-/// If there are more, or longer ones, than the store takes.
+/// If they exceed the store's limits.
 pub(super) fn selector(matchers: &Matchers) -> Result<SeriesSelector, SelectorError> {
     SeriesSelector::of(matchers.iter())
 }
@@ -160,7 +160,7 @@ impl Source for StoreSource {
     }
 }
 
-/// A time, written out.
+/// Formats a time as a date.
 fn date(at_ms: Millis) -> String {
     let date = OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1000)).ok();
     date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{at_ms} ms"))
@@ -214,8 +214,8 @@ mod tests {
         }
     }
 
-    /// A store that has had points every five minutes for more than a year: a value that goes up and down by the day, and a counter
-    /// that grows by 300 each time.
+    /// A store with points every five minutes for more than a year: a value with a daily cycle, and a counter that
+    /// grows by 300 each time.
     async fn year() -> (tempfile::TempDir, SeriesStore) {
         let folder = tempfile::tempdir().unwrap();
         let store = SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
@@ -251,7 +251,7 @@ mod tests {
     async fn a_year_is_answered_from_few_summaries() {
         let (_folder, store) = year().await;
         let range = QueryRange { start_ms: END_MS - 365 * DAY_MS, end_ms: END_MS, step_ms: 8 * HOUR_MS };
-        // An hour each, for a year, with what the first window reaches back; of points there were 105,120.
+        // Hourly summaries for a year, and the first window; there were 105,120 points.
         let most = 367 * 24;
         for (query, wanted) in [
             ("avg_over_time(gauge[1d])", 143.5),
@@ -284,7 +284,7 @@ mod tests {
             end_ms: END_MS - days * DAY_MS + length_ms,
             step_ms,
         };
-        // A short step, as of somebody who looks at an hour of last month, and of last year.
+        // A short step, as for an hour of last month, and of last year.
         for days in [30, 300] {
             let (answer, _) =
                 ask(&store, "avg_over_time(gauge[1h])", range(days, HOUR_MS, 60_000), 10_000).await.unwrap();
@@ -293,7 +293,7 @@ mod tests {
                 ask(&store, "rate(counter_total[1h])", range(days, HOUR_MS, 60_000), 10_000).await.unwrap();
             assert!(answer[0].1.iter().all(|(_, rate)| (rate - 1.0).abs() < 0.1), "{days}: {answer:?}");
         }
-        // Across the time from which on there are points.
+        // Across the time since which there are points.
         let (answer, _) =
             ask(&store, "max_over_time(gauge[1d])", range(20, 20 * DAY_MS, HOUR_MS), 100_000).await.unwrap();
         assert_eq!(answer[0].1.len(), 20 * 24 + 1);

@@ -6,14 +6,15 @@ use tokio::sync::Semaphore;
 
 use super::super::state::Console;
 
-/// How long an answer may take, its waiting included; who waits longer has gone, or has asked for too much.
+/// How long a response may take, including its wait in the queue; a requester who waits longer has gone, or has asked
+/// for too much.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How many queries are answered at once: more than the smallest machine has processors, and few enough that their
-/// memory is bounded. A dashboard's others wait.
+/// Concurrent queries: more than the smallest machine has processors, and few enough to bound their memory. Others
+/// wait.
 pub(super) const AT_ONCE: usize = 4;
 
-/// What the handlers share.
+/// The state that handlers share.
 #[derive(Clone, Debug)]
 pub(super) struct PrometheusState {
     pub(super) console: Console,

@@ -13,15 +13,15 @@ use super::{
 };
 use crate::error::Error;
 
-/// What to do where there is nothing.
+/// The hint on an unknown page.
 const MENU: &str = "the menu above leads to all there are";
 
-/// Markup as an answer.
+/// Returns markup as a response.
 pub(super) fn html(status: StatusCode, markup: Markup) -> Response {
     (status, Html(markup.into_string())).into_response()
 }
 
-/// A page, or the part of it that was asked for.
+/// Returns a page, or the requested part of it.
 pub(super) fn page(session: &WebSession, view: &impl PageView, part: Option<&str>) -> Response {
     let frame = session.frame();
     match part {
@@ -33,24 +33,24 @@ pub(super) fn page(session: &WebSession, view: &impl PageView, part: Option<&str
     }
 }
 
-/// On to another page, which the browser gets with GET.
+/// Redirects to another page, which the browser gets with GET.
 pub(super) fn see(path: &str) -> Response {
     Redirect::to(path).into_response()
 }
 
-/// A request that was not granted, as a page.
+/// Returns a refused request as a page.
 pub(super) fn problem(frame: &PageFrame, error: &Error) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut problem = error.problem.clone();
-    // Whoever reads a page has its menu at hand, and perhaps no command line.
+    // A reader of a page has the menu, and perhaps no command line.
     if problem.hint.as_ref().is_some_and(|hint| hint.contains("`muster ")) {
         problem.hint = (status == StatusCode::NOT_FOUND).then(|| MENU.to_owned());
     }
     html(status, frame.page(&ProblemView { status: error.status, problem }))
 }
 
-/// The answer to whoever has no session. A region of a page that asks (the session has ended) makes
-/// the whole page load again, so that it can say so.
+/// Returns the response without a session. A region's request makes the whole page load again, which then asks to sign
+/// in.
 pub(super) fn sign_in_first() -> Response {
     let view = SignInView { code: None, problem: None };
     let mut response = html(StatusCode::UNAUTHORIZED, PageFrame::stranger(now_ms()).page(&view));
@@ -58,7 +58,7 @@ pub(super) fn sign_in_first() -> Response {
     response
 }
 
-/// Sends a cookie along.
+/// Adds a cookie to a response.
 pub(super) fn with_cookie(mut response: Response, cookie: &str) -> Response {
     match HeaderValue::from_str(cookie) {
         Ok(value) => response.headers_mut().insert(header::SET_COOKIE, value),
@@ -67,7 +67,7 @@ pub(super) fn with_cookie(mut response: Response, cookie: &str) -> Response {
     response
 }
 
-/// What a handler gives: an answer, or a problem that is drawn in the frame of the session.
+/// Returns the response of a handler, or its problem in the frame of the session.
 pub(super) fn or_problem(session: &WebSession, answer: Result<Response, Error>) -> Response {
     answer.unwrap_or_else(|error| problem(&session.frame(), &error))
 }

@@ -10,7 +10,7 @@ use muster_base::clock::now_ms;
 use super::{answer, assets::ALL};
 use crate::{error::Error, web::view::PageFrame};
 
-/// Gives one away, to anybody.
+/// Serves an asset, publicly.
 pub(super) async fn serve(Path((hash, name)): Path<(String, String)>) -> Response {
     let Some(asset) = ALL.iter().find(|asset| asset.name == name && *asset.hash == hash) else {
         let error = Error::not_found("unknown_asset", "there is no such file").hint("load the page again");

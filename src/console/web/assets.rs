@@ -7,7 +7,7 @@ use muster_topics::name::Digest;
 
 pub(super) use super::asset_server::serve;
 
-/// One file.
+/// An asset.
 #[derive(Debug)]
 pub(super) struct Asset {
     pub(super) name: &'static str,
@@ -44,7 +44,7 @@ asset!(UPLOT_STYLE, "uplot.min.css", "text/css; charset=utf-8", uplot_style_hash
 pub(super) static ALL: [&Asset; 8] = [&STYLE, &APP, &CHARTS, &ICON, &HTMX, &HTMX_SSE, &UPLOT, &UPLOT_STYLE];
 
 impl Asset {
-    /// Where a page finds it.
+    /// Returns its URL.
     pub(super) fn url(&self) -> String {
         format!("/assets/{}/{}", *self.hash, self.name)
     }
@@ -54,7 +54,7 @@ impl Asset {
 mod tests {
     use super::*;
 
-    /// What the table of the folder's README says must be what the files are.
+    /// The table in the folder's README must match the files.
     #[test]
     fn readme_lists_every_asset() {
         let readme = include_str!("assets/README.md");

@@ -11,19 +11,19 @@ use muster_topics::name::HostId;
 use super::view::bits::{self, Tone};
 use crate::store::command_status::HostCommandStatus;
 
-/// A command's hosts in short.
+/// The counts of a command's hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostCounts {
-    /// How many there are.
+    /// The number of hosts.
     pub(in crate::web) hosts: u64,
     /// The name of the first one.
     pub(in crate::web) first: Option<String>,
-    /// How many have come how far; what needs an eye is first.
+    /// The number of hosts by state; those that need attention first.
     pub(in crate::web) kinds: BTreeMap<(Tone, String), u64>,
 }
 
 impl HostCounts {
-    /// Of a command's hosts.
+    /// Counts a command's hosts.
     pub(in crate::web) fn of(lines: &[CommandHost]) -> Self {
         let first = lines.first().map(|line| line.hostname.clone());
         Self::counted(first, lines.iter().map(|line| (bits::progress(line), 1)))
@@ -39,21 +39,21 @@ impl HostCounts {
     }
 }
 
-/// How far a command has come, host by host.
+/// The progress of a command, host by host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandProgress {
-    /// In short.
+    /// The counts.
     pub(in crate::web) tally: HostCounts,
-    /// Whether something may still come.
+    /// Whether something may still change.
     pub(in crate::web) open: bool,
-    /// Once nothing is waited for any more: how many hosts there are of each class, and which did not do it.
+    /// Once it is finished: the number of hosts of each class, and the names of those that did not do it.
     pub(in crate::web) summary: Summary,
-    /// All hosts: what needs an eye comes first, and within that they are sorted by name.
+    /// All hosts: those that need attention first, then by name.
     pub(in crate::web) hosts: Vec<HostId>,
 }
 
 impl CommandProgress {
-    /// Of hosts that are sorted by name.
+    /// Creates it from hosts that are sorted by name.
     pub(in crate::web) fn of(standings: &[HostCommandStatus]) -> Self {
         let progress: Vec<(Tone, String)> =
             standings.iter().map(|one| bits::progress_of(one.state, one.status.as_deref())).collect();

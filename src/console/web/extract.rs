@@ -16,7 +16,7 @@ fn refused(parts: &Parts, error: &Error) -> Response {
     answer::problem(&frame, error)
 }
 
-/// What stands behind the question mark.
+/// The query parameters.
 pub(super) struct PageParams<T>(pub(super) T);
 
 impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for PageParams<T> {
@@ -30,7 +30,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for PageParams<T> {
     }
 }
 
-/// What stands in the path. What cannot be an id or a name is not there.
+/// The path parameters. An invalid id or name counts as missing.
 pub(super) struct PageSegments<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PageSegments<T> {

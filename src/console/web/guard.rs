@@ -24,22 +24,22 @@ use crate::{error::Error, server::CallerConnection};
 use super::session::TOKEN_HEADER;
 pub(super) use super::session::WebSession;
 
-/// Everything a page loads comes from here, nothing is inline, and nobody frames it. (Pages may set
-/// single properties of an element's style by script, which this does not concern; uPlot does.)
+/// Everything a page loads comes from here, nothing is inline, and it must not be framed. (Scripts may set single
+/// properties of an element's style, which this does not restrict; uPlot does.)
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// The largest form that is taken: a command of 64 KiB with every byte percent-encoded fits.
+/// The largest form that is accepted: a command of 64 KiB with every byte percent-encoded fits.
 const FORM_MAX_BYTES: usize = 256 * 1024;
-/// How long a form may take to come.
+/// How long a form may take to arrive.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// The field, and the header, that carry the token.
 const TOKEN_FIELD: &str = "csrf";
 
-/// Where a proxy tells that it has cut off the beginning of a path.
+/// The header by which a proxy reports that it has removed a prefix of the path.
 const PREFIX_HEADER: &str = "x-forwarded-prefix";
 
-/// Refuses pages below a path: their links and their cookie are those of a whole host name.
+/// Refuses pages below a path: their links and their cookie belong to a whole host name.
 fn below_path(headers: &HeaderMap) -> Option<Error> {
     let prefix = headers.get(PREFIX_HEADER)?.to_str().unwrap_or_default().trim_matches('/').to_owned();
     if prefix.is_empty() {
@@ -50,7 +50,7 @@ fn below_path(headers: &HeaderMap) -> Option<Error> {
     Some(Error::invalid("below_path", message).hint("give them a host name, or a port, of their own"))
 }
 
-/// Sets the headers of every answer, whatever it is.
+/// Sets the headers of every response.
 pub(super) async fn headers(request: Request, next: Next) -> Response {
     let mut response = match below_path(request.headers()) {
         Some(error) => error.into_response(),
@@ -68,12 +68,12 @@ pub(super) async fn headers(request: Request, next: Next) -> Response {
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // Pages are about now, and about a secret session; assets say otherwise themselves.
+    // Pages are of the present, and of a secret session; assets set their own header.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-/// Lets only those through who have a session.
+/// Passes only requests with a session.
 pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let Some(secret) = web.cookie.secret(request.headers()).map(str::to_owned) else {
         return answer::sign_in_first();
@@ -81,7 +81,7 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
     match web.console.session(&secret).await {
         Ok(Some(operator)) => {
             CallerConnection::has_logged_in(request.extensions());
-            // A page is worth more than its count.
+            // The page is shown even if the count fails.
             let alerts = web.console.alert_count(None).await.unwrap_or_default();
             request.extensions_mut().insert(WebSession { operator, secret, alerts, notices: web.console.notices() });
             next.run(request).await
@@ -91,22 +91,22 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
     }
 }
 
-/// The fields of a form, in the order in which they came.
+/// The fields of a form, in their order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
-    /// A field's value, without blanks around it; empty if there is none.
+    /// Returns a field's value, trimmed; empty if there is none.
     pub(super) fn one(&self, name: &str) -> &str {
         self.raw(name).trim()
     }
 
-    /// A field's value as it is.
+    /// Returns a field's value unchanged.
     pub(super) fn raw(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// All values of a field that may come several times.
+    /// Returns all values of a repeated field.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -121,7 +121,7 @@ impl<S: Sync> FromRequestParts<S> for FormFields {
     }
 }
 
-/// Lets a request that is to change something through only if it is a form of a page of its session.
+/// Passes a changing request only if it is a form of a page of its session.
 pub(super) async fn checked_form(request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;
@@ -150,8 +150,8 @@ fn stale_form() -> Error {
         .hint("load the page again, and send the form from there")
 }
 
-/// Refuses what a page of another origin sent, by what the browser says of it. A program that says
-/// neither is no browser that could be misled.
+/// Refuses requests of pages of another origin, by what the browser reports. A program that reports nothing is not a
+/// browser that could be misled.
 pub(super) fn same_origin(headers: &HeaderMap) -> Result<(), Error> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let same = match (text(HeaderName::from_static("sec-fetch-site")), text(header::ORIGIN)) {

@@ -18,24 +18,24 @@ use crate::{
 
 pub(crate) use super::command_progress::{CommandProgress, HostCounts};
 
-/// A command in a list: what it is, without its hosts, and these in short.
+/// A command in a list: without its hosts, but with their counts.
 #[derive(Clone, Debug)]
 pub(in crate::web) struct ListedCommand {
     /// The command.
     pub(in crate::web) command: Command,
-    /// Its hosts.
+    /// The counts of its hosts.
     pub(in crate::web) tally: Arc<HostCounts>,
 }
 
 impl ListedCommand {
-    /// Of a command that was read whole.
+    /// Creates it from a command with all its hosts.
     pub(in crate::web) fn of(command: Command) -> Self {
         let tally = Arc::new(HostCounts::of(&command.hosts));
         Self { command, tally }
     }
 }
 
-/// The newest commands.
+/// Returns the newest commands.
 pub(in crate::web) async fn newest(console: &Console, limit: u32) -> Result<Vec<ListedCommand>, Error> {
     let memory = &console.shared.tallies.short;
     let mut entries = Vec::new();
@@ -60,7 +60,7 @@ async fn tally(console: &Console, id: CommandId) -> Result<HostCounts, Error> {
     Ok(HostCounts::counted(command_status::first(db, id).await?, kinds))
 }
 
-/// How far a command has come, host by host.
+/// Returns the progress of a command, host by host.
 pub(in crate::web) async fn course(console: &Console, id: CommandId) -> Result<Arc<CommandProgress>, Error> {
     let memory = &console.shared.tallies.whole;
     match memory.find(id) {
@@ -107,7 +107,7 @@ mod tests {
             memory.keep(id, 0, &Arc::new(1));
             assert!(memory.all().len() <= 9);
         }
-        // What was forgotten meanwhile is not kept.
+        // What was removed meanwhile is not cached.
         let id = CommandId::new();
         memory.keep(id, 0, &Arc::new(1));
         assert_eq!(memory.find(id), Err(0));

@@ -32,19 +32,19 @@ use tokio::{
 use super::{extract::PageParams, session::WebSession, state::Web, view::PageWatch};
 use crate::{error::Error, page_change::PageChange, state::Console};
 
-/// The most connections that follow changes at a time: each is a page that somebody looks at. A quarter
-/// of what the listener takes, so that these never keep requests out.
+/// The most connections that follow changes: each is an open page. A quarter of the listener's limit, so that these
+/// never block requests.
 pub(super) const FOLLOWERS_MAX: usize = 512;
-/// What a page of one host or one command waits between two events.
+/// The least time between two events for a page of one host or one command.
 const PERIOD: Duration = Duration::from_millis(500);
-/// What a page of the whole fleet waits: its regions cost more, and no eye follows ten thousand hosts.
+/// The same for a page of the whole fleet: its regions cost more, and nobody follows ten thousand hosts by eye.
 const FLEET_PERIOD: Duration = Duration::from_secs(2);
-/// A comment is sent so often, so that both ends notice when the other is gone.
+/// How often a comment is sent, so that both ends notice when the other has gone.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// The session is looked up so often: a page of one that has ended hears nothing more.
+/// How often the session is checked: a page of an ended session gets no more events.
 const SESSION_CHECK: Duration = Duration::from_secs(30);
 
-/// Kinds of events.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LiveEventKind {
     Sync,
@@ -67,13 +67,13 @@ impl LiveEventKind {
         }
     }
 
-    /// What a page that watches hears of a change.
+    /// Returns the event of a change for a page, if it concerns it.
     fn of(change: &PageChange, watch: PageWatch) -> Option<Self> {
         let this_host = |host: &HostId| watch.host.is_none_or(|watched| watched == *host) && watch.command.is_none();
         match change {
             PageChange::Host(host) => this_host(host).then_some(Self::Host),
             PageChange::Unit(host, _) => this_host(host).then_some(Self::Unit),
-            // Nobody shows the measurements of a whole fleet.
+            // No page shows the measurements of a whole fleet.
             PageChange::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
             PageChange::Alert(host) => {
                 let concerns = watch.host.is_none_or(|watched| host.is_none_or(|host| host == watched));
@@ -84,7 +84,7 @@ impl LiveEventKind {
     }
 }
 
-/// Makes few events of many changes. Time comes in as a parameter.
+/// Combines many changes into few events. Time is a parameter.
 #[derive(Debug)]
 struct Pacer {
     period: Duration,
@@ -101,13 +101,13 @@ impl Pacer {
         self.waiting.insert(kind);
     }
 
-    /// When the next event may go out, if one waits.
+    /// Returns when the next event may be sent, if one waits.
     fn due(&self, now: Instant) -> Option<Instant> {
         let earliest = self.told.map_or(now, |told| told + self.period);
         (!self.waiting.is_empty()).then(|| earliest.max(now))
     }
 
-    /// The next event, if one may go out now. Those that wait together go out together.
+    /// Returns the next event, if one may be sent now. Waiting ones are combined.
     fn take(&mut self, now: Instant) -> Option<LiveEventKind> {
         if self.due(now)? > now {
             return None;
@@ -127,7 +127,7 @@ pub(super) struct LiveQuery {
     command: Option<CommandId>,
 }
 
-/// Tells what changes, until the session ends or the console stops.
+/// Streams events, until the session ends or the console stops.
 pub(super) async fn follow(
     State(web): State<Web>,
     session: WebSession,
@@ -142,7 +142,7 @@ pub(super) async fn follow(
     let follower = LiveFollower::new(web.console, session, watch, place);
     let events = stream::unfold(follower, |mut follower| async move {
         let kind = follower.next().await?;
-        // Without data a browser would not tell of the event at all.
+        // Browsers ignore an event without data.
         Some((Ok::<_, Infallible>(Event::default().event(kind.name()).data("-")), follower))
     });
     Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
@@ -160,14 +160,14 @@ struct LiveFollower {
 
 impl LiveFollower {
     fn new(console: Console, session: WebSession, watch: PageWatch, place: OwnedSemaphorePermit) -> Self {
-        // Listening begins before the first event, which makes the page look: nothing falls between.
+        // The subscription begins before the first event, which makes the page reload: nothing is missed in between.
         let changes = console.changes();
         let mut pacer = Pacer::new(if watch == PageWatch::default() { FLEET_PERIOD } else { PERIOD });
         pacer.note(LiveEventKind::Sync);
         Self { console, session, watch, changes, pacer, check: Instant::now() + SESSION_CHECK, _place: place }
     }
 
-    /// The next event. All that it waits for may be waited for again: nothing is lost if this is dropped.
+    /// Waits for the next event. Everything it waits for may be awaited again: dropping it loses nothing.
     async fn next(&mut self) -> Option<LiveEventKind> {
         loop {
             let now = Instant::now();
@@ -179,14 +179,14 @@ impl LiveFollower {
                 () = self.console.stopping() => return None,
                 change = self.changes.recv() => match change {
                     Ok(change) => LiveEventKind::of(&change, self.watch).into_iter().for_each(|kind| self.pacer.note(kind)),
-                    // So much changed that some of it was not heard of.
+                    // So much changed that some changes were lost.
                     Err(RecvError::Lagged(_)) => self.pacer.note(LiveEventKind::Sync),
                     Err(RecvError::Closed) => return None,
                 },
                 () = sleep_until(due.unwrap_or(self.check)), if due.is_some() => (),
                 () = sleep_until(self.check) => {
                     self.check = Instant::now() + SESSION_CHECK;
-                    // While the store cannot be read, nobody is sent away.
+                    // While the store cannot be read, sessions stay.
                     if matches!(self.console.session(self.session.secret()).await, Ok(None)) {
                         return None;
                     }

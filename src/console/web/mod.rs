@@ -75,7 +75,7 @@ impl FromRef<Web> for Console {
     }
 }
 
-/// The pages, to be merged at `/`.
+/// Returns the pages, to be merged at `/`.
 pub fn router(console: Console) -> Router {
     let cookie = Arc::new(Cookie::of(console.web_url()));
     let web = Web { console, cookie, followers: Arc::new(Semaphore::new(live::FOLLOWERS_MAX)) };
@@ -108,7 +108,7 @@ pub fn router(console: Console) -> Router {
         .route("/live", get(live::follow))
         .fallback(answer::no_such_page)
         .method_not_allowed_fallback(answer::wrong_method)
-        // The last layer is the first to see a request: who asks, then whether a form is believable.
+        // The last layer sees a request first: the session is checked before the form.
         .layer(middleware::from_fn(guard::checked_form))
         .layer(middleware::from_fn_with_state(web.clone(), guard::signed_in))
         .route("/sign-in", get(sign_in::show).post(sign_in::sign_in))

@@ -16,11 +16,11 @@ pub(super) const TOKEN_HEADER: &str = "x-csrf-token";
 /// How long a browser keeps the cookie: as long as a session lasts.
 pub(super) const COOKIE_S: u64 = 7 * 24 * 3600;
 
-/// What the token of a session's forms is made of.
+/// The message of which the token of a session's forms is made.
 const FORM_MESSAGE: &[u8] = b"muster: forms of this session";
 
-/// The session's cookie: its name and attributes. Browsers tell cookies of different ports of one host
-/// apart by nothing but the name, so the port is part of it.
+/// The session's cookie: its name and attributes. Browsers distinguish cookies of different ports of one host only by
+/// name, so the port is part of it.
 #[derive(Debug)]
 pub(super) struct Cookie {
     pub(super) name: String,
@@ -28,22 +28,22 @@ pub(super) struct Cookie {
 }
 
 impl Cookie {
-    /// The cookie of the pages at `web_url`.
+    /// Returns the cookie of the pages at `web_url`.
     pub(super) fn of(web_url: &str) -> Self {
         let uri: Option<Uri> = web_url.parse().ok();
         let secure = uri.as_ref().is_none_or(|uri| uri.scheme_str() != Some("http"));
         let port = uri.as_ref().and_then(Uri::port_u16).unwrap_or(if secure { 443 } else { 80 });
-        // A browser takes a `__Host-` cookie only over HTTPS, from this host, for all paths.
+        // A browser accepts a `__Host-` cookie only over HTTPS, from this host, for all paths.
         let prefix = if secure { "__Host-" } else { "" };
         Self { name: format!("{prefix}muster-session-{port}"), secure }
     }
 
-    /// `Set-Cookie` that begins a session.
+    /// Returns the `Set-Cookie` that begins a session.
     pub(super) fn begin(&self, secret: &str) -> String {
         self.header(secret, COOKIE_S)
     }
 
-    /// `Set-Cookie` that ends it.
+    /// Returns the `Set-Cookie` that ends it.
     pub(super) fn end(&self) -> String {
         self.header("", 0)
     }
@@ -53,7 +53,7 @@ impl Cookie {
         format!("{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}", self.name)
     }
 
-    /// The secret that a request carries.
+    /// Returns the secret of a request.
     pub(super) fn secret<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
         cookies
@@ -64,31 +64,31 @@ impl Cookie {
     }
 }
 
-/// Who asks: left for handlers by [`super::guard::signed_in`].
+/// The session of a request, set by [`super::guard::signed_in`].
 #[derive(Clone)]
 pub(super) struct WebSession {
     /// The operator.
     pub(super) operator: Name,
-    /// The cookie's content.
+    /// The cookie's value.
     pub(super) secret: String,
-    /// How many alerts held when it asked.
+    /// The number of active alerts at the time of the request.
     pub(super) alerts: u64,
-    /// What was wrong with the console then.
+    /// The problems of the console at that time.
     pub(super) notices: Vec<String>,
 }
 
 impl WebSession {
-    /// What has to be known to look the session up again, or to end it.
+    /// The secret, to look the session up again, or to end it.
     pub(super) fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// What a form of this session has to carry. It follows from the cookie, and not the other way round.
+    /// Returns the token of this session's forms. It is derived from the cookie, and does not reveal it.
     pub(super) fn token(&self) -> String {
         hex(hmac::sign(&self.key(), FORM_MESSAGE).as_ref())
     }
 
-    /// Whether `token` is that, found out in a time that tells nothing.
+    /// Whether `token` is that, compared in constant time.
     pub(super) fn accepts(&self, token: &str) -> bool {
         let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
         let tag: Option<Vec<u8>> = token.as_bytes().chunks(2).map(byte).collect();
@@ -99,7 +99,7 @@ impl WebSession {
         hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes())
     }
 
-    /// What every page of this session has around it.
+    /// Returns the frame of every page of this session.
     pub(super) fn frame(&self) -> PageFrame {
         let (token, alerts, notices) = (self.token(), self.alerts, self.notices.clone());
         PageFrame { operator: Some(self.operator.clone()), token, alerts, notices, now_ms: now_ms() }

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use super::super::state::Console;
 use super::session::Cookie;
 
-/// What handlers share.
+/// The state that handlers share.
 #[derive(Clone, Debug)]
 pub(super) struct Web {
     pub(super) console: Console,

@@ -8,21 +8,21 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Of one command: how often it has changed since somebody first read it, and what was read, if that is still so.
+/// A cached command: how often it has changed since it was first read, and what was read, if that is still valid.
 #[derive(Debug)]
 pub(super) struct CachedCommand<T> {
     changes: u64,
     found: Option<Arc<T>>,
 }
 
-/// Commands that are kept in short: several lists of the newest ones. Each takes some hundred bytes.
+/// The most commands that are cached with counts only: several lists of the newest ones. Each takes some hundred bytes.
 const TALLIES_MAX: usize = 500;
 
-/// Commands that are kept host by host: those that somebody looks at. Each takes 16 bytes for each host, and the names of hosts
-/// that did not do it.
+/// The most commands that are cached host by host: those on open pages. Each takes 16 bytes for each host, and the
+/// names of hosts that did not do it.
 const COURSES_MAX: usize = 16;
 
-/// What was read of some commands.
+/// A cache of commands.
 #[derive(Debug)]
 pub(super) struct LedgerCache<T> {
     max: usize,
@@ -35,7 +35,7 @@ impl<T> LedgerCache<T> {
     }
 
     pub(super) fn all(&self) -> MutexGuard<'_, HashMap<CommandId, CachedCommand<T>>> {
-        // Whoever panicked while it was held left at worst a command that has to be read again.
+        // A panic while it was locked left at worst a command that has to be read again.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,7 +46,7 @@ impl<T> LedgerCache<T> {
         }
     }
 
-    /// What is kept of a command; or, for whoever reads it now, how often it has changed.
+    /// Returns what is cached of a command; or, for a reader, how often it has changed.
     pub(super) fn find(&self, id: CommandId) -> Result<Arc<T>, u64> {
         let mut all = self.all();
         if all.len() >= self.max && !all.contains_key(&id) {
@@ -56,7 +56,7 @@ impl<T> LedgerCache<T> {
         kept.found.clone().ok_or(kept.changes)
     }
 
-    /// Keeps what was read, unless it has changed since.
+    /// Caches what was read, unless it has changed since.
     pub(super) fn keep(&self, id: CommandId, changes: u64, found: &Arc<T>) {
         if let Some(kept) = self.all().get_mut(&id).filter(|kept| kept.changes == changes) {
             kept.found = Some(Arc::clone(found));
@@ -64,7 +64,7 @@ impl<T> LedgerCache<T> {
     }
 }
 
-/// What is kept.
+/// The caches.
 #[derive(Debug)]
 pub(crate) struct Tallies {
     pub(super) short: LedgerCache<HostCounts>,
@@ -78,7 +78,7 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// Forgets what was read of a command that has changed.
+    /// Drops what was read of a command that has changed.
     pub(crate) fn changed(&self, change: &PageChange) {
         if let PageChange::Command(id) = change {
             self.short.changed(*id);

@@ -10,7 +10,7 @@ use super::super::error::ExternalError;
 use super::super::remote_error::{ANSWER, Remote, SendError, TEXT_MAX_CHARS, proxy, secret};
 use crate::config::{MetricStoreConfig, MetricStoreKind};
 
-/// A server, and where in it.
+/// A server, and the path on it.
 #[derive(Debug)]
 pub(super) struct RemoteServer {
     client: Client,
@@ -19,7 +19,7 @@ pub(super) struct RemoteServer {
     access: RemoteAccess,
 }
 
-/// Who is asking.
+/// The credentials.
 enum RemoteAccess {
     Anybody,
     Token(HeaderValue),
@@ -76,7 +76,7 @@ fn access(config: &MetricStoreConfig) -> Result<RemoteAccess, ExternalError> {
     })
 }
 
-/// Whom a server's certificate may be of. Nothing of a fleet trusts whomever the system trusts, unless it is told to.
+/// The TLS configuration of a server. The system's certificate authorities are trusted only if configured.
 fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, ExternalError> {
     const HINT: &str = "a PEM file with the authorities that its certificate may be of; Debian has the public ones in \
                         /etc/ssl/certs/ca-certificates.crt";
@@ -113,7 +113,7 @@ impl RemoteServer {
     }
 }
 
-/// What a server says of a refusal, as much as is worth reading.
+/// Returns the server's message of a refusal, shortened.
 async fn said(mut answer: Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < 4 * TEXT_MAX_CHARS
@@ -125,7 +125,7 @@ async fn said(mut answer: Response) -> String {
 }
 
 fn unreachable(error: reqwest::Error) -> SendError {
-    // The address is in every listing beside it.
+    // The address is in every list beside it.
     SendError::Unreachable(with_causes(&error.without_url()))
 }
 

@@ -14,7 +14,7 @@ use super::super::error::ExternalError;
 use super::super::remote_error::{ANSWER, Remote, SendError, proxy, secret};
 use crate::config::MetricStoreConfig;
 
-/// A server, and where in it.
+/// A server, and the path on it.
 pub(super) struct InfluxDb2 {
     client: Client,
     url: String,
@@ -23,21 +23,22 @@ pub(super) struct InfluxDb2 {
 }
 
 impl std::fmt::Debug for InfluxDb2 {
-    /// Without the client, which holds the token.
+    /// Without the client, which contains the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("InfluxDb2").field("url", &self.url).field("bucket", &self.bucket).finish_non_exhaustive()
     }
 }
 
 pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<InfluxDb2, ExternalError> {
-    // The crate would overwrite it.
+    // The crate would replace the path.
     if !matches!(url.path(), "" | "/") {
         let reason = format!("over http:// a store of kind {} cannot lie below a path", config.kind.as_str());
         return Err(ExternalError::new(config, "url", reason, "http://HOST:PORT; https:// may have a path"));
     }
     let token = secret(config, "token_file", config.token_file.as_deref())?.unwrap_or_default();
     let (org, bucket) = (config.org.clone().unwrap_or_default(), config.bucket.clone().unwrap_or_default());
-    // It follows no redirects: they may turn a POST into a GET, whose success would be taken for that of the write.
+    // It follows no redirects: they may turn a POST into a GET, whose success would be mistaken for that of the
+    // write.
     let http = client(url, proxy(config)?.as_ref())
         .map_err(|error| ExternalError::new(config, "proxy", with_causes(&error), "http://HOST:PORT"))?;
     let client = ClientBuilder::with_builder(http.timeout(ANSWER), url.as_str(), &org, token)
@@ -46,7 +47,7 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<InfluxDb2, E
     Ok(InfluxDb2 { client, url: url.to_string(), org, bucket })
 }
 
-/// A client of the older HTTP library that the crate `influxdb2` is built on, which has no TLS; set up as `http::client` is.
+/// A client of the older HTTP library that the crate `influxdb2` uses, without TLS; configured as `http::client` is.
 fn client(target: &Url, proxy: Option<&Proxy>) -> old_reqwest::Result<old_reqwest::ClientBuilder> {
     let proxy = http::proxy_to(target, proxy).map(|proxy| old_reqwest::Proxy::all(proxy.url())).transpose()?;
     let client = old_reqwest::Client::builder().no_proxy().redirect(old_reqwest::redirect::Policy::none());

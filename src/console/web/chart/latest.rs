@@ -6,32 +6,32 @@ use muster_topics::Millis;
 
 use crate::web::view::bits::{bytes, percent};
 
-/// The newest value of something.
+/// The latest value of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::web) struct Latest {
-    /// What.
+    /// Its name.
     pub(in crate::web) label: String,
-    /// For people.
+    /// The formatted value.
     pub(in crate::web) value: String,
-    /// Of a whole, if it is part of one.
+    /// The share of a total, if it is part of one.
     pub(in crate::web) share: Option<f64>,
     /// When it was measured, by the host's clock.
     pub(in crate::web) at_ms: Millis,
 }
 
-/// A series and its points of the last minutes.
+/// A series with its points of the last minutes.
 pub(super) struct Recent {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) points: Vec<(Millis, f64)>,
 }
 
-/// How a row shows what it is of.
+/// How a row shows its value.
 #[derive(Clone, Copy, Debug)]
 enum RowLabel {
     Percent,
     Bytes,
-    /// With the whole, and the share of it.
+    /// With the total, and the share of it.
     BytesOf(&'static str),
     /// The share alone.
     ShareOf(&'static str),
@@ -43,7 +43,7 @@ enum RowLabel {
     With(&'static str, &'static str),
 }
 
-/// A row for each series of a name: what it is called, with the value of a label behind it, and a word behind that.
+/// A row for each series of a name: its title, with the value of a label after it, and a word after that.
 type LatestRow = (&'static str, (&'static str, &'static str, &'static str), RowLabel);
 
 const ROWS: &[LatestRow] = &[
@@ -75,7 +75,7 @@ const ROWS: &[LatestRow] = &[
     ("muster_agent_memory_resident_bytes", ("The agent's memory", "", ""), RowLabel::Bytes),
 ];
 
-/// The newest values.
+/// Returns the latest values.
 pub(super) fn newest(series: &[Recent]) -> Vec<Latest> {
     let of = |name: &str| series.iter().filter(|one| one.name == name).collect::<Vec<_>>();
     let beside = |name: &str, one: &Recent| {
@@ -97,7 +97,7 @@ pub(super) fn newest(series: &[Recent]) -> Vec<Latest> {
 }
 
 impl RowLabel {
-    /// A value for people, and its share of a whole.
+    /// Formats a value, with its share of a total.
     fn of(
         self,
         value: f64,
@@ -109,7 +109,7 @@ impl RowLabel {
             Self::Percent => (percent(value), Some(value)),
             Self::Bytes => (bytes(whole(value)), None),
             Self::BytesOf(total) => match beside(total) {
-                // Nothing of nothing is not worth a row.
+                // A total of zero is not worth a row.
                 Some(total) if total <= 0.0 => return None,
                 Some(total) => (format!("{} of {}", bytes(whole(value)), bytes(whole(total))), Some(value / total)),
                 None => (bytes(whole(value)), None),
@@ -120,7 +120,7 @@ impl RowLabel {
             }
             Self::BytesPerSecond => {
                 let [.., (before_ms, before), (at_ms, _)] = points else { return None };
-                // A counter that fell began anew: one sample says nothing then.
+                // A counter that fell was reset: a single sample gives no rate.
                 let grown = Some(value - before).filter(|grown| *grown >= 0.0 && at_ms > before_ms)?;
                 (format!("{}/s", bytes(whole(grown * 1000.0 / (at_ms - before_ms) as f64))), None)
             }

@@ -9,28 +9,28 @@ use serde::Serialize;
 
 use super::range::ChartSpan;
 
-/// A line is interrupted where nothing came for so many of its usual steps, and for longer than five minutes: what has not
-/// changed is told again every four.
+/// A line is interrupted if nothing arrived for this many of its usual steps, and for longer than five minutes:
+/// unchanged values are repeated every four.
 const GAP_STEPS: Millis = 6;
 const GAP_MIN_MS: Millis = 300_000;
 
-/// What a series has in one step.
+/// The values of a series in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct StepRange {
-    /// The step, counted from 1970.
+    /// The step's number, counted from 1970.
     pub(super) step: Millis,
-    /// When the oldest and the newest of it were measured.
+    /// The times of its first and last value.
     pub(super) first_ms: Millis,
     pub(super) last_ms: Millis,
     pub(super) summary: StretchSummary,
 }
 
-/// Summaries and the points behind them, folded into steps.
+/// Combines summaries and later points into steps.
 pub(super) fn fold(span: &ChartSpan, buckets: &[ViewBucket], points: &[(Millis, f64)]) -> Vec<StepRange> {
     let of_buckets = buckets.iter().map(|bucket| StepRange {
         step: span.step_of(bucket.start_ms),
         first_ms: bucket.start_ms,
-        // One that is not over has nothing of what is to come.
+        // A step that is not over ends now.
         last_ms: (bucket.start_ms + bucket.width_ms - 1).min(span.end_ms),
         summary: bucket.summary,
     });
@@ -53,7 +53,7 @@ pub(super) fn fold(span: &ChartSpan, buckets: &[ViewBucket], points: &[(Millis, 
     groups
 }
 
-/// A counter's growth per second, with the step in which it was seen. Where it fell it began anew.
+/// Returns a counter's rate per second, with the step in which it was seen. Where the counter fell it was reset.
 pub(super) fn rates(groups: &[StepRange]) -> Vec<(Millis, f64)> {
     let rate = |pair: &[StepRange]| {
         let (before, now) = (pair[0], pair[1]);
@@ -61,13 +61,13 @@ pub(super) fn rates(groups: &[StepRange]) -> Vec<(Millis, f64)> {
         let took_ms = now.last_ms - before.last_ms;
         (took_ms > 0).then(|| (now.step, grown * 1000.0 / took_ms as f64))
     };
-    // Of the first that there is, what it grew within its own step is all that is known.
+    // For the first step only the growth within it is known.
     let first = groups.first().filter(|one| one.last_ms > one.first_ms && one.summary.count > 1);
     let first = first.map(|one| (one.step, one.summary.increase() * 1000.0 / (one.last_ms - one.first_ms) as f64));
     first.into_iter().chain(groups.windows(2).filter_map(rate)).collect()
 }
 
-/// Values at the steps of a chart: nothing where the line is interrupted.
+/// Places values at the steps of a chart: `None` where the line is interrupted.
 pub(super) fn placed(span: &ChartSpan, values: &[(Millis, f64)]) -> Vec<Option<f64>> {
     let (first, count) = span.steps();
     let gap = gap(span, values);
@@ -81,7 +81,7 @@ pub(super) fn placed(span: &ChartSpan, values: &[(Millis, f64)]) -> Vec<Option<f
     };
     for pair in values.windows(2) {
         let ((step, value), (next, _)) = (pair[0], pair[1]);
-        // Between two that are near, a value stands until the next.
+        // Between two values that are near, the first holds until the next.
         put(step, if next - step <= gap { next } else { step + 1 }, value);
     }
     if let Some((step, value)) = values.last() {
@@ -90,12 +90,12 @@ pub(super) fn placed(span: &ChartSpan, values: &[(Millis, f64)]) -> Vec<Option<f
     line
 }
 
-/// How many steps apart two values may be for the line to go on.
+/// Returns how many steps two values may be apart in a line.
 fn gap(span: &ChartSpan, values: &[(Millis, f64)]) -> Millis {
     let mut apart: Vec<Millis> = values.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     apart.sort_unstable();
     let usual = apart.get(apart.len() / 2).copied().unwrap_or(0);
-    // From one value to the next there is more than a step only where values are rarer than steps.
+    // The usual distance exceeds a step only if values are rarer than steps.
     let many = if usual > 1 { usual * GAP_STEPS } else { 1 };
     many.max(GAP_MIN_MS / span.step_ms)
 }
@@ -104,9 +104,9 @@ fn gap(span: &ChartSpan, values: &[(Millis, f64)]) -> Millis {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct ChartLine {
     pub(super) label: String,
-    /// One for each step.
+    /// One value for each step.
     pub(super) values: Vec<Option<f64>>,
-    /// The least and the greatest of each step, where steps hold many values.
+    /// The minimum and maximum of each step, if steps have many values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) low: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -114,7 +114,7 @@ pub(super) struct ChartLine {
 }
 
 impl ChartLine {
-    /// Means, with what lies around them if it is wanted.
+    /// Returns the line of means, with minimum and maximum if wanted.
     pub(super) fn means(span: &ChartSpan, label: String, groups: &[StepRange], around: bool) -> Self {
         let of = |value: fn(&StretchSummary) -> f64| {
             placed(span, &groups.iter().map(|group| (group.step, value(&group.summary))).collect::<Vec<_>>())
@@ -124,18 +124,18 @@ impl ChartLine {
         Self { label, values: of(StretchSummary::average), low, high }
     }
 
-    /// The newest value of each step.
+    /// Returns the line of the last value of each step.
     pub(super) fn newest(span: &ChartSpan, label: String, groups: &[StepRange]) -> Self {
         let values: Vec<_> = groups.iter().map(|group| (group.step, group.summary.last)).collect();
         Self { label, values: placed(span, &values), ..Self::default() }
     }
 
-    /// A counter's rate.
+    /// Returns the line of a counter's rate.
     pub(super) fn rate(span: &ChartSpan, label: String, groups: &[StepRange]) -> Self {
         Self { label, values: placed(span, &rates(groups)), ..Self::default() }
     }
 
-    /// What share its values are of those of another; of the last known where the other has none.
+    /// Returns the line of ratios to another series; to the last known value where that has none.
     pub(super) fn share(span: &ChartSpan, label: String, part: &[StepRange], whole: &[StepRange]) -> Option<Self> {
         let last = whole.last()?.summary.average();
         let at: std::collections::BTreeMap<Millis, f64> =
@@ -151,7 +151,7 @@ impl ChartLine {
         })
     }
 
-    /// Its greatest value, if it has any.
+    /// Returns its maximum, if it has values.
     pub(super) fn peak(&self) -> Option<f64> {
         self.values.iter().flatten().copied().reduce(f64::max)
     }
@@ -187,10 +187,10 @@ mod tests {
         let groups = points(&[(0, 100.0), (10_000, 1_100.0), (20_000, 50.0), (30_000, 550.0)]);
         assert_eq!(rates(&groups), [(1, 100.0), (2, 5.0), (3, 50.0)]);
         assert_eq!(rates(&groups[..1]), []);
-        // Two of one step, and none of the next, are as steady as one of each.
+        // Two points in one step, and none in the next, are as steady as one in each.
         let uneven = points(&[(0, 0.0), (10_001, 10.0), (19_999, 20.0), (30_000, 30.0)]);
         assert!(rates(&uneven).iter().all(|(_, rate)| (rate - 1.0).abs() < 0.01), "{:?}", rates(&uneven));
-        // A counter's summaries that follow each other: what it grew between them is there, and nothing twice.
+        // A counter's consecutive summaries: the growth between them counts, and nothing twice.
         let bucket = |hour: Millis| ViewBucket {
             start_ms: hour * 10_000,
             width_ms: 10_000,

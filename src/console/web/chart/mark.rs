@@ -10,26 +10,26 @@ use super::{
 };
 use crate::{error::Error, state::Console, store::alert::Which};
 
-/// The most alerts that are looked through, and the most that are shown: more cannot be told apart. Those that are over are
-/// remembered for a quarter of a year.
+/// The most alerts that are read, and the most that are shown: more cannot be distinguished. Cleared ones are kept for
+/// a quarter of a year.
 const LOOKED_AT_MAX: u32 = 500;
 const MARKS_MAX: usize = 100;
 
-/// From when to when an alert held.
+/// The duration of an alert.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct AlertMark {
     /// Seconds since the Unix epoch.
     from: f64,
-    /// Nothing while it holds.
+    /// `None` while it is active.
     to: Option<f64>,
     severity: &'static str,
     /// For people.
     text: String,
-    /// The chart that shows what it is about.
+    /// The chart of its metric.
     chart: Option<&'static str>,
 }
 
-/// Alerts of a host, or of a unit on it, that held in a span.
+/// Returns alerts of a host, or of a unit on it, that were active in a span.
 pub(super) async fn of(
     console: &Console,
     host: HostId,

@@ -49,15 +49,15 @@ use crate::{error::Error, state::Console};
 
 /// The most series of one page: more than a host has with all its disks, interfaces and cores.
 const SERIES_MAX: usize = 2_000;
-/// How old a newest value may be, and what its rate is computed over.
+/// The largest age of a latest value, and the window of its rate.
 const LATEST_MS: Millis = 300_000;
 /// Where there are no points any more, steps are no shorter than the finest summaries.
 const SUMMARY_MS: Millis = 300_000;
 
-/// What a script draws.
+/// The data that a script draws.
 #[derive(Debug, Serialize)]
 struct Charts {
-    /// Seconds since the Unix epoch: the time that is shown, whether or not there is anything.
+    /// Seconds since the Unix epoch: the span, with or without values.
     from: f64,
     to: f64,
     /// The middle of each step.
@@ -67,9 +67,9 @@ struct Charts {
     marks: Vec<AlertMark>,
 }
 
-/// Which series. The parts are ids and names, in which nothing has to be escaped.
+/// Returns the selector of series. Its parts are ids and names, which need no escaping.
 fn selector(whose: ChartScope, host: Option<HostId>, unit: Option<&UnitName>) -> String {
-    // What a console records of its fleet has a label by which it is found; a name that is a pattern has every series looked at.
+    // The console's own series have a label to select by; a pattern of names would read every series.
     let host = host.map_or_else(|| ",instance=\"console\"".to_owned(), |host| format!(",host=\"{host}\""));
     let unit = unit.map(|unit| format!(",realm=\"{}\",unit=\"{}\"", unit.realm(), unit.name())).unwrap_or_default();
     format!("{{__name__=~\"{}\"{host}{unit}}}", whose.names())
@@ -80,7 +80,8 @@ async fn chosen(store: &SeriesStore, selector: &str) -> Result<Vec<ChosenSeries>
     Ok(store.select(selector, SERIES_MAX).await?)
 }
 
-/// What some series have in the steps of a span: from points where steps are short and there are points, else from summaries.
+/// Returns the values of series in the steps of a span: from points where steps are short and there are points, else
+/// from summaries.
 async fn grouped(
     store: &SeriesStore,
     chosen: Vec<ChosenSeries>,
@@ -89,7 +90,7 @@ async fn grouped(
     let kept_from = store.points_from().await?.unwrap_or(Millis::MIN);
     let span = if span.start_ms < kept_from { span.no_finer_than(SUMMARY_MS) } else { span };
     let resolution = Resolution::for_step(span.step_ms);
-    // Rates need what was before the first step.
+    // Rates need the value before the first step.
     let start_ms = span.start_ms - span.step_ms;
     let points_from = if resolution == Resolution::Raw { start_ms } else { Millis::MAX };
     let ids: Vec<_> = chosen.iter().map(|one| one.id).collect();
@@ -136,11 +137,11 @@ async fn charts(
 }
 
 fn answered(charts: Result<Charts, Error>) -> Response {
-    // For a script, a problem is a JSON document too.
+    // For a script, a problem is a JSON document, too.
     charts.map_or_else(IntoResponse::into_response, |charts| Json(charts).into_response())
 }
 
-/// The charts of a host.
+/// Returns the charts of a host.
 pub(super) async fn host(
     State(console): State<Console>,
     PageSegments(host): PageSegments<HostId>,
@@ -149,7 +150,7 @@ pub(super) async fn host(
     answered(charts(&console, &asked, ChartScope::Host, Some(host), None).await)
 }
 
-/// The charts of a unit.
+/// Returns the charts of a unit.
 pub(super) async fn unit(
     State(console): State<Console>,
     PageSegments((host, realm, name)): PageSegments<(HostId, Name, Name)>,
@@ -159,12 +160,12 @@ pub(super) async fn unit(
     answered(charts(&console, &asked, ChartScope::Unit, Some(host), Some(&unit)).await)
 }
 
-/// The charts of the whole fleet.
+/// Returns the charts of the whole fleet.
 pub(super) async fn fleet(State(console): State<Console>, PageParams(asked): PageParams<TimeQuery>) -> Response {
     answered(charts(&console, &asked, ChartScope::Fleet, None, None).await)
 }
 
-/// The newest values of a host, or of a unit on it.
+/// Returns the latest values of a host, or of a unit on it.
 pub(super) async fn latest(console: &Console, host: HostId, unit: Option<&UnitName>) -> Result<Vec<Latest>, Error> {
     let store = &console.shared.series;
     let whose = if unit.is_some() { ChartScope::Unit } else { ChartScope::Host };

@@ -20,12 +20,12 @@ use super::{
     },
 };
 
-/// The most lines of a chart: beyond it, those with the greatest values are shown, and it is said how many more there are.
+/// The most lines of a chart: beyond it, those with the greatest values are shown, with the number of the others.
 const LINES_MAX: usize = 12;
-/// The most rows of one that is drawn as cells: processors of a large machine.
+/// The most rows of a chart of cells: processors of a large machine.
 const ROWS_MAX: usize = 256;
 
-/// Whose charts.
+/// What the charts are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChartScope {
     Host,
@@ -42,11 +42,11 @@ pub(super) struct Chart {
     pub(super) scale: Scale,
     pub(super) drawn: DrawStyle,
     pub(super) lines: Vec<ChartLine>,
-    /// Lines that there is no room for.
+    /// The number of lines that are not shown.
     pub(super) more: usize,
 }
 
-/// A series, and what it has in each step.
+/// A series, with its values in each step.
 pub(super) struct Grouped {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
@@ -62,7 +62,7 @@ impl ChartScope {
         }
     }
 
-    /// Beginnings of the names of all series that are shown, for a selector.
+    /// Returns the prefixes of all names that are shown, for a selector.
     pub(super) fn names(self) -> &'static str {
         match self {
             Self::Host => "muster_(host|agent)_.+",
@@ -71,7 +71,7 @@ impl ChartScope {
         }
     }
 
-    /// The charts of some series. Those without any series are left out.
+    /// Returns the charts of series; charts without series are left out.
     pub(super) fn charts(self, span: &ChartSpan, series: &[Grouped]) -> Vec<Chart> {
         let mut by_name: BTreeMap<&str, Vec<&Grouped>> = BTreeMap::new();
         for one in series {
@@ -87,7 +87,7 @@ impl ChartScope {
     }
 }
 
-/// Which chart shows what an alert is about.
+/// Returns the chart that shows an alert's metric.
 pub(super) fn about(metric: Metric) -> Option<&'static str> {
     Some(match metric {
         Metric::CpuBusy => "cpu",
@@ -107,7 +107,7 @@ pub(super) fn about(metric: Metric) -> Option<&'static str> {
 }
 
 impl ChartPanel {
-    /// Nothing if none of its series is there.
+    /// Returns the chart, or `None` if it has no series.
     fn chart(&self, span: &ChartSpan, by_name: &BTreeMap<&str, Vec<&Grouped>>) -> Option<Chart> {
         let mut lines = Vec::new();
         let mut found = false;
@@ -117,7 +117,7 @@ impl ChartPanel {
                 lines.extend(part.line(span, series, by_name));
             }
         }
-        // What a machine has none of (swap) is no chart.
+        // A machine without swap, for example, has no chart of it.
         let nothing = lines.iter().all(|line| line.peak().is_none_or(|peak| peak == 0.0)) && self.word == "swap";
         let (lines, more) = self.fitting(lines);
         (found && !nothing).then(|| Chart {
@@ -131,10 +131,10 @@ impl ChartPanel {
         })
     }
 
-    /// As many lines as can be told apart.
+    /// Limits the number of lines.
     fn fitting(&self, mut lines: Vec<ChartLine>) -> (Vec<ChartLine>, usize) {
         if self.drawn == DrawStyle::Cells {
-            // By number: the tenth core comes behind the second.
+            // In numerical order: the tenth core after the second.
             lines.sort_by(|a, b| (a.label.len(), &a.label).cmp(&(b.label.len(), &b.label)));
             let more = lines.len().saturating_sub(ROWS_MAX);
             lines.truncate(ROWS_MAX);
@@ -172,7 +172,7 @@ impl ChartPart {
     }
 }
 
-/// The chart of series that are known by their name alone.
+/// Returns the chart of series that only have a name, as yunos report them.
 fn told(span: &ChartSpan, name: &str, series: &[&Grouped]) -> Chart {
     const OWN: [&str; 6] = ["host", "hostname", "instance", "realm", "unit", "kind"];
     let counter = name.ends_with("_total");
@@ -227,7 +227,7 @@ mod tests {
         for metric in Metric::ALL {
             assert!(about(metric).is_none_or(|word| words.contains(word)), "{metric:?}");
         }
-        // A rate is made of a counter alone, and only of connections is the number itself shown.
+        // A rate is made of a counter alone, and only for connections the number itself is shown.
         for part in all.iter().flat_map(|panel| panel.parts) {
             let number = part.name == "muster_agent_link_reconnects_total";
             assert_eq!(part.how == Rate, part.name.ends_with("_total") && !number, "{}", part.name);

@@ -11,7 +11,7 @@ const DAY_MS: Millis = 24 * HOUR_MS;
 
 /// The most steps: about one for two columns of a wide screen's chart, and the days of a year.
 pub(super) const STEPS_MAX: Millis = 366;
-/// Steps that people think in. From five minutes on each holds whole summaries of the store.
+/// Lengths of steps that people are used to. From five minutes on each consists of whole summaries of the store.
 const STEPS_MS: [Millis; 14] = [
     10 * SECOND_MS,
     30 * SECOND_MS,
@@ -28,7 +28,7 @@ const STEPS_MS: [Millis; 14] = [
     12 * HOUR_MS,
     DAY_MS,
 ];
-/// The shortest time that can be looked at: a few samples.
+/// The shortest span: a few samples.
 const LENGTH_MIN_MS: Millis = MINUTE_MS;
 
 /// How far back charts go.
@@ -57,7 +57,7 @@ impl TimeRange {
     pub(super) const ALL: [Self; 8] =
         [Self::QuarterHour, Self::Hour, Self::SixHours, Self::Day, Self::Week, Self::Month, Self::Quarter, Self::Year];
 
-    /// Its name.
+    /// Returns its name.
     pub(in crate::web) fn word(self) -> &'static str {
         match self {
             Self::QuarterHour => "15m",
@@ -84,7 +84,7 @@ impl TimeRange {
         }
     }
 
-    /// Links to the same page with each range.
+    /// Returns links to the same page with each range.
     pub(in crate::web) fn links(self, url: &str) -> Markup {
         let joint = if url.contains('?') { '&' } else { '?' };
         html! {
@@ -97,7 +97,7 @@ impl TimeRange {
     }
 }
 
-/// What time is shown, and in which steps.
+/// The span of a chart, and its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChartSpan {
     pub(super) start_ms: Millis,
@@ -106,34 +106,34 @@ pub(super) struct ChartSpan {
 }
 
 impl ChartSpan {
-    /// A range up to now, or the part of some time that somebody looks at (in seconds since 1970).
+    /// Returns a range up to now, or a selected part (in seconds since 1970).
     pub(super) fn of(range: TimeRange, part: Option<(f64, f64)>, now_ms: Millis) -> Self {
         let ms = |seconds: f64| ((seconds * 1000.0) as Millis).clamp(0, now_ms);
         let (start_ms, end_ms) = match part.filter(|(from, to)| from.is_finite() && to.is_finite() && from < to) {
-            // The last moment has some length, too.
+            // The span has a least length.
             Some((from, to)) => (ms(from).min(ms(to) - LENGTH_MIN_MS), ms(to)),
             None => (now_ms - range.length_ms(), now_ms),
         };
         let fits = |step_ms: &&Millis| (end_ms - start_ms) / **step_ms <= STEPS_MAX;
         let longest = STEPS_MS[STEPS_MS.len() - 1];
         let step_ms = STEPS_MS.iter().find(fits).copied();
-        // Whole days, where not even days are long enough.
+        // Several days, if even days are too short.
         let step_ms = step_ms.unwrap_or_else(|| ((end_ms - start_ms) / STEPS_MAX / longest + 1) * longest);
         Self { start_ms, end_ms, step_ms }
     }
 
-    /// The same in steps that are no shorter than so long.
+    /// Returns the same with steps that are at least this long.
     pub(super) fn no_finer_than(self, least_ms: Millis) -> Self {
         let step_ms = STEPS_MS.iter().copied().find(|step_ms| *step_ms >= least_ms).unwrap_or(least_ms);
         Self { step_ms: step_ms.max(self.step_ms), ..self }
     }
 
-    /// The step in which a time lies, counted from 1970.
+    /// Returns the number of the step of a time, counted from 1970.
     pub(super) fn step_of(&self, at_ms: Millis) -> Millis {
         at_ms.div_euclid(self.step_ms)
     }
 
-    /// The first step that begins within it or before, and how many there are.
+    /// Returns the first step that begins within it or before, and the number of steps.
     pub(super) fn steps(&self) -> (Millis, usize) {
         let first = self.step_of(self.start_ms);
         (first, usize::try_from(self.step_of(self.end_ms) - first + 1).unwrap_or(0))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// How values are to be read.
+/// The scale of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Scale {
@@ -18,24 +18,24 @@ pub(super) enum Scale {
 /// What becomes of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SeriesUse {
-    /// Its mean.
+    /// By its mean.
     Value,
-    /// Its mean, with the least and greatest around it.
+    /// By its mean, with minimum and maximum around it.
     Around,
-    /// Its newest value: of counts and sums a mean would be of what there never was.
+    /// By its last value: for counts and sums a mean would be a value that never was.
     Newest,
-    /// A counter's growth per second.
+    /// By a counter's rate per second.
     Rate,
-    /// Its share of the series of this name with the same labels.
+    /// By its ratio to the series of this name with the same labels.
     Of(&'static str),
 }
 
-/// What a line is called.
+/// The name of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineName {
-    /// So.
+    /// This name.
     Fixed(&'static str),
-    /// What a label says, with a word behind it.
+    /// The value of a label, with a word after it.
     By(&'static str, &'static str),
 }
 
@@ -56,16 +56,16 @@ const fn part(name: &'static str, how: SeriesUse, called: LineName) -> ChartPart
 #[serde(rename_all = "kebab-case")]
 pub(super) enum DrawStyle {
     Lines,
-    /// A row of cells for each line, the deeper the greater.
+    /// A row of cells for each line, darker for greater values.
     Cells,
 }
 
-/// What a chart shows.
+/// A chart's definition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChartPanel {
     /// Its name in documents.
     pub(super) word: &'static str,
-    /// Its name for people, and the heading that it stands under.
+    /// Its title, and the heading above it.
     pub(super) title: &'static str,
     pub(super) group: &'static str,
     pub(super) scale: Scale,
@@ -245,7 +245,7 @@ pub(super) const OF_HOST: &[ChartPanel] = &[
         ],
     ),
     panel(
-        // The number itself: of what hardly ever grows a rate is nothing to look at.
+        // The number itself: a rate of something so rare would be unreadable.
         (AGENT, "agent-link", "Connections to the broker, made anew since the agent began"),
         Scale::Number,
         &[part("muster_agent_link_reconnects_total", Value, Fixed("reconnects"))],

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::range::{ChartSpan, TimeRange};
 
-/// Which time.
+/// The requested time.
 #[derive(Debug, Deserialize)]
 pub(in super::super::super) struct TimeQuery {
     #[serde(default)]

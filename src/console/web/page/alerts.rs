@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Alerts that hold and are listed: more than anybody reads, and what a browser draws at once.
+/// The most active alerts in the list: more than anybody reads, and what a browser renders at once.
 const RAISED_MAX: u32 = 500;
-/// Alerts that are over and are listed, together with those that hold: a screen or two.
+/// The most alerts, cleared and active together, in the second list: a screen or two.
 const OVER_MAX: u32 = 100;
 
-/// What the form is filled with.
+/// The initial values of the form.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct AlertsPageQuery {
     #[serde(default)]
@@ -54,7 +54,7 @@ pub(in crate::web) async fn show(
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
-/// Keeps alerts quiet; what cannot be done is told with the form as it was.
+/// Creates a silence; problems are shown with the form as it was.
 pub(in crate::web) async fn silence(
     State(console): State<Console>,
     session: WebSession,

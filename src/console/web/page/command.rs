@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// What of it.
+/// The requested part.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct CommandPageQuery {
     host: Option<HostId>,
@@ -64,7 +64,7 @@ async fn view(console: &Console, id: CommandId, asked: &CommandPageQuery) -> Res
     Ok(CommandView { command, course, only, outputs, page })
 }
 
-/// All of a stream, as a file: a browser is told to save it, not to show it.
+/// Returns a whole stream as a file: browsers save it rather than show it.
 pub(in crate::web) async fn download(
     State(console): State<Console>,
     session: WebSession,

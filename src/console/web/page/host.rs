@@ -25,10 +25,10 @@ use crate::{
     },
 };
 
-/// What a host may have at a time.
+/// The most alerts of a host.
 const ALERTS: u32 = muster_topics::alert::ALERTS_MAX as u32;
 
-/// What of it.
+/// The requested part.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct HostPageQuery {
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(in crate::web) struct HostPageQuery {
     part: Option<String>,
 }
 
-/// The page; a hostname leads to the page of the host that has it.
+/// Shows the page; a hostname redirects to its host's page.
 pub(in crate::web) async fn show(
     State(console): State<Console>,
     session: WebSession,
@@ -78,7 +78,7 @@ pub(in crate::web) async fn label(
     answer::or_problem(&session, answer.await)
 }
 
-/// Removes it.
+/// Removes the host.
 pub(in crate::web) async fn remove(
     State(console): State<Console>,
     session: WebSession,

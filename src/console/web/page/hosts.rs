@@ -20,27 +20,27 @@ use crate::{
     },
 };
 
-/// Units in trouble that are listed: a screen of a telephone.
+/// The most units in trouble in the list: a screen of a telephone.
 const TROUBLED_MAX: u32 = 10;
-/// Alerts that are counted by severity; beyond it, it is said that there are more.
+/// The most alerts that are counted by severity; beyond it, the page says that there are more.
 const ALERTS_MAX: u32 = 1_000;
-/// What is searched for is cut off here: longer than any hostname.
+/// The longest search text: longer than any hostname.
 const TEXT_MAX_CHARS: usize = 255;
 
-/// Which hosts.
+/// The filter of hosts.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct HostsPageQuery {
     #[serde(default)]
     q: String,
     show: Option<String>,
     page: Option<String>,
-    /// What the fleet's charts show.
+    /// The range of the fleet's charts.
     range: Option<TimeRange>,
     part: Option<String>,
 }
 
 impl HostsPageQuery {
-    /// What an address says, as far as it makes sense.
+    /// Returns the valid parts of a query.
     fn shown(&self) -> ShownHosts {
         let online = match self.show.as_deref() {
             Some("online") => Some(true),

@@ -23,7 +23,7 @@ pub(in crate::web) async fn show(State(console): State<Console>, session: WebSes
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
 }
 
-/// Makes a token. The answer itself shows it: nothing that could be asked for later does.
+/// Creates a token. Only this response shows it.
 pub(in crate::web) async fn create(
     State(console): State<Console>,
     session: WebSession,
@@ -39,7 +39,7 @@ pub(in crate::web) async fn create(
     answer::or_problem(&session, answer.await)
 }
 
-/// Makes a token useless.
+/// Revokes a token.
 pub(in crate::web) async fn revoke(
     State(console): State<Console>,
     session: WebSession,

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Which rule; a new one, if none is named.
+/// The rule; a new one if none is named.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct RulePageQuery {
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(in crate::web) struct RulePageQuery {
 /// Faults by the name of their field.
 type FieldFaults = BTreeMap<&'static str, String>;
 
-/// The form, filled with what there is: the console's rule, or else the one that agents bring along.
+/// Shows the form, filled with the console's rule, or else with the default one.
 pub(in crate::web) async fn show(
     State(console): State<Console>,
     session: WebSession,
@@ -62,7 +62,7 @@ async fn view(console: &Console, asked: &RulePageQuery) -> Result<RuleView, Erro
     let (id, hostname) = (host.as_ref().map(|host| host.id), host.as_ref().map(|host| host.hostname.as_str()));
     let rules = console.alert_rules().await?;
     if let Some(one) = rules.iter().find(|one| one.name == name && one.host == id) {
-        // Of several hosts of one name, the id tells which.
+        // If several hosts have this name, the id decides.
         let named = id.map(|id| id.to_string());
         let form = RuleForm::of(&name, named.as_deref(), &one.rule);
         return Ok(RuleView { is_set: true, ..unset(form) });
@@ -72,7 +72,7 @@ async fn view(console: &Console, asked: &RulePageQuery) -> Result<RuleView, Erro
     Ok(unset(known.map_or_else(new, |rule| RuleForm::of(&name, hostname, &rule))))
 }
 
-/// Sets a rule; what cannot be done is told beside its field, with the form as it was.
+/// Sets a rule; problems are shown beside their fields, with the form as it was.
 pub(in crate::web) async fn set(State(console): State<Console>, session: WebSession, fields: FormFields) -> Response {
     let form = form(&fields);
     let (faults, problem, status) = match wanted(&form) {
@@ -82,13 +82,13 @@ pub(in crate::web) async fn set(State(console): State<Console>, session: WebSess
             Err(error) => refused(error),
         },
     };
-    // Whoever changes one that there is keeps its name.
+    // The name of an existing rule cannot be changed.
     let is_set = fields.one("is_set") == "yes";
     let view = RuleView { form, is_set, faults, problem };
     answer::html(status, session.frame().page(&view))
 }
 
-/// Where a refusal belongs: beside a field, or above all.
+/// Returns where a refusal belongs: beside a field, or above the form.
 fn refused(error: Error) -> (FieldFaults, Option<Problem>, StatusCode) {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let problem = error.problem;
@@ -125,7 +125,7 @@ fn form(fields: &FormFields) -> RuleForm {
     }
 }
 
-/// What was typed, as a rule; or every field with something wrong in it.
+/// Parses the form as a rule; returns every field with a fault.
 fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
     let mut faults = FieldFaults::new();
     let name: Option<Name> =
@@ -136,7 +136,7 @@ fn wanted(form: &RuleForm) -> Result<NewAlertRule, FieldFaults> {
     }
     let is_flag = metric.is_some_and(|metric| metric.measure() == Measure::Flag);
     let threshold = match form.threshold.as_str() {
-        // Beyond 0 is yes.
+        // Above 0 means yes.
         "" if is_flag => Some(0.0),
         "" if form.off => Some(0.0),
         text => words::level(text).map_err(|problem| faults.insert("threshold", problem)).ok(),

@@ -27,14 +27,14 @@ use crate::{
     },
 };
 
-/// What the form begins with.
+/// The initial values of the form.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct RunPageQuery {
-    /// This host ticked.
+    /// This host is ticked.
     host: Option<HostId>,
-    /// In this container.
+    /// The container.
     container: Option<UnitName>,
-    /// What an earlier command was.
+    /// An earlier command to repeat.
     again: Option<CommandId>,
 }
 
@@ -58,7 +58,7 @@ pub(in crate::web) async fn show(
     answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
 }
 
-/// The same as an earlier command. Its environment and what it read are not in the form, and so are left out.
+/// Returns the form of an earlier command. Its environment and standard input are not in the form, and are left out.
 async fn again(console: &Console, id: CommandId) -> Result<RunForm, Error> {
     let command = console.command(id).await?;
     let (steps, way, keep_going) = match command.verb {
@@ -86,7 +86,7 @@ async fn again(console: &Console, id: CommandId) -> Result<RunForm, Error> {
         keep_going,
         no_stdout: exec.stdout == Keep::Drop,
         no_stderr: exec.stderr == Keep::Drop,
-        // A daemon has none, and whoever makes a command of it wants the usual one.
+        // A daemon has no timeout, and a command made from it gets the default.
         timeout_s: match exec.timeout_ms {
             0 => RunForm::default().timeout_s,
             ms => ms.div_ceil(1000).to_string(),
@@ -98,7 +98,7 @@ async fn again(console: &Console, id: CommandId) -> Result<RunForm, Error> {
     })
 }
 
-/// The form, filled in. A host that is ticked and not among the first ones is named instead.
+/// Returns the form. A ticked host that is not among the first ones is named instead.
 async fn form(console: &Console, mut input: RunForm, problem: Option<Problem>) -> Result<RunView, Error> {
     let (hosts, found) = console.hosts_page(&Search::default(), 0, TICKED_MAX).await?;
     let listed = |ticked: &String| hosts.iter().any(|host| host.id.to_string() == *ticked);
@@ -109,7 +109,7 @@ async fn form(console: &Console, mut input: RunForm, problem: Option<Problem>) -
     Ok(RunView { hosts, found, input, problem })
 }
 
-/// Runs it, and leads to the command's page; or shows the form again, as it was filled in.
+/// Submits the command and redirects to its page; or shows the form again with a problem.
 pub(in crate::web) async fn submit(
     State(console): State<Console>,
     session: WebSession,
@@ -161,7 +161,7 @@ fn input(fields: &FormFields) -> RunForm {
     }
 }
 
-/// What was typed, as a command.
+/// Parses the form as a command.
 fn new_command(input: &RunForm) -> Result<NewCommand, Error> {
     let hosts: Vec<String> =
         input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
@@ -180,9 +180,9 @@ fn new_command(input: &RunForm) -> Result<NewCommand, Error> {
     Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)? })
 }
 
-/// What is to be run: one command, many, or one that stays.
+/// Parses what is to run: one command, several, or a daemon.
 fn new_verb(input: &RunForm) -> Result<Verb, Error> {
-    // What browsers send for the end of a line no shell understands.
+    // Browsers send line ends that no shell understands.
     let text = input.command.replace("\r\n", "\n");
     match input.way {
         RunMode::Once => Ok(Verb::Exec(new_exec(input, &text)?)),
@@ -208,7 +208,7 @@ fn new_verb(input: &RunForm) -> Result<Verb, Error> {
     }
 }
 
-/// One command, with all that is said of it.
+/// Parses one command with its options.
 fn new_exec(input: &RunForm, text: &str) -> Result<Exec, Error> {
     let bad_command = |error: argv::ArgvError| Error::invalid("bad_command", error.to_string()).hint(argv::RULE);
     let (argv, shell) = match input.shell {

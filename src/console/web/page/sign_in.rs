@@ -21,19 +21,19 @@ use crate::{
     },
 };
 
-/// What a sign-in link carries.
+/// The query of a sign-in link.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct SignInQuery {
     code: Option<String>,
 }
 
-/// Shows the button; looking at the page uses nothing up.
+/// Shows the button; opening the page does not use the code.
 pub(in crate::web) async fn show(PageParams(link): PageParams<SignInQuery>) -> Response {
     let view = SignInView { code: link.code.filter(|code| !code.is_empty()), problem: None };
     answer::html(StatusCode::OK, PageFrame::stranger(now_ms()).page(&view))
 }
 
-/// Uses the code up. There is no session yet, so no token either: the code is the secret.
+/// Uses the code. There is no session yet, so no token either: the code is the secret.
 pub(in crate::web) async fn sign_in(State(web): State<Web>, request: Request) -> Response {
     match new_session(&web.console, request).await {
         Ok(secret) => answer::with_cookie(answer::see("/"), &web.cookie.begin(&secret)),

@@ -32,12 +32,12 @@ use crate::{
     },
 };
 
-/// What of it.
+/// The requested part.
 #[derive(Debug, Deserialize)]
 pub(in crate::web) struct UnitPageQuery {
     #[serde(default)]
     range: TimeRange,
-    /// What was just ordered here.
+    /// A command that was just submitted here.
     asked: Option<CommandId>,
     part: Option<String>,
 }
@@ -71,19 +71,19 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &UnitPage
     Ok(UnitView { unit, asked: asked_for, log, latest, range: asked.range, newer })
 }
 
-/// What a unit would get of newer content.
+/// Returns newer content that a unit could get.
 async fn newer(console: &Console, unit: &Unit) -> Result<Option<Upgrade>, Error> {
     let offer = Offer::newest(console.artifacts(None, None).await?, console.configs().await?);
     Ok(upgrade(&unit.unit, &unit.desired, &offer))
 }
 
-/// Whether a command is about this unit on this host.
+/// Whether a command concerns this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
     command.verb.units().into_iter().chain(command.verb.containers()).any(|unit| unit == name)
         && command.hosts.iter().any(|line| line.host == host)
 }
 
-/// Orders something of the unit, and leads back to its page, which follows how far it has come.
+/// Submits a command for the unit, and redirects to its page, which shows the progress.
 pub(in crate::web) async fn act(
     State(console): State<Console>,
     session: WebSession,
@@ -92,7 +92,7 @@ pub(in crate::web) async fn act(
 ) -> Response {
     let unit = UnitName::new(&realm, &name);
     let answer = async {
-        // A unit that is not there is a 404 now rather than a refusal later.
+        // A missing unit is a 404 now rather than a refusal later.
         let there = console.unit(host, &unit).await?;
         let verb = match action.as_str() {
             "upgrade" => ordered(newer(&console, &there).await?, fields.one("to"))?,
@@ -100,7 +100,7 @@ pub(in crate::web) async fn act(
         };
         let target = NewTarget::Hosts(vec![host.to_string()]);
         let command = console.submit(&session.operator, NewCommand { target, expires_in_ms: None, verb }).await?;
-        // There soon is no page of a unit that is forgotten.
+        // A removed unit will soon have no page.
         Ok(match command.verb {
             Verb::UnitRm { .. } => answer::see(&commands::url(command.id)),
             _ => answer::see(&format!("{}?asked={}", url(host, &unit), command.id)),
@@ -109,7 +109,7 @@ pub(in crate::web) async fn act(
     answer::or_problem(&session, answer.await)
 }
 
-/// The upgrade, if it still is what was shown.
+/// Returns the upgrade, if it still is what was shown.
 fn ordered(newer: Option<Upgrade>, shown: &str) -> Result<Verb, Error> {
     match newer {
         Some(upgrade) if words(&upgrade) == shown => Ok(upgrade.verb),
@@ -118,7 +118,7 @@ fn ordered(newer: Option<Upgrade>, shown: &str) -> Result<Verb, Error> {
     }
 }
 
-/// One label of a form: its name, and what becomes of it.
+/// Returns one label of a form: its name, and its change.
 fn label(fields: &FormFields, value: Option<&str>) -> Result<BTreeMap<Name, Option<LabelValue>>, Error> {
     let wrong = |what: &str, error: NameError| {
         Error::invalid("bad_label", format!("the label's {what}: {error}")).hint("such as tier and gold")

@@ -18,11 +18,11 @@ use super::{
 };
 use crate::store::alert::CONSOLE;
 
-/// How long a silence may last: the choices, in seconds.
+/// The choices of a silence's duration, in seconds.
 pub(in crate::web) const TIMES: [(u64, &str); 5] =
     [(1_800, "30 minutes"), (7_200, "2 hours"), (28_800, "8 hours"), (86_400, "1 day"), (604_800, "7 days")];
 
-/// What the form for silences is filled with.
+/// The values of the form for silences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) struct SilenceForm {
     /// A host, by id or name.
@@ -36,19 +36,19 @@ pub(in crate::web) struct SilenceForm {
 /// The page.
 #[derive(Clone, Debug)]
 pub(in crate::web) struct AlertsView {
-    /// Those that hold.
+    /// Active alerts.
     pub(in crate::web) raised: Vec<Alert>,
-    /// Those that were over last.
+    /// Alerts that were cleared last.
     pub(in crate::web) over: Vec<Alert>,
-    /// Silences that are not over.
+    /// Present and future silences.
     pub(in crate::web) silences: Vec<AlertSilence>,
     /// The console's rules.
     pub(in crate::web) rules: Vec<AlertRule>,
-    /// Names of the hosts that silences and rules are for.
+    /// Names of the hosts of silences and rules.
     pub(in crate::web) names: HashMap<HostId, String>,
-    /// What the form is filled with.
+    /// The values of the form.
     pub(in crate::web) form: SilenceForm,
-    /// Why something was not done.
+    /// The problem of a refused request.
     pub(in crate::web) problem: Option<Problem>,
 }
 
@@ -167,7 +167,7 @@ impl AlertsView {
         }
     }
 
-    /// A host's name; the id of one that is no member any more.
+    /// Returns a host's name; the id of a former member.
     fn hostname(&self, host: HostId) -> String {
         let names = HostNames::new(self.names.iter().map(|(host, name)| (*host, name.as_str())));
         self.names.get(&host).map_or_else(|| host.to_string(), |name| names.show(host, name))
@@ -191,7 +191,7 @@ pub(super) fn severity(severity: Severity, quiet: bool) -> Markup {
     state(tone, severity.as_str())
 }
 
-/// Alerts, with what may be done about them.
+/// Renders alerts, with possible actions.
 pub(in crate::web) fn table(alerts: &[Alert], frame: &PageFrame) -> Markup {
     let is_raised = |alert: &Alert| alert.standing == AlertStanding::Raised;
     let names = HostNames::new(alerts.iter().map(|one| (one.host, one.hostname.as_str())));

@@ -14,14 +14,14 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 pub(in crate::web) use muster_topics::size::print as bytes;
 
-/// The colour that goes with a word.
+/// The colour of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::web) enum Tone {
-    /// It needs somebody's eye.
+    /// It needs attention.
     Bad,
-    /// It may need one, or is on its way.
+    /// It may need attention, or is in progress.
     Busy,
-    /// Nothing to say about it.
+    /// Neutral.
     Idle,
     /// As it should be.
     Good,
@@ -38,19 +38,19 @@ impl Tone {
     }
 }
 
-/// A state.
+/// Renders a state.
 pub(in crate::web) fn state(tone: Tone, word: &str) -> Markup {
     html! { span class=(tone.class()) { (word) } }
 }
 
-/// How long ago something was, or how far ahead it is, for people.
+/// Formats the distance of a time from now.
 pub(in crate::web) fn age(at_ms: Millis, now_ms: Millis) -> String {
     let difference_ms = now_ms.saturating_sub(at_ms);
     let span = span(difference_ms.unsigned_abs());
     if difference_ms < 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
-/// A length of time with one unit.
+/// Formats a duration with one unit.
 pub(in crate::web) fn span(ms: u64) -> String {
     match ms / 1000 {
         s @ 0..60 => format!("{s} s"),
@@ -60,7 +60,7 @@ pub(in crate::web) fn span(ms: u64) -> String {
     }
 }
 
-/// How long something took.
+/// Formats how long something took.
 pub(in crate::web) fn took(ms: Millis) -> String {
     match u64::try_from(ms).unwrap_or(0) {
         ms @ 0..1_000 => format!("{ms} ms"),
@@ -69,38 +69,38 @@ pub(in crate::web) fn took(ms: Millis) -> String {
     }
 }
 
-/// A time, written out.
+/// Formats a time.
 pub(in crate::web) fn written(at_ms: Millis) -> String {
     let nanos = i128::from(at_ms) * 1_000_000;
     let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok().and_then(|time| time.format(&Rfc3339).ok());
     time.unwrap_or_else(|| format!("{at_ms} ms"))
 }
 
-/// The time of something that has happened, as its age, which a script keeps true. By the clock of its host that may be later than
-/// now here, and it has happened all the same.
+/// Renders a past time as its age, which a script keeps current. By its host's clock it may be later than now, and
+/// still be past.
 pub(in crate::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
     html! { time.age datetime=(written) title=(written) data-ms=(at_ms) { (age(at_ms.min(now_ms), now_ms)) } }
 }
 
-/// The time of something that is to happen, or has happened meanwhile.
+/// Renders the time of something that will happen, or has happened meanwhile.
 pub(in crate::web) fn due(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
     html! { time.age datetime=(written) title=(written) data-ms=(at_ms) data-due="" { (age(at_ms, now_ms)) } }
 }
 
-/// A share of a whole.
+/// Formats a ratio.
 pub(in crate::web) fn percent(ratio: f64) -> String {
     let percent = ratio * 100.0;
     if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// A number with a separator, and what it counts.
+/// Formats a number with separators, and its noun.
 pub(in crate::web) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// `12,345`.
+/// Formats as `12,345`.
 pub(in crate::web) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -113,7 +113,7 @@ pub(in crate::web) fn grouped(number: u64) -> String {
     out
 }
 
-/// Whether a host is there.
+/// Renders a host's presence.
 pub(in crate::web) fn presence(presence: Option<&HostPresence>) -> Markup {
     match presence.map(|presence| presence.state) {
         Some(HostConnection::Online) => state(Tone::Good, "online"),
@@ -124,7 +124,7 @@ pub(in crate::web) fn presence(presence: Option<&HostPresence>) -> Markup {
     }
 }
 
-/// Whether a host is there, and since when.
+/// Renders a host's presence, and since when.
 pub(in crate::web) fn presence_since(found: Option<&HostPresence>, now_ms: Millis) -> Markup {
     html! {
         (presence(found))
@@ -132,7 +132,7 @@ pub(in crate::web) fn presence_since(found: Option<&HostPresence>, now_ms: Milli
     }
 }
 
-/// What a unit is doing.
+/// Renders a unit's phase.
 pub(in crate::web) fn phase(phase: Phase) -> Markup {
     match phase {
         Phase::Absent => state(Tone::Idle, "absent"),
@@ -147,12 +147,12 @@ pub(in crate::web) fn phase(phase: Phase) -> Markup {
     }
 }
 
-/// What a unit is doing, unless it is retired: then nothing is the matter with it, however it ended.
+/// Renders a unit's phase; a retired unit is neutral, however it ended.
 pub(in crate::web) fn unit_phase(unit: &Unit) -> Markup {
     if unit.retired().is_some() { state(Tone::Idle, "retired") } else { phase(unit.observed.phase) }
 }
 
-/// Whether a unit should run.
+/// Returns whether a unit should run, as a word.
 pub(in crate::web) fn wanted(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
@@ -161,7 +161,7 @@ pub(in crate::web) fn wanted(run: Run) -> &'static str {
     }
 }
 
-/// Why a unit is held.
+/// Renders why a unit is held.
 pub(in crate::web) fn unit_held(unit: &Unit, now_ms: Millis) -> Markup {
     let retired = unit.retired().map(|hold| held(hold, (Tone::Idle, "held"), now_ms));
     let Some(hold) = &unit.hold else { return html! {} };
@@ -182,12 +182,12 @@ fn held(hold: &Hold, (tone, why): (Tone, &str), now_ms: Millis) -> Markup {
     }
 }
 
-/// How far a command has come on a host, or how it ended.
+/// Returns the progress of a command on a host, or how it ended.
 pub(in crate::web) fn progress(line: &CommandHost) -> (Tone, String) {
     progress_of(line.state, line.outcome.as_ref().map(|outcome| &outcome.value.status))
 }
 
-/// The same, of the state and of how it ended.
+/// The same, from the state and the status.
 pub(in crate::web) fn progress_of(state: CommandState, status: Option<&Status>) -> (Tone, String) {
     match (state, status) {
         (CommandState::Done, Some(status)) => outcome_words(status),
@@ -202,7 +202,7 @@ pub(in crate::web) fn progress_of(state: CommandState, status: Option<&Status>) 
 pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
     let tone = match status {
         status if status.is_success() => Tone::Good,
-        // It has done nothing, as it should.
+        // It was not selected, and did nothing, as it should.
         Status::Refused { code: RefusalCode::NotSelected, .. } => Tone::Idle,
         _ => Tone::Bad,
     };
@@ -222,7 +222,7 @@ pub(in crate::web) fn outcome_words(status: &Status) -> (Tone, String) {
     (tone, words)
 }
 
-/// How far a batch came, or what stopped it.
+/// Describes how far a batch came, or what stopped it.
 fn batch_words(steps: &[StepOutcome]) -> String {
     match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
         Some((number, step)) => format!("step {number}: {}", outcome_words(&step.status).1),
@@ -230,7 +230,7 @@ fn batch_words(steps: &[StepOutcome]) -> String {
     }
 }
 
-/// What an outcome says beyond its state.
+/// Returns what an outcome says beyond its state.
 pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
     match &line.outcome.as_ref()?.value.status {
         Status::Refused { message, .. } | Status::Failed { message } => Some(message),
@@ -239,17 +239,17 @@ pub(in crate::web) fn reason(line: &CommandHost) -> Option<&str> {
     }
 }
 
-/// The page of a host.
+/// The URL of a host's page.
 pub(in crate::web) fn host_url(host: HostId) -> String {
     format!("/host/{host}")
 }
 
-/// A command line to copy.
+/// Renders a command line to copy.
 pub(in crate::web) fn cli(line: &str) -> Markup {
     html! { pre.cli tabindex="0" { code { (line) } } }
 }
 
-/// What stands where a list is empty: what it would hold, and how to begin.
+/// Renders an empty list: what it would contain, and how to begin.
 pub(in crate::web) fn empty(what: &str, next: &str, line: &str) -> Markup {
     html! {
         div.empty {

@@ -19,9 +19,9 @@ use super::{
 };
 use crate::web::command_progress::CommandProgress;
 
-/// Up to so many hosts show their output on the command's own page; of more, each has a page.
+/// Up to this many hosts show their output on the command's own page; beyond it, each has a page.
 pub(in crate::web) const OUTPUTS_MAX: usize = 8;
-/// How much of a stream is shown: its end. All of it can be fetched.
+/// How much of a stream is shown: its end. The whole can be downloaded.
 pub(in crate::web) const TAIL_BYTES: usize = 64 * 1024;
 /// Hosts on one page of a command for many.
 const PAGE_LINES: usize = 100;
@@ -29,29 +29,29 @@ const PAGE_LINES: usize = 100;
 /// The page.
 #[derive(Clone, Debug)]
 pub(in crate::web) struct CommandView {
-    /// The command, with those of its hosts that are shown.
+    /// The command, with the hosts that are shown.
     pub(in crate::web) command: Command,
-    /// How far it has come on all of them.
+    /// The progress on all hosts.
     pub(in crate::web) course: Arc<CommandProgress>,
     /// One host of several.
     pub(in crate::web) only: Option<HostId>,
-    /// Output, of the hosts that show it.
+    /// The output of the hosts that show it.
     pub(in crate::web) outputs: Vec<(HostId, ShownOutput, ShownOutput)>,
-    /// Which page of the hosts, from 1.
+    /// The page of the hosts, from 1.
     pub(in crate::web) page: usize,
 }
 
-/// What is shown of one stream.
+/// The visible part of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) struct ShownOutput {
     /// Its end, as text.
     pub(in crate::web) tail: String,
-    /// How much of it there is.
+    /// Its whole length.
     pub(in crate::web) whole_bytes: usize,
 }
 
 impl ShownOutput {
-    /// The end of a stream. What is not UTF-8 shows as replacement characters.
+    /// Returns the end of a stream. Invalid UTF-8 becomes replacement characters.
     pub(in crate::web) fn of(whole: &[u8]) -> Self {
         let from = whole.len().saturating_sub(TAIL_BYTES);
         let mut tail = &whole[from..];
@@ -64,7 +64,8 @@ impl ShownOutput {
     }
 }
 
-/// Which of a command's hosts are shown: the one that was asked for, all if there are few, or a page of them; and whether with their output.
+/// Returns which hosts are shown: the requested one, all if there are few, or a page of them; and whether with their
+/// output.
 pub(in crate::web) fn shown(course: &CommandProgress, only: Option<HostId>, page: usize) -> (&[HostId], bool) {
     let hosts = &course.hosts[..];
     match only {
@@ -76,7 +77,7 @@ pub(in crate::web) fn shown(course: &CommandProgress, only: Option<HostId>, page
     }
 }
 
-/// How many pages they take.
+/// Returns the number of pages.
 fn pages(course: &CommandProgress) -> usize {
     course.hosts.len().div_ceil(PAGE_LINES).max(1)
 }
@@ -203,7 +204,7 @@ impl CommandView {
     }
 }
 
-/// Whom it was meant for, where that was no list.
+/// Renders the target, if it was not a list.
 fn meant(target: Option<&Target>) -> Option<Markup> {
     match target? {
         Target::Hosts(_) => None,
@@ -213,10 +214,11 @@ fn meant(target: Option<&Target>) -> Option<Markup> {
     }
 }
 
-/// Names of one class that the summary shows; the table has all of them.
+/// The most names of one class in the summary; the table has all of them.
 const NAMED_MAX: usize = 50;
 
-/// Once nothing is waited for any more: how many hosts there are of each class, and which did not do it.
+/// Renders the summary of a finished command: the number of hosts of each class, and the names of those that did not do
+/// it.
 fn by_name(summary: &Summary) -> Markup {
     html! {
         p #summary { (summary.counts()) }
@@ -236,12 +238,12 @@ fn by_name(summary: &Summary) -> Markup {
     }
 }
 
-/// Whether something may still come.
+/// Whether something may still change.
 pub(in crate::web) fn is_open(line: &CommandHost) -> bool {
     !matches!(line.state, CommandState::Done | CommandState::Missing)
 }
 
-/// The whole of what was ordered: for a program each argument is visible as one.
+/// Renders the complete request: for a program each argument is distinguishable.
 fn full_text(verb: &Verb) -> Markup {
     html! {
         @match verb {
@@ -279,12 +281,12 @@ fn full_text(verb: &Verb) -> Markup {
     }
 }
 
-/// Names of variables; their values are nobody's business.
+/// Renders names of variables; their values are secret.
 fn names<'a>(names: impl Iterator<Item = &'a String>) -> Markup {
     html! { @for (index, name) in names.enumerate() { @if index > 0 { ", " } code { (name) } } }
 }
 
-/// A state, and how long it took or since when.
+/// Renders a state, with how long it took or since when.
 fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
     let (tone, words) = bits::progress(line);
     html! {
@@ -303,7 +305,7 @@ fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
     }
 }
 
-/// What became of each step of a batch.
+/// Renders the results of a batch's steps.
 fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
     let Some(Status::Batch { steps }) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else {
         return html! {};
@@ -339,7 +341,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
         Stream::Stderr => &outcome.value.stderr,
     });
     let dropped = output.map_or(0, |output| output.dropped_bytes);
-    // What came with the outcome stands behind what was sent before, if that is there.
+    // The rest in the outcome follows what was sent before, if that is stored.
     let gone = output.map_or(0, |output| output.sent_bytes.saturating_sub(shown.whole_bytes as u64));
     let file = format!("{}/host/{}/{word}", url(command), line.host);
     html! {
@@ -363,7 +365,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &ShownO
     }
 }
 
-/// The first line of what came with an outcome, or why there is none.
+/// Returns the first line of the output in an outcome, or why there is none.
 fn first_line(line: &CommandHost) -> String {
     const MAX_CHARS: usize = 120;
     let said = line.outcome.as_ref().and_then(|outcome| {

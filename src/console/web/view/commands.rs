@@ -14,7 +14,7 @@ use super::{
 };
 use crate::web::{command_progress::HostCounts, ledger::ListedCommand};
 
-/// How many commands a listing shows.
+/// The number of commands in a list.
 pub(in crate::web) const LISTED: u32 = 50;
 
 /// The page.
@@ -68,12 +68,12 @@ impl CommandsView {
     }
 }
 
-/// Where a command is shown.
+/// The URL of a command's page.
 pub(in crate::web) fn url(id: CommandId) -> String {
     format!("/command/{id}")
 }
 
-/// A table of commands.
+/// Renders a table of commands.
 pub(in crate::web) fn table(commands: &[ListedCommand], frame: &PageFrame) -> Markup {
     html! {
         table.cards {
@@ -97,15 +97,15 @@ pub(in crate::web) fn table(commands: &[ListedCommand], frame: &PageFrame) -> Ma
     }
 }
 
-/// The longest text of a command in a listing, in characters: longer ones are cut by the styles anyway,
-/// and a command may have 64 KiB.
+/// The longest text of a command in a list, in characters: styles cut longer ones anyway, and a command may have 64
+/// KiB.
 const WHAT_MAX_CHARS: usize = 200;
 
 fn names(units: &[UnitName]) -> String {
     units.iter().map(UnitName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What a command does, on one line.
+/// Describes what a command does, on one line.
 pub(in crate::web) fn what(verb: &Verb) -> String {
     let text = match verb {
         Verb::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
@@ -163,7 +163,7 @@ fn hosts(tally: &HostCounts) -> Markup {
     }
 }
 
-/// How far a command has come on all hosts: one state for each kind of progress, what needs an eye first.
+/// Renders the progress on all hosts: one state for each kind, those that need attention first.
 pub(in crate::web) fn summary(tally: &HostCounts) -> Markup {
     let (kinds, alone) = (&tally.kinds, tally.hosts == 1);
     html! {
@@ -177,5 +177,5 @@ pub(in crate::web) fn summary(tally: &HostCounts) -> Markup {
     }
 }
 
-/// Kinds of progress in a summary: beyond these (many exit codes), the command's own page says more.
+/// The most kinds of progress in a summary: beyond these (many exit codes), the command's own page has more.
 const SUMMARY_MAX: usize = 5;

@@ -125,12 +125,12 @@ impl PageView for ConfigView {
     }
 }
 
-/// What an artifact's author says of it.
+/// An artifact's manifest.
 #[derive(Clone, Debug)]
 pub(in crate::web) struct ManifestView {
     /// Its hash.
     pub(in crate::web) sha256: Digest,
-    /// It.
+    /// The manifest.
     pub(in crate::web) manifest: Manifest,
 }
 

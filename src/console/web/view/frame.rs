@@ -8,16 +8,16 @@ use muster_topics::{
 
 use super::super::assets;
 
-/// How htmx is to behave: nothing evaluated, nothing inline, no pages kept in the browser's storage,
-/// no requests to anywhere else.
+/// The configuration of htmx: nothing evaluated, nothing inline, no pages kept in the browser's storage, no requests to
+/// other origins.
 pub(super) const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"historyCacheSize":0,"historyEnabled":false,"selfRequestsOnly":true,"timeout":15000}"#;
 
 /// A page.
 pub(in super::super::super) trait PageView {
-    /// What the browser's tab says.
+    /// The title of the browser's tab.
     fn title(&self) -> String;
 
-    /// The item of the menu that it belongs to.
+    /// Its item of the menu.
     fn section(&self) -> Option<Section> {
         None
     }
@@ -27,16 +27,16 @@ pub(in super::super::super) trait PageView {
         None
     }
 
-    /// Everything below the menu, with the one `h1`.
+    /// Renders everything below the menu, with the one `h1`.
     fn body(&self, frame: &PageFrame) -> Markup;
 
-    /// The content of a region.
+    /// Renders the content of a region.
     fn part(&self, _frame: &PageFrame, _name: &str) -> Option<Markup> {
         None
     }
 }
 
-/// Which changes a page wants to hear of.
+/// The changes that a page follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super::super) struct PageWatch {
     /// Of this host alone.
@@ -46,7 +46,7 @@ pub(in super::super::super) struct PageWatch {
 }
 
 impl PageWatch {
-    /// Where they are told.
+    /// The URL of its events.
     pub(in super::super::super) fn url(self) -> String {
         let host = self.host.map(|host| format!("host={host}"));
         let command = self.command.map(|command| format!("command={command}"));
@@ -60,7 +60,7 @@ impl PageWatch {
 pub(in super::super::super) enum Section {
     /// Hosts, and everything on one.
     Hosts,
-    /// What somebody should look at.
+    /// Alerts.
     Alerts,
     /// The ledger.
     Commands,
@@ -91,28 +91,28 @@ impl Section {
     }
 }
 
-/// What lies around every page.
+/// The frame of every page.
 #[derive(Clone, Debug)]
 pub(in super::super::super) struct PageFrame {
-    /// Who is signed in.
+    /// The signed-in operator.
     pub(in super::super::super) operator: Option<Name>,
-    /// What forms have to carry.
+    /// The token of forms.
     pub(in super::super::super) token: String,
-    /// How many alerts hold that nobody has silenced.
+    /// The number of active, unsilenced alerts.
     pub(in super::super::super) alerts: u64,
-    /// What is wrong with the console itself.
+    /// The problems of the console.
     pub(in super::super::super) notices: Vec<String>,
-    /// The time that ages are told by.
+    /// The time from which ages are computed.
     pub(in super::super::super) now_ms: Millis,
 }
 
 impl PageFrame {
-    /// The frame of a page for somebody who is not signed in.
+    /// Returns the frame of a page without a session.
     pub(in super::super::super) fn stranger(now_ms: Millis) -> Self {
         Self { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms }
     }
 
-    /// A whole document.
+    /// Renders a whole document.
     pub(in super::super::super) fn page(&self, view: &impl PageView) -> Markup {
         let watch = view.watch().filter(|_| self.operator.is_some());
         html! {
@@ -145,7 +145,7 @@ impl PageFrame {
         }
     }
 
-    /// A form that changes something, with the token that it has to carry.
+    /// Renders a form that changes something, with its token.
     pub(in super::super::super) fn form(&self, action: &str, content: Markup) -> Markup {
         html! {
             form method="post" action=(action) {

@@ -13,7 +13,7 @@ use crate::{
     store::host::Presences,
 };
 
-/// Alerts that hold and are not silenced.
+/// Active, unsilenced alerts by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) struct Severities {
     pub(in crate::web) critical: u64,
@@ -23,21 +23,21 @@ pub(in crate::web) struct Severities {
     pub(in crate::web) more: bool,
 }
 
-/// What all hosts come to.
+/// The fleet at a glance.
 #[derive(Clone, Debug, Default)]
 pub(in crate::web) struct FleetGlance {
-    /// Who is there.
+    /// Hosts by presence.
     pub(in crate::web) presences: Presences,
-    /// What is wrong.
+    /// Active alerts.
     pub(in crate::web) alerts: Severities,
-    /// What they measured last.
+    /// The latest measurements.
     pub(in crate::web) overview: Overview,
-    /// What the charts show.
+    /// The range of the charts.
     pub(in crate::web) range: TimeRange,
 }
 
 impl FleetGlance {
-    /// Numbers, each with its word.
+    /// Renders numbers, each with its word.
     pub(in crate::web) fn tiles(&self, status: &Status, troubled: u64) -> Markup {
         let Presences { online, offline, stopped, never, unknown } = self.presences;
         let Severities { critical, warning, info, more } = self.alerts;
@@ -72,7 +72,7 @@ impl FleetGlance {
         }
     }
 
-    /// What hosts measured last: all together, and those that stand out.
+    /// Renders the latest measurements: totals, and hosts that stand out.
     pub(in crate::web) fn lists(&self) -> Markup {
         let Overview { measured, cpu, memory, traffic, busiest, crammed, fullest } = &self.overview;
         let rate = |bytes: f64| format!("{}/s", bits::bytes(bytes.max(0.0) as u64));
@@ -96,7 +96,7 @@ impl FleetGlance {
         }
     }
 
-    /// How it went.
+    /// Renders the charts.
     pub(in crate::web) fn charts(&self) -> Markup {
         html! {
             section.fleet-charts {

@@ -25,15 +25,15 @@ pub(in crate::web) const RECENT: u32 = 10;
 pub(in crate::web) struct HostView {
     /// The host.
     pub(in crate::web) host: Host,
-    /// Its alerts that hold.
+    /// Its active alerts.
     pub(in crate::web) alerts: Vec<Alert>,
     /// Its units.
     pub(in crate::web) units: Vec<Unit>,
-    /// The newest commands for it.
+    /// Its newest commands.
     pub(in crate::web) commands: Vec<ListedCommand>,
-    /// Its newest measurements.
+    /// Its latest measurements.
     pub(in crate::web) latest: Vec<Latest>,
-    /// What its charts show.
+    /// The range of its charts.
     pub(in crate::web) range: TimeRange,
 }
 
@@ -123,7 +123,7 @@ impl HostView {
         }
     }
 
-    /// To change what operators call it. No region: what somebody is typing stays.
+    /// Renders the form for operators' labels. It is not a region: what an operator is typing stays.
     fn labels(&self, frame: &PageFrame) -> Markup {
         let url = format!("{}/label", bits::host_url(self.host.id));
         let given = self.host.labels.iter().filter(|label| label.origin == LabelOrigin::Console);
@@ -177,7 +177,7 @@ impl HostView {
         }
     }
 
-    /// Containers that somebody else has made, which no unit keeps.
+    /// Renders containers that are not units.
     fn containers(&self) -> Markup {
         let all = self.host.state.iter().flat_map(|said| &said.value.containers);
         let others: Vec<_> = all.filter(|(_, summary)| summary.unit.is_none()).collect();
@@ -205,7 +205,7 @@ impl HostView {
         }
     }
 
-    /// To remove it, if it is away. No region: what somebody has opened stays open.
+    /// Renders the removal of an offline host. It is not a region: what an operator has opened stays open.
     fn removal(&self, frame: &PageFrame) -> Markup {
         let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online);
         html! {
@@ -234,7 +234,7 @@ impl HostView {
     }
 }
 
-/// A label, and where it comes from.
+/// Renders a label, with its origin.
 fn label(label: &HostLabel) -> Markup {
     html! {
         code { (label.name) "=" (label.value) }
@@ -243,7 +243,7 @@ fn label(label: &HostLabel) -> Markup {
     }
 }
 
-/// Those that can be reached: machines have many that never are.
+/// Renders interfaces with addresses: machines have many without.
 fn interfaces(interfaces: &std::collections::BTreeMap<String, muster_topics::heartbeat::Interface>) -> Markup {
     let reachable: Vec<_> = interfaces.iter().filter(|(_, interface)| !interface.addresses.is_empty()).collect();
     html! {

@@ -11,22 +11,22 @@ use super::{
     region::{encoded, region, region_every},
 };
 
-/// The hosts of one page: what a screen or two show, and what stays fast on a telephone.
+/// The hosts of one page: a screen or two, and what stays fast on a telephone.
 pub(in crate::web) const PAGE_HOSTS: u32 = 100;
 
-/// Which hosts are shown.
+/// The filter of hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) struct ShownHosts {
-    /// What was searched for.
+    /// The search text.
     pub(in crate::web) text: String,
-    /// Those that are online, or those that are not.
+    /// Only online hosts, or only others.
     pub(in crate::web) online: Option<bool>,
-    /// Which page, from 1.
+    /// The page, from 1.
     pub(in crate::web) page: u64,
 }
 
 impl ShownHosts {
-    /// The address of this listing.
+    /// The URL of this list.
     pub(in crate::web) fn url(&self) -> String {
         let text = (!self.text.is_empty()).then(|| format!("q={}", encoded(&self.text)));
         let online = self.online.map(|online| format!("show={}", if online { "online" } else { "away" }));
@@ -45,17 +45,17 @@ impl ShownHosts {
 pub(in crate::web) struct HostsView {
     /// The installation.
     pub(in crate::web) status: Status,
-    /// Which hosts are shown.
+    /// The filter.
     pub(in crate::web) shown: ShownHosts,
     /// The hosts of this page.
     pub(in crate::web) hosts: Vec<Host>,
-    /// How many there are on all pages.
+    /// The number of hosts on all pages.
     pub(in crate::web) found: u64,
-    /// Units that need somebody's eye: the first ones.
+    /// The first units that need attention.
     pub(in crate::web) troubled: Vec<Unit>,
-    /// How many of them there are.
+    /// The number of units that need attention.
     pub(in crate::web) troubled_count: u64,
-    /// What all of them come to.
+    /// The fleet at a glance.
     pub(in crate::web) glance: FleetGlance,
 }
 
@@ -94,7 +94,7 @@ impl PageView for HostsView {
 }
 
 impl HostsView {
-    /// Whether this is the first page of all hosts, and not what somebody looks for.
+    /// Whether this is the first page of all hosts, without a search.
     fn whole(&self) -> bool {
         self.shown.all() && self.shown.page <= 1
     }

@@ -12,7 +12,7 @@ use super::{
     problem::notice,
 };
 
-/// How long a token may be used: the choices, in seconds.
+/// The choices of a token's lifetime, in seconds.
 pub(in crate::web) const TTLS: [(u64, &str); 4] =
     [(900, "15 minutes"), (3_600, "1 hour"), (86_400, "1 day"), (604_800, "7 days")];
 
@@ -23,9 +23,9 @@ pub(in crate::web) struct JoinView {
     pub(in crate::web) tokens: Vec<Token>,
     /// Names of the hosts that have used them, or that they are for.
     pub(in crate::web) names: HashMap<HostId, String>,
-    /// The one that was just made: this is the only time that it can be shown.
+    /// The token that was just created: it can be shown only now.
     pub(in crate::web) created: Option<CreatedToken>,
-    /// Why none was made.
+    /// Why none was created.
     pub(in crate::web) problem: Option<Problem>,
 }
 
@@ -64,7 +64,7 @@ impl PageView for JoinView {
     }
 }
 
-/// What to do with a new token.
+/// Renders how to use a new token.
 fn once(created: &CreatedToken, frame: &PageFrame) -> Markup {
     html! {
         section.notice.good role="status" {
@@ -105,7 +105,7 @@ impl JoinView {
         }
     }
 
-    /// A host's name; the id of one that was removed.
+    /// Renders a host's name; the id of a removed one.
     fn hostname(&self, host: HostId) -> Markup {
         let names = HostNames::new(self.names.iter().map(|(host, name)| (*host, name.as_str())));
         html! {

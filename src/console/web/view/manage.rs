@@ -9,13 +9,13 @@ use muster_topics::{name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
 
 use super::{frame::PageFrame, unit::url};
 
-/// What newer content there is for a unit, in words: a form carries them, so that what is ordered is what was shown.
+/// Describes newer content for a unit: a form carries this, so that what is ordered is what was shown.
 pub(in crate::web) fn words(upgrade: &Upgrade) -> String {
     let steps: Vec<String> = upgrade.artifact.iter().chain(&upgrade.configs).map(Step::to_string).collect();
     steps.join(", ")
 }
 
-/// The section.
+/// Renders the section.
 pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &PageFrame) -> Markup {
     let url = url(unit.host, &unit.unit);
     html! {
@@ -99,7 +99,7 @@ fn signals(frame: &PageFrame, url: &str) -> Markup {
     }
 }
 
-/// To retire it, and once it is retired to have it forgotten.
+/// Renders retirement, and removal of a retired unit.
 fn ending(frame: &PageFrame, url: &str) -> Markup {
     html! {
         fieldset {

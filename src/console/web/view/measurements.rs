@@ -8,14 +8,14 @@ use super::{
     frame::PageFrame,
 };
 
-/// A place for charts, which a script fills; without it the table below says the newest values.
+/// Renders a place for charts, which a script fills; without it the table below shows the latest values.
 pub(in crate::web) fn charts(url: &str, range: TimeRange) -> Markup {
     html! {
         div.charts.small[url == "/charts"] data-charts=(url) data-range=(range.word()) role="group" aria-label={ "Charts, last " (range.word()) } {}
     }
 }
 
-/// The newest measurements, as a table.
+/// Renders the latest measurements as a table.
 pub(in crate::web) fn latest(latest: &[Latest], frame: &PageFrame) -> Markup {
     html! {
         @if latest.is_empty() {

@@ -10,7 +10,7 @@ use super::frame::{PageFrame, PageView};
 pub(in crate::web) struct ProblemView {
     /// HTTP status code.
     pub(in crate::web) status: u16,
-    /// Why.
+    /// The reason.
     pub(in crate::web) problem: Problem,
 }
 
@@ -40,7 +40,7 @@ impl PageView for ProblemView {
     }
 }
 
-/// A problem, within a page.
+/// Renders a problem within a page.
 pub(in crate::web) fn notice(problem: &Problem) -> Markup {
     html! {
         div.notice.bad role="alert" {

@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-/// A region that is fetched again on these events: `url` is the page's own address. While one fetch is
-/// under way another one waits: were it aborted instead, many changes and a slow line would show nothing.
+/// Renders a region that is fetched again on these events: `url` is the page's own address. During one fetch another
+/// one waits: if it were aborted instead, many changes and a slow connection would show nothing.
 pub(in super::super::super) fn region(url: &str, name: &str, events: &[&str], content: Markup) -> Markup {
     triggered(url, name, events, None, content)
 }
 
-/// The same for what changes without an event: it is fetched again every so many seconds, too.
+/// The same for what changes without an event: it is also fetched again at this interval.
 pub(in super::super::super) fn region_every(
     seconds: u32,
     url: &str,
@@ -29,7 +29,7 @@ pub(super) fn triggered(url: &str, name: &str, events: &[&str], every: Option<St
     }
 }
 
-/// Text in a query, percent-encoded.
+/// Encodes text for a query.
 pub(in super::super::super) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -18,31 +18,31 @@ use super::{
     region::encoded,
 };
 
-/// What the form holds, as it was typed.
+/// The values of the form, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) struct RuleForm {
     /// Its name.
     pub(in crate::web) name: String,
-    /// The one host that it is for, by id or name; all, if it is empty.
+    /// The host that it is for, by id or name; empty for all.
     pub(in crate::web) host: String,
-    /// What is looked at, in a word.
+    /// The metric, as a word.
     pub(in crate::web) metric: String,
-    /// The one file system or unit that is meant.
+    /// The file system or unit, if only one is meant.
     pub(in crate::web) of: String,
-    /// Beyond this it is raised.
+    /// The threshold at which it is raised.
     pub(in crate::web) threshold: String,
-    /// Back at this it is cleared.
+    /// The level at which it is cleared.
     pub(in crate::web) clear: String,
-    /// For how long it has to be so.
+    /// How long the threshold has to be exceeded.
     pub(in crate::web) lasting: String,
-    /// How bad it is, in a word.
+    /// The severity, as a word.
     pub(in crate::web) severity: String,
-    /// It is not looked at.
+    /// Whether the rule is off.
     pub(in crate::web) off: bool,
 }
 
 impl RuleForm {
-    /// Filled with a rule that there is.
+    /// Returns the values of an existing rule.
     pub(in crate::web) fn of(name: &Name, host: Option<&str>, rule: &Rule) -> Self {
         let exact = |value: f64| match rule.metric.measure() {
             Measure::Flag => String::new(),
@@ -62,7 +62,7 @@ impl RuleForm {
     }
 }
 
-/// A length of time as the form reads it.
+/// Formats a duration as the form reads it.
 fn lasting(ms: u64) -> String {
     match ms {
         0 => String::new(),
@@ -76,13 +76,13 @@ fn lasting(ms: u64) -> String {
 /// The page.
 #[derive(Clone, Debug)]
 pub(in crate::web) struct RuleView {
-    /// What was typed.
+    /// The values of the form.
     pub(in crate::web) form: RuleForm,
-    /// Whether there is such a rule on the console, so that its name and host stay as they are.
+    /// Whether the console has such a rule, whose name and host cannot be changed.
     pub(in crate::web) is_set: bool,
-    /// What is wrong with a field, by its name.
+    /// Faults of fields, by name.
     pub(in crate::web) faults: BTreeMap<&'static str, String>,
-    /// Why it was not taken otherwise.
+    /// Any other reason for a refusal.
     pub(in crate::web) problem: Option<Problem>,
 }
 
@@ -115,7 +115,7 @@ impl PageView for RuleView {
 }
 
 impl RuleView {
-    /// One field with its label, and beside it what is wrong with it.
+    /// Renders one field with its label, and its fault beside it.
     fn field(&self, name: &'static str, label: &str, note: &str, input: Markup) -> Markup {
         html! {
             div.field {
@@ -218,13 +218,13 @@ fn removal(name: &str, host: &str, frame: &PageFrame) -> Markup {
     )
 }
 
-/// Where a rule is changed.
+/// The URL of a rule's form.
 fn url(name: &Name, host: Option<HostId>) -> String {
     let host = host.map(|host| format!("&host={host}")).unwrap_or_default();
     format!("/alerts/rule?name={}{host}", encoded(name.as_str()))
 }
 
-/// The rules that there are: the console's, and those that agents bring along and that none of these replaces for all hosts.
+/// Renders all rules: the console's, and default ones that none of these replaces for all hosts.
 pub(super) fn listing(set: &[AlertRule], hostname: &dyn Fn(HostId) -> String) -> Markup {
     let own = defaults::rules();
     let is_replaced = |name: &Name| set.iter().any(|one| one.name == *name && one.host.is_none());

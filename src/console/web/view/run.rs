@@ -15,30 +15,30 @@ use super::{
     problem::notice,
 };
 
-/// So many hosts can be ticked; others are named.
+/// The most hosts to tick; others are named.
 pub(in crate::web) const TICKED_MAX: u32 = 50;
 
-/// Whom it is for.
+/// The target of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) enum RunTarget {
     /// Hosts that are ticked or named.
     #[default]
     These,
-    /// Hosts that an expression picks.
+    /// Hosts that a selector matches.
     Picked,
     /// Every host.
     All,
 }
 
-/// What becomes of what is typed.
+/// What the text of the form is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::web) enum RunMode {
-    /// It is one command.
+    /// One command.
     #[default]
     Once,
     /// Each line is a command, one after the other.
     Lines,
-    /// It is one command that stays: a unit.
+    /// A daemon: a unit.
     Daemon,
 }
 
@@ -53,40 +53,40 @@ impl RunMode {
     }
 }
 
-/// What the form holds, as it was typed.
+/// The values of the form, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::web) struct RunForm {
-    /// Whom it is for.
+    /// The target.
     pub(in crate::web) aim: RunTarget,
-    /// The expression that picks hosts.
+    /// The selector.
     pub(in crate::web) select: String,
-    /// Hosts that are ticked, by id.
+    /// Ticked hosts, by id.
     pub(in crate::web) ticked: Vec<String>,
-    /// Hosts that are named.
+    /// Named hosts.
     pub(in crate::web) named: String,
     /// Program and arguments, or a line for a shell.
     pub(in crate::web) command: String,
-    /// It is for a shell.
+    /// Whether it is for a shell.
     pub(in crate::web) shell: bool,
-    /// One command, many, or one that stays.
+    /// One command, several, or a daemon.
     pub(in crate::web) way: RunMode,
-    /// Of many, those behind one that failed are run too.
+    /// Whether later commands run after one that failed.
     pub(in crate::web) keep_going: bool,
-    /// What it is to read.
+    /// The standard input.
     pub(in crate::web) stdin: String,
-    /// Nobody wants its standard output.
+    /// Whether standard output is discarded.
     pub(in crate::web) no_stdout: bool,
-    /// Nobody wants its standard error.
+    /// Whether standard error is discarded.
     pub(in crate::web) no_stderr: bool,
     /// Seconds.
     pub(in crate::web) timeout_s: String,
     /// Minutes.
     pub(in crate::web) expires_min: String,
-    /// Whose program it is to be.
+    /// The user.
     pub(in crate::web) user: String,
-    /// Where it is to run.
+    /// The working directory.
     pub(in crate::web) cwd: String,
-    /// In which container.
+    /// The container.
     pub(in crate::web) container: String,
 }
 
@@ -118,11 +118,11 @@ impl Default for RunForm {
 pub(in crate::web) struct RunView {
     /// Hosts to tick: the first ones by name.
     pub(in crate::web) hosts: Vec<Host>,
-    /// How many hosts there are.
+    /// The number of hosts.
     pub(in crate::web) found: u64,
-    /// What was typed.
+    /// The values of the form.
     pub(in crate::web) input: RunForm,
-    /// Why it was not taken.
+    /// Why the command was refused.
     pub(in crate::web) problem: Option<Problem>,
 }
 
@@ -241,7 +241,7 @@ impl RunView {
 
     fn is_ticked(&self, host: HostId) -> bool {
         let id = host.to_string();
-        // Where there is one host, there is no choice to make.
+        // A single host is ticked.
         self.found == 1 || self.input.ticked.contains(&id)
     }
 

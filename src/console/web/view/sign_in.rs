@@ -15,7 +15,7 @@ use super::{
 pub(in crate::web) struct SignInView {
     /// The code of the link.
     pub(in crate::web) code: Option<String>,
-    /// Why the code before was not taken.
+    /// Why the previous code was not accepted.
     pub(in crate::web) problem: Option<Problem>,
 }
 

@@ -25,12 +25,12 @@ use super::{
 };
 use crate::web::command_progress::HostCounts;
 
-/// How many lines of a log are asked for, unless it is said.
+/// The default number of lines of a log.
 pub(in crate::web) const LINES: u32 = 200;
-/// At most so many.
+/// The most lines.
 pub(in crate::web) const LINES_MAX: u32 = 5_000;
 
-/// Where a unit is shown.
+/// The URL of a unit's page.
 pub(in crate::web) fn url(host: HostId, unit: &UnitName) -> String {
     format!("/host/{host}/unit/{}/{}", unit.realm(), unit.name())
 }
@@ -40,15 +40,15 @@ pub(in crate::web) fn url(host: HostId, unit: &UnitName) -> String {
 pub(in crate::web) struct UnitView {
     /// The unit.
     pub(in crate::web) unit: Unit,
-    /// What was just ordered here.
+    /// The command that was just submitted here.
     pub(in crate::web) asked: Option<Command>,
-    /// The end of the log, if that is what was ordered, and what its host says of what is missing.
+    /// The end of the log, if that was requested, with the host's notes.
     pub(in crate::web) log: Option<(ShownOutput, String)>,
-    /// Its newest measurements.
+    /// Its latest measurements.
     pub(in crate::web) latest: Vec<Latest>,
-    /// What its charts show.
+    /// The range of its charts.
     pub(in crate::web) range: TimeRange,
-    /// What it would get of newer content.
+    /// Newer content that it could get.
     pub(in crate::web) newer: Option<Upgrade>,
 }
 
@@ -111,7 +111,7 @@ impl PageView for UnitView {
 }
 
 impl UnitView {
-    /// Whether it can perhaps play: what it says itself of that changes.
+    /// Whether it may be able to play: its own report of that changes.
     fn may_play(&self) -> bool {
         self.unit.desired.spec.channel() == Channel::Lines
     }
@@ -124,8 +124,9 @@ impl UnitView {
         }
     }
 
-    /// What can be done with it. Forms are never fetched again, for somebody may be typing in one; so they are the same whatever it
-    /// is at the moment, and what makes no sense then its host refuses, with the reason. What changes is told in regions alone.
+    /// Renders possible actions. Forms are never fetched again, because an operator may be typing in one; so they do
+    /// not depend on the state, and the host refuses what makes no sense, with the reason. Changing parts are in
+    /// regions.
     fn actions(&self, frame: &PageFrame, url: &str) -> Markup {
         html! {
             div.actions {
@@ -145,7 +146,7 @@ impl UnitView {
         }
     }
 
-    /// To hold it, and to end its hold.
+    /// Renders holding, and ending a hold.
     fn holding(&self, frame: &PageFrame, url: &str) -> Markup {
         html! {
             (frame.form(&format!("{url}/hold"), html! {
@@ -159,7 +160,7 @@ impl UnitView {
         }
     }
 
-    /// What was just ordered, and how far it has come.
+    /// Renders the command that was just submitted, and its progress.
     fn asked(&self, frame: &PageFrame) -> Markup {
         html! {
             @if let Some(asked) = &self.asked {
@@ -319,7 +320,7 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_base::argv::join(args)) } } } }
         @if !env.is_empty() {
-            // Values may be secrets; names say what is set.
+            // Values may be secrets; names are shown.
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
@@ -339,7 +340,7 @@ fn spec(spec: &Spec) -> Markup {
     }
 }
 
-/// What it may use, if that is limited.
+/// Describes its limits, if it has any.
 fn limits(spec: &Spec) -> Option<String> {
     let limits = spec.limits();
     let disk_bytes = match spec {
@@ -378,7 +379,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
     }
 }
 
-/// A table of units of one host.
+/// Renders a table of units of one host.
 pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
     html! {
         table.cards {
@@ -418,8 +419,7 @@ mod tests {
     use super::*;
     use crate::web::view::samples;
 
-    /// What stands outside of regions stays as it was when the page was made: if it said anything of the unit's state it would
-    /// contradict the rest before long.
+    /// Parts outside of regions stay as the page was made, so they must not describe the unit's state.
     #[test]
     fn unit_forms_do_not_depend_on_state() {
         let frame = PageFrame { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms: 0 };

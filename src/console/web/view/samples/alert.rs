@@ -67,7 +67,7 @@ pub(super) fn alerts(hostname: &str, message: &str) -> AlertsView {
     }
 }
 
-/// The form of a rule; with a fault, in which everything is wrong.
+/// The form of a rule; with a fault, in which every field is wrong.
 pub(super) fn rule(name: &str, fault: Option<&str>) -> RuleView {
     let text = || fault.unwrap_or_default().to_owned();
     let form = RuleForm {

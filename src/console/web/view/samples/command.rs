@@ -79,7 +79,7 @@ pub(super) fn view(mut command: Command, page: usize) -> CommandView {
     CommandView { command, course, only: None, outputs: vec![], page }
 }
 
-/// One for hosts that an expression picked, of which none is waited for any more, nor meant any more.
+/// A finished command for hosts that a selector matched.
 pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
     let select = format!("label.site={text:?}").parse().unwrap_or_else(|_| "label.site".parse().unwrap());
     let mut command = Command { target: Some(Target::Select(select)), ..command("uname", hostname, 24) };

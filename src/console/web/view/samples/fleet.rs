@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One host; four of them differ.
+/// One host; there are four variants.
 pub(in crate::web) fn host(hostname: &str, index: usize) -> Host {
     let presence = match index % 4 {
         3 => HostConnection::Offline,

@@ -61,7 +61,7 @@ use crate::{
     },
 };
 
-/// A text that would be noticed if it were taken for markup.
+/// A text that would show if it were taken for markup.
 pub(in crate::web) const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;";
 
 const NOW: Millis = 1_700_000_000_000;
@@ -80,7 +80,7 @@ fn frame() -> PageFrame {
     }
 }
 
-/// Every page, drawn.
+/// Every page, rendered.
 pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     let mut pages = vec![
         ("sign-in", PageFrame::stranger(NOW).page(&SignInView { code: Some("ab12".repeat(16)), problem: None })),
@@ -197,7 +197,7 @@ pub(in crate::web) fn pages() -> Vec<(&'static str, Markup)> {
     pages
 }
 
-/// Regions by name, as a page gives each alone.
+/// Regions by name, as they are rendered alone.
 pub(in crate::web) type Regions = Vec<(&'static str, Option<Markup>)>;
 
 /// Pages that have regions.

@@ -87,7 +87,7 @@ pub(in crate::web) fn unit(hostname: &str, index: usize) -> Unit {
     }
 }
 
-/// A container with all that one can have.
+/// A container with every field set.
 pub(in crate::web) fn container(hostname: &str) -> Unit {
     let unit = unit(hostname, 0);
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
@@ -139,7 +139,7 @@ pub(super) fn unit_view(hostname: &str, log: &str) -> UnitView {
     }
 }
 
-/// What a unit would get: a later version of all that it has.
+/// A later version of everything in a unit.
 pub(super) fn newer(hostname: &str) -> Option<Upgrade> {
     let unit = unit(hostname, 1);
     let other = Digest::of(b"newer");
