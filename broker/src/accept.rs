@@ -42,10 +42,10 @@ use crate::{
 
 pub(crate) use super::pending::{PendingClient, TURNED_AWAY, TransportProof};
 
-/// The pause after an accept that failed, mostly for want of open files, which a client's end gives back.
+/// The pause after a failed accept, usually for lack of open files, which the end of a client releases.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A way in.
+/// The transport of a listener.
 #[derive(Clone)]
 pub(crate) enum Transport {
     Tls(CurrentTls),
@@ -53,10 +53,10 @@ pub(crate) enum Transport {
     Plain,
 }
 
-/// A way in that is open.
+/// An open listener.
 pub(crate) struct OpenListener {
     pub(crate) door: Transport,
-    /// With the real port.
+    /// With the actual port.
     pub(crate) address: SocketAddr,
     listener: TcpListener,
 }
@@ -70,7 +70,7 @@ impl Transport {
         }
     }
 
-    /// Listens at `address`. Passwords go nowhere but through this host.
+    /// Listens at `address`. Passwords are accepted on loopback only.
     pub(crate) fn open(self, address: SocketAddr) -> Result<OpenListener, BrokerError> {
         if matches!(self, Self::Plain) && !address.ip().to_canonical().is_loopback() {
             return Err(BrokerError::NotLoopback(address));
@@ -83,19 +83,19 @@ impl Transport {
 }
 
 impl OpenListener {
-    /// Of the listener.
+    /// Returns the listener's descriptor.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Accepts connections until the broker stops. `logins` is what all ways in have in common.
+    /// Accepts connections until the broker stops. `logins` is shared by all listeners.
     pub(crate) fn run(self, logins: &Arc<Mutex<RecentLogins>>, shared: Arc<BrokerState>, tasks: TaskTracker) {
         let guard = Guard::new(shared.limits.strangers(), logins);
         Arc::new(ListenerContext { open: self, guard, shared, tasks }).take_next();
     }
 }
 
-/// A way in, and what those need who come through it.
+/// A listener, with what its connections need.
 struct ListenerContext {
     open: OpenListener,
     guard: Guard,
@@ -104,7 +104,7 @@ struct ListenerContext {
 }
 
 impl ListenerContext {
-    /// Takes the next connection, and those after it.
+    /// Accepts the next connection, and later ones.
     fn take_next(self: Arc<Self>) {
         let tasks = self.tasks.clone();
         tasks.spawn(async move {
@@ -115,7 +115,7 @@ impl ListenerContext {
         });
     }
 
-    /// Nothing, once the broker stops.
+    /// Returns `None` once the broker stops.
     async fn accept(&self) -> Option<(TcpStream, SocketAddr, ConnectionPlace)> {
         let accept = async {
             loop {
@@ -136,7 +136,7 @@ impl ListenerContext {
     }
 }
 
-/// Why a connection does not become a guest.
+/// Why a connection does not get to its CONNECT.
 #[derive(Debug, thiserror::Error)]
 enum GuestRefusal {
     #[error("the socket failed: {0}")]
@@ -166,7 +166,7 @@ impl GuestRefusal {
         }
     }
 
-    /// As which it is counted.
+    /// Returns the kind that it is counted as.
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) => Beginning::Closed,
@@ -180,12 +180,12 @@ impl GuestRefusal {
     }
 }
 
-/// One connection, from its first byte to its last.
+/// Serves one connection, from its first byte to its last.
 async fn serve(socket: TcpStream, peer: SocketAddr, door: Transport, shared: Arc<BrokerState>, place: ConnectionPlace) {
     let (origin, eviction) = (place.origin(), place.eviction());
-    // The way in is longer than what a client's task has to remember, so it has memory of its own.
+    // The future of the handshake is larger than that of a client's task, so it has memory of its own.
     let mut way_in = Box::pin(come_in(socket, peer, door, &shared, place));
-    // Nobody is told to give way who has shown who they are, so nothing of it is known anywhere yet.
+    // Only unauthenticated connections are evicted, so nothing of it is registered anywhere yet.
     let came_in = eviction.run_until_cancelled(&mut way_in).await.unwrap_or(Err(GuestRefusal::GaveWay));
     drop(way_in);
     match came_in {
@@ -220,7 +220,7 @@ async fn enter(
     place: &ConnectionPlace,
 ) -> Result<PendingClient, GuestRefusal> {
     let patience = limits.handshake_timeout();
-    // Who says nothing takes no memory of a handshake.
+    // A silent connection takes no memory for a handshake.
     timeout(patience, place.hear(&socket)).await.map_err(|_| GuestRefusal::Silent)??;
     let transport = async {
         Ok::<_, GuestRefusal>(match door {
@@ -247,7 +247,7 @@ async fn shake_hands(
     server: Arc<ServerConfig>,
     patience: Duration,
 ) -> Result<Box<TlsStream<TcpStream>>, GuestRefusal> {
-    // It computes for long, and whoever comes next waits behind this task if it goes on now.
+    // The handshake takes long to compute, and later connections would wait for this task otherwise.
     yield_now().await;
     timeout(patience, TlsStream::accept(socket, server))
         .await

@@ -20,22 +20,22 @@ use crate::{
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub(crate) enum AccessRefusal {
-    /// A topic with a wildcard, one that is too long, and the like.
+    /// An invalid topic: with a wildcard, too long, and the like.
     #[error("the topic is not valid")]
     Topic,
-    /// A filter with a wildcard in the wrong place, one that is too long, and the like.
+    /// An invalid filter: with a misplaced wildcard, too long, and the like.
     #[error("the filter is not valid")]
     Filter,
-    /// The role table does not have it.
+    /// The role table does not permit it.
     #[error("this identity has no permission for it")]
     Denied,
-    /// A shared subscription. How one would be dealt out among hosts is nothing that muster needs.
+    /// A shared subscription, which is not supported: muster does not need to distribute messages among hosts.
     #[error("shared subscriptions are not offered")]
     Shared,
-    /// A message that is to be kept, and what is kept of its publisher, or of everybody, would be too much.
+    /// A retained message that would exceed its publisher's or the total limit.
     #[error("a limit on retained messages is reached; hint: retained_host_max, retained_max and their bytes")]
     Retained,
-    /// A subscription too many.
+    /// Too many subscriptions.
     #[error("subscriptions_max or subscriptions_per_identity_max is reached")]
     Subscriptions,
 }
@@ -53,7 +53,7 @@ impl AccessRefusal {
 }
 
 impl AccessRefusal {
-    /// As what a publish or last will is counted that is refused for this.
+    /// Returns the kind that a refused publish or last will is counted as.
     pub(crate) fn publish_kind(self) -> Refused {
         match self {
             Self::Topic | Self::Filter | Self::Shared | Self::Subscriptions => Refused::Topic,
@@ -62,7 +62,7 @@ impl AccessRefusal {
         }
     }
 
-    /// As what a subscribe is counted that is refused for this.
+    /// Returns the kind that a refused subscribe is counted as.
     pub(crate) fn subscribe_kind(self) -> Refused {
         match self {
             Self::Topic | Self::Filter | Self::Retained => Refused::Filter,
@@ -73,7 +73,7 @@ impl AccessRefusal {
     }
 }
 
-/// What holds for the topics of everybody.
+/// The rules for topics that apply to all clients.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessRules {
     prefix: Prefix,
@@ -94,7 +94,7 @@ pub(crate) struct ClientAccess {
     rules: Arc<AccessRules>,
 }
 
-/// A filter that is valid and that its subscriber may have.
+/// A valid filter that its subscriber may have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CheckedFilter(Arc<str>);
 
@@ -103,7 +103,7 @@ impl CheckedFilter {
         &self.0
     }
 
-    /// The same text, for who keeps it as well.
+    /// The same text, to be shared.
     pub(crate) fn shared(&self) -> &Arc<str> {
         &self.0
     }
@@ -144,8 +144,8 @@ impl ClientAccess {
         Ok(CheckedFilter(filter.into()))
     }
 
-    /// Whether a message on `topic` may be delivered. A permitted filter only matches permitted topics, so this never
-    /// bites unless that reasoning is wrong somewhere.
+    /// Whether a message on `topic` may be delivered. A permitted filter only matches permitted topics, so this has an
+    /// effect only if that reasoning is wrong somewhere.
     pub(crate) fn receive(&self, topic: &str) -> Result<(), AccessRefusal> {
         self.may(Action::Subscribe, topic)
     }
@@ -160,11 +160,11 @@ impl ClientAccess {
     }
 }
 
-/// Whether `identity` may call itself `client_id`.
+/// Whether `identity` may use `client_id`.
 ///
-/// A host is `<host>-<instance>`, everybody else the common name or anything that begins with it and a `-`. Sessions are
-/// kept by identity *and* client id, so `console-a`, which may be called `console-a-b`, still cannot take over a session
-/// of `console-a-b`.
+/// A host's client id is `<host>-<instance>`, any other the common name or anything that begins with it and a `-`.
+/// Sessions are stored by identity *and* client id, so `console-a`, which may use `console-a-b`, still cannot take over
+/// a session of the identity `console-a-b`.
 pub(crate) fn owns(identity: &Identity, client_id: &str) -> bool {
     let common_name = identity.to_string();
     let Some(rest) = client_id.strip_prefix(&common_name) else { return false };

@@ -28,10 +28,10 @@ use crate::{
     who::{NobodyError, Serial},
 };
 
-/// How long the end of an earlier connection may take: its last will is dealt out, and its router may be replaced.
+/// How long the end of an earlier connection may take: its last will is distributed, and the router may be replaced.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client id whose earlier connection ends for a newer one, by identity.
+/// Log lines about client ids whose earlier connection ends for a newer one.
 const TAKES_OVER: LineKind = LineKind::new("takeovers", 60).burst(5);
 
 /// Why a connection does not become a client.
@@ -76,7 +76,7 @@ enum ConnectRefusal {
 }
 
 impl ConnectRefusal {
-    /// As which it is counted.
+    /// Returns the kind that it is counted as.
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) | Self::Ended => Beginning::Closed,
@@ -92,7 +92,7 @@ impl ConnectRefusal {
         }
     }
 
-    /// The reason in the CONNACK, if a client is there to read it.
+    /// Returns the reason for the CONNACK, if a client can read it.
     fn reason(&self) -> Option<Reason> {
         match self {
             Self::Nobody(_) | Self::NoUser | Self::Revoked(_) => Some(Reason::NotAuthorized),
@@ -110,7 +110,8 @@ impl ConnectRefusal {
     }
 }
 
-/// Takes a guest's CONNECT and answers it; gives nothing if that turns it away. `place` is its place among those that are no clients yet.
+/// Handles a CONNECT and answers it; returns `None` if it is refused. `place` is its place among unauthenticated
+/// connections.
 pub(crate) async fn admit(
     guest: PendingClient,
     shared: &Arc<BrokerState>,
@@ -149,7 +150,7 @@ async fn greet(
             return Err(malformed.into());
         }
     };
-    // Mostly nothing follows yet, and what is empty shares no memory with the CONNECT.
+    // Usually nothing follows yet, and an empty buffer need not share memory with the CONNECT.
     let input = if input.is_empty() { BytesMut::new() } else { input };
     match welcome(&connect, proof, peer, place, shared).await {
         Ok((admitted, answer)) => {
@@ -166,7 +167,7 @@ async fn greet(
     }
 }
 
-/// Reads the first packet, and says how many bytes it has.
+/// Reads the first packet; returns also its length.
 async fn first_packet(
     stream: &mut ClientStream,
     input: &mut BytesMut,
@@ -190,14 +191,14 @@ fn connect<'a>(first: &'a [u8], shared: &BrokerState) -> Result<ConnectPacket<'a
     }
 }
 
-/// What a CONNECT that cannot be read is answered.
+/// Returns the answer to a malformed CONNECT.
 fn refuse(first: &[u8], malformed: Malformed, shared: &BrokerState, output: &mut BytesMut) {
     if let Ok(Some((frame, _))) = codec::frame(first, shared.limits.packet_max_bytes) {
         codec::refuse(&frame, malformed, output);
     }
 }
 
-/// What the CONNACK says beyond the limits.
+/// What the CONNACK contains beyond the limits.
 struct ConnAckDetails {
     session_present: bool,
     assigned_client_id: Option<String>,
@@ -232,7 +233,7 @@ async fn welcome(
         return Err(ConnectRefusal::Method);
     }
     let (identity, serial) = who(connect, proof, place.origin(), shared).await?;
-    // It is no stranger any more; what follows waits for nothing that one controls.
+    // It is authenticated; what follows does not depend on a stranger.
     place.record_login();
     drop(place);
     let access = Arc::new(ClientAccess::new(identity.clone(), Arc::clone(&shared.rules)));
@@ -240,7 +241,7 @@ async fn welcome(
     let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
     let full = |full| ConnectRefusal::Full { identity: identity.clone(), full };
     let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
-    // Who is in the registry is found there if it is revoked from now on, and who was before is found here.
+    // A client in the registry is found there when it is revoked; an earlier revocation is found here.
     if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
         return Err(ConnectRefusal::Revoked(serial));
     }
@@ -272,7 +273,7 @@ async fn welcome(
     ))
 }
 
-/// Who a client is, by its certificate or its password.
+/// Identifies a client by its certificate or its password.
 async fn who(
     connect: &ConnectPacket<'_>,
     proof: TransportProof,
@@ -299,7 +300,7 @@ async fn who(
     }
 }
 
-/// The client id that was asked for, or one that the broker chooses.
+/// Returns the requested client id, or one that the broker chooses.
 fn client_id(connect: &ConnectPacket<'_>, identity: &Identity, shared: &BrokerState) -> Result<String, ConnectRefusal> {
     let refused = || ConnectRefusal::ClientId {
         identity: identity.clone(),
@@ -308,7 +309,7 @@ fn client_id(connect: &ConnectPacket<'_>, identity: &Identity, shared: &BrokerSt
     if !connect.client_id.is_empty() {
         return if owns(identity, connect.client_id) { Ok(connect.client_id.to_owned()) } else { Err(refused()) };
     }
-    // A host says which instance of its agent it is; and in 3.1.1 who has no name cannot come back to a session.
+    // A host's client id has its instance; and in 3.1.1 a client without an id cannot resume a session.
     if matches!(identity, Identity::Host(_)) || (connect.version == ProtocolVersion::V311 && !connect.clean) {
         return Err(refused());
     }
@@ -339,16 +340,16 @@ async fn wait_for_turn(ticket: &ConnectionTicket) -> Result<(), ConnectRefusal> 
     }
 }
 
-/// The session that waited for this client, or a new one; and whether it was there.
+/// Returns the stored session of this client, or a new one; and whether it was stored.
 async fn session(
     connect: &ConnectPacket<'_>,
     ticket: &ConnectionTicket,
     shared: &Arc<BrokerState>,
 ) -> (ClientSession, bool) {
     match shared.registry.wake(ticket) {
-        // One that could not take a message is thrown away: its client has to know that it missed something.
+        // A session that has lost a message is dropped: its client has to know.
         Some(former) if connect.clean || former.session.mailbox.is_over() => {
-            // Seldom, and large.
+            // Rare, and large.
             Box::pin(connection::let_go(shared, former)).await;
         }
         Some(FormerSession { mut session, .. }) => {

@@ -11,7 +11,7 @@ use std::{
 use proptest::test_runner::Config as ProptestConfig;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 
-/// A pipe's end that moves bytes a few at a time, and now and then none.
+/// One end of a pipe that moves few bytes at a time, and sometimes none.
 pub(crate) struct Choppy {
     inner: DuplexStream,
     dice: u64,
@@ -24,7 +24,7 @@ impl Choppy {
         (Self { inner: a, dice: seed | 1, max }, Self { inner: b, dice: !seed | 1, max })
     }
 
-    /// How many bytes may be moved now: xorshift, so that a failure can be had again.
+    /// Returns how many bytes may be moved now: by xorshift, so that a failure can be reproduced.
     fn throw(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
@@ -65,7 +65,7 @@ impl AsyncWrite for Choppy {
     }
 }
 
-/// Some of the usual number of cases, for what takes its time; the long tests have more of both.
+/// Returns a fraction of the usual number of cases, for slow tests; long tests have more of both.
 pub(crate) fn fewer(times: u32) -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases.div_ceil(times), ..usual }
@@ -77,13 +77,13 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(patient)
 }
 
-/// Text of which no two parts are alike.
+/// Returns text of which no two parts are alike.
 pub(crate) fn text(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index ^ (index >> 8) ^ (index >> 15)) % 251).unwrap()).collect()
 }
 
-/// Reads all and writes `down` at the same time, each call anew: what one leaves behind must be in the stream. Then says
-/// that it has ended, before the other side does or after it.
+/// Reads everything and writes `down` at the same time, with a new future for each call: what one leaves behind must be
+/// in the stream. Then ends the stream, before the other side does or after it.
 pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     down: &[u8],

@@ -6,12 +6,12 @@ use std::{io, net::SocketAddr, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// The address is taken, not this machine's, or not permitted.
+    /// The address is in use, not this machine's, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The same, for the metrics.
@@ -19,26 +19,26 @@ pub enum BrokerError {
     BindMonitor {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The address for connections without TLS is not this host's alone.
+    /// The address for connections without TLS is not loopback.
     #[error("without TLS the broker does not listen on {0}, which others can reach")]
     NotLoopback(SocketAddr),
     /// A certificate or key is unusable.
     #[error("{what} cannot be used for TLS")]
     Tls {
-        /// Which.
+        /// Which one.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A limit makes no sense.
+    /// A limit is invalid.
     #[error("{name} must {rule}")]
     Limit {
-        /// Which limit, or which two.
+        /// The name of the limit, or of two.
         name: &'static str,
-        /// What holds for it.
+        /// The rule for it.
         rule: &'static str,
     },
     /// The folder of retained messages cannot be used.
@@ -46,18 +46,18 @@ pub enum BrokerError {
     Store {
         /// The folder.
         folder: PathBuf,
-        /// What was tried with it.
+        /// What was tried.
         trying: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Another broker has it.
+    /// Another broker uses it.
     #[error("another broker uses the folder {folder}", folder = folder.display())]
     StoreHeld {
         /// The folder.
         folder: PathBuf,
     },
-    /// The journal is of another version.
+    /// The journal has another version.
     #[error("the journal {path} is of version {version}, which this program does not know", path = path.display())]
     StoreVersion {
         /// The file.

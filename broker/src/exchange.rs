@@ -33,11 +33,11 @@ use crate::{
     who::Serial,
 };
 
-/// What is brought of retained messages at a time, in bytes: half of what makes an output buffer full. A message that is
-/// larger comes alone.
+/// How much of retained messages is delivered at a time, in bytes: half of a full output buffer. A larger message is
+/// delivered alone.
 const BROUGHT_BYTES: usize = 32 * 1024;
 
-/// Places of the tree that are looked at for that: some hundred microseconds.
+/// The nodes of the tree that are visited for that: some hundred microseconds.
 const BROUGHT_STEPS: usize = 1024;
 
 /// Subscriptions and retained messages.
@@ -50,23 +50,23 @@ pub(crate) struct Exchange {
 struct ExchangeState {
     tree: SubscriberTree<Subscriber>,
     retained: RetainedStore,
-    /// Subscriptions to the broker's own topics.
+    /// The number of subscriptions to the broker's own topics.
     system: usize,
 }
 
-/// What there is in an exchange.
+/// Figures of an exchange.
 pub(crate) struct ExchangeFigures {
     pub(crate) subscriptions: usize,
-    /// Messages, and their bytes.
+    /// The number of retained messages, and their bytes.
     pub(crate) retained: (usize, usize),
-    /// The most bytes of them that one host has.
+    /// The most bytes of retained messages of one host.
     pub(crate) retained_most: usize,
-    /// Retained messages that had to go.
+    /// Retained messages that have expired.
     pub(crate) expired: u64,
     pub(crate) journal: Option<retained::JournalFigures>,
 }
 
-/// One subscription, with the way to its client.
+/// One subscription, with its client's mailbox.
 #[derive(Debug)]
 struct Subscriber {
     /// The session's number.
@@ -103,14 +103,14 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deals messages out, in order. Gives those that were to be kept and for which there is no room: they are not dealt
-    /// out either, so that everybody goes by what is kept.
+    /// Distributes messages in order. Returns retained ones for which there is no room: they are not distributed
+    /// either, so that all subscribers see what is retained.
     pub(crate) fn deal(&self, messages: &[BrokerMessage]) -> Vec<RefusedMessage> {
         let now_ms = unix_ms();
         let mut refused = Vec::new();
         let mut state = self.state();
         for (index, message) in messages.iter().enumerate() {
-            // A will may have waited longer than it was to live, a batch hardly.
+            // A will may have waited beyond its expiry; messages of a batch hardly do.
             if message.is_expired(now_ms) {
                 self.counters.expired.add(1);
                 continue;
@@ -125,7 +125,7 @@ impl Exchange {
         refused
     }
 
-    /// Deals out a message about the broker itself, which nobody publishes and nothing keeps.
+    /// Distributes a message about the broker itself, which no client publishes and which is not retained.
     pub(crate) fn deal_system(&self, message: &BrokerMessage) {
         self.deal_one(&self.state().tree, message);
     }
@@ -156,7 +156,7 @@ impl Exchange {
         }
     }
 
-    /// Adds a subscription of a session, or changes the one of the same filter.
+    /// Adds a subscription of a session, or replaces the one of the same filter.
     pub(crate) fn subscribe(&self, session: &ClientSession, access: &Arc<ClientAccess>, subscription: &Subscription) {
         let Subscription { filter, options, id, .. } = subscription;
         let (number, mailbox) = (session.number, Arc::clone(&session.mailbox));
@@ -169,8 +169,8 @@ impl Exchange {
         }
     }
 
-    /// Puts some more of what is retained into the mailbox of a session that waits for it. `system` are the messages about
-    /// the broker itself. Gives how many places of the tree were looked at: what it cost.
+    /// Puts some more retained messages into the mailbox of a session that waits for them. `system` are the messages
+    /// about the broker itself. Returns how many nodes of the tree were visited, as its cost.
     pub(crate) fn bring(
         &self,
         session: &mut ClientSession,
@@ -188,7 +188,7 @@ impl Exchange {
         };
         let parcel = |message| parcel(PooledMessage::new(message, &self.pool), *options, *id, true);
         if text::is_system(filter.as_str()) {
-            // There are a few dozen, and who counts what the broker has takes the lock as well.
+            // There are a few dozen; counting them takes the lock as well.
             let messages = system();
             let steps = messages.len();
             let _state = self.state();
@@ -209,9 +209,10 @@ impl Exchange {
         BROUGHT_STEPS - steps
     }
 
-    /// Puts what is retained of a topic into the mailbox of a session that is about to retain something else there, if it has subscribed
-    /// to the topic and was not brought that yet: who first asks and then answers hears what there was. (Agents know by it of a twin, and
-    /// of a disk that was put back.) A session for which much waits already gets it by its cursor, as it is then.
+    /// Puts the retained message of a topic into the mailbox of a session that is about to replace it, if it has
+    /// subscribed to the topic and did not get it yet: a client that first subscribes and then publishes gets what was
+    /// there. (By this agents notice a twin, and a restored disk.) If much waits for the session already it gets the
+    /// message by its cursor, as it is then.
     pub(crate) fn bring_before(&self, session: &mut ClientSession, access: &ClientAccess, topic: &str) {
         let Some(filter) = session.cursors.covering(topic) else { return };
         let Some(subscription) = session.subscriptions.get(filter.as_str()) else { return };
@@ -230,17 +231,17 @@ impl Exchange {
         }
     }
 
-    /// Takes note of the certificate that a client showed.
+    /// Records the certificate of a client.
     pub(crate) fn shown(&self, identity: &Identity, serial: Serial) {
         self.state().retained.shown(identity, serial);
     }
 
-    /// Messages that take away what is retained of those whose certificate, the last that they showed, is revoked.
+    /// Returns messages that clear retained messages of identities whose last certificate is revoked.
     pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         self.state().retained.removals(is_revoked)
     }
 
-    /// Ends a subscription of a session.
+    /// Removes a subscription of a session.
     pub(crate) fn unsubscribe(&self, session: u64, filter: &CheckedFilter) {
         let mut state = self.state();
         let before = state.tree.len();
@@ -250,19 +251,19 @@ impl Exchange {
         }
     }
 
-    /// Ends everything that a session subscribed to.
+    /// Removes all subscriptions of a session.
     pub(crate) fn forget(&self, session: &ClientSession) {
         for subscription in session.subscriptions.iter() {
             self.unsubscribe(session.number, &subscription.filter);
         }
     }
 
-    /// Whether anybody reads the broker's own topics.
+    /// Whether any client reads the broker's own topics.
     pub(crate) fn is_watched(&self) -> bool {
         self.state().system > 0
     }
 
-    /// What there is now.
+    /// Returns the present figures.
     pub(crate) fn figures(&self) -> ExchangeFigures {
         let state = self.state();
         ExchangeFigures {
@@ -274,12 +275,12 @@ impl Exchange {
         }
     }
 
-    /// Sounds when [`Self::tend`] has something to do.
+    /// Notified when [`Self::tend`] has something to do.
     pub(crate) fn alarm(&self) -> Arc<Notify> {
         self.state().retained.alarm()
     }
 
-    /// Sees to the retained messages and their file.
+    /// Maintains the retained messages and their file.
     pub(crate) fn tend(&self) {
         self.state().retained.tend(unix_ms());
     }

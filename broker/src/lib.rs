@@ -105,35 +105,35 @@ pub use self::{
     users::{Users, UsersError, password_line},
 };
 
-/// Retained messages that are taken away at a time.
+/// How many retained messages are cleared at a time.
 const REMOVALS_AT_A_TIME: usize = 256;
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// What a broker needs to know.
+/// The configuration of a broker.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients connect. Port 0 lets the system choose; [`Broker::local_addr`] tells.
+    /// Where clients connect. Port 0 lets the system choose; [`Broker::local_addr`] returns it.
     pub listen: SocketAddr,
-    /// Its certificate, and whom it lets in.
+    /// The broker's certificate, and the authority of clients.
     pub tls: Tls,
-    /// Where they connect with MQTT over WebSocket (and TLS). None: nowhere.
+    /// Where clients connect with MQTT over WebSocket (and TLS), if anywhere.
     pub websocket: Option<SocketAddr>,
-    /// Where they connect without TLS. None: nowhere.
+    /// Where clients connect without TLS, if anywhere.
     pub plain: Option<PlainListener>,
-    /// The folder in which retained messages outlive the broker. None: they do not.
+    /// The folder in which retained messages are stored; `None` keeps them in memory only.
     pub store: Option<PathBuf>,
-    /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
+    /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP.
     pub monitor: Option<SocketAddr>,
-    /// The first levels of every topic. What is outside is denied.
+    /// The prefix of every topic. Other topics are denied.
     pub prefix: Prefix,
     /// Its limits.
     pub limits: BrokerLimits,
 }
 
 impl Config {
-    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
+    /// Creates one with a single listener, the default prefix and limits, and no store.
     #[must_use]
     pub fn new(listen: SocketAddr, tls: Tls) -> Self {
         Self {
@@ -149,12 +149,13 @@ impl Config {
     }
 }
 
-/// A way in without TLS, for programs on the same host: nobody can listen there, and a password shows who it is.
+/// A listener without TLS, for programs on the same host: traffic cannot be observed there, and a password
+/// authenticates.
 #[derive(Clone, Debug)]
 pub struct PlainListener {
-    /// Where. An address that others can reach is refused.
+    /// The address; only loopback is accepted.
     pub listen: SocketAddr,
-    /// Who may come in.
+    /// The users.
     pub users: Users,
 }
 
@@ -169,18 +170,18 @@ pub struct Broker {
     tasks: TaskTracker,
 }
 
-/// What takes a running broker's revocation list.
+/// A handle to replace a running broker's revocation list.
 #[derive(Clone, Debug)]
 pub struct Revocations(Arc<BrokerState>);
 
 impl Revocations {
-    /// Puts another list (X.509, in PEM) in force, and ends the connections of those who are on it. Tells how many
-    /// certificates are revoked. What they have retained is taken away soon after. A list that is not taken changes nothing.
+    /// Replaces the list (X.509, in PEM), and ends the connections of revoked clients. Returns how many certificates
+    /// are revoked. Their retained messages are cleared soon after. An invalid list changes nothing.
     ///
-    /// To be called within a tokio runtime.
+    /// It must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If it cannot be read, is not the authority's, is out of date or only part of one.
+    /// If it cannot be parsed, is not the authority's, is outdated or incomplete.
     pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
         let shared = &self.0;
         let count = shared.revoked.replace(list)?;
@@ -191,22 +192,22 @@ impl Revocations {
     }
 }
 
-/// What takes a running broker's certificate and users anew.
+/// A handle to replace a running broker's certificate and users.
 #[derive(Clone, Debug)]
 pub struct Credentials(Arc<BrokerState>);
 
 impl Credentials {
-    /// Has all handshakes from now on made with this. Clients that are connected stay.
+    /// Uses this for all later handshakes. Connected clients stay.
     ///
     /// # Errors
-    /// If it cannot be used; what was there before stays then.
+    /// If it cannot be used; nothing changes then.
     pub fn replace_tls(&self, tls: &Tls) -> Result<(), BrokerError> {
         self.0.handshakes.replace(tls.server(&self.0.revoked)?);
         Ok(())
     }
 
-    /// Has these be the users from now on; clients that are connected as somebody who is none any more are disconnected. Nothing, if the
-    /// broker has no listener for users.
+    /// Replaces the users; connected clients of removed ones are disconnected. Does nothing if the broker has no
+    /// listener for users.
     pub fn replace_users(&self, users: Users) {
         let Some(current) = &self.0.users else { return };
         *current.write().unwrap_or_else(PoisonError::into_inner) = users.clone();
@@ -215,10 +216,10 @@ impl Credentials {
 }
 
 impl Broker {
-    /// Starts a broker; it takes connections when this returns. To be called within a tokio runtime.
+    /// Starts a broker, which accepts connections when this returns. It must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
+    /// If the TLS material is unusable, a limit is invalid, or an address cannot be bound.
     pub async fn start(config: Config) -> Result<Self, BrokerError> {
         let Config { listen, tls, websocket, plain, store, monitor, prefix, limits } = config;
         limits.check()?;
@@ -275,49 +276,49 @@ impl Broker {
         Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })
     }
 
-    /// Where it listens, with the real port.
+    /// The address that it listens on, with the actual port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it takes MQTT over WebSocket, with the real port.
+    /// The address of MQTT over WebSocket, with the actual port.
     #[must_use]
     pub fn websocket_addr(&self) -> Option<SocketAddr> {
         self.websocket
     }
 
-    /// Where it takes connections without TLS, with the real port.
+    /// The address without TLS, with the actual port.
     #[must_use]
     pub fn plain_addr(&self) -> Option<SocketAddr> {
         self.plain
     }
 
-    /// What takes its revocation list.
+    /// The handle to replace its revocation list.
     #[must_use]
     pub fn revocations(&self) -> Revocations {
         Revocations(Arc::clone(&self.shared))
     }
 
-    /// What takes its certificate and users anew.
+    /// The handle to replace its certificate and users.
     #[must_use]
     pub fn credentials(&self) -> Credentials {
         Credentials(Arc::clone(&self.shared))
     }
 
-    /// Where the metrics are, with the real port.
+    /// The address of the metrics, with the actual port.
     #[must_use]
     pub fn monitor_addr(&self) -> Option<SocketAddr> {
         self.monitor
     }
 
-    /// What it has counted.
+    /// Returns its counters.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         self.shared.stats()
     }
 
-    /// Stops taking connections and ends those that there are, without their last wills: nobody is left to read them.
+    /// Stops accepting connections and ends existing ones, without their last wills: there are no readers left.
     pub async fn stop(self) {
         self.shared.end();
         self.tasks.close();
@@ -340,7 +341,7 @@ fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Broker
     Ok((listener, address))
 }
 
-/// Reads the retained messages on a thread that may wait for the disk.
+/// Opens the retained messages on a blocking thread.
 async fn open_retained(
     store: Option<PathBuf>,
     prefix: Prefix,
@@ -352,7 +353,7 @@ async fn open_retained(
 }
 
 impl Drop for Broker {
-    /// A broker that is dropped without [`Broker::stop`] ends as well, in its own time.
+    /// A broker that is dropped without [`Broker::stop`] ends as well, in the background.
     fn drop(&mut self) {
         self.shared.end();
         self.tasks.close();

@@ -32,13 +32,13 @@ use futures_util::task::AtomicWaker;
 
 use crate::message::{BrokerMessage, QoS};
 
-/// What every session may have waiting, however much waits for others: a burst of a few dozen commands.
+/// What may wait for every session, however much waits for others: a burst of a few dozen commands.
 const SURE_BYTES: usize = 32 * 1024;
 
-/// What a waiting message costs besides its own bytes: its place in the queue, and the allocation's own record.
+/// What a waiting message costs besides its own bytes: its slot in the queue, and the allocation's overhead.
 const PARCEL_BYTES: usize = 80;
 
-/// A count of bytes, and how many there may be.
+/// A count of bytes, with its limit.
 #[derive(Debug)]
 struct ByteBudget {
     used: AtomicUsize,
@@ -58,7 +58,7 @@ impl ByteBudget {
         self.used() >= self.max
     }
 
-    /// Counts `after` bytes where there were `before`.
+    /// Changes the count from `before` to `after`.
     fn change(&self, before: usize, after: usize) {
         if after > before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl ByteBudget {
     }
 }
 
-/// What waits for everybody together: each message once, and its places.
+/// What waits for all sessions together: each message once, and its slots.
 #[derive(Debug)]
 pub(crate) struct MessagePool(ByteBudget);
 
@@ -77,13 +77,13 @@ impl MessagePool {
         Arc::new(Self(ByteBudget::new(max)))
     }
 
-    /// Bytes in use.
+    /// Returns the used bytes.
     pub(crate) fn used(&self) -> usize {
         self.0.used()
     }
 }
 
-/// What all sessions of one identity have together: what waits for them, and subscriptions.
+/// What all sessions of one identity have together: waiting messages, and subscriptions.
 #[derive(Debug)]
 pub(crate) struct IdentityBacklog {
     queued: ByteBudget,
@@ -91,7 +91,7 @@ pub(crate) struct IdentityBacklog {
     pool: Arc<MessagePool>,
 }
 
-/// A subscription's place among those of its identity, given back when it is dropped.
+/// A subscription's place in its identity's limit, released on drop.
 #[derive(Debug)]
 pub(crate) struct SubscriptionPlace(Arc<IdentityBacklog>);
 
@@ -106,7 +106,7 @@ impl IdentityBacklog {
         Arc::new(Self { queued: ByteBudget::new(max_bytes), subscriptions: ByteBudget::new(subscriptions_max), pool })
     }
 
-    /// A place for one more subscription, if there is one.
+    /// Returns a place for one more subscription, if there is one.
     pub(crate) fn subscribe(self: &Arc<Self>) -> Option<SubscriptionPlace> {
         if self.subscriptions.is_full() {
             return None;
@@ -115,7 +115,7 @@ impl IdentityBacklog {
         Some(SubscriptionPlace(Arc::clone(self)))
     }
 
-    /// Bytes in use.
+    /// Returns the used bytes.
     pub(crate) fn used(&self) -> usize {
         self.queued.used()
     }
@@ -125,7 +125,7 @@ impl IdentityBacklog {
     }
 }
 
-/// A message that waits, in as many places as it may be: the pool is charged for it until the last has let it go.
+/// A message that waits in any number of queues: it counts in the pool until the last has released it.
 #[derive(Debug)]
 pub(crate) struct PooledMessage {
     message: BrokerMessage,
@@ -159,7 +159,7 @@ pub(crate) struct Parcel {
     pub(crate) message: Arc<PooledMessage>,
     /// The lower of publisher's and subscription's.
     pub(crate) qos: QoS,
-    /// The retain flag that the client sees.
+    /// The retain flag for the client.
     pub(crate) retain: bool,
     pub(crate) subscription_id: Option<NonZeroU32>,
 }
@@ -170,22 +170,22 @@ impl Parcel {
     }
 }
 
-/// What became of a message.
+/// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutOutcome {
     /// It waits.
     Taken,
-    /// It waits, and so many of QoS 0 made room for it.
+    /// It waits, and this many of QoS 0 were dropped for it.
     Instead(u64),
-    /// It was of QoS 0, and there was no room, or nobody who is connected.
+    /// It was of QoS 0 and was dropped: there was no room, or no connected client.
     Dropped,
-    /// There was no room: this session is over.
+    /// There was no room: this session ends.
     Overflow,
-    /// The session was over already.
+    /// The session had ended already.
     Over,
 }
 
-/// What waits for one session.
+/// The queue of one session.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     queue: Mutex<ParcelQueue>,
@@ -198,13 +198,13 @@ pub(crate) struct Mailbox {
 struct ParcelQueue {
     parcels: VecDeque<Parcel>,
     bytes: usize,
-    /// What was taken last, until something is taken again: its bytes and places.
+    /// Bytes and slots of what was taken last, until something is taken again.
     taken: (usize, usize),
-    /// Bytes of what was sent and is kept until it is acknowledged.
+    /// Bytes of unacknowledged messages that are kept.
     owed: usize,
-    /// What the identity is charged in bytes, and the pool in places.
+    /// The bytes counted for the identity, and the slots in the pool.
     charged: (usize, usize),
-    /// Whether a client is there to take them.
+    /// Whether a client is connected.
     attached: bool,
     over: bool,
 }
@@ -215,7 +215,7 @@ impl Mailbox {
         Arc::new(Self { queue: Mutex::new(queue), max_bytes, account, waker: AtomicWaker::new() })
     }
 
-    /// Of the identity whose session it is.
+    /// The backlog of the session's identity.
     pub(crate) fn account(&self) -> &Arc<IdentityBacklog> {
         &self.account
     }
@@ -224,19 +224,19 @@ impl Mailbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may wait now, in bytes; and as much may be owed.
+    /// The most bytes that may wait now; as many may be unacknowledged.
     pub(crate) fn max_bytes(&self) -> usize {
         if self.account.is_full() { self.max_bytes.min(SURE_BYTES) } else { self.max_bytes }
     }
 
-    /// Takes note of how many bytes of what was sent are kept until it is acknowledged.
+    /// Sets the bytes of unacknowledged messages that are kept.
     pub(crate) fn owe(&self, bytes: usize) {
         let mut queue = self.queue();
         queue.owed = bytes;
         self.settle(&mut queue);
     }
 
-    /// Puts a message in, or does what the policy says.
+    /// Adds a message, or applies the overflow policy.
     pub(crate) fn put(&self, parcel: Parcel) -> PutOutcome {
         let max_bytes = self.max_bytes();
         let mut queue = self.queue();
@@ -250,7 +250,7 @@ impl Mailbox {
         put
     }
 
-    /// Puts in what the session itself has asked for: a few retained messages, once it has sent the ones before.
+    /// Adds a few retained messages that the session itself has requested, after it has sent the ones before.
     pub(crate) fn put_retained(&self, parcels: impl Iterator<Item = Parcel>) {
         let mut queue = self.queue();
         if !queue.over {
@@ -263,12 +263,12 @@ impl Mailbox {
         }
     }
 
-    /// What waits, in bytes.
+    /// Returns the waiting bytes.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.queue().bytes
     }
 
-    /// Brings what is charged up to date.
+    /// Updates the counts of identity and pool.
     fn settle(&self, queue: &mut ParcelQueue) {
         let (taken_bytes, taken_places) = queue.taken;
         let now = (queue.bytes + taken_bytes + queue.owed, queue.parcels.len() + taken_places);
@@ -285,7 +285,7 @@ impl Mailbox {
         self.settle(&mut queue);
     }
 
-    /// Ready when something waits, or the session is over (then true).
+    /// Ready when something waits, or the session has ended (then true).
     pub(crate) fn poll_something(&self, context: &mut Context<'_>) -> Poll<bool> {
         self.waker.register(context.waker());
         let queue = self.queue();
@@ -298,13 +298,13 @@ impl Mailbox {
         }
     }
 
-    /// Whether the session is over for want of room.
+    /// Whether the session has ended for lack of room.
     pub(crate) fn is_over(&self) -> bool {
         self.queue().over
     }
 
-    /// The client has gone, and `rest` is what it did not get: that waits here again, before what has come since. Until
-    /// somebody is attached again, only messages of QoS 1 are taken.
+    /// Handles a disconnect: `rest`, which was not sent, waits again before later messages. Until a client is attached
+    /// again, only messages of QoS 1 are accepted.
     pub(crate) fn detach(&self, mut rest: VecDeque<Parcel>) {
         let mut queue = self.queue();
         queue.attached = false;
@@ -319,7 +319,7 @@ impl Mailbox {
         self.settle(&mut queue);
     }
 
-    /// A client is there again.
+    /// Handles a new connection of the client.
     pub(crate) fn attach(&self) {
         self.queue().attached = true;
     }
@@ -354,7 +354,7 @@ impl ParcelQueue {
             self.parcels.retain(|waiting| waiting.qos == QoS::AtLeastOnce);
             self.bytes = self.parcels.iter().map(Parcel::cost).sum();
             driven_out = (before - self.parcels.len()) as u64;
-            // A single message may be larger than what is left for everybody, but not a queue of them.
+            // A single message may exceed what is left for everybody, but not a queue of them.
             if !fits(self) && !self.parcels.is_empty() {
                 self.clear();
                 self.over = true;
@@ -377,7 +377,7 @@ mod tests {
         lot(text, qos, &MessagePool::new(usize::MAX))
     }
 
-    /// One that is charged to a pool.
+    /// A message that is counted in a pool.
     fn lot(text: &str, qos: QoS, pool: &Arc<MessagePool>) -> Parcel {
         let message = PooledMessage::new(BrokerMessage::plain("a", text, false), pool);
         Parcel { message, qos, retain: false, subscription_id: None }
@@ -467,10 +467,10 @@ mod tests {
             let large = "x".repeat(SURE_BYTES);
             assert_eq!(greedy.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
             let other = Mailbox::new(usize::MAX, Arc::clone(&account));
-            // Even a message that is larger than that, if it is the only one.
+            // Even a larger message, if it is the only one.
             assert_eq!(other.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
             assert_eq!(other.put(lot("x", QoS::AtMostOnce, &pool)), PutOutcome::Dropped);
-            // Another identity is not asked to pay for what this one has too much.
+            // Another identity is not affected by this one's excess.
             let stranger = Mailbox::new(usize::MAX, IdentityBacklog::new(usize::MAX, 2, Arc::clone(&pool)));
             assert_eq!(stranger.put(lot(&large, QoS::AtLeastOnce, &pool)), PutOutcome::Taken);
             let put = stranger.put(lot("x", QoS::AtLeastOnce, &pool));
@@ -495,7 +495,7 @@ mod tests {
         assert!(accounts.iter().all(|account| account.used() == length + PARCEL_BYTES));
         let mut taken = VecDeque::new();
         mailboxes[0].take(&mut taken);
-        // What is taken and not sent still waits.
+        // What is taken and not sent still counts as waiting.
         assert_eq!((pool.used(), accounts[0].used()), (length + 10 * PARCEL_BYTES, length + PARCEL_BYTES));
         drop(mailboxes);
         assert_eq!(pool.used(), length);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, bytes are counted exactly, and what is taken is in order with no QoS 1 missing.
+        /// Whatever arrives, bytes are counted exactly, and what is taken is in order with no QoS 1 missing.
         #[test]
         fn order_and_count(steps in proptest::collection::vec(proptest::option::of(any::<bool>()), 0..60)) {
             let (mailbox, account) = mailbox(5);

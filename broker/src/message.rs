@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::Publication;
 
-/// How hard delivery is tried.
+/// The quality of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QoS {
     /// Sent once.
@@ -13,20 +13,21 @@ pub(crate) enum QoS {
     AtLeastOnce = 1,
 }
 
-/// What stands before the topic: flags, publisher, expiry, the lengths of topic and properties.
+/// The header: flags, publisher, expiry, and the lengths of topic and properties.
 const HEADER_BYTES: usize = 1 + 8 + 8 + 2 + 4;
 const FLAG_QOS_1: u8 = 1;
 const FLAG_RETAIN: u8 = 2;
 
-/// A message that was let in.
+/// An accepted message.
 ///
-/// It is one allocation of exactly its size, so that a message which is kept (for a slow client, or as retained) pins no
-/// read buffer, and the same bytes go through the router's log and into the journal of retained messages.
+/// It is one allocation of exactly its size, so that a stored message (for a slow client, or as retained) does not keep
+/// a read buffer alive, and the same bytes go through the router's log and into the journal of retained messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BrokerMessage(Bytes);
 
 impl BrokerMessage {
-    /// A message of what `from` published. `from` is the number of a session, or 0 for the broker itself.
+    /// Creates a message from a publication. `from` is the number of the publisher's session, or 0 for the broker
+    /// itself.
     ///
     /// The caller has checked permission with [`crate::access::ClientAccess`], and resolved a topic alias.
     pub(crate) fn new(publication: &Publication<'_>, from: u64, now_ms: u64) -> Self {
@@ -38,13 +39,13 @@ impl BrokerMessage {
         if publication.retain {
             flags |= FLAG_RETAIN;
         }
-        // 0 stands for "never", so what expires at once expires in the first millisecond of time.
+        // 0 means "never", so an immediate expiry becomes the first millisecond.
         let expires_ms = publication.expiry_s.map_or(0, |s| now_ms.saturating_add(u64::from(s) * 1000).max(1));
         let mut all = BytesMut::with_capacity(HEADER_BYTES + topic.len() + properties.len() + payload.len());
         all.put_u8(flags);
         all.put_u64(from);
         all.put_u64(expires_ms);
-        // Both came in behind lengths that fit.
+        // Both arrived with lengths that fit.
         all.put_u16(u16::try_from(topic.len()).unwrap_or_default());
         all.put_u32(u32::try_from(properties.len()).unwrap_or_default());
         all.put_slice(topic.as_bytes());
@@ -53,17 +54,17 @@ impl BrokerMessage {
         Self(all.freeze())
     }
 
-    /// The same message, published by another session.
+    /// Returns the same message with another publisher.
     pub(crate) fn published_by(&self, from: u64) -> Self {
         self.with(1, from)
     }
 
-    /// The same message, of use until a moment of Unix time.
+    /// Returns the same message with an expiry, in Unix time.
     pub(crate) fn expiring(&self, expires_ms: u64) -> Self {
         self.with(9, expires_ms.max(1))
     }
 
-    /// The same message, not to be kept.
+    /// Returns the same message without the retain flag.
     pub(crate) fn passing(&self) -> Self {
         let mut all = BytesMut::from(&self.0[..]);
         if let Some(flags) = all.first_mut() {
@@ -80,7 +81,7 @@ impl BrokerMessage {
         Self(all.freeze())
     }
 
-    /// What [`Self::as_bytes`] gave, checked.
+    /// Parses and checks what [`Self::as_bytes`] returned.
     pub(crate) fn from_bytes(bytes: Bytes) -> Option<Self> {
         let message = Self(bytes);
         let topic = message.part(0, message.topic_len()?)?;
@@ -88,7 +89,7 @@ impl BrokerMessage {
         std::str::from_utf8(topic).is_ok().then_some(message)
     }
 
-    /// All of it, for the router's log and the journal.
+    /// Returns all bytes, for the router's log and the journal.
     pub(crate) fn as_bytes(&self) -> &Bytes {
         &self.0
     }
@@ -105,7 +106,7 @@ impl BrokerMessage {
         usize::try_from(u32::from_be_bytes(self.array(19)?)).ok()
     }
 
-    /// `length` bytes that begin `from` bytes behind the header.
+    /// Returns `length` bytes from `from` bytes after the header.
     fn part(&self, from: usize, length: usize) -> Option<&[u8]> {
         let start = HEADER_BYTES.checked_add(from)?;
         self.0.get(start..start.checked_add(length)?)
@@ -113,11 +114,11 @@ impl BrokerMessage {
 
     pub(crate) fn topic(&self) -> &str {
         let topic = self.topic_len().and_then(|length| self.part(0, length)).unwrap_or_default();
-        // It was text when it came in; if it were not, nobody could be permitted to read the topic "".
+        // It was valid UTF-8 when it arrived; if it were not, no client could be permitted to read the topic "".
         std::str::from_utf8(topic).unwrap_or_default()
     }
 
-    /// Encoded properties that are passed on: all but topic alias, expiry and subscription identifiers.
+    /// Returns the encoded properties that are forwarded: all but topic alias, expiry and subscription identifiers.
     pub(crate) fn properties(&self) -> &[u8] {
         let range = self.topic_len().zip(self.properties_len());
         range.and_then(|(from, length)| self.part(from, length)).unwrap_or_default()
@@ -136,27 +137,27 @@ impl BrokerMessage {
         if self.flag(FLAG_QOS_1) { QoS::AtLeastOnce } else { QoS::AtMostOnce }
     }
 
-    /// Whether it is to be kept for later subscribers, or was.
+    /// Whether it is to be retained, or was.
     pub(crate) fn retain(&self) -> bool {
         self.flag(FLAG_RETAIN)
     }
 
-    /// The number of the session that published it; 0 for the broker itself.
+    /// Returns the number of the publisher's session; 0 for the broker itself.
     pub(crate) fn from(&self) -> u64 {
         self.array(1).map(u64::from_be_bytes).unwrap_or_default()
     }
 
-    /// When nobody wants it any more, as milliseconds of Unix time.
+    /// Returns its expiry, in milliseconds of Unix time.
     pub(crate) fn expires_ms(&self) -> Option<u64> {
         self.array(9).map(u64::from_be_bytes).filter(|expires_ms| *expires_ms != 0)
     }
 
-    /// Whether nobody wants it any more.
+    /// Whether it has expired.
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
-    /// Bytes that it holds on to.
+    /// Returns its size in memory.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -164,7 +165,7 @@ impl BrokerMessage {
 
 #[cfg(test)]
 impl BrokerMessage {
-    /// A message of QoS 1 from the broker itself.
+    /// Returns a message of QoS 1 from the broker itself.
     pub(crate) fn plain(topic: &str, payload: &str, retain: bool) -> Self {
         let publication = Publication { retain, ..publication(topic, payload.as_bytes()) };
         Self::new(&publication, 0, 0)

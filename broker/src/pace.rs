@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A bucket of bytes that refills with time. It holds one second's worth, so that a burst passes at full speed and only
-/// a lasting flood is slowed down.
+/// A token bucket of bytes. It holds one second's worth, so that a burst passes at full speed and only a lasting flood
+/// is slowed down.
 #[derive(Debug)]
 pub(crate) struct BytePace {
-    /// 0: as fast as they like.
+    /// 0 is no limit.
     bytes_per_second: u64,
     state: Mutex<PaceState>,
 }
@@ -26,7 +26,7 @@ impl BytePace {
         Self { bytes_per_second, state: Mutex::new(PaceState { excess: 0, at: now }) }
     }
 
-    /// Takes note of bytes that were read; if that was too fast, says for how long nothing more is to be read.
+    /// Records bytes that were read; if that was too fast, returns for how long to stop reading.
     pub(crate) fn pause(&self, bytes: usize, now: Instant) -> Option<Duration> {
         if self.bytes_per_second == 0 {
             return None;
@@ -35,7 +35,7 @@ impl BytePace {
         let passed = now.saturating_duration_since(state.at);
         let allowed = u128::from(self.bytes_per_second) * passed.as_nanos() / 1_000_000_000;
         state.excess = state.excess.saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX));
-        // A part of a byte is forgotten with each call, and each call is for more than one.
+        // A fraction of a byte is lost with each call, and each call is for many.
         state.at = now.max(state.at);
         state.excess += bytes as u64;
         let over = state.excess.checked_sub(self.bytes_per_second).filter(|over| *over > 0)?;
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(ms(pace.pause(100, at(500))), Some(100));
         assert_eq!(pace.pause(100, at(1000)), None);
         assert_eq!(pace.pause(1000, at(9000)), None);
-        // Time that stands still, or goes back, gives nothing.
+        // Time that stands still, or goes back, adds nothing.
         assert_eq!(ms(pace.pause(1000, at(8000))), Some(1000));
     }
 

@@ -10,7 +10,7 @@ use crate::{
     who::{NobodyError, Serial},
 };
 
-/// A connection that did not become a client's, by where it came from.
+/// Log lines about refused connections, by address.
 pub(crate) const TURNED_AWAY: LineKind = LineKind::new("refused connections", 60).burst(3);
 
 /// A connection whose transport is ready, before its CONNECT.
@@ -20,12 +20,12 @@ pub(crate) struct PendingClient {
     pub(crate) proof: TransportProof,
 }
 
-/// What its transport has shown of who a guest is.
+/// What the transport has shown of the client's identity.
 pub(crate) enum TransportProof {
     /// A certificate of the fleet's authority.
     Certificate { identity: Identity, serial: Serial },
-    /// Nothing: its CONNECT has to bring a user name and a password.
+    /// Nothing: its CONNECT must have a user name and a password.
     Password,
-    /// One that says nothing: its CONNECT is only there to be refused.
+    /// A certificate without an identity: its CONNECT will be refused.
     Nobody(NobodyError),
 }

@@ -26,10 +26,10 @@ use crate::{
     who::Serial,
 };
 
-/// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
+/// The key of a session. The identity is part of it, so that no client id reaches another identity's session.
 pub(crate) type SessionKey = Arc<(Identity, String)>;
 
-/// Everybody who is connected, or may come back to a session.
+/// Connected clients, and stored sessions of disconnected ones.
 #[derive(Debug)]
 pub(crate) struct Registry {
     max: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Registry {
     present: Mutex<ClientPresence>,
 }
 
-/// What each identity may have.
+/// The limits of each identity.
 #[derive(Debug)]
 struct IdentityShares {
     bytes_per_second: u64,
@@ -87,7 +87,7 @@ struct IdentityShare {
 struct LiveClient {
     number: u64,
     ending: Arc<EndSignal>,
-    /// Of the certificate, if it has one.
+    /// Of its certificate, if it has one.
     serial: Option<Serial>,
     gone: CancellationToken,
 }
@@ -96,15 +96,15 @@ struct LiveClient {
 #[derive(Debug)]
 struct SleepingSession {
     session: ClientSession,
-    /// Of the certificate that its client showed last.
+    /// Of its client's last certificate.
     serial: Option<Serial>,
     /// To be published after its delay.
     will: Option<LastWill>,
-    /// Ends the task that would end the session.
+    /// Cancels the task that would end the session.
     woken: CancellationToken,
 }
 
-/// Why a connection is to end, from outside of it.
+/// Why a connection is ended by another task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum EndCause {
@@ -116,7 +116,7 @@ pub(crate) enum EndCause {
     Revoked = 3,
 }
 
-/// Tells one connection to end. The first cause counts.
+/// Signals one connection to end. The first cause counts.
 #[derive(Debug, Default)]
 pub(crate) struct EndSignal {
     cause: AtomicU8,
@@ -125,7 +125,7 @@ pub(crate) struct EndSignal {
 
 impl EndSignal {
     fn tell(&self, cause: EndCause) {
-        // Whoever comes second finds it told.
+        // A later cause is ignored.
         let _ = self.cause.compare_exchange(0, cause as u8, Ordering::AcqRel, Ordering::Acquire);
         self.waker.wake();
     }
@@ -150,7 +150,7 @@ impl EndSignal {
     }
 }
 
-/// A place among the connected, given back when it is dropped.
+/// The registration of a connected client, removed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionTicket {
     registry: Arc<Registry>,
@@ -164,7 +164,7 @@ pub(crate) struct ConnectionTicket {
     account: Arc<IdentityBacklog>,
 }
 
-/// No room.
+/// A limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RegistryFull {
     #[error("connections_max is reached")]
@@ -173,20 +173,20 @@ pub(crate) enum RegistryFull {
     Identity,
 }
 
-/// A session that is let go: its subscriptions are to be ended, and its will no longer waits.
+/// A dropped session: its subscriptions have to be removed, and its will does not wait any more.
 #[must_use]
 pub(crate) struct FormerSession {
     pub(crate) session: ClientSession,
     pub(crate) will: Option<LastWill>,
 }
 
-/// What there was of those whose certificates are revoked.
+/// The clients whose certificates are revoked.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct RevokedClients {
-    /// Of each connection that was told to end: cancelled when it has, last will included.
+    /// For each connection that was signalled to end: cancelled when it has ended, last will included.
     pub(crate) ending: Vec<CancellationToken>,
-    /// Sessions that waited for their clients.
+    /// Stored sessions of disconnected clients.
     pub(crate) asleep: Vec<FormerSession>,
 }
 
@@ -211,22 +211,22 @@ impl Registry {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are connected, those included that are about to begin or end.
+    /// Returns the number of connections, including those that are about to begin or end.
     pub(crate) fn connections(&self) -> usize {
         self.present().tickets
     }
 
-    /// How many sessions wait for their clients.
+    /// Returns the number of stored sessions.
     pub(crate) fn asleep(&self) -> usize {
         self.present().asleep.len()
     }
 
-    /// A number that no session had before.
+    /// Returns a number that no session had before.
     pub(crate) fn number(&self) -> u64 {
         self.present().number()
     }
 
-    /// Takes a place, and ends the connection that this client id had.
+    /// Registers a client, and ends the connection that this client id had.
     pub(crate) fn enter(
         self: &Arc<Self>,
         identity: Identity,
@@ -235,7 +235,7 @@ impl Registry {
     ) -> Result<ConnectionTicket, RegistryFull> {
         let key = Arc::new((identity, client_id));
         let mut present = self.present();
-        // Who takes over frees a place; only until the old connection has ended are there two.
+        // A takeover frees a place; there are two only until the old connection has ended.
         let replaces = usize::from(present.live.contains_key(&key));
         if present.tickets >= self.max + replaces {
             return Err(RegistryFull::Broker);
@@ -257,8 +257,8 @@ impl Registry {
         Ok(ConnectionTicket { registry: Arc::clone(self), key, number, serial, ending, gone, before, pace, account })
     }
 
-    /// The session that waits for this client, if one does, with a will that was not published yet. What would have ended
-    /// it is called off.
+    /// Takes the stored session of this client, if there is one, with a will that was not published yet. Its scheduled
+    /// end is cancelled.
     pub(crate) fn wake(&self, ticket: &ConnectionTicket) -> Option<FormerSession> {
         let mut present = self.present();
         let asleep = present.asleep.remove(&ticket.key)?;
@@ -267,8 +267,8 @@ impl Registry {
         Some(FormerSession { session: asleep.session, will: asleep.will })
     }
 
-    /// Keeps the session of a connection that ends, for its client to come back. The token is cancelled when it does. If
-    /// there is no room the session is given back.
+    /// Stores the session of a connection that ends, for its client to come back. The token is cancelled when it does.
+    /// Without room the session is returned.
     pub(crate) fn sleep(
         &self,
         ticket: &ConnectionTicket,
@@ -282,7 +282,7 @@ impl Registry {
         }
         present.share(&ticket.key.0, &self.shares).asleep += 1;
         let woken = CancellationToken::new();
-        // The connection before this one has taken its session along, so nothing is replaced.
+        // The previous connection has taken its session along, so nothing is replaced.
         present.asleep.insert(
             Arc::clone(&ticket.key),
             SleepingSession { session, serial: ticket.serial, will, woken: woken.clone() },
@@ -290,7 +290,7 @@ impl Registry {
         Ok(woken)
     }
 
-    /// The session's time is over, if its client has not come back: `number` says which is meant.
+    /// Removes the session `number`, whose time is over, if its client has not come back.
     pub(crate) fn forget(&self, key: &SessionKey, number: u64) -> Option<FormerSession> {
         let mut present = self.present();
         if present.asleep.get(key).is_none_or(|asleep| asleep.session.number != number) {
@@ -301,20 +301,20 @@ impl Registry {
         Some(FormerSession { session: asleep.session, will: asleep.will })
     }
 
-    /// The will of a session whose client has not come back, once.
+    /// Takes the will of a session whose client has not come back, once.
     pub(crate) fn take_will(&self, key: &SessionKey, number: u64) -> Option<LastWill> {
         let mut present = self.present();
         present.asleep.get_mut(key).filter(|asleep| asleep.session.number == number)?.will.take()
     }
 
-    /// Tells every connection that the broker stops.
+    /// Signals every connection that the broker stops.
     pub(crate) fn end_all(&self) {
         for live in self.present().live.values() {
             live.ending.tell(EndCause::Stopping);
         }
     }
 
-    /// Ends the connections of certificates that are revoked, and takes the sessions that wait for such clients.
+    /// Ends the connections with revoked certificates, and takes the stored sessions of such clients.
     pub(crate) fn end_revoked(&self, is_revoked: impl Fn(&Serial) -> bool) -> RevokedClients {
         let mut present = self.present();
         let is_revoked = |serial: &Option<Serial>| serial.as_ref().is_some_and(&is_revoked);
@@ -333,17 +333,17 @@ impl Registry {
         RevokedClients { ending, asleep }
     }
 
-    /// Whether somebody of this identity is connected.
+    /// Whether a client of this identity is connected.
     pub(crate) fn is_connected(&self, identity: &Identity) -> bool {
         self.present().per_identity.get(identity).is_some_and(|share| share.tickets > 0)
     }
 
-    /// The most that waits for one identity, in bytes.
+    /// Returns the most bytes that wait for one identity.
     pub(crate) fn most_queued(&self) -> usize {
         self.present().per_identity.values().map(|share| share.account.used()).max().unwrap_or_default()
     }
 
-    /// Tells those to end who came in with a password and are no users any more.
+    /// Ends the connections of users that were removed.
     pub(crate) fn end_removed_users(&self, is_user: impl Fn(&Identity) -> bool) {
         let present = self.present();
         let removed = present.live.iter().filter(|(key, live)| live.serial.is_none() && !is_user(&key.0));
@@ -370,7 +370,7 @@ impl ClientPresence {
         self.per_identity.entry(identity.clone()).or_insert_with(|| shares.of(identity))
     }
 
-    /// Takes one from a count of an identity, and forgets the identity with its last.
+    /// Decrements a count of an identity, and removes the identity with its last.
     fn leave(&mut self, identity: &Identity, count: impl Fn(&mut IdentityShare) -> &mut usize) {
         if let Some(share) = self.per_identity.get_mut(identity) {
             let count = count(share);
@@ -383,19 +383,19 @@ impl ClientPresence {
 }
 
 impl ConnectionTicket {
-    /// Whether this client id had a connection when this one entered.
+    /// Whether this client id had a connection when this one was registered.
     pub(crate) fn replaces(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Waits until the connection before this one has ended.
+    /// Waits until the previous connection has ended.
     pub(crate) async fn turn(&self) {
         if let Some(before) = &self.before {
             before.cancelled().await;
         }
     }
 
-    /// Says when this connection is to end, and why.
+    /// Returns the signal that ends this connection.
     pub(crate) fn ending(&self) -> &EndSignal {
         &self.ending
     }
@@ -408,17 +408,17 @@ impl ConnectionTicket {
         &self.key.1
     }
 
-    /// The number of its certificate, if it has one.
+    /// Returns the serial number of its certificate, if it has one.
     pub(crate) fn serial(&self) -> Option<Serial> {
         self.serial
     }
 
-    /// What it and all others of its identity have together.
+    /// Returns the backlog that it shares with its identity's other connections.
     pub(crate) fn account(&self) -> &Arc<IdentityBacklog> {
         &self.account
     }
 
-    /// How fast it may send, with all others of its identity.
+    /// Returns the rate limit that it shares with its identity's other connections.
     pub(crate) fn pace(&self) -> &BytePace {
         &self.pace
     }

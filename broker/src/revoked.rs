@@ -23,43 +23,43 @@ use x509_parser::{
 
 use crate::who::Serial;
 
-/// Why a revocation list is not taken.
+/// Why a revocation list is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RevocationError {
-    /// There is none in the document.
+    /// The document has no list.
     #[error("there is no revocation list (X.509, PEM) in it")]
     Pem(#[source] pem::Error),
-    /// Its bytes make no sense.
+    /// It cannot be parsed.
     #[error("the revocation list cannot be read: {0}")]
     Unreadable(String),
-    /// Somebody else made it.
+    /// It is not of this authority.
     #[error("the revocation list is of {issuer:?}, which is not the authority that the broker trusts")]
     Foreign {
-        /// Who.
+        /// Its issuer.
         issuer: String,
     },
     /// It has the authority's name, but not its signature.
     #[error("the revocation list is not signed by the authority that the broker trusts")]
     Signature,
-    /// There should be a newer one.
+    /// It is outdated.
     #[error("the revocation list is out of date: there should have been another one by {since}")]
     Expired {
-        /// By when.
+        /// Since when.
         since: String,
     },
-    /// It says only a part, or something that is not understood.
+    /// It is incomplete, or has an unknown critical extension.
     #[error("the revocation list has the extension {0}, with which it does not say everything")]
     Partial(String),
-    /// A number that no certificate can have.
+    /// It has an invalid serial number.
     #[error("the revocation list has a serial number of more than 20 bytes")]
     Serial,
 }
 
-/// What is revoked.
+/// The revoked certificates.
 #[derive(Default)]
 pub(crate) struct RevokedSerials {
-    /// Whose lists are taken.
+    /// The authorities whose lists are accepted.
     authorities: RwLock<Vec<CertificateDer<'static>>>,
     serials: RwLock<Arc<HashSet<Serial>>>,
 }
@@ -71,7 +71,7 @@ impl fmt::Debug for RevokedSerials {
 }
 
 impl RevokedSerials {
-    /// From now on lists of `authorities` are taken; what is revoked stays so.
+    /// Sets the authorities whose lists are accepted; revocations stay.
     pub(crate) fn trust(&self, authorities: Vec<CertificateDer<'static>>) {
         *self.authorities.write().unwrap_or_else(PoisonError::into_inner) = authorities;
     }
@@ -84,8 +84,8 @@ impl RevokedSerials {
         self.serials.read().unwrap_or_else(PoisonError::into_inner).contains(serial)
     }
 
-    /// Puts another list in force and tells how many certificates are on it. From then on none of these is let in; those
-    /// that are there already are the caller's to end.
+    /// Replaces the list; returns how many certificates are on it. They are refused from then on; existing connections
+    /// are the caller's to end.
     pub(crate) fn replace(&self, document: &str) -> Result<usize, RevocationError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let authorities = self.authorities.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -96,7 +96,7 @@ impl RevokedSerials {
     }
 }
 
-/// Reads all lists in a document; there is more than one only while an authority is being replaced by another.
+/// Parses all lists in a document; there is more than one only while an authority is being replaced by another.
 fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Result<HashSet<Serial>, RevocationError> {
     let lists = CertificateRevocationListDer::pem_slice_iter(document.as_bytes())
         .collect::<Result<Vec<_>, _>>()
@@ -143,7 +143,7 @@ fn check(
     }
 }
 
-/// A list that only has changes, or only certificates of some kind, says so in an extension that must be understood.
+/// A list that only has changes, or only certificates of some kind, has a critical extension.
 fn refuse_critical(extensions: &[X509Extension<'_>]) -> Result<(), RevocationError> {
     match extensions.iter().find(|extension| extension.critical) {
         Some(extension) => Err(RevocationError::Partial(extension.oid.to_id_string())),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is changed in a list, it is not taken, or says what it said.
+        /// Whatever is changed in a list, it is refused, or has the same content.
         #[test]
         fn altered_list_is_refused(place: prop::sample::Index, bit in 0_u8..8) {
             let authority = Authority::new();

@@ -37,11 +37,11 @@ use crate::{
     stats::Counters,
 };
 
-/// The room of the log for each byte that may be on its way. rumqttd drops a log's oldest of [`SEGMENTS`] parts whole,
-/// and counts neither the message's own record nor what is in a part that is just begun.
+/// The size of the log for each byte that may be in transit. rumqttd drops the oldest of [`SEGMENTS`] segments as a
+/// whole, and counts neither a message's own overhead nor what is in a segment that was just begun.
 const LOG_FACTOR: usize = 4;
 
-/// How many parts the log is divided in.
+/// The number of segments of the log.
 const SEGMENTS: usize = 4;
 
 /// How often a canary is sent, and how long it may take. A message takes microseconds, and under a storm some
@@ -49,7 +49,7 @@ const SEGMENTS: usize = 4;
 const CANARY_EVERY: Duration = Duration::from_secs(5);
 const CANARY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause before a dead router is replaced, so that something that kills each of them does not spin.
+/// The pause before a dead router is replaced, so that repeated deaths do not make a busy loop.
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
 /// The router does not start.
@@ -57,59 +57,59 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 #[error("the router does not start")]
 pub(crate) struct RouterError;
 
-/// Answers when a batch has been dealt out, with what of it was refused. An error means that the broker stops.
+/// The reply when a batch has been distributed, with its refused messages. An error means that the broker stops.
 pub(crate) type BatchReply = oneshot::Receiver<Vec<RefusedMessage>>;
 
-/// A message that was to be kept, and was neither kept nor dealt out: a limit is reached.
+/// A retained message that was neither retained nor distributed, because a limit is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedMessage {
-    /// Its place in its batch, from 0 on.
+    /// Its index in its batch.
     pub(crate) index: usize,
     pub(crate) message: BrokerMessage,
 }
 
-/// The way into the router and out of it.
+/// The handle of the router.
 pub(crate) struct RouterHandle {
-    /// Room for messages on their way, in bytes.
+    /// The limit of messages in transit, in bytes.
     room: Arc<Semaphore>,
     room_bytes: usize,
     way: Mutex<RouterState>,
     counters: Arc<Counters>,
     canaries: AtomicU64,
-    /// Messages, canaries included.
+    /// Distributed messages, canaries included.
     dealt_out: AtomicU64,
     stop: CancellationToken,
 }
 
-/// What is between the two ends.
+/// The state between input and output.
 #[derive(Default)]
 struct RouterState {
-    /// Into the router that runs now; none while it is being replaced.
+    /// The input of the present router; `None` while it is being replaced.
     intake: Option<generation::RouterInput>,
-    /// In the order in which they went in.
+    /// In the order of submission.
     batches: VecDeque<PendingBatch>,
 }
 
-/// A batch that has not come out whole.
+/// A batch that has not been distributed completely.
 struct PendingBatch {
     messages: VecDeque<BrokerMessage>,
-    /// How many have come out.
+    /// How many of its messages were distributed.
     done: usize,
     refused: Vec<RefusedMessage>,
     told: Option<oneshot::Sender<Vec<RefusedMessage>>>,
-    /// Given back with it.
+    /// Released with it.
     _share: OwnedSemaphorePermit,
 }
 
 impl RouterState {
-    /// How many of these are the ones that were to come out next, from the first on.
+    /// Returns how many of these are the expected next ones, from the first on.
     fn count_expected(&self, messages: &[BrokerMessage]) -> usize {
         let expected = self.batches.iter().flat_map(|batch| &batch.messages);
         expected.zip(messages).take_while(|(expected, message)| expected == message).count()
     }
 
-    /// Takes messages that have been dealt out off the way, and tells the publishers of those batches that are done.
-    /// `refused` are those that were not, by their place among the `count`, in order.
+    /// Removes distributed messages, and answers the publishers of finished batches. `refused` has the refused ones by
+    /// their index among the `count`, in order.
     fn take_off(&mut self, count: usize, refused: Vec<RefusedMessage>) {
         let (mut off, mut refused) = (0, refused.into_iter().peekable());
         while off < count {
@@ -124,7 +124,7 @@ impl RouterState {
             if batch.messages.is_empty()
                 && let Some(PendingBatch { told: Some(told), refused, .. }) = self.batches.pop_front()
             {
-                // Who published may be gone meanwhile.
+                // The publisher may have ended meanwhile.
                 let _ = told.send(refused);
             }
         }
@@ -132,7 +132,7 @@ impl RouterState {
 }
 
 impl RouterHandle {
-    /// A hub without a router; [`Self::run`] starts one.
+    /// Creates a hub without a router; [`Self::run`] starts one.
     pub(crate) fn new(limits: &BrokerLimits, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             room: Arc::new(Semaphore::new(limits.intake_max_bytes)),
@@ -145,16 +145,16 @@ impl RouterHandle {
         })
     }
 
-    /// Ends [`Self::run`]. A router's thread cannot be ended from outside (it holds a sender of its own queue), so it stays
-    /// asleep on an empty queue until the process ends.
+    /// Ends [`Self::run`]. A router's thread cannot be ended from outside (it holds a sender of its own queue), so it
+    /// stays asleep on an empty queue until the process ends.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Sends messages on their way, in order. Waits for room; nothing was published if this is dropped before it is done.
+    /// Submits messages in order. It waits for room; nothing is published if it is dropped before it is done.
     pub(crate) async fn publish(&self, messages: Vec<BrokerMessage>) -> BatchReply {
         let bytes = messages.iter().map(BrokerMessage::len).sum::<usize>().min(self.room_bytes);
-        // Even an unreal batch of 2³² bytes would be cut to the whole room above.
+        // Even an impossible batch of 2³² bytes is limited to the whole room above.
         let share = u32::try_from(bytes).unwrap_or(u32::MAX);
         let (told, taken) = oneshot::channel();
         // The semaphore is never closed.
@@ -173,12 +173,12 @@ impl RouterHandle {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a router. The first is started before anybody connects, so that a broker without threads does not start.
+    /// Starts a router. The first is started before clients connect, so that a broker without threads does not start.
     pub(crate) async fn start(&self) -> Result<RouterOutput, RouterError> {
         let log_bytes = self.room_bytes.saturating_mul(LOG_FACTOR);
         let (mut intake, outlet) = RouterGeneration::start(log_bytes, SEGMENTS).await?;
         let mut way = self.way();
-        // What the last one did not deliver comes first.
+        // Messages that the previous router did not deliver come first.
         for batch in &way.batches {
             intake.send(&batch.messages);
         }
@@ -186,8 +186,8 @@ impl RouterHandle {
         Ok(outlet)
     }
 
-    /// Hands what comes out of the router to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
-    /// `deal` says which messages it refused.
+    /// Passes the router's output to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
+    /// `deal` returns the messages that it refused.
     pub(crate) async fn run(
         self: Arc<Self>,
         first: RouterOutput,
@@ -217,11 +217,11 @@ impl RouterHandle {
                 Err(error) => tracing::error!("{error}"),
             }
         }
-        // Whoever waits is told that nothing more will come.
+        // Publishers that wait get an error.
         *self.way() = RouterState::default();
     }
 
-    /// Deals out until the router is gone.
+    /// Distributes until the router has died.
     async fn serve(&self, mut outlet: RouterOutput, deal: &(impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send)) {
         let mut messages = Vec::new();
         while outlet.next(&mut messages).await.is_ok() {
@@ -246,7 +246,7 @@ impl RouterHandle {
             every.tick().await;
             let before = self.dealt_out.load(Ordering::Relaxed);
             let flight = async { self.publish(vec![self.canary()]).await.await };
-            // Under a flood it may wait its turn for longer; but then others come out.
+            // Under a flood it may wait for longer; but then other messages come out.
             if timeout(CANARY_TIMEOUT, flight).await.is_err() && self.dealt_out.load(Ordering::Relaxed) == before {
                 tracing::error!("the router does not answer");
                 return;
@@ -266,7 +266,7 @@ impl RouterHandle {
 
 #[cfg(test)]
 impl RouterHandle {
-    /// Kills the router that runs, or the next one.
+    /// Kills the present router, or the next one.
     pub(crate) async fn kill_router(&self) {
         while self.way().intake.as_mut().map(generation::RouterInput::kill_router).is_none() {
             sleep(Duration::from_millis(5)).await;

@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Buf;
 
-/// How large a scratch buffer is: a whole TLS record (16,640 bytes at most) behind the most of one that can be left over
-/// from the read before.
+/// The size of a scratch buffer: a whole TLS record (16,640 bytes at most) after the largest possible rest of the
+/// previous read.
 pub(crate) const SCRATCH_BYTES: usize = 36 * 1024;
 
 /// Buffers that a thread keeps: TLS needs one, WebSocket over it another at the same time, and both while they are read
@@ -22,7 +22,7 @@ thread_local! {
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of [`SCRATCH_BYTES`], with whatever was last in it. It goes back to its thread when it is dropped.
+/// A buffer of [`SCRATCH_BYTES`], with arbitrary old content. It returns to its thread on drop.
 pub(crate) struct ScratchBuffer(Box<[u8]>);
 
 impl ScratchBuffer {
@@ -35,7 +35,7 @@ impl ScratchBuffer {
 impl Drop for ScratchBuffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
-        // A thread that ends has no more use for it.
+        // The thread may be ending.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {
@@ -59,7 +59,7 @@ impl DerefMut for ScratchBuffer {
     }
 }
 
-/// Bytes in a queue that has no memory while it is empty.
+/// A queue of bytes that has no memory while it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct LazyQueue {
     bytes: Vec<u8>,
@@ -88,7 +88,7 @@ impl LazyQueue {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Adds `count` bytes for the caller to fill in.
+    /// Adds `count` bytes for the caller to fill.
     pub(crate) fn grow(&mut self, count: usize) -> &mut [u8] {
         self.compact(count);
         let end = self.bytes.len();

@@ -17,23 +17,23 @@ use crate::{
     text,
 };
 
-/// Bytes in the output buffer above which no message is added: what TLS takes in at once.
+/// The size of the output buffer above which no message is added: what TLS encrypts at once.
 pub(crate) const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
 
-/// Above this many places an emptied queue gives its room back: a quiet client is not to keep what a burst took.
+/// An emptied queue with more slots than this releases its memory: a quiet client should not keep what a burst took.
 const QUEUE_KEPT: usize = 16;
 
-/// One subscription, as the client asked for it.
+/// One subscription.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) filter: CheckedFilter,
     pub(crate) options: SubscribeOptions,
     pub(crate) id: Option<NonZeroU32>,
-    /// Among those of its identity. None for one that takes the place of another.
+    /// The place in its identity's limit. `None` for one that replaces another.
     pub(crate) place: Option<SubscriptionPlace>,
 }
 
-/// A client's subscriptions. An agent has eight and a console five, so a list is as good as a map, and smaller.
+/// A client's subscriptions. An agent has eight and a console five, so a list is as fast as a map, and smaller.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions(Vec<Subscription>);
 
@@ -71,18 +71,18 @@ impl Subscriptions {
     }
 }
 
-/// How far the retained messages that a subscription brings have been put into the mailbox.
+/// How far the retained messages of a subscription have been put into the mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RetainedCursor {
     /// The subscription's.
     pub(crate) filter: CheckedFilter,
-    /// The topic behind which it goes on; none at the beginning.
+    /// The topic after which it continues; `None` at the beginning.
     pub(crate) after: Option<String>,
 }
 
-/// What is retained and still to be brought: one cursor per filter, one after the other.
+/// Retained messages that are still to be delivered: one cursor per filter, one after the other.
 ///
-/// They hold a place in the store and no message: what is not read costs nothing.
+/// Cursors hold a position in the store and no message: what is not read costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedCursors(VecDeque<RetainedCursor>);
 
@@ -91,7 +91,7 @@ impl RetainedCursors {
         self.0.is_empty()
     }
 
-    /// Has what a filter matches brought, from the beginning on, also if it is just being brought.
+    /// Starts delivering what a filter matches, from the beginning, even if it is being delivered.
     pub(crate) fn begin(&mut self, filter: CheckedFilter) {
         match self.0.iter_mut().find(|cursor| cursor.filter == filter) {
             Some(cursor) => cursor.after = None,
@@ -99,12 +99,12 @@ impl RetainedCursors {
         }
     }
 
-    /// The one to go on with.
+    /// Returns the cursor to continue.
     pub(crate) fn next(&mut self) -> Option<&mut RetainedCursor> {
         self.0.front_mut()
     }
 
-    /// The one to go on with is done.
+    /// Ends the cursor to continue.
     pub(crate) fn finish(&mut self) {
         self.0.pop_front();
         if self.0.is_empty() {
@@ -112,49 +112,49 @@ impl RetainedCursors {
         }
     }
 
-    /// One whose filter matches a topic.
+    /// Returns a filter that matches a topic.
     pub(crate) fn covering(&self, topic: &str) -> Option<CheckedFilter> {
         self.0.iter().map(|cursor| &cursor.filter).find(|filter| text::matches(filter.as_str(), topic)).cloned()
     }
 
-    /// Nobody wants this filter's any more.
+    /// Removes the cursor of a filter.
     pub(crate) fn end(&mut self, filter: &str) {
         self.0.retain(|cursor| cursor.filter.as_str() != filter);
     }
 }
 
-/// A message that was sent with QoS 1 and is not acknowledged.
+/// An unacknowledged message of QoS 1.
 #[derive(Debug)]
 struct UnackedDelivery {
     packet_id: u16,
-    /// To be sent again when the client comes back; none if its session ends with the connection.
+    /// The message, to be sent again when the client comes back; `None` if its session ends with the connection.
     parcel: Option<Parcel>,
 }
 
 impl UnackedDelivery {
-    /// What it is charged.
+    /// Returns the bytes that it counts.
     fn cost(&self) -> usize {
         self.parcel.as_ref().map_or(0, Parcel::cost)
     }
 }
 
-/// Messages that the client has not acknowledged, in the order in which they were sent.
+/// Unacknowledged messages, in the order in which they were sent.
 #[derive(Debug, Default)]
 pub(crate) struct InflightWindow {
     owed: VecDeque<UnackedDelivery>,
-    /// Of those that are kept to be sent again.
+    /// Bytes of those that are kept to be sent again.
     bytes: usize,
     last: u16,
 }
 
 impl InflightWindow {
-    /// An id that is free; none if the client owes `max`.
+    /// Returns a free id; `None` if `max` are unacknowledged.
     fn free_id(&mut self, max: u16) -> Option<u16> {
         if self.owed.len() >= usize::from(max) {
             return None;
         }
-        // Ids are given out in a circle, so what is owed lies between the oldest and the last: the next one is free
-        // unless it is the oldest, whose acknowledgement is then waited for.
+        // Ids are used in a circle, so those in use lie between the oldest and the last: the next one is free unless
+        // it is the oldest, whose acknowledgement is then awaited.
         let next = self.last.checked_add(1).unwrap_or(1);
         if self.owed.front().is_some_and(|oldest| oldest.packet_id == next) {
             return None;
@@ -174,9 +174,9 @@ impl InflightWindow {
         }
     }
 
-    /// Takes an acknowledgement, in whatever order; gives the place of what was owed.
+    /// Handles an acknowledgement, in any order; returns the index of its message.
     fn acknowledge(&mut self, packet_id: u16) -> Option<usize> {
-        // Clients mostly keep the order, so this mostly looks at the first.
+        // Clients mostly keep the order, so the first is usually the right one.
         let position = self.owed.iter().position(|owed| owed.packet_id == packet_id)?;
         self.remove(position);
         if self.owed.is_empty() && self.owed.capacity() > QUEUE_KEPT {
@@ -186,11 +186,11 @@ impl InflightWindow {
     }
 }
 
-/// What a connection's client can take.
+/// What a connection's client accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLimits {
     pub(crate) version: ProtocolVersion,
-    /// Messages of QoS 1 at a time.
+    /// Unacknowledged messages of QoS 1.
     pub(crate) window: u16,
     /// The largest packet.
     pub(crate) packet_max_bytes: usize,
@@ -198,27 +198,27 @@ pub(crate) struct ClientLimits {
     pub(crate) stays: bool,
 }
 
-/// What was done with messages that waited.
+/// The result of sending waiting messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FillResult {
     pub(crate) sent: u64,
     pub(crate) expired: u64,
-    /// Larger than the client takes: by the standard they count as delivered.
+    /// Messages larger than the client accepts: by the standard they count as delivered.
     pub(crate) too_large: u64,
 }
 
 /// A client's session.
 #[derive(Debug)]
 pub(crate) struct ClientSession {
-    /// Never used twice.
+    /// It is never reused.
     pub(crate) number: u64,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) cursors: RetainedCursors,
     window: InflightWindow,
-    /// Taken from the mailbox.
+    /// Messages taken from the mailbox.
     waiting: VecDeque<Parcel>,
-    /// How many of what is owed are to be sent again, from the first on.
+    /// How many unacknowledged messages are to be sent again, from the first on.
     again: usize,
 }
 
@@ -235,25 +235,25 @@ impl ClientSession {
         }
     }
 
-    /// Ends a subscription, if there is one.
+    /// Removes a subscription, if there is one.
     pub(crate) fn unsubscribe(&mut self, filter: &str) -> Option<Subscription> {
         self.cursors.end(filter);
         self.subscriptions.remove(filter)
     }
 
-    /// Takes an acknowledgement; says whether it was owed.
+    /// Handles an acknowledgement; returns whether it was expected.
     pub(crate) fn acknowledge(&mut self, packet_id: u16) -> bool {
         let (sent, before) = (self.window.owed.len() - self.again, self.window.bytes);
         let position = self.window.acknowledge(packet_id);
         self.settle(before);
-        // One that was to be sent again, and is known to the client after all.
+        // It was to be sent again, but the client has it already.
         if position.is_some_and(|position| position >= sent) {
             self.again -= 1;
         }
         position.is_some()
     }
 
-    /// Has charged what is kept to be sent again, if that is not `before` bytes any more: nothing, for most clients.
+    /// Updates the bytes that are kept to be sent again, if they are not `before` any more: zero, for most clients.
     fn settle(&self, before: usize) {
         if self.window.bytes != before {
             self.mailbox.owe(self.window.bytes);
@@ -265,27 +265,27 @@ impl ClientSession {
         !self.window.owed.is_empty()
     }
 
-    /// Whether more is to be taken from the mailbox.
+    /// Whether more should be taken from the mailbox.
     pub(crate) fn wants_more(&self) -> bool {
         self.waiting.is_empty() && self.again == 0
     }
 
-    /// The connection has ended and the session goes on: what was not sent waits again.
+    /// Handles the end of a connection that the session outlives: unsent messages wait again.
     pub(crate) fn sleep(&mut self) {
         self.mailbox.detach(std::mem::take(&mut self.waiting));
         self.again = 0;
     }
 
-    /// A client is there again: what it owes is sent once more.
+    /// Handles a new connection of the client: unacknowledged messages are sent again.
     pub(crate) fn wake(&mut self) {
         self.mailbox.attach();
-        // What was sent while nobody thought of keeping it cannot be sent again.
+        // Messages that were sent without being kept cannot be sent again.
         self.window.owed.retain(|owed| owed.parcel.is_some());
         self.again = self.window.owed.len();
     }
 
-    /// Moves what waits to `out`, as far as the client's window and the buffer reach. When nothing is left of what was
-    /// taken, `bring` puts more of what is retained behind what has come since, once.
+    /// Moves waiting messages to `out`, as far as the client's window and the buffer allow. When all taken messages are
+    /// sent, `bring` adds more retained ones after later messages, once.
     pub(crate) fn fill(
         &mut self,
         reach: ClientLimits,
@@ -310,14 +310,15 @@ impl ClientSession {
                 self.waiting.pop_front();
                 continue;
             }
-            // The two bytes of a packet id are there or not; its value does not change the length.
+            // The packet id's presence, not its value, changes the length.
             let packet_id = (parcel.qos == QoS::AtLeastOnce).then_some(1);
             if reach.version.publish_len(&delivery(parcel, packet_id, false, now_ms)) > reach.packet_max_bytes {
                 filled.too_large += 1;
                 self.waiting.pop_front();
                 continue;
             }
-            // Who reads and acknowledges nothing has no more kept for it than who does not read. One message always fits.
+            // A client that reads and acknowledges nothing has no more kept for it than one that does not read. One
+            // message always fits.
             let kept = if reach.stays { self.window.bytes } else { 0 };
             let packet_id = match parcel.qos {
                 QoS::AtMostOnce => None,
@@ -341,10 +342,10 @@ impl ClientSession {
         filled
     }
 
-    /// What was owed when the last connection ended goes out first, in its order and under its ids.
+    /// Sends what was unacknowledged when the last connection ended, in its order and under its ids.
     fn send_again(&mut self, reach: ClientLimits, now_ms: u64, out: &mut BytesMut, filled: &mut FillResult) {
         while self.again > 0 && out.len() < OUTPUT_HIGH_BYTES {
-            // Acknowledgements of what was sent again take from the front, so these are the last ones.
+            // Acknowledgements of repeated messages remove from the front, so these are the last ones.
             let index = self.window.owed.len().saturating_sub(self.again);
             if index >= usize::from(reach.window) {
                 break;
@@ -367,7 +368,7 @@ impl ClientSession {
 
 fn delivery(parcel: &Parcel, packet_id: Option<u16>, dup: bool, now_ms: u64) -> Delivery<'_> {
     let Parcel { message, retain, subscription_id, .. } = parcel;
-    // What is left of its time, rounded up: one that is delivered has some.
+    // The remaining time, rounded up: a delivered message has some.
     let left_s = |expires_ms: u64| expires_ms.saturating_sub(now_ms).div_ceil(1000);
     Delivery {
         packet_id,

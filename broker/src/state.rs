@@ -22,17 +22,17 @@ use super::{
     users::Users,
 };
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct BrokerState {
     pub(super) rules: Arc<AccessRules>,
     pub(super) limits: BrokerLimits,
     pub(super) started: Instant,
     pub(super) started_ms: u64,
     pub(super) counters: Arc<Counters>,
-    /// With which certificate, and whom it lets in.
+    /// The TLS configuration of handshakes.
     pub(super) handshakes: CurrentTls,
     pub(super) revoked: Arc<RevokedSerials>,
-    /// Who may come in with a password, if that is possible at all.
+    /// The users with passwords, if there is a listener for them.
     pub(super) users: Option<RwLock<Users>>,
     pub(super) registry: Arc<Registry>,
     pub(super) hub: Arc<RouterHandle>,
@@ -43,7 +43,7 @@ pub(super) struct BrokerState {
 }
 
 impl BrokerState {
-    /// Tells everything that runs to end.
+    /// Signals everything to end.
     pub(super) fn end(&self) {
         self.stop.cancel();
         self.registry.end_all();
@@ -69,7 +69,7 @@ impl BrokerState {
         }
     }
 
-    /// Publishes what the broker tells of itself while somebody reads it.
+    /// Publishes the broker's own topics while a client reads them.
     pub(super) async fn tell(self: Arc<Self>) {
         let mut every = interval(super::system::EVERY);
         let tell = async {
@@ -85,8 +85,8 @@ impl BrokerState {
         self.stop.run_until_cancelled(tell).await;
     }
 
-    /// Takes away what is retained of those whose certificates are revoked, once their last wills are out. Subscribers are
-    /// told, by an empty message for each.
+    /// Clears retained messages of revoked identities, once their last wills are published. Subscribers get an empty
+    /// message for each.
     pub(super) async fn forget_revoked(self: Arc<Self>, clients: RevokedClients) {
         let forget = async {
             for former in clients.asleep {
@@ -95,20 +95,20 @@ impl BrokerState {
             for gone in clients.ending {
                 gone.cancelled().await;
             }
-            // Who has another certificate meanwhile says itself what is so.
+            // An identity with another certificate by now publishes its state itself.
             let removals = self
                 .exchange
                 .removals(|identity, serial| self.revoked.contains(serial) && !self.registry.is_connected(identity));
             self.counters.retained_revoked.add(removals.len() as u64);
             for removals in removals.chunks(REMOVALS_AT_A_TIME) {
-                // An error means that the broker stops; the list is put in force again when it starts.
+                // An error means that the broker stops; the list applies again when it starts.
                 let _ = self.hub.publish(removals.to_vec()).await.await;
             }
         };
         self.stop.run_until_cancelled(forget).await;
     }
 
-    /// Sees to the disk of the retained messages.
+    /// Maintains the file of the retained messages.
     pub(super) async fn tend(self: Arc<Self>) {
         let alarm = self.exchange.alarm();
         while self.stop.run_until_cancelled(alarm.notified()).await.is_some() {

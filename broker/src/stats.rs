@@ -9,12 +9,12 @@ use std::{
 
 use crate::retained::JournalFigures;
 
-/// A closed set of kinds by which something is counted, each with the name under which operators see it.
+/// A closed set of kinds that are counted, each with the name that operators see.
 pub trait CountedKind: Copy + PartialEq + 'static {
-    /// All of them.
+    /// All kinds.
     const ALL: &'static [Self];
 
-    /// As a label of a metric.
+    /// The label of a metric.
     fn name(self) -> &'static str;
 }
 
@@ -38,29 +38,29 @@ macro_rules! kinds {
 kinds! {
     /// How the beginning of a connection ended.
     Beginning {
-        /// It became a client's.
+        /// It became a client.
         Accepted = "accepted",
-        /// It ended, or broke, before there was a CONNECT.
+        /// It ended, or broke, before its CONNECT.
         Closed = "closed",
-        /// The TLS handshake, or CONNECT, did not come in time.
+        /// The TLS handshake, or CONNECT, timed out.
         Timeout = "timeout",
-        /// The TLS handshake failed: mostly no certificate, or none of the fleet's authority.
+        /// The TLS handshake failed: usually no certificate, or one of another authority.
         Tls = "tls",
         /// The WebSocket handshake failed.
         WebSocket = "websocket",
-        /// No CONNECT that the standard allows, or of a version that is not spoken.
+        /// An invalid CONNECT, or one of an unsupported version.
         Malformed = "malformed",
-        /// A certificate that names nobody, a wrong password, a method of authentication that there is not.
+        /// A certificate without an identity, a wrong password, or an unsupported authentication method.
         Identity = "identity",
-        /// A certificate that was revoked.
+        /// A revoked certificate.
         Revoked = "revoked",
-        /// A client id that is not one of this identity's.
+        /// A client id that this identity may not use.
         ClientId = "client_id",
         /// A last will that this identity may not have.
         Will = "will",
         /// A limit on connections is reached.
         Full = "full",
-        /// All places for those who are no clients yet were taken, and it was waited for longest.
+        /// All places of unauthenticated connections were taken, and it was closed for another.
         GaveWay = "gave_way",
         /// An earlier connection of the same client did not end in time, or a newer one came meanwhile.
         Overtaken = "overtaken",
@@ -72,24 +72,24 @@ kinds! {
 kinds! {
     /// What a client was refused.
     Refused {
-        /// A publish that the role table does not have.
+        /// A publish that the role table does not permit.
         Publish = "publish",
-        /// A filter that the role table does not have.
+        /// A filter that the role table does not permit.
         Subscribe = "subscribe",
-        /// A publish to something that is no topic.
+        /// A publish to an invalid topic.
         Topic = "topic",
-        /// A subscribe to something that is no filter.
+        /// An invalid filter.
         Filter = "filter",
         /// A shared subscription.
         Shared = "shared",
-        /// More subscriptions than a session, or an identity, may have.
+        /// Too many subscriptions of a session, or an identity.
         Subscriptions = "subscriptions",
-        /// A message that was to be kept, for which there is no room.
+        /// A retained message for which there is no room.
         Retained = "retained",
     }
 }
 
-/// How often each kind was counted.
+/// Counts by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindCounts<K>(Vec<u64>, PhantomData<K>);
 
@@ -100,13 +100,13 @@ impl<K> Default for KindCounts<K> {
 }
 
 impl<K: CountedKind> KindCounts<K> {
-    /// How often this kind was counted.
+    /// Returns the count of this kind.
     #[must_use]
     pub fn get(&self, kind: K) -> u64 {
         place(kind).and_then(|place| self.0.get(place)).copied().unwrap_or_default()
     }
 
-    /// All together.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -117,19 +117,19 @@ fn place<K: CountedKind>(kind: K) -> Option<usize> {
     K::ALL.iter().position(|other| *other == kind)
 }
 
-/// What the broker is like now, and what it has seen since it started.
+/// The broker's state and its counters since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BrokerStats {
-    /// How long it has run, in milliseconds.
+    /// The time since the start, in milliseconds.
     pub uptime_ms: u64,
-    /// Clients that are connected now.
+    /// Connected clients.
     pub connections: u64,
-    /// Those of them that speak MQTT 5; the others speak 3.1.1.
+    /// Those of them with MQTT 5; the others use 3.1.1.
     pub connections_v5: u64,
-    /// Sessions that wait for their clients.
+    /// Stored sessions of disconnected clients.
     pub sessions_asleep: u64,
-    /// Subscriptions, those of sessions that wait included.
+    /// Subscriptions, those of stored sessions included.
     pub subscriptions: u64,
     /// Bytes of messages that wait for clients, each message counted once.
     pub mailbox_bytes: u64,
@@ -137,66 +137,65 @@ pub struct BrokerStats {
     pub mailbox_most_bytes: u64,
     /// How the beginnings of connections ended.
     pub begun: KindCounts<Beginning>,
-    /// Clients that were connected, the present ones included.
+    /// Clients that were ever connected.
     pub connected_total: u64,
-    /// Connections that ended before they were clients: no valid certificate, no CONNECT in time, or one that was
-    /// refused.
+    /// Connections that ended before they became clients: no valid certificate, no CONNECT in time, or a refusal.
     pub refused_total: u64,
-    /// Sessions that a newer one with the same client id replaced.
+    /// Sessions that were taken over by a newer connection with the same client id.
     pub takeovers_total: u64,
     /// Messages that clients published, last wills included.
     pub received_total: u64,
     /// Messages that were sent to clients.
     pub sent_total: u64,
-    /// Bytes that came from clients, below TLS and WebSocket.
+    /// Bytes received from clients, below TLS and WebSocket.
     pub bytes_received_total: u64,
-    /// Bytes that were sent to clients, likewise.
+    /// Bytes sent to clients, likewise.
     pub bytes_sent_total: u64,
-    /// Messages of QoS 0 that were dropped because their reader did not keep up.
+    /// Messages of QoS 0 that were dropped for slow readers.
     pub dropped_total: u64,
     /// Messages that expired before they were sent.
     pub expired_total: u64,
-    /// Messages that were not sent because they are larger than their reader said it takes.
+    /// Messages that were not sent because they exceed the reader's maximum.
     pub too_large_total: u64,
-    /// What was refused, by kind.
+    /// Refusals by kind.
     pub refusals: KindCounts<Refused>,
-    /// Publishes, wills and subscriptions that were refused.
+    /// Refused publishes, wills and subscriptions.
     pub denied_total: u64,
-    /// Clients that were disconnected because they did not take, or not acknowledge, what was for them.
+    /// Clients that were disconnected because they did not read, or did not acknowledge.
     pub slow_total: u64,
-    /// Retained messages that are kept.
+    /// Retained messages.
     pub retained: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub retained_bytes: u64,
-    /// The most bytes of retained messages that one host has.
+    /// The most bytes of retained messages of one host.
     pub retained_most_bytes: u64,
-    /// Messages that were to be kept and were refused, for want of room.
+    /// Retained messages that were refused for lack of room.
     pub retained_refused_total: u64,
-    /// Retained messages that were taken out because their publisher's certificate was revoked.
+    /// Retained messages that were cleared because their publisher's certificate was revoked.
     pub retained_revoked_total: u64,
-    /// Retained messages that were taken out because they had expired.
+    /// Retained messages that have expired.
     pub retained_expired_total: u64,
     /// The file of retained messages, if there is one.
     pub journal: Option<JournalStats>,
-    /// Times that the router died and was replaced.
+    /// How often the router died and was replaced.
     pub router_deaths_total: u64,
 }
 
-/// About the file of retained messages.
+/// Figures of the file of retained messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalStats {
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
-    /// Bytes of changes that wait to be written.
+    /// Bytes that wait to be written.
     pub queued_bytes: u64,
-    /// Times that it could not be written.
+    /// Failed writes.
     pub errors_total: u64,
-    /// Changes that were not written when they came, because the disk was full, or too slow.
+    /// Changes that were not written when they came, because the disk was full or too slow.
     pub missed_total: u64,
-    /// Times that it was written anew.
+    /// Rewrites.
     pub rewrites_total: u64,
-    /// Whether it has everything that is kept. If not, it is going to be written anew.
+    /// Whether it is complete. If not, it is going to be rewritten.
     pub is_whole: bool,
 }
 
@@ -214,12 +213,12 @@ impl From<JournalFigures> for JournalStats {
     }
 }
 
-/// One number that only grows.
+/// A number that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counters order nothing else, so the weakest ordering will do.
+    /// Counters order nothing else, so relaxed ordering suffices.
     pub(crate) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
@@ -229,7 +228,7 @@ impl Counter {
     }
 }
 
-/// One number that grows and shrinks.
+/// A number that grows and shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicU64);
 
@@ -274,12 +273,12 @@ impl<K: CountedKind> ByKind<K> {
     }
 }
 
-/// What is counted as it happens.
+/// The broker's counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Once for each connection, when it is a client's, or when it is sure that it will not be.
+    /// Counted once for each connection, when it becomes a client, or is known not to.
     pub(crate) begun: ByKind<Beginning>,
-    /// Connections now.
+    /// Present connections.
     pub(crate) connections_v5: Gauge,
     pub(crate) takeovers: Counter,
     pub(crate) received: Counter,
@@ -297,7 +296,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What was counted. The rest of [`BrokerStats`], what there is now, is for others to say.
+    /// Returns the counters. Others fill the rest of [`BrokerStats`].
     pub(crate) fn stats(&self) -> BrokerStats {
         let (begun, refusals) = (self.begun.get(), self.refusals.get());
         let connected_total = begun.get(Beginning::Accepted);

@@ -17,10 +17,10 @@ use tokio::{
 
 use crate::{tls::TlsStream, websocket::WebSocketStream};
 
-/// How long who is refused may take to read why.
+/// How long a refused client may take to read the reason.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A connection, however it came. Both directions belong to one task.
+/// A connection, whatever its transport. Both directions belong to one task.
 pub(crate) enum ClientStream {
     /// TCP as it is.
     Plain(TcpStream),
@@ -30,8 +30,8 @@ pub(crate) enum ClientStream {
     WebSocket(Box<WebSocketStream<Box<TlsStream<TcpStream>>>>),
 }
 
-/// Sends `last` and ends the connection, but not before the other side had time to read it: a socket that is closed with
-/// unread data in it takes back what it sent.
+/// Sends `last` and ends the connection, but not before the other side had time to read it: closing a socket with
+/// unread data discards what was sent.
 pub(crate) async fn farewell(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), last: &[u8]) {
     let farewell = async {
         stream.write_all(last).await?;
@@ -40,11 +40,11 @@ pub(crate) async fn farewell(stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         while stream.read(&mut ignored).await? != 0 {}
         io::Result::Ok(())
     };
-    // Who does not stay for the reason has none.
+    // A client that does not wait gets no reason.
     let _ = timeout(LINGER, farewell).await;
 }
 
-/// The same call on whatever it is.
+/// Calls the same method on any variant.
 macro_rules! each {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {

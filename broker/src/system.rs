@@ -13,10 +13,10 @@ use crate::{
     stats::BrokerStats,
 };
 
-/// How often it is published while somebody reads it: as often as Mosquitto does by default.
+/// How often it is published while a client reads it: Mosquitto's default.
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
 
-/// Topics and what they say now.
+/// Returns topics with their present values.
 fn snapshot(stats: &BrokerStats) -> Vec<(&'static str, String)> {
     let mut told = vec![
         ("$SYS/broker/version", concat!("muster version ", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -67,14 +67,14 @@ fn snapshot(stats: &BrokerStats) -> Vec<(&'static str, String)> {
     told
 }
 
-/// The same as messages.
+/// Returns the same as messages.
 pub(crate) fn messages(stats: &BrokerStats) -> Vec<BrokerMessage> {
     let message = |(topic, payload): (&str, String)| {
         let publication = Publication {
             topic,
             payload: payload.as_bytes(),
             qos: QoS::AtMostOnce,
-            // To whoever subscribes it comes as one that was kept.
+            // A new subscriber gets it as a retained message.
             retain: true,
             properties: Cow::Borrowed(&[]),
             expiry_s: None,

@@ -1,9 +1,9 @@
 //! Topics, filters and client ids: validation and matching.
 
-/// The longest part of a client id behind the common name, in bytes: a UUID has 36.
+/// The longest part of a client id after the common name, in bytes: a UUID has 36.
 pub(crate) const INSTANCE_MAX_BYTES: usize = 64;
 
-/// How long topics and filters may be.
+/// The limits of topics and filters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopicForm {
     pub(crate) max_bytes: usize,
@@ -11,12 +11,12 @@ pub(crate) struct TopicForm {
 }
 
 impl TopicForm {
-    /// Whether a message may be published to `topic`, as far as its form goes.
+    /// Whether `topic` is a valid topic of a message.
     pub(crate) fn is_topic(self, topic: &str) -> bool {
         self.is_plain(topic) && !topic.contains(['+', '#'])
     }
 
-    /// Whether `filter` is one: wildcards stand alone in their level, and `#` in the last.
+    /// Whether `filter` is valid: wildcards are alone in their level, and `#` in the last.
     pub(crate) fn is_filter(self, filter: &str) -> bool {
         let mut levels = filter.split('/').rev();
         let last = levels.next().unwrap_or_default();
@@ -25,7 +25,8 @@ impl TopicForm {
             && levels.all(|level| level == "+" || !level.contains(['+', '#']))
     }
 
-    /// MQTT forbids NUL, and lets a server refuse the other control characters, which only ever mislead a reader of logs.
+    /// Whether there are no control characters: MQTT forbids NUL and allows servers to refuse the others, which only
+    /// mislead readers of logs.
     fn is_plain(self, text: &str) -> bool {
         !text.is_empty()
             && text.len() <= self.max_bytes
@@ -39,12 +40,12 @@ pub(crate) fn is_system(text: &str) -> bool {
     text.strip_prefix("$SYS").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a filter asks for a share of a group's messages.
+/// Whether a filter is a shared subscription.
 pub(crate) fn is_shared(filter: &str) -> bool {
     filter.starts_with("$share/")
 }
 
-/// Whether `text` may stand behind the common name in a client id.
+/// Whether `text` may follow the common name in a client id.
 pub(crate) fn is_instance(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= INSTANCE_MAX_BYTES

@@ -18,9 +18,9 @@ struct SubscriberNode<S> {
     children: HashMap<Box<str>, SubscriberNode<S>>,
     /// Below `+`.
     any: Option<Box<SubscriberNode<S>>>,
-    /// Of the filter that ends here.
+    /// Subscribers of the filter that ends here.
     here: Vec<S>,
-    /// Of the filter that ends in `#` here.
+    /// Subscribers of the filter that ends in `#` here.
     rest: Vec<S>,
 }
 
@@ -37,12 +37,12 @@ impl<S> Default for SubscriberTree<S> {
 }
 
 impl<S> SubscriberTree<S> {
-    /// How many subscriptions there are.
+    /// Returns the number of subscriptions.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a subscriber, in the place of the one for which `is_same` holds if there is one. Says whether there was.
+    /// Adds a subscriber, or replaces the one for which `is_same` holds. Returns whether there was one.
     pub(crate) fn insert(&mut self, filter: &Arc<str>, subscriber: S, is_same: impl Fn(&S) -> bool) -> bool {
         let subscribers = if is_wild(filter) {
             self.wild.at(filter)
@@ -58,7 +58,7 @@ impl<S> SubscriberTree<S> {
         false
     }
 
-    /// Takes the subscriber of `filter` out for which `is_same` holds.
+    /// Removes the subscriber of `filter` for which `is_same` holds.
     pub(crate) fn remove(&mut self, filter: &str, is_same: impl Fn(&S) -> bool) {
         let removed = if is_wild(filter) {
             self.wild.remove(&mut filter.split('/'), &is_same)
@@ -78,7 +78,7 @@ impl<S> SubscriberTree<S> {
         if let Some(subscribers) = self.plain.get(topic) {
             subscribers.iter().for_each(&mut *visit);
         }
-        // What begins with `$` is matched by no wildcard in the first level.
+        // Topics that begin with `$` match no wildcard in the first level.
         if topic.starts_with('$') {
             let (first, rest) = topic.split_once('/').map_or((topic, None), |(first, rest)| (first, Some(rest)));
             if let Some(child) = self.wild.children.get(first) {
@@ -91,7 +91,7 @@ impl<S> SubscriberTree<S> {
 }
 
 impl<S> SubscriberNode<S> {
-    /// The list of a filter's subscribers.
+    /// Returns the list of a filter's subscribers.
     fn at(&mut self, filter: &str) -> &mut Vec<S> {
         let mut node = self;
         for level in filter.split('/') {
@@ -131,7 +131,7 @@ impl<S> SubscriberNode<S> {
         self.children.is_empty() && self.any.is_none() && self.here.is_empty() && self.rest.is_empty()
     }
 
-    /// `topic` is what is left of it; none if this is where it ends.
+    /// `topic` is what is left of it; `None` at its end.
     fn visit(&self, topic: Option<&str>, visit: &mut impl FnMut(&S)) {
         // `a/#` matches `a` as well.
         self.rest.iter().for_each(&mut *visit);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// The tree finds what a look at each filter would.
+        /// The tree finds the same as a check of each filter.
         #[test]
         fn against_a_plain_list(
             filters in proptest::collection::vec("[$]?[ab+]{1}(/[ab+]{0,1}){0,3}(/#)?", 0..12),

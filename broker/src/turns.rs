@@ -13,22 +13,22 @@ use std::{
 use muster_guard::Origin;
 use tokio::sync::oneshot;
 
-/// Who asks: from where, and the hash of the name.
+/// The key of a caller: its origin, and the hash of the name.
 pub(crate) type CallerKey = (Origin, u64);
 
-/// Who waits for one's turn under one name: a program that tries again, and a few more.
+/// The most callers that wait with one key: a program that retries, and a few more.
 const WAITING_PER_KEY_MAX: usize = 4;
 
-/// Who waits in all: a second or two of checks.
+/// The most callers that wait in all: a second or two of checks.
 const WAITING_MAX: usize = 16;
 
-/// How long a wrong password is held against those who gave it.
+/// How long a wrong password counts against its caller.
 const FAILED_LATELY: Duration = Duration::from_secs(60);
 
-/// Of whom that is remembered.
+/// The most callers for which that is remembered.
 const FAILED_MAX: usize = 4_096;
 
-/// Whose turn it is. Time comes in; nothing here waits.
+/// The order of checks. Time is a parameter; nothing here waits.
 #[derive(Debug)]
 struct Turns {
     at_once: usize,
@@ -43,13 +43,13 @@ impl Turns {
         Self { at_once, next: 0, waiting: Vec::new(), running: HashMap::new(), failures: HashMap::new() }
     }
 
-    /// How much went wrong lately.
+    /// Returns the recent failures of a caller.
     fn failed(&self, key: &CallerKey, now: Instant) -> u32 {
         let lately = |&&(_, at): &&(u32, Instant)| now.saturating_duration_since(at) < FAILED_LATELY;
         self.failures.get(key).filter(lately).map_or(0, |(count, _)| *count)
     }
 
-    /// Somebody asks for a check. Gives a number, and the number of who is to give up for it.
+    /// Adds a caller. Returns its number, and the number of a caller that has to give up for it.
     fn ask(&mut self, key: CallerKey, now: Instant) -> (u64, Option<u64>) {
         let number = self.next;
         self.next += 1;
@@ -58,7 +58,7 @@ impl Turns {
         let leaves = if own > WAITING_PER_KEY_MAX {
             self.waiting.iter().find(|(_, other)| *other == key).map(|(number, _)| *number)
         } else if self.waiting.len() > WAITING_MAX {
-            // Of those with the most failures, who came first.
+            // Of those with the most failures, the first.
             self.waiting.iter().rev().max_by_key(|(_, key)| self.failed(key, now)).map(|(number, _)| *number)
         } else {
             None
@@ -78,7 +78,7 @@ impl Turns {
         Some(number)
     }
 
-    /// What a check found.
+    /// Records the result of a check.
     fn found(&mut self, number: u64, is_right: bool, now: Instant) {
         let Some(key) = self.running.get(&number).copied() else { return };
         if is_right {
@@ -94,7 +94,7 @@ impl Turns {
         }
     }
 
-    /// Somebody's check is over, or not waited for.
+    /// Removes a caller whose check is over, or which has given up.
     fn leave(&mut self, number: u64) {
         if self.running.remove(&number).is_none() {
             self.waiting.retain(|(waiting, _)| *waiting != number);
@@ -102,7 +102,7 @@ impl Turns {
     }
 }
 
-/// What gives everybody their turns.
+/// The queue of checks.
 #[derive(Clone, Debug)]
 pub(crate) struct Checks(Arc<Mutex<QueueState>>);
 
@@ -113,7 +113,7 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Has those begin whose turn it is.
+    /// Starts the checks whose turn it is.
     fn call(&mut self) {
         while let Some(number) = self.turns.begin(Instant::now()) {
             let called = self.callers.remove(&number).is_some_and(|caller| caller.send(()).is_ok());
@@ -125,7 +125,7 @@ impl QueueState {
 }
 
 impl Checks {
-    /// So many at a time.
+    /// Creates a queue with this many concurrent checks.
     pub(crate) fn new(at_once: usize) -> Self {
         Self(Arc::new(Mutex::new(QueueState { turns: Turns::new(at_once), callers: HashMap::new() })))
     }
@@ -134,14 +134,14 @@ impl Checks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn; nothing if there are too many who wait.
+    /// Waits for a turn; `None` if too many wait.
     pub(crate) async fn turn(&self, key: CallerKey) -> Option<CheckTurn> {
         let (caller, called) = oneshot::channel();
         let turn = {
             let mut state = self.state();
             let (number, leaves) = state.turns.ask(key, Instant::now());
             state.callers.insert(number, caller);
-            // Whoever gives up is told so by the end of its caller.
+            // Dropping the sender tells a caller that it has to give up.
             leaves.into_iter().for_each(|number| drop(state.callers.remove(&number)));
             state.call();
             CheckTurn { checks: self.clone(), number }
@@ -150,7 +150,7 @@ impl Checks {
     }
 }
 
-/// Somebody's turn, or the wait for it; it ends when it is dropped.
+/// A turn, or the wait for it; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct CheckTurn {
     checks: Checks,
@@ -158,7 +158,7 @@ pub(crate) struct CheckTurn {
 }
 
 impl CheckTurn {
-    /// Ends with what the check found.
+    /// Ends the turn with the result of the check.
     pub(crate) fn found(self, is_right: bool) {
         self.checks.state().turns.found(self.number, is_right, Instant::now());
     }
@@ -181,7 +181,7 @@ mod tests {
         (Origin::of([127, 0, 0, 1].into()), name)
     }
 
-    /// Gives the number that begins, which is done at once.
+    /// Returns the number of a check that begins and ends at once.
     fn check(turns: &mut Turns, is_right: bool, now: Instant) -> Option<u64> {
         let number = turns.begin(now)?;
         turns.found(number, is_right, now);
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn good_login_is_next_after_many_guesses() {
         let (mut turns, now) = (Turns::new(1), Instant::now());
-        // They guess under the very name, and under many others.
+        // They guess under this name, and under many others.
         let under_way = turns.ask(key(1), now).0;
         assert_eq!(turns.begin(now), Some(under_way));
         for guess in 0..700 {
@@ -203,7 +203,7 @@ mod tests {
         let (good, _) = turns.ask(key(1), now);
         turns.found(under_way, false, now);
         turns.leave(under_way);
-        // Nothing went wrong for these yet, so that they go first; there are no more than may wait.
+        // These have no failures yet, so they go first; there are no more than may wait.
         let mut before = 0;
         while check(&mut turns, false, now) != Some(good) {
             before += 1;
@@ -223,7 +223,7 @@ mod tests {
         let [one, two, three] = [1, 2, 3].map(|name| turns.ask(key(name), now).0);
         let order: Vec<_> = std::iter::from_fn(|| check(&mut turns, true, now)).collect();
         assert_eq!(order, [three, two, one]);
-        // A right password makes up for the wrong ones, and so does time.
+        // A right password cancels earlier failures, and so does time.
         assert_eq!(turns.failed(&key(1), now), 0);
         let (number, _) = turns.ask(key(1), now);
         assert_eq!(check(&mut turns, false, now), Some(number));

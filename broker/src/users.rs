@@ -31,20 +31,20 @@ use tokio::task;
 
 use crate::turns::Checks;
 
-/// How often a new password is hashed: what OWASP recommends for PBKDF2-HMAC-SHA256. A check takes a fifth of a second of
-/// a core.
+/// The rounds of a new password's hash: OWASP's recommendation for PBKDF2-HMAC-SHA256. A check takes a fifth of a
+/// second of a core.
 const ROUNDS: NonZeroU32 = NonZeroU32::new(600_000).unwrap();
 
-/// How often at most: a check must not take minutes.
+/// The most rounds: a check must not take minutes.
 const ROUNDS_MAX: u32 = 10_000_000;
 
-/// How long salt and hash are in a line that is made here, and must be at least in one that is read.
+/// The length of salt and hash in a new line, and the least in one that is read.
 const SALT_BYTES: usize = 16;
 const SALT_MIN_BYTES: usize = 8;
 const HASH_BYTES: usize = 32;
 const HASH_MIN_BYTES: usize = 16;
 
-/// And at most: nobody has a reason for more, and each 32 bytes of hash cost all rounds anew.
+/// The most: there is no reason for more, and each 32 bytes of hash cost all rounds again.
 const FIELD_MAX_BYTES: usize = 64;
 
 /// Wrong passwords that are remembered.
@@ -54,13 +54,13 @@ const WRONG_MAX: usize = 1_024;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the users file: {what}")]
 pub struct UsersError {
-    /// Which, the first being 1.
+    /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub what: String,
 }
 
-/// Those who may come in with a password.
+/// The users that may connect with a password.
 #[derive(Clone)]
 pub struct Users(Arc<UsersState>);
 
@@ -69,14 +69,14 @@ struct UsersState {
     /// What the password of an unknown user is checked against.
     decoy: PasswordHash,
     checks: Checks,
-    /// Under which passwords are known again; none if the system gave no random numbers.
+    /// The key by which passwords are recognised again; `None` if the system gave no random numbers.
     key: Option<hmac::Key>,
     wrong: Mutex<WrongPasswords>,
-    /// Names are told apart by their hashes, which nobody outside can choose.
+    /// Names are distinguished by their hashes, which nobody outside can choose.
     names: RandomState,
 }
 
-/// Names with passwords that were wrong, by their HMAC; the oldest are forgotten.
+/// Names with wrong passwords, by their HMAC; the oldest are removed.
 #[derive(Default)]
 struct WrongPasswords {
     tags: HashSet<Vec<u8>>,
@@ -100,7 +100,7 @@ impl WrongPasswords {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyChecks;
 
-/// How many are checked at a time: half of the cores are for those who are in.
+/// The number of concurrent checks: half of the cores are for connected clients.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
@@ -108,7 +108,7 @@ fn at_once() -> usize {
 struct PasswordUser {
     identity: Identity,
     hash: PasswordHash,
-    /// The password that was right, once one was.
+    /// The right password, once it was seen.
     known: OnceLock<hmac::Tag>,
 }
 
@@ -125,10 +125,10 @@ impl fmt::Debug for Users {
 }
 
 impl Users {
-    /// Reads a users file.
+    /// Parses a users file.
     ///
     /// # Errors
-    /// If a line is not of the form, names nobody of the fleet, or somebody again.
+    /// If a line is malformed, names no identity of the fleet, or repeats one.
     pub fn parse(text: &str) -> Result<Self, UsersError> {
         let mut users = HashMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -156,12 +156,12 @@ impl Users {
         })))
     }
 
-    /// Whether somebody has a password.
+    /// Whether an identity has a password.
     pub(crate) fn contains(&self, identity: &Identity) -> bool {
         self.0.users.values().any(|user| user.identity == *identity)
     }
 
-    /// Who it is, if the password is right. It takes the processor's time: see [`Users::admit`].
+    /// Returns the identity, if the password is right. It takes long: see [`Users::admit`].
     pub(crate) fn check(&self, name: &str, password: &[u8]) -> Option<Identity> {
         let user = self.0.users.get(name);
         let hash = user.map_or(&self.0.decoy, |user| &user.hash);
@@ -173,7 +173,7 @@ impl Users {
         Some(user.identity.clone())
     }
 
-    /// What is known of the password: who it is if it is right, nobody if it is wrong; or nothing.
+    /// Returns what is known of the password: the identity if it is right, `None` inside if it is wrong; or nothing.
     fn recall(&self, name: &str, password: &[u8]) -> Option<Option<Identity>> {
         let key = self.0.key.as_ref()?;
         let user = self.0.users.get(name);
@@ -191,8 +191,8 @@ impl Users {
         self.0.wrong.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who it is, if the password is right: at once if it is known, and else checked in its turn, on a thread where it
-    /// keeps nobody waiting. Who waits no longer leaves the queue.
+    /// Returns the identity, if the password is right: at once if it is known, or else after a check in turn, on a
+    /// blocking thread. A dropped caller leaves the queue.
     pub(crate) async fn admit(
         &self,
         origin: Origin,
@@ -203,7 +203,7 @@ impl Users {
             return Ok(known);
         }
         let turn = self.0.checks.turn((origin, self.0.names.hash_one(name))).await.ok_or(TooManyChecks)?;
-        // Of many who came at once with the same, the first has shown it meanwhile.
+        // If many came at once with the same password, the first check has the answer.
         if let Some(known) = self.recall(name, password) {
             return Ok(known);
         }
@@ -213,7 +213,7 @@ impl Users {
             if let (None, Some(key)) = (&found, &users.0.key) {
                 users.wrong().add(&wrong_tag(key, &name, &password));
             }
-            // A check goes on when nobody waits for it any more, so its turn ends here.
+            // A check continues without its caller, so its turn ends here.
             turn.found(found.is_some());
             found
         };
@@ -221,7 +221,7 @@ impl Users {
     }
 }
 
-/// What a wrong password is known by: no other name and password make the same.
+/// Returns the tag of a wrong password, which no other name and password have.
 fn wrong_tag(key: &hmac::Key, name: &str, password: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     context.update(&(name.len() as u64).to_be_bytes());
@@ -230,10 +230,10 @@ fn wrong_tag(key: &hmac::Key, name: &str, password: &[u8]) -> hmac::Tag {
     context.sign()
 }
 
-/// The line of a users file for somebody and their password.
+/// Returns the line of a users file for a name and password.
 ///
 /// # Errors
-/// If the name is none of the fleet's, the password is empty, or there is no randomness to be had.
+/// If the name is not of the fleet, the password is empty, or randomness is not available.
 pub fn password_line(name: &str, password: &[u8]) -> Result<String, String> {
     line(name, password, ROUNDS)
 }
@@ -264,7 +264,7 @@ fn hash(text: &str) -> Result<PasswordHash, String> {
     else {
         return Err("its hash is not of the form $pbkdf2-sha256$i=ROUNDS$SALT$HASH".to_owned());
     };
-    // Others name the length of the hash behind the rounds; it can be seen.
+    // Other programs write the length of the hash after the rounds; it is evident.
     let rounds = rounds.strip_prefix("i=").unwrap_or(rounds).split(',').next().unwrap_or_default();
     let rounds = rounds
         .parse()
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(users.recall("operator-anna", b"anna's"), None);
         let anna = users.admit(origin, "operator-anna", b"anna's").await.unwrap();
         assert_eq!(anna, Some("operator-anna".parse().unwrap()));
-        // What is remembered is bounded, and a right one is never held for a wrong one.
+        // The memory is bounded, and a right password is never mistaken for a wrong one.
         for guess in 0..=WRONG_MAX {
             users.wrong().add(&wrong_tag(users.0.key.as_ref().unwrap(), HOST, &guess.to_be_bytes()));
         }
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn hashes_of_passlib_are_accepted() {
-        // By Python's hashlib.pbkdf2_hmac("sha256", b"password", b"saltsaltsaltsalt", ROUNDS).
+        // Computed with Python's hashlib.pbkdf2_hmac("sha256", b"password", b"saltsaltsaltsalt", ROUNDS).
         for hash in [
             "i=1000$c2FsdHNhbHRzYWx0c2FsdA$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA",
             "i=1000,l=32$c2FsdHNhbHRzYWx0c2FsdA$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA",

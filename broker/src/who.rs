@@ -6,17 +6,17 @@ use muster_topics::role::Identity;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The longest serial number that a certificate may have (RFC 5280, 4.1.2.2).
+/// The longest serial number of a certificate (RFC 5280, 4.1.2.2).
 pub(crate) const SERIAL_MAX_BYTES: usize = 20;
 
-/// A certificate's serial number. The broker has one authority, so that it names a certificate.
+/// A certificate's serial number. The broker has one authority, so it identifies a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Serial([u8; SERIAL_MAX_BYTES]);
 
 impl Serial {
-    /// From its bytes, most significant first. Nothing if there are too many.
+    /// Creates it from bytes, most significant first. `None` if there are too many.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
-        // Where its first bit is set, a zero stands before it, as its type has a sign.
+        // If its first bit is set, the encoding has a leading zero, because the type is signed.
         let start = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len());
         let digits = bytes.get(start..)?;
         let mut serial = [0; SERIAL_MAX_BYTES];
@@ -24,14 +24,14 @@ impl Serial {
         Some(Self(serial))
     }
 
-    /// All of its bytes, most significant first.
+    /// Returns all bytes, most significant first.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
 impl fmt::Display for Serial {
-    /// As hexadecimal digits, as `openssl x509 -serial` has them.
+    /// Formats it as hexadecimal digits, as `openssl x509 -serial` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let start = self.0.iter().position(|byte| *byte != 0).unwrap_or(SERIAL_MAX_BYTES - 1);
         self.0.iter().skip(start).try_for_each(|byte| write!(f, "{byte:02X}"))
@@ -44,7 +44,7 @@ impl fmt::Debug for Serial {
     }
 }
 
-/// Why a certificate, valid as it is, says nothing.
+/// Why a valid certificate has no identity.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NobodyError {
     #[error("no certificate was shown")]
@@ -59,7 +59,7 @@ pub(crate) enum NobodyError {
     Unknown(#[from] muster_topics::role::IdentityError),
 }
 
-/// Who a verified certificate chain is for, and its certificate's number.
+/// Returns the identity of a verified certificate chain, and the certificate's serial number.
 pub(crate) fn identify(chain: Option<&[CertificateDer<'_>]>) -> Result<(Identity, Serial), NobodyError> {
     let own = chain.and_then(<[_]>::first).ok_or(NobodyError::NoCertificate)?;
     let (_, certificate) = X509Certificate::from_der(own).map_err(|_| NobodyError::Unreadable)?;
@@ -80,7 +80,7 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.serial_number = Some(0x00c0_ffee_u64.into());
         for (index, name) in common_names.iter().enumerate() {
-            // rcgen keeps one value per type, so a second name goes in under its number.
+            // rcgen keeps one value per type, so a second name is added by its number.
             let kind = if index == 0 { DnType::CommonName } else { DnType::CustomDnType(vec![2, 5, 4, 3]) };
             params.distinguished_name.push(kind, *name);
         }

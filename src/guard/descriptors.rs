@@ -9,10 +9,10 @@ use nix::{
     unistd::close,
 };
 
-/// Open files that are no connection's: listeners, the runtime's, stores and journals.
+/// Open files besides connections: listeners, the runtime's, stores and journals.
 const OTHERS: u64 = 256;
 
-/// How many files may be open, and whether these are all that were asked for.
+/// How many files may be open, and whether that is as many as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorLimit {
     files: u64,
@@ -26,15 +26,15 @@ impl DescriptorLimit {
     }
 }
 
-/// Sees that so many connections find room. What the system does not allow is told in the log: fewer can come, but they can.
+/// Makes room for this many connections. Limits of the system are logged: fewer clients can connect, but they can.
 ///
-/// - The limit of open files is raised as far as the process may itself. Most systems begin at 1,024, for the sake of programs that use
-///   select(2), and let each one have more that asks.
-/// - The kernel's table of open files is brought to its size at once. Where there are several threads, it grows only when
-///   no processor can be looking at the old one any more (`expand_fdtable` in Linux's fs/file.c): ten milliseconds each
-///   time that it doubles, together a fifth of the time in which 9,500 clients connect.
+/// - The limit of open files is raised as far as the process itself may. Most systems start with 1,024, for programs
+///   that use select(2), and allow more on request.
+/// - The kernel's table of open files is grown at once. With several threads it otherwise grows only when no processor
+///   can be reading the old one (`expand_fdtable` in Linux's fs/file.c): ten milliseconds each time that it doubles,
+///   together a fifth of the time in which 9,500 clients connect.
 ///
-/// `any` is an open file, whichever.
+/// `any` is any open file.
 pub fn make_room(clients: usize, any: impl AsFd) {
     match raise(clients) {
         Ok(DescriptorLimit { files, is_enough }) => {
@@ -63,7 +63,7 @@ fn raise(clients: usize) -> nix::Result<DescriptorLimit> {
     Ok(room)
 }
 
-/// The table holds what has the highest number, so one is made and given back.
+/// Grows the table by opening the highest number, which is closed again.
 fn grow(files: u64, any: impl AsFd) -> nix::Result<()> {
     let highest = files.saturating_sub(1).try_into().map_err(|_| Errno::EINVAL)?;
     close(fcntl(any, FcntlArg::F_DUPFD_CLOEXEC(highest))?)

@@ -22,23 +22,23 @@ use crate::{
     places::{Admission, ConnectionActivity, ConnectionPlaces, PlaceLimits},
 };
 
-/// What stands in front of one listener.
+/// The guard of one listener.
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<GuardShared>);
 
 #[derive(Debug)]
 struct GuardShared {
     state: Mutex<GuardState>,
-    /// Of all listeners of a server together.
+    /// Shared by all listeners of a server.
     logins: Arc<Mutex<RecentLogins>>,
-    /// A place was given back.
+    /// Notified when a place was released.
     freed: Notify,
 }
 
 #[derive(Debug)]
 struct GuardState {
     places: ConnectionPlaces,
-    /// What tells the connections to end, by their places.
+    /// The tokens that end connections, by their places.
     evictions: HashMap<u64, CancellationToken>,
 }
 
@@ -47,27 +47,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Guard {
-    /// For a listener. `logins` is what all listeners of a server have in common.
+    /// Creates the guard of a listener. `logins` is shared by all listeners of a server.
     #[must_use]
     pub fn new(limits: PlaceLimits, logins: &Arc<Mutex<RecentLogins>>) -> Self {
         let state = GuardState { places: ConnectionPlaces::new(limits), evictions: HashMap::new() };
         Self(Arc::new(GuardShared { state: Mutex::new(state), logins: Arc::clone(logins), freed: Notify::new() }))
     }
 
-    /// How many places are taken.
+    /// Returns how many places are taken.
     #[must_use]
     pub fn taken(&self) -> usize {
         lock(&self.0.state).places.len()
     }
 
-    /// A place for a connection that has been accepted; nothing if it is to be closed at once.
+    /// Returns a place for an accepted connection; `None` if it is to be closed at once.
     pub async fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Option<ConnectionPlace> {
         let origin = Origin::of(peer.ip());
-        // Who has said something by now waits for us from now on.
+        // A client that has already sent something waits for us from now on.
         let activity = if has_spoken(stream) { ConnectionActivity::Working } else { ConnectionActivity::Silent };
         loop {
             let mut freed = pin!(self.0.freed.notified());
-            // What is given back after this is not missed.
+            // A release after this is not missed.
             freed.as_mut().enable();
             match self.offer(origin, activity) {
                 Ok(place) => return place,
@@ -79,7 +79,7 @@ impl Guard {
         }
     }
 
-    /// A place, or none; or until when to wait.
+    /// Returns a place, or none; or until when to wait.
     fn offer(&self, origin: Origin, activity: ConnectionActivity) -> Result<Option<ConnectionPlace>, Instant> {
         let now = Instant::now();
         let mut state = lock(&self.0.state);
@@ -108,7 +108,7 @@ impl Guard {
     }
 }
 
-/// A connection's place, given back when it is dropped.
+/// A connection's place, released on drop.
 #[derive(Debug)]
 pub struct ConnectionPlace {
     inner: Arc<GuardShared>,
@@ -120,33 +120,33 @@ pub struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Whom the connection counts for.
+    /// Returns the origin of the connection.
     #[must_use]
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// What is cancelled when the connection is to give way to another.
+    /// Returns the token that is cancelled when the connection has to end for another.
     #[must_use]
     pub fn eviction(&self) -> CancellationToken {
         self.eviction.clone()
     }
 
-    /// The connection does this, from now on.
+    /// Sets what the connection does, from now on.
     pub fn set(&self, activity: ConnectionActivity) {
         self.set_since(activity, Instant::now());
     }
 
-    /// The connection does this, and has since then.
+    /// Sets what the connection does, and since when.
     pub fn set_since(&self, activity: ConnectionActivity, since: Instant) {
         lock(&self.inner.state).places.set(self.number, activity, since);
     }
 
-    /// Waits until the connection says something. (`TcpStream::readable` is no help: a stream that was just accepted counts as
-    /// readable until it was tried.)
+    /// Waits until the connection sends something. (`TcpStream::readable` does not help: a stream that was just
+    /// accepted counts as readable until it was tried.)
     ///
     /// # Errors
-    /// If it broke.
+    /// If the connection broke.
     pub async fn hear(&self, stream: &TcpStream) -> io::Result<()> {
         if !self.has_spoken {
             stream.peek(&mut [0]).await?;
@@ -154,20 +154,20 @@ impl ConnectionPlace {
         Ok(())
     }
 
-    /// Whether somebody on this connection has shown who they are.
+    /// Whether the connection is authenticated.
     #[must_use]
     pub fn has_logged_in(&self) -> bool {
         self.has_logged_in.load(Ordering::Relaxed)
     }
 
-    /// Somebody on this connection has shown who they are.
+    /// Records that the connection is authenticated.
     pub fn record_login(&self) {
         self.has_logged_in.store(true, Ordering::Relaxed);
         lock(&self.inner.logins).record(self.origin, Instant::now());
     }
 
-    /// Has the connection say one thing as a whole, such as a handshake: while the future waits, the other side is waited
-    /// for, all the time from its beginning on; while it computes, it is not.
+    /// Runs a future that reads one unit, such as a handshake: while the future waits, the connection counts as waiting
+    /// for the client, since the beginning; while it computes, it does not.
     pub async fn expect<F: Future>(&self, whole: F) -> F::Output {
         let began = Instant::now();
         let mut whole = pin!(whole);
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing here takes a second. A test that would wait longer has failed.
+    /// The timeout of tests. Nothing here takes a second.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     struct Case {
@@ -223,7 +223,7 @@ mod tests {
             Self { guard: Guard::new(limits, &Arc::default()), listener, clients: Vec::new() }
         }
 
-        /// The place of another connection, which has said something or nothing.
+        /// Returns the place of another connection, which has sent something or nothing.
         async fn admit(&mut self, speaks: bool) -> ConnectionPlace {
             let mut client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
             let (server, peer) = self.listener.accept().await.unwrap();
@@ -243,7 +243,7 @@ mod tests {
         let next = case.admit(true).await;
         assert!(silent.eviction().is_cancelled());
         assert!(!speaking.eviction().is_cancelled() && !next.eviction().is_cancelled());
-        // Its place is given back once, although it is dropped only now.
+        // Its place is released once, although it is dropped only now.
         drop(silent);
         assert_eq!(case.guard.taken(), 2);
         drop((speaking, next));

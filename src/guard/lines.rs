@@ -11,16 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Subjects and kinds that are remembered. Beyond it nothing new is logged until some are forgotten.
+/// The most subjects and kinds that are remembered. Beyond it nothing new is logged until some are removed.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// Lines in a second, of all peers together: with [`LineLimiter::TEXT_MAX_BYTES`] of what a peer said in each, some 8 KB.
+/// The most lines in a second, of all peers together: with [`LineLimiter::TEXT_MAX_BYTES`] of a peer's text in each,
+/// some 8 KB.
 const LINES_PER_SECOND: u32 = 15;
 
-/// And at once: what somebody who looks at the log reads through.
+/// The most at once: what a reader of the log can read.
 const BURST: u32 = 120;
 
-/// How often what was left out is told.
+/// How often omissions are logged.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A kind of line.
@@ -32,20 +33,20 @@ pub struct LineKind {
 }
 
 impl LineKind {
-    /// One that is logged once for each subject, and then no more than once in `every_s` seconds.
+    /// Creates a kind that is logged once for each subject, and then at most once in `every_s` seconds.
     #[must_use]
     pub const fn new(name: &'static str, every_s: u64) -> Self {
         Self { name, burst: 1, every: Duration::from_secs(every_s) }
     }
 
-    /// One of which a subject may have several in that time.
+    /// Allows several for a subject in that time.
     #[must_use]
     pub const fn burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 }
 
-/// Tokens that come back with time.
+/// A token bucket.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     tokens: u32,
@@ -57,7 +58,7 @@ impl TokenBucket {
         Self { tokens: burst, since: now }
     }
 
-    /// Takes one, if there is one; another comes back after each `every`.
+    /// Takes a token, if there is one; another is added after each `every`.
     fn take(&mut self, burst: u32, every: Duration, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.since).as_nanos() / every.as_nanos().max(1);
         let back = u32::try_from(passed).unwrap_or(u32::MAX);
@@ -73,10 +74,10 @@ impl TokenBucket {
     }
 }
 
-/// What limits the lines about peers.
+/// Limits log lines about peers.
 #[derive(Debug)]
 pub struct LineLimiter {
-    /// Nobody outside can choose subjects that are taken for one.
+    /// Nobody outside can choose subjects that collide.
     hasher: RandomState,
     state: Mutex<LimiterState>,
 }
@@ -85,7 +86,7 @@ pub struct LineLimiter {
 struct LimiterState {
     seen: HashMap<(u64, LineKind), PeerLines>,
     all: TokenBucket,
-    /// Lines for which there was no room, by kind; a program has some twenty.
+    /// Omitted lines by kind; a program has some twenty.
     left_out: HashMap<&'static str, u64>,
 }
 
@@ -107,10 +108,10 @@ impl Default for LineLimiter {
 }
 
 impl LineLimiter {
-    /// How long what a peer has said may stand in a line, escapes included.
+    /// The longest text of a peer in a line, escapes included.
     pub const TEXT_MAX_BYTES: usize = 240;
 
-    /// What of a peer's text stands in a line.
+    /// Shortens a peer's text for a line.
     #[must_use]
     pub fn shorten(text: &str) -> &str {
         let mut bytes = 0;
@@ -123,7 +124,7 @@ impl LineLimiter {
         text
     }
 
-    /// The one of this process, as its log is one.
+    /// Returns the limiter of this process, because its log is one.
     pub fn of_process() -> &'static Self {
         static LINES: LazyLock<LineLimiter> = LazyLock::new(LineLimiter::default);
         &LINES
@@ -133,7 +134,8 @@ impl LineLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a line about `subject`. If it is to be logged, says how many like it were not since the last one.
+    /// Records a line about `subject`. If it is to be logged, returns how many similar ones were omitted since the last
+    /// one.
     pub fn note(&self, subject: impl Hash, kind: LineKind, now: Instant) -> Option<u64> {
         let key = (self.hasher.hash_one(subject), kind);
         let LimiterState { seen, all, left_out } = &mut *self.state();
@@ -158,7 +160,7 @@ impl LineLimiter {
         Some(std::mem::take(&mut one.left_out))
     }
 
-    /// What was left out and is not going to be told with another line, by kind. It is told once.
+    /// Returns omitted lines that will not be reported with another line, by kind. Each is reported once.
     pub fn left_out(&self, now: Instant) -> Vec<(&'static str, u64)> {
         let LimiterState { seen, left_out, .. } = &mut *self.state();
         sweep(seen, left_out, now);
@@ -167,7 +169,7 @@ impl LineLimiter {
         told
     }
 
-    /// Tells in the log, now and then, how much was left out of it. It ends only with its task.
+    /// Logs regularly how much was omitted. It ends only with its task.
     pub async fn run(&self) {
         let mut every = tokio::time::interval(TELL_EVERY);
         loop {
@@ -179,7 +181,7 @@ impl LineLimiter {
     }
 }
 
-/// Forgets those of whom nothing came for as long as they are quiet.
+/// Removes subjects that have been quiet for long enough.
 fn sweep(seen: &mut HashMap<(u64, LineKind), PeerLines>, left_out: &mut HashMap<&'static str, u64>, now: Instant) {
     seen.retain(|(_, kind), one| {
         let is_over = now.saturating_duration_since(one.latest) >= kind.every;
@@ -190,11 +192,11 @@ fn sweep(seen: &mut HashMap<(u64, LineKind), PeerLines>, left_out: &mut HashMap<
     });
 }
 
-/// Logs a line about a peer, if [`LineLimiter`] lets it: `log_peer!(WARN, subject, KIND, field = value, "words")`.
+/// Logs a line about a peer, if [`LineLimiter`] allows it: `log_peer!(WARN, subject, KIND, field = value, "words")`.
 #[macro_export]
 macro_rules! log_peer {
     ($level:ident, $subject:expr, $kind:expr, $($line:tt)+) => {
-        // What nobody reads takes no room from what somebody does.
+        // Lines below the log level take no room from others.
         if $crate::tracing::enabled!($crate::tracing::Level::$level)
             && let Some(left_out) =
                 $crate::LineLimiter::of_process().note($subject, $kind, ::std::time::Instant::now())

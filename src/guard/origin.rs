@@ -7,19 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an address is preferred after somebody came in from there: hosts that lose their connection come back within
-/// minutes, and a lease of DHCP, after which somebody else may have the address, is mostly longer than a day.
+/// How long an address is preferred after a login from there: hosts that lose their connection come back within
+/// minutes, and a DHCP lease, after which the address may be another machine's, is usually longer than a day.
 const RECENT: Duration = Duration::from_secs(24 * 3600);
 
-/// Addresses that are remembered: each host of a large fleet at an address of its own, and half as many again.
+/// The most addresses that are remembered: each host of a large fleet at an address of its own, and half as many again.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// Whom a connection counts for: an address of IPv4, or a network of 64 bits of IPv6, all of which one machine may use.
+/// The origin of a connection: an address of IPv4, or a network of 64 bits of IPv6, all of which one machine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(IpAddr);
 
 impl Origin {
-    /// Whom a connection from `address` counts for.
+    /// Returns the origin of `address`.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
@@ -38,17 +38,17 @@ impl fmt::Display for Origin {
     }
 }
 
-/// From where somebody came in lately who could show who they are.
+/// The origins of recent logins.
 #[derive(Debug, Default)]
 pub struct RecentLogins(HashMap<Origin, Instant>);
 
 impl RecentLogins {
-    /// Takes note of a login.
+    /// Records a login.
     pub fn record(&mut self, origin: Origin, now: Instant) {
         if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&origin) {
             self.0.retain(|_, at| now.saturating_duration_since(*at) < RECENT);
             if self.0.len() >= REMEMBERED_MAX {
-                // Who came in longest ago is forgotten, with as many others as make this seldom.
+                // The oldest are removed, enough at once to make this rare.
                 let mut times: Vec<_> = self.0.values().copied().collect();
                 let (_, limit, _) = times.select_nth_unstable(REMEMBERED_MAX / 8);
                 let limit = *limit;
@@ -58,7 +58,7 @@ impl RecentLogins {
         self.0.insert(origin, now);
     }
 
-    /// Whether there was one from here lately.
+    /// Whether there was a recent login from here.
     #[must_use]
     pub fn contains(&self, origin: Origin, now: Instant) -> bool {
         self.0.get(&origin).is_some_and(|at| now.saturating_duration_since(*at) < RECENT)

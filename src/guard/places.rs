@@ -13,52 +13,52 @@ use std::{
 
 use crate::origin::Origin;
 
-/// How many places there are, and for whom.
+/// The limits of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceLimits {
-    /// Places in all.
+    /// The total number.
     pub places: usize,
-    /// Places of one origin above which its own connections give way to each other although there are free places; where
-    /// somebody logged in lately only when there are none. It is what keeps the memory that one stranger takes small.
+    /// The share of one origin, above which its own connections replace each other although there are free places; with
+    /// a recent login only when there are none. It limits the memory that one stranger takes.
     pub share: usize,
-    /// Places of one origin at most, whatever its connections do; `usize::MAX` where they are soon given back anyway.
+    /// The most places of one origin, whatever its connections do; `usize::MAX` where they are soon released anyway.
     pub origin_max: usize,
-    /// How long a connection that has begun to speak may be waited for until it can be told to give way.
+    /// How long a connection that has begun to send is protected from being closed for another.
     pub grace: Duration,
 }
 
 /// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionActivity {
-    /// It has said nothing at all.
+    /// It has sent nothing.
     Silent,
-    /// It has had an answer to all that it said.
+    /// It has received all its answers.
     Idle,
-    /// It has begun to say something: a handshake, the head of a request, a packet.
+    /// It has begun to send: a handshake, the head of a request, a packet.
     Opening,
     /// It waits for us.
     Working,
 }
 
-/// What becomes of a connection that has been accepted.
+/// The decision about an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It has the place of this number.
+    /// It gets the place of this number.
     Admit(u64),
-    /// The same, and the connection that has the place `evicted` is to end: its place is given away.
+    /// The same, and the connection of the place `evicted` has to end.
     Evict {
         /// The number of its place.
         admitted: u64,
-        /// Whose place is no more.
+        /// The number of the lost place.
         evicted: u64,
     },
-    /// It is to end at once: there are too many of its origin.
+    /// It has to end at once: there are too many of its origin.
     Refuse,
-    /// All are at work. It is to be offered again when a place is given back, and at this time at the latest.
+    /// All are working. It is to be offered again when a place is released, and at this time at the latest.
     Wait(Instant),
 }
 
-/// How long it may take until those who are waited for are looked at again, where no time is known.
+/// How long until waiting connections are checked again, if no time is known.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ struct TakenPlace {
     since: Instant,
 }
 
-/// Who has which place.
+/// The table of places.
 #[derive(Debug)]
 pub struct ConnectionPlaces {
     limits: PlaceLimits,
@@ -79,13 +79,13 @@ pub struct ConnectionPlaces {
 }
 
 impl ConnectionPlaces {
-    /// All free.
+    /// Creates it with all places free.
     #[must_use]
     pub fn new(limits: PlaceLimits) -> Self {
         Self { limits, next: 0, taken: HashMap::new(), per_origin: HashMap::new() }
     }
 
-    /// How many are taken.
+    /// Returns how many are taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.taken.len()
@@ -101,7 +101,7 @@ impl ConnectionPlaces {
         self.per_origin.get(&origin).copied().unwrap_or_default()
     }
 
-    /// What becomes of a connection that has been accepted. `is_preferred` says of which origins there was a login lately.
+    /// Decides about an accepted connection. `is_preferred` is whether an origin had a recent login.
     pub fn offer(
         &mut self,
         now: Instant,
@@ -112,7 +112,7 @@ impl ConnectionPlaces {
         let limits = self.limits;
         let own = self.of(origin);
         let is_full = self.taken.len() >= limits.places;
-        // Above its share an origin finds its place among its own.
+        // Above its share an origin gets a place of its own connections.
         let among_own = own >= limits.origin_max || (own >= limits.share && !is_full && !is_preferred(origin));
         if is_full || among_own {
             if let Some(evicted) = self.victim(now, among_own.then_some(origin), &is_preferred) {
@@ -137,7 +137,7 @@ impl ConnectionPlaces {
         number
     }
 
-    /// When the place's connection can be told to give way; never while it waits for us.
+    /// Returns when the place's connection may be closed for another; never while it waits for us.
     fn ripe_at(&self, taken: &TakenPlace) -> Option<Instant> {
         match taken.activity {
             ConnectionActivity::Silent | ConnectionActivity::Idle => Some(taken.since),
@@ -146,8 +146,8 @@ impl ConnectionPlaces {
         }
     }
 
-    /// Who gives way: who said nothing before who did; of those, before who came from where somebody logged in lately and
-    /// few are; of those, who came from where most are; and of those, who came first.
+    /// Chooses the connection to close: silent ones before others; then those without a recent login or with many
+    /// connections; then the origin with the most; then the oldest.
     fn victim(&self, now: Instant, among: Option<Origin>, is_preferred: impl Fn(Origin) -> bool) -> Option<u64> {
         let ripe = self.taken.iter().filter(|(_, taken)| {
             among.is_none_or(|origin| origin == taken.origin) && self.ripe_at(taken).is_some_and(|at| at <= now)
@@ -162,18 +162,18 @@ impl ConnectionPlaces {
 
     fn next_ripe(&self, now: Instant) -> Instant {
         let next = self.taken.values().filter_map(|taken| self.ripe_at(taken)).min();
-        // Some time passes in any case, so that nobody asks again and again.
+        // Some time passes in any case, so that there is no busy loop.
         next.unwrap_or(now + LOOK_AGAIN).clamp(now + Duration::from_millis(1), now + LOOK_AGAIN)
     }
 
-    /// A connection does something else. Nothing becomes of a place that is no more.
+    /// Sets what a connection does. A released place is ignored.
     pub fn set(&mut self, number: u64, activity: ConnectionActivity, since: Instant) {
         if let Some(taken) = self.taken.get_mut(&number) {
             (taken.activity, taken.since) = (activity, since);
         }
     }
 
-    /// A place is given back.
+    /// Releases a place.
     pub fn leave(&mut self, number: u64) {
         let Some(taken) = self.taken.remove(&number) else { return };
         if let Some(count) = self.per_origin.get_mut(&taken.origin) {
@@ -198,7 +198,7 @@ mod tests {
         Origin::of([192, 0, 2, last].into())
     }
 
-    /// Places, and a time that goes on by a second with each offer.
+    /// Places, with a time that advances by a second with each offer.
     struct Case {
         places: ConnectionPlaces,
         now: Instant,
@@ -290,7 +290,7 @@ mod tests {
         case.admit(1, Silent);
         case.admit(1, Silent);
         case.evicts(1, Silent, first);
-        // Where somebody logged in lately there may be many.
+        // An origin with a recent login may have many.
         case.preferred.push(2);
         for _ in 0..3 {
             case.admit(2, Silent);
@@ -315,7 +315,7 @@ mod tests {
         let many: Vec<_> = (0..4).map(|_| case.admit(2, Opening)).collect();
         let stranger = case.admit(3, Opening);
         case.now += LIMITS.grace;
-        // 2 has more than its share, and most.
+        // 2 has more than its share, and the most.
         case.evicts(4, Opening, many[0]);
         case.places.leave(many[1]);
         case.admit(5, Opening);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: the bounds hold, nothing is counted that is not there, and who waits for us stays.
+        /// In any sequence the bounds hold, counts are exact, and connections that wait for us stay.
         #[test]
         fn bounds_hold(steps in prop::collection::vec((0_u8..8, 0_u8..4, 0_u8..4), 1..300)) {
             let limits = PlaceLimits { places: 6, share: 2, origin_max: 5, grace: Duration::from_secs(3) };

@@ -18,17 +18,17 @@ use tokio::{
 pub struct TimedWriter<S> {
     io: S,
     limit: Duration,
-    /// Goes off when what is being written has waited for too long.
+    /// Fires when a write has waited for too long.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> TimedWriter<S> {
-    /// A write that moves no byte for as long as `limit` fails.
+    /// Creates one in which a write that moves no byte for `limit` fails.
     pub fn new(io: S, limit: Duration) -> Self {
         Self { io, limit, stuck: None }
     }
 
-    /// Looks at what a write has come to.
+    /// Checks the result of a write.
     fn limited<T>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.stuck = None;
@@ -72,7 +72,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedWriter<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // That there is nothing to flush does not say that anything was taken.
+        // Having nothing to flush does not mean that anything was written.
         match Pin::new(&mut self.io).poll_flush(context) {
             Poll::Pending => self.limited(context, Poll::Pending),
             done => done,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::message::QoS;
 
-/// A whole packet.
+/// Encodes a packet.
 pub(super) fn packet(first: u8, body: &[u8]) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(first);
@@ -18,7 +18,7 @@ pub(super) fn packet(first: u8, body: &[u8]) -> BytesMut {
     out
 }
 
-/// A CONNECT.
+/// Encodes a CONNECT.
 pub(super) fn connect(connect: &ConnectPacket<'_>) -> BytesMut {
     let mut body = BytesMut::new();
     put_bytes(b"MQTT", &mut body);
@@ -82,7 +82,7 @@ fn put_properties(properties: &[u8], out: &mut BytesMut) {
     out.put_slice(properties);
 }
 
-/// Those that are not passed on stand in the middle, which is the hardest case.
+/// Properties that are not passed on are in the middle, which is the hardest case.
 fn publication_properties(publication: &Publication<'_>) -> BytesMut {
     let mut properties = BytesMut::new();
     if let Some(seconds) = publication.expiry_s {
@@ -97,7 +97,7 @@ fn publication_properties(publication: &Publication<'_>) -> BytesMut {
     properties
 }
 
-/// What a connected client says.
+/// Encodes a packet of a connected client.
 pub(super) fn request(version: ProtocolVersion, request: &ClientPacket<'_>) -> BytesMut {
     let mut body = BytesMut::new();
     let is_v5 = version == ProtocolVersion::V5;

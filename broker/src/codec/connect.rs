@@ -6,23 +6,23 @@ use super::{
 };
 use crate::message::QoS;
 
-/// What a client says first.
+/// A CONNECT packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectPacket<'a> {
     pub(crate) version: ProtocolVersion,
-    /// Empty: the broker is to choose.
+    /// Empty if the broker is to choose one.
     pub(crate) client_id: &'a str,
-    /// Whether an earlier session is to be forgotten.
+    /// Whether an earlier session is to be dropped.
     pub(crate) clean: bool,
     pub(crate) keep_alive_s: u16,
     pub(crate) will: Option<WillMessage<'a>>,
     pub(crate) user: Option<&'a str>,
     pub(crate) password: Option<&'a [u8]>,
-    /// How long its session outlives its connection; [`u32::MAX`] is for ever. 3.1.1 only knows that and not at all.
+    /// How long its session outlives its connection; [`u32::MAX`] is forever. In 3.1.1 it is forever or not at all.
     pub(crate) session_expiry_s: u32,
-    /// How many messages it takes without having acknowledged them.
+    /// How many unacknowledged messages it accepts.
     pub(crate) receive_max: u16,
-    /// The largest packet that it takes.
+    /// The largest packet that it accepts.
     pub(crate) packet_max_bytes: Option<u32>,
     /// Whether reason texts may be sent with any packet.
     pub(crate) request_problem: bool,
@@ -30,11 +30,11 @@ pub(crate) struct ConnectPacket<'a> {
     pub(crate) extended_auth: bool,
 }
 
-/// What to publish when a client is gone.
+/// The message to publish when a client is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WillMessage<'a> {
     pub(crate) publication: Publication<'a>,
-    /// How long after its end.
+    /// The delay after the connection's end.
     pub(crate) delay_s: u32,
 }
 
@@ -43,7 +43,8 @@ pub(crate) struct WillMessage<'a> {
 pub(super) struct ConnectFlags(u8);
 
 impl ConnectFlags {
-    /// Section 3.1.2 of both standards: the reserved bit is 0; what belongs to a will is 0 without one.
+    /// Parses the flags, by section 3.1.2 of both standards: the reserved bit is 0, and so are the will's bits without
+    /// a will.
     pub(super) fn new(bits: u8) -> Result<Self, Malformed> {
         let flags = Self(bits);
         let stray_will = !flags.will() && (flags.will_qos() != 0 || flags.will_retain());
@@ -66,7 +67,7 @@ impl ConnectFlags {
         (self.0 >> 3) & 3
     }
 
-    /// Nothing: quality of service 2.
+    /// Returns the will's quality of service; `None` for 2.
     pub(super) fn will_at(self) -> Option<QoS> {
         match self.will_qos() {
             0 => Some(QoS::AtMostOnce),

@@ -12,8 +12,8 @@ use crate::message::QoS;
 
 const VERSIONS: [ProtocolVersion; 2] = [ProtocolVersion::V311, ProtocolVersion::V5];
 
-/// Bytes as they come from the network: any number of packets, the last one in part. Says whether each is one of some
-/// version.
+/// Parses bytes as from the network: any number of packets, the last one incomplete. Returns whether each is valid in
+/// some version.
 #[must_use]
 pub fn stream(mut bytes: &[u8]) -> bool {
     let mut valid = true;
@@ -21,7 +21,7 @@ pub fn stream(mut bytes: &[u8]) -> bool {
         match frame(bytes, PACKET_MAX_BYTES) {
             Ok(Some((found, used))) => {
                 check_length(bytes, used);
-                // Not `||`, which would leave the rest out.
+                // Not `||`, which would skip the rest.
                 valid &= connect_frame(&found) | requests(&found);
                 bytes = bytes.get(used..).unwrap_or_default();
             }
@@ -38,7 +38,7 @@ pub fn stream(mut bytes: &[u8]) -> bool {
     }
 }
 
-/// A packet of `used` bytes is one from its last byte on, and if it is within the limit.
+/// Checks that a packet of `used` bytes is complete only with its last byte, and if it is within the limit.
 fn check_length(bytes: &[u8], used: usize) {
     let part = bytes.get(..used - 1).unwrap_or_default();
     assert_eq!(frame(part, PACKET_MAX_BYTES), Ok(None));
@@ -46,13 +46,13 @@ fn check_length(bytes: &[u8], used: usize) {
     assert_eq!(frame(bytes, used - 1), Err(Malformed::TooLarge));
 }
 
-/// What follows the fixed header of a CONNECT.
+/// Parses what follows the fixed header of a CONNECT.
 #[must_use]
 pub fn connect(body: &[u8]) -> bool {
     connect_frame(&PacketFrame { kind: 1, flags: 0, overlong: false, body })
 }
 
-/// The first byte of a packet, and what follows its length: any packet of a connected client, in both versions.
+/// Parses the first byte of a packet, and what follows its length: any packet of a connected client, in both versions.
 #[must_use]
 pub fn packet(bytes: &[u8]) -> bool {
     let Some((first, body)) = bytes.split_first() else { return false };
@@ -94,7 +94,7 @@ fn requests(found: &PacketFrame<'_>) -> bool {
     valid
 }
 
-/// The one packet that `bytes` are.
+/// Returns the one packet in `bytes`.
 fn whole(bytes: &[u8]) -> Option<PacketFrame<'_>> {
     match frame(bytes, PACKET_MAX_BYTES) {
         Ok(Some((frame, used))) if used == bytes.len() => Some(frame),
@@ -102,7 +102,7 @@ fn whole(bytes: &[u8]) -> Option<PacketFrame<'_>> {
     }
 }
 
-/// A message that was let in arrives as what it was, in the versions of both sides.
+/// Checks that a message arrives unchanged, in the versions of both sides.
 fn deliver(publication: &Publication<'_>) {
     let topic = if publication.topic.is_empty() { "a" } else { publication.topic };
     let packet_id = (publication.qos == QoS::AtLeastOnce).then_some(7);
@@ -126,7 +126,7 @@ fn deliver(publication: &Publication<'_>) {
         let read = whole(&written).map(|frame| version.decode(&frame));
         assert_eq!(read, Some(Ok(ClientPacket::Publish { packet_id, publication })));
     }
-    // What only a server may send is not read here, but its length is known.
+    // Packets that only a server may send are not parsed here, but their length is known.
     for number in [1, 127, 128, 268_435_455] {
         let numbered = Delivery { subscription_id: Some(number), ..delivery };
         assert!(whole(&write(ProtocolVersion::V5, numbered)).is_some());
@@ -147,7 +147,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs what the fuzz targets begin with, so that each build does. Files whose names begin with `bad-` are no packets.
+    /// Runs the initial corpus of the fuzz targets, so that each build does. Files whose names begin with `bad-` are
+    /// invalid packets.
     #[test]
     fn corpus() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
@@ -163,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Bytes that are more often what something else begins with than others.
+    /// Bytes, more often ones with which something else begins.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         proptest::collection::vec(prop_oneof![0_u8..4, any::<u8>()], 0..80)
     }

@@ -2,7 +2,7 @@
 
 use super::reason::Reason;
 
-/// Why bytes are not what a client may send.
+/// Why bytes are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("a packet ends before its content does")]
@@ -62,10 +62,10 @@ pub(crate) enum Malformed {
 }
 
 impl Malformed {
-    /// The reason code that says so in MQTT 5.
+    /// Returns the reason code of MQTT 5.
     ///
-    /// Section 1.2 tells a malformed packet, which cannot be read, from a protocol error, which can be but must not be;
-    /// where the standard does not say which of the two something is, it is what a reader would have to call it.
+    /// Section 1.2 distinguishes a malformed packet, which cannot be parsed, from a protocol error, which is forbidden;
+    /// where the standard does not say which, this is what a parser would have to call it.
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Short

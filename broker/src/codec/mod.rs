@@ -44,7 +44,7 @@ pub(crate) use self::{
     reason::Reason,
 };
 
-/// MQTT's own limit of what follows the fixed header.
+/// MQTT's own limit of a packet's remaining length.
 pub(crate) const PACKET_MAX_BYTES: usize = 268_435_455;
 
 /// Packet types.
@@ -62,7 +62,7 @@ mod kind {
     pub(super) const DISCONNECT: u8 = 14;
 }
 
-/// The first whole packet in `input` and how many bytes it takes; nothing if more must come first.
+/// Returns the first complete packet in `input` and its length; `None` if it is incomplete.
 pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(PacketFrame<'_>, usize)>, Malformed> {
     let Some((&first, rest)) = input.split_first() else { return Ok(None) };
     let mut length = 0_usize;
@@ -87,8 +87,8 @@ pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(PacketFrame<'_>,
     Ok(Some((PacketFrame { kind: first >> 4, flags: first & 0x0f, overlong, body }, header + length)))
 }
 
-/// How many more bytes the packet at the start of `input` needs at least, for a client whose CONNECT or large message
-/// comes in pieces.
+/// Returns how many more bytes the packet at the start of `input` needs at least, for a client whose CONNECT or large
+/// message arrives in pieces.
 pub(crate) fn missing(input: &[u8]) -> usize {
     let mut length = 0_usize;
     for (index, &byte) in input.iter().skip(1).take(4).enumerate() {
@@ -100,7 +100,7 @@ pub(crate) fn missing(input: &[u8]) -> usize {
     0
 }
 
-/// What the start of a CONNECT says of its version, and what follows it.
+/// Returns the version in the start of a CONNECT, and what follows it.
 fn level<'a>(frame: &PacketFrame<'a>) -> Result<(ProtocolVersion, BodyReader<'a>), Malformed> {
     if frame.kind != kind::CONNECT {
         return Err(Malformed::NotConnect);
@@ -117,7 +117,7 @@ fn level<'a>(frame: &PacketFrame<'a>) -> Result<(ProtocolVersion, BodyReader<'a>
     }
 }
 
-/// Reads the first packet of a connection.
+/// Parses the first packet of a connection.
 pub(crate) fn connect<'a>(frame: &PacketFrame<'a>) -> Result<ConnectPacket<'a>, Malformed> {
     match level(frame)? {
         (ProtocolVersion::V311, reader) => v311::connect(reader),
@@ -126,8 +126,8 @@ pub(crate) fn connect<'a>(frame: &PacketFrame<'a>) -> Result<ConnectPacket<'a>, 
     }
 }
 
-/// Writes the CONNACK for a CONNECT that [`connect`] finds `malformed`, in the words of its own version; nothing if that
-/// has no words for it.
+/// Writes the CONNACK for a CONNECT that [`connect`] finds `malformed`, in its own version; nothing if that has no code
+/// for it.
 pub(crate) fn refuse(frame: &PacketFrame<'_>, malformed: Malformed, out: &mut BytesMut) {
     match malformed {
         Malformed::Level(level) => refuse_level(level, out),
@@ -139,8 +139,8 @@ pub(crate) fn refuse(frame: &PacketFrame<'_>, malformed: Malformed, out: &mut By
     }
 }
 
-/// The CONNACK for a client whose protocol level is not spoken here: since MQTT 5 there are reason codes and properties,
-/// every earlier one has a return code. Mosquitto's bridges set the highest bit of theirs at first.
+/// Writes the CONNACK for a client with an unknown protocol level: later than MQTT 5 with a reason code and properties,
+/// earlier with a return code. Mosquitto's bridges set the highest bit of their level at first.
 pub(crate) fn refuse_level(level: u8, out: &mut BytesMut) {
     out.extend_from_slice(if level & 0x7f >= 5 { &[0x20, 3, 0, 0x84, 0] } else { &[0x20, 2, 0, 1] });
 }
@@ -169,7 +169,7 @@ mod tests {
         check(&[0x30, 0xff, 0xff, 0xff], Ok(None));
         check(&[0x30, 0xff, 0xff, 0xff, 0xff], Err(Malformed::Length));
         check(&[0x30, 0xff, 0xff, 0xff, 0x7f], Err(Malformed::TooLarge));
-        // A thousand bytes with the header is the limit here, one more is not.
+        // A thousand bytes with the header is the limit here.
         check(&[0x30, 0xe5, 0x07], Ok(None));
         check(&[0x30, 0xe6, 0x07], Err(Malformed::TooLarge));
     }

@@ -16,41 +16,41 @@ pub(crate) enum ProtocolVersion {
     V5,
 }
 
-/// One packet as it lies in the read buffer.
+/// A packet in the read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketFrame<'a> {
     /// Packet type, in the upper half.
     pub(super) kind: u8,
     /// Flags, in the lower half.
     pub(super) flags: u8,
-    /// Whether its length takes more bytes than it needs, which only MQTT 5 forbids.
+    /// Whether its length is encoded in more bytes than necessary, which only MQTT 5 forbids.
     pub(super) overlong: bool,
     pub(super) body: &'a [u8],
 }
 
-/// A message as a client sent it: nothing about it was checked but its form.
+/// A message as a client sent it: only its form was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Publication<'a> {
-    /// Empty: what `alias` stands for.
+    /// Empty if `alias` is used.
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// What MQTT 5 hands on with a message, encoded, without a length in front.
+    /// The properties that are forwarded with a message, encoded, without their length.
     pub(crate) properties: Cow<'a, [u8]>,
     pub(crate) expiry_s: Option<u32>,
     pub(crate) alias: Option<u16>,
 }
 
-/// What a connected client may send.
+/// A packet of a connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientPacket<'a> {
     Publish {
-        /// To be acknowledged, for [`QoS::AtLeastOnce`].
+        /// Present for [`QoS::AtLeastOnce`].
         packet_id: Option<u16>,
         publication: Publication<'a>,
     },
-    /// It has the message of this id, or wants it no more.
+    /// It has the message of this id, or does not want it any more.
     PubAck(u16),
     Subscribe {
         packet_id: u16,
@@ -66,31 +66,31 @@ pub(crate) enum ClientPacket<'a> {
     Disconnect {
         /// Whether the last will is published all the same.
         keep_will: bool,
-        /// Another one than CONNECT had.
+        /// Present if it differs from the CONNECT's.
         session_expiry_s: Option<u32>,
     },
 }
 
-/// How a client wants the messages of a subscription.
+/// The options of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubscribeOptions {
-    /// To be granted: what was asked for, at most [`QoS::AtLeastOnce`].
+    /// The granted quality of service: the requested one, at most [`QoS::AtLeastOnce`].
     pub(crate) qos: QoS,
-    /// Without its own.
+    /// Whether its own messages are excluded.
     pub(crate) no_local: bool,
-    /// With the retain flag that they were published with.
+    /// Whether messages keep the retain flag with which they were published.
     pub(crate) as_published: bool,
     pub(crate) handling: RetainHandling,
 }
 
 impl SubscribeOptions {
-    /// What 3.1.1 has.
+    /// Returns the options of 3.1.1.
     pub(super) fn plain(qos: QoS) -> Self {
         Self { qos, no_local: false, as_published: false, handling: RetainHandling::Always }
     }
 }
 
-/// When a SUBSCRIBE brings retained messages.
+/// When a SUBSCRIBE is followed by retained messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetainHandling {
     Always,
@@ -99,7 +99,7 @@ pub(crate) enum RetainHandling {
     Never,
 }
 
-/// What the broker sends.
+/// A packet of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPacket<'a> {
     ConnAck(ConnAck<'a>),
@@ -123,16 +123,16 @@ pub(crate) enum ServerPacket<'a> {
     Disconnect(Reason),
 }
 
-/// The answer to a CONNECT. Of one that is refused only the reason is written.
+/// The answer to a CONNECT. Of a refusal only the reason is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnAck<'a> {
     pub(crate) reason: Reason,
     pub(crate) session_present: bool,
     /// The client id, if the broker chose it.
     pub(crate) assigned_client_id: Option<&'a str>,
-    /// The keep-alive, if it is not the client's.
+    /// The keep-alive, if it differs from the client's.
     pub(crate) server_keep_alive_s: Option<u16>,
-    /// The session expiry, if it is not the client's.
+    /// The session expiry, if it differs from the client's.
     pub(crate) session_expiry_s: Option<u32>,
     pub(crate) receive_max: u16,
     pub(crate) packet_max_bytes: u32,
@@ -140,7 +140,7 @@ pub(crate) struct ConnAck<'a> {
 }
 
 impl ConnAck<'_> {
-    /// A refusal.
+    /// Returns a refusal.
     pub(crate) fn refused(reason: Reason) -> Self {
         Self {
             reason,
@@ -155,8 +155,8 @@ impl ConnAck<'_> {
     }
 }
 
-/// A message for a client. Its packet must not be larger than [`super::PACKET_MAX_BYTES`], which [`ProtocolVersion::publish_len`]
-/// tells.
+/// A message for a client. Its packet must not exceed [`super::PACKET_MAX_BYTES`]; [`ProtocolVersion::publish_len`]
+/// returns its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery<'a> {
     /// Present for [`QoS::AtLeastOnce`].
@@ -166,15 +166,15 @@ pub(crate) struct Delivery<'a> {
     pub(crate) retain: bool,
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
-    /// As [`Publication`] has them. 3.1.1 has none.
+    /// As in [`Publication`]; empty in 3.1.1.
     pub(crate) properties: &'a [u8],
-    /// What is left of it.
+    /// The remaining expiry.
     pub(crate) expiry_s: Option<u32>,
     pub(crate) subscription_id: Option<u32>,
 }
 
 impl Delivery<'_> {
-    /// The first byte of its packet.
+    /// Returns the first byte of its packet.
     pub(super) fn header(&self) -> u8 {
         let qos = u8::from(self.packet_id.is_some());
         // [MQTT-3.3.1-2]
@@ -184,7 +184,8 @@ impl Delivery<'_> {
 }
 
 impl PacketFrame<'_> {
-    /// The packet type, if a connected client may send it and its flags are that type's. PUBLISH has flags of its own.
+    /// Returns the packet type, if a connected client may send it and its flags are valid. PUBLISH has flags of its
+    /// own.
     pub(super) fn request_kind(&self) -> Result<u8, Malformed> {
         let flags = match self.kind {
             super::kind::PUBLISH => self.flags,
@@ -195,8 +196,8 @@ impl PacketFrame<'_> {
         if self.flags == flags { Ok(self.kind) } else { Err(Malformed::Flags) }
     }
 
-    /// What the flags of a PUBLISH say: quality of service and retain. That it was sent before is of no use: it may or
-    /// may not have been taken then.
+    /// Returns quality of service and retain from the flags of a PUBLISH. The duplicate flag is useless: the earlier
+    /// one may or may not have been accepted.
     pub(super) fn publish_flags(&self) -> Result<(QoS, bool), Malformed> {
         let dup = self.flags & 0b1000 != 0;
         let qos = match (self.flags >> 1) & 3 {
@@ -213,7 +214,7 @@ impl PacketFrame<'_> {
 }
 
 impl ProtocolVersion {
-    /// Reads a packet of a connected client.
+    /// Parses a packet of a connected client.
     pub(crate) fn decode<'a>(self, frame: &PacketFrame<'a>) -> Result<ClientPacket<'a>, Malformed> {
         match self {
             Self::V311 => super::v311::decode(frame),
@@ -229,7 +230,7 @@ impl ProtocolVersion {
         }
     }
 
-    /// How large the packet of a message is, with its header.
+    /// Returns the length of a message's packet, with its header.
     pub(crate) fn publish_len(self, delivery: &Delivery<'_>) -> usize {
         let rest = match self {
             Self::V311 => super::v311::delivery_len(delivery),

@@ -95,7 +95,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// From a publisher through both of our directions to a subscriber: nothing is changed that must not be.
+    /// From a publisher through our decoder and encoder to a subscriber: only what must change is changed.
     #[test]
     fn a_message_passes_through(sent in publish(), left in option::of(any::<u32>()), number in option::of(1_u32..268_435_456), dup: bool) {
         let mut out = BytesMut::new();
@@ -371,7 +371,7 @@ fn acknowledgements_are_read_by_rumqttc() {
     assert_eq!((read.code, read.session_present), (v5::ConnectReturnCode::ServerBusy, false));
 }
 
-/// No packet says what it has no code for: every reason in every packet is one that another codec knows.
+/// Every reason in every packet is a code that another codec knows.
 #[test]
 fn reason_codes_are_read_by_rumqttc() {
     for (reason, ..) in reason::tests::ALL {

@@ -37,7 +37,7 @@ pub(super) mod id {
     pub(in crate::codec) const SHARED_AVAILABLE: u8 = 0x2a;
 }
 
-/// Which properties a packet may have: one bit for each identifier, of which the highest is 0x2a.
+/// The properties that a packet may have: one bit for each identifier, of which the highest is 0x2a.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AllowedProperties(u64);
 
@@ -89,12 +89,12 @@ pub(super) const UNSUBSCRIBE: AllowedProperties = AllowedProperties::new(&[id::U
 pub(super) const DISCONNECT: AllowedProperties =
     AllowedProperties::new(&[id::SESSION_EXPIRY, id::SERVER_REFERENCE, id::REASON_STRING, id::USER]);
 
-/// What a property says, as far as the broker acts on it.
+/// The value of a property, as far as the broker uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Property {
-    /// It goes with the message: payload format, content type, response topic, correlation data, user property.
+    /// It is forwarded with the message: payload format, content type, response topic, correlation data, user property.
     PassedOn,
-    /// It is valid, and of no use here.
+    /// It is valid, and ignored.
     Ignored,
     MessageExpiry(u32),
     SubscriptionId(u32),
@@ -109,7 +109,7 @@ pub(super) enum Property {
 }
 
 impl Property {
-    /// Reads and checks the value of `identifier`.
+    /// Parses and checks the value of `identifier`.
     fn read(identifier: u8, reader: &mut BodyReader<'_>) -> Result<Self, Malformed> {
         let invalid = Err(Malformed::PropertyValue(identifier));
         Ok(match identifier {
@@ -159,7 +159,7 @@ impl Property {
     }
 }
 
-/// The properties of one packet.
+/// Reads the properties of one packet.
 #[derive(Debug)]
 pub(super) struct PropertyReader<'a> {
     all: &'a [u8],
@@ -167,12 +167,12 @@ pub(super) struct PropertyReader<'a> {
     allowed: AllowedProperties,
     seen: u64,
     passed_on: Cow<'a, [u8]>,
-    /// Where what is passed on lies in `all`, as long as it is one piece.
+    /// Where the forwarded ones are in `all`, as long as they are one piece.
     piece: Option<(usize, usize)>,
 }
 
 impl<'a> PropertyReader<'a> {
-    /// Takes the properties and their length.
+    /// Takes the properties with their length.
     pub(super) fn take(reader: &mut BodyReader<'a>, allowed: AllowedProperties) -> Result<Self, Malformed> {
         let length = reader.varint()?;
         let all = reader.take(usize::try_from(length).map_err(|_| Malformed::Short)?)?;
@@ -180,7 +180,7 @@ impl<'a> PropertyReader<'a> {
         Ok(Self { all, rest: BodyReader::new(all), allowed, seen: 0, passed_on, piece: Some((0, 0)) })
     }
 
-    /// The next property, which may be there and may have its value.
+    /// Returns the next property, after checking that it is allowed and its value is valid.
     pub(super) fn next(&mut self) -> Result<Option<Property>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -192,7 +192,7 @@ impl<'a> PropertyReader<'a> {
         if self.allowed.0 & bit == 0 {
             return Err(Malformed::Property(number));
         }
-        // A subscription identifier, too, is there once in what a client sends.
+        // A client's packets have a subscription identifier once at most, too.
         if self.seen & bit != 0 && identifier != id::USER {
             return Err(Malformed::PropertyTwice(identifier));
         }
@@ -204,7 +204,7 @@ impl<'a> PropertyReader<'a> {
         Ok(Some(property))
     }
 
-    /// Notes that what has just been read is passed on. Mostly that is all, or all but the first or the last, and then
+    /// Marks what was just read as forwarded. Usually that is everything, or all but the first or the last, and then
     /// nothing is copied.
     fn pass_on(&mut self, from: usize) {
         let to = self.all.len() - self.rest.len();
@@ -226,7 +226,7 @@ impl<'a> PropertyReader<'a> {
         }
     }
 
-    /// Whatever of what was read goes with a message.
+    /// Returns the forwarded properties.
     pub(super) fn passed_on(self) -> Cow<'a, [u8]> {
         self.passed_on
     }

@@ -2,7 +2,7 @@
 
 use super::malformed::Malformed;
 
-/// What is left of a packet's body.
+/// The rest of a packet's body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyReader<'a>(&'a [u8]);
 
@@ -43,7 +43,7 @@ impl<'a> BodyReader<'a> {
         Ok(u32::from_be_bytes(bytes))
     }
 
-    /// A variable byte integer, in as few bytes as it needs [MQTT-1.5.5-1].
+    /// Reads a variable byte integer, in as few bytes as possible [MQTT-1.5.5-1].
     pub(super) fn varint(&mut self) -> Result<u32, Malformed> {
         let mut value = 0;
         for index in 0..4 {
@@ -56,7 +56,7 @@ impl<'a> BodyReader<'a> {
         Err(Malformed::Length)
     }
 
-    /// A packet identifier, which is never 0.
+    /// Reads a packet identifier, which is never 0.
     pub(super) fn packet_id(&mut self) -> Result<u16, Malformed> {
         match self.u16()? {
             0 => Err(Malformed::PacketId),
@@ -64,19 +64,19 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// Bytes behind their length.
+    /// Reads bytes with their length.
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u16()?;
         self.take(length.into())
     }
 
-    /// A text behind its length [MQTT-1.5.4-1] [MQTT-1.5.4-2].
+    /// Reads a string with its length [MQTT-1.5.4-1] [MQTT-1.5.4-2].
     pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Text)?;
         if text.contains('\0') { Err(Malformed::Text) } else { Ok(text) }
     }
 
-    /// Texts to the end, at least one.
+    /// Reads strings to the end, at least one.
     pub(super) fn texts(mut self) -> Result<Vec<&'a str>, Malformed> {
         let mut texts = Vec::new();
         while !self.is_empty() {
@@ -85,12 +85,12 @@ impl<'a> BodyReader<'a> {
         if texts.is_empty() { Err(Malformed::NoFilters) } else { Ok(texts) }
     }
 
-    /// Everything that is left.
+    /// Returns the rest.
     pub(super) fn rest(self) -> &'a [u8] {
         self.0
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub(super) fn end(self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(Malformed::Long) }
     }

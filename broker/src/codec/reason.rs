@@ -1,6 +1,6 @@
 //! MQTT 5's reason codes, which the broker uses internally, and their equivalents in 3.1.1.
 
-/// How something went (section 2.4 of MQTT 5). These are the ones that this broker uses.
+/// A reason code (section 2.4 of MQTT 5). These are the ones that this broker uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Reason {
@@ -31,22 +31,22 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub(crate) fn code(self) -> u8 {
         self as u8
     }
 
-    /// Whether it says that something failed.
+    /// Whether it is a failure.
     pub(crate) fn is_failure(self) -> bool {
         self.code() >= 0x80
     }
 
-    /// The code on the wire in a packet that may only have some `codes`; that of `otherwise` if this is none of them.
+    /// Returns the code for a packet that may only have some `codes`; that of `otherwise` if this is none of them.
     pub(super) fn within(self, codes: &[u8], otherwise: Self) -> u8 {
         if codes.contains(&self.code()) { self.code() } else { otherwise.code() }
     }
 
-    /// The return code of a 3.1.1 CONNACK (its table 3.1).
+    /// Returns the return code of a 3.1.1 CONNACK (its table 3.1).
     pub(super) fn return_code(self) -> u8 {
         match self {
             reason if !reason.is_failure() => 0,
@@ -54,12 +54,12 @@ impl Reason {
             Self::ClientIdentifierNotValid => 2,
             Self::BadUserNameOrPassword => 4,
             Self::NotAuthorized | Self::BadAuthenticationMethod | Self::TopicNameInvalid => 5,
-            // "Server unavailable" is the one that says nothing about the client.
+            // "Server unavailable" says nothing about the client.
             _ => 3,
         }
     }
 
-    /// The return code of a filter in a 3.1.1 SUBACK.
+    /// Returns the return code of a filter in a 3.1.1 SUBACK.
     pub(super) fn subscribe_code(self) -> u8 {
         if self.is_failure() { 0x80 } else { self.code() }
     }
@@ -71,7 +71,7 @@ pub(super) mod tests {
 
     use Reason::*;
 
-    /// Every reason, its code, and what a 3.1.1 CONNACK says.
+    /// Every reason, its code, and the return code in a 3.1.1 CONNACK.
     pub(in crate::codec) const ALL: [(Reason, u8, u8); 23] = [
         (Success, 0x00, 0),
         (GrantedQoS1, 0x01, 0),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::message::QoS;
 
-/// Reads what follows the protocol level in a CONNECT.
+/// Parses what follows the protocol level in a CONNECT.
 pub(super) fn connect(mut reader: BodyReader<'_>) -> Result<ConnectPacket<'_>, Malformed> {
     let flags = ConnectFlags::new(reader.u8()?)?;
     // [MQTT-3.1.2-22]
@@ -45,7 +45,7 @@ pub(super) fn connect(mut reader: BodyReader<'_>) -> Result<ConnectPacket<'_>, M
 
 fn will<'a>(flags: ConnectFlags, reader: &mut BodyReader<'a>) -> Result<WillMessage<'a>, Malformed> {
     let (topic, payload) = (reader.text()?, reader.bytes()?);
-    // Subscriptions are granted 1 at most, so a will of 2 is one that is delivered with 1.
+    // Subscriptions are granted 1 at most, so a will of 2 is delivered with 1.
     let qos = flags.will_at().unwrap_or(QoS::AtLeastOnce);
     Ok(WillMessage { publication: plain(topic, payload, qos, flags.will_retain()), delay_s: 0 })
 }
@@ -140,7 +140,7 @@ fn publish_to(delivery: &Delivery<'_>, out: &mut BytesMut) {
     out.put_slice(delivery.payload);
 }
 
-/// What a message's packet has behind its fixed header.
+/// Returns the length of a message's packet without its fixed header.
 pub(super) fn delivery_len(delivery: &Delivery<'_>) -> usize {
     bytes_len(delivery.topic.as_bytes()) + delivery.packet_id.map_or(0, |_| 2) + delivery.payload.len()
 }

@@ -17,35 +17,35 @@ use super::{
 };
 use crate::message::QoS;
 
-/// What a shared subscription begins with.
+/// The prefix of a shared subscription.
 const SHARE: &str = "$share/";
 
 /// The reason codes that a client's DISCONNECT may have (table 3-10 of the standard).
 const CLIENT_DISCONNECT: [u8; 14] =
     [0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99];
 
-/// A PUBACK's, in both directions (table 3-4).
+/// Those of a PUBACK, in both directions (table 3-4).
 const PUBACK: [u8; 9] = [0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
 
-/// A CONNACK's (table 3-1).
+/// Those of a CONNACK (table 3-1).
 const CONNACK: [u8; 22] = [
     0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90, 0x95, 0x97, 0x99, 0x9a, 0x9b,
     0x9c, 0x9d, 0x9f,
 ];
 
-/// A SUBACK's (table 3-8).
+/// Those of a SUBACK (table 3-8).
 const SUBACK: [u8; 12] = [0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8f, 0x91, 0x97, 0x9e, 0xa1, 0xa2];
 
-/// An UNSUBACK's (table 3-9).
+/// Those of an UNSUBACK (table 3-9).
 const UNSUBACK: [u8; 7] = [0x00, 0x11, 0x80, 0x83, 0x87, 0x8f, 0x91];
 
-/// A server's DISCONNECT's (table 3-10).
+/// Those of a server's DISCONNECT (table 3-10).
 const DISCONNECT: [u8; 28] = [
     0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8b, 0x8d, 0x8e, 0x8f, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99,
     0x9a, 0x9b, 0x9c, 0x9d, 0x9e, 0x9f, 0xa0, 0xa1, 0xa2,
 ];
 
-/// Reads what follows the protocol level in a CONNECT.
+/// Parses what follows the protocol level in a CONNECT.
 pub(super) fn connect(mut reader: BodyReader<'_>) -> Result<ConnectPacket<'_>, Malformed> {
     let flags = ConnectFlags::new(reader.u8()?)?;
     let mut connect = ConnectPacket {
@@ -72,7 +72,7 @@ pub(super) fn connect(mut reader: BodyReader<'_>) -> Result<ConnectPacket<'_>, M
             Property::RequestProblem(requested) => connect.request_problem = requested,
             Property::AuthMethod => connect.extended_auth = true,
             Property::AuthData => has_auth_data = true,
-            // Aliases are only ever used towards the broker, and it has no response information.
+            // Aliases are only used towards the broker, and it has no response information.
             _ => (),
         }
     }
@@ -161,7 +161,7 @@ fn publish<'a>(frame: &PacketFrame<'a>, mut reader: BodyReader<'a>) -> Result<Cl
     Ok(ClientPacket::Publish { packet_id, publication })
 }
 
-/// Section 3.4: an end after the packet identifier is success, one after the reason code no properties.
+/// Parses by section 3.4: an end after the packet identifier is success, one after the reason code no properties.
 fn puback(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed> {
     let packet_id = reader.packet_id()?;
     if !reader.is_empty() {
@@ -220,7 +220,7 @@ fn options(bits: u8) -> Result<SubscribeOptions, Malformed> {
     Ok(SubscribeOptions { qos, no_local: bits & 0b0100 != 0, as_published: bits & 0b1000 != 0, handling })
 }
 
-/// Section 3.14: an end before the reason code is a normal disconnection, one after it no properties.
+/// Parses by section 3.14: an end before the reason code is a normal disconnection, one after it no properties.
 fn disconnect(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed> {
     let code = if reader.is_empty() { 0 } else { reason(&mut reader, &CLIENT_DISCONNECT)? };
     let mut session_expiry_s = None;
@@ -233,7 +233,7 @@ fn disconnect(mut reader: BodyReader<'_>) -> Result<ClientPacket<'_>, Malformed>
         }
     }
     reader.end()?;
-    // Only a normal disconnection forgets the will [MQTT-3.14.4-3]: whoever ends for an error leaves it.
+    // Only a normal disconnection drops the will [MQTT-3.14.4-3].
     Ok(ClientPacket::Disconnect { keep_will: code != 0, session_expiry_s })
 }
 
@@ -261,7 +261,7 @@ pub(super) fn encode(answer: &ServerPacket<'_>, out: &mut BytesMut) {
             acknowledge(kind::UNSUBACK, *packet_id, reasons, &UNSUBACK, out);
         }
         ServerPacket::Pong => out.extend_from_slice(&[kind::PINGRESP << 4, 0]),
-        // The length of no properties may be left out, but not every client knows that.
+        // The length of no properties may be omitted, but not every client knows that.
         ServerPacket::Disconnect(reason) => {
             let code = reason.within(&DISCONNECT, Reason::UnspecifiedError);
             out.extend_from_slice(&[kind::DISCONNECT << 4, 2, code, 0]);
@@ -311,7 +311,7 @@ fn connack(ack: &ConnAck<'_>, out: &mut BytesMut) {
     out.put_slice(&properties);
 }
 
-/// A SUBACK or UNSUBACK, without properties.
+/// Writes a SUBACK or UNSUBACK, without properties.
 fn acknowledge(kind: u8, packet_id: u16, reasons: &[Reason], codes: &[u8], out: &mut BytesMut) {
     out.put_u8(kind << 4);
     put_length(3 + reasons.len(), out);
@@ -347,7 +347,7 @@ fn properties_len(delivery: &Delivery<'_>) -> usize {
     expiry + subscription_id + delivery.properties.len()
 }
 
-/// What a message's packet has behind its fixed header.
+/// Returns the length of a message's packet without its fixed header.
 pub(super) fn delivery_len(delivery: &Delivery<'_>) -> usize {
     let properties = properties_len(delivery);
     let packet_id = delivery.packet_id.map_or(0, |_| 2);

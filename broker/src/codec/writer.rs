@@ -15,7 +15,7 @@ pub(super) fn put_length(mut length: usize, out: &mut BytesMut) {
     }
 }
 
-/// How many bytes [`put_length`] writes.
+/// Returns how many bytes [`put_length`] writes.
 pub(super) fn length_len(length: usize) -> usize {
     match length {
         0..=0x7f => 1,
@@ -25,8 +25,8 @@ pub(super) fn length_len(length: usize) -> usize {
     }
 }
 
-/// What fits behind a length of two bytes. Topics and client ids came in behind one and are limited to far less, so
-/// nothing is ever cut; but what is written has to be whole packets whatever is asked for.
+/// Cuts what does not fit into a length of two bytes. Topics and client ids arrived with one and are limited to far
+/// less, so nothing is ever cut; but packets must be valid whatever the input.
 fn fitting(bytes: &[u8]) -> (&[u8], u16) {
     match u16::try_from(bytes.len()) {
         Ok(length) => (bytes, length),
@@ -34,14 +34,14 @@ fn fitting(bytes: &[u8]) -> (&[u8], u16) {
     }
 }
 
-/// Writes bytes behind their length.
+/// Writes bytes with their length.
 pub(super) fn put_bytes(bytes: &[u8], out: &mut BytesMut) {
     let (bytes, length) = fitting(bytes);
     out.put_u16(length);
     out.put_slice(bytes);
 }
 
-/// How many bytes [`put_bytes`] writes.
+/// Returns how many bytes [`put_bytes`] writes.
 pub(super) fn bytes_len(bytes: &[u8]) -> usize {
     2 + fitting(bytes).0.len()
 }

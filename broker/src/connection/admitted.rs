@@ -9,7 +9,7 @@ use crate::{
     session::{ClientLimits, ClientSession},
 };
 
-/// What the answer to a CONNECT found out about a client.
+/// An admitted client, as its CONNECT was answered.
 pub(crate) struct AdmittedClient {
     pub(crate) ticket: ConnectionTicket,
     pub(crate) access: Arc<ClientAccess>,

@@ -14,10 +14,10 @@ use crate::{
 
 pub(crate) use super::last_will::LastWill;
 
-/// A session that is not kept, by identity.
+/// Log lines about sessions that are not kept.
 const NOT_KEPT: LineKind = LineKind::new("sessions that are not kept", 600);
 
-/// Ends a connection's part in the broker. When this returns, the next connection of the same client may begin.
+/// Ends a connection. When this returns, the next connection of the same client may begin.
 pub(super) async fn begin(
     shared: &Arc<BrokerState>,
     ticket: ConnectionTicket,
@@ -60,7 +60,7 @@ pub(super) async fn begin(
     }
 }
 
-/// Publishes a delayed will and ends the session when their times come, unless the client comes back or the broker stops.
+/// Publishes a delayed will and ends the session when they are due, unless the client comes back or the broker stops.
 async fn end_in_time(
     shared: Arc<BrokerState>,
     key: SessionKey,
@@ -95,7 +95,7 @@ async fn end_in_time(
     }
 }
 
-/// Ends a session for good: what it subscribed to, and with it the delay of its will.
+/// Ends a session for good, with its subscriptions and its delayed will.
 pub(crate) async fn let_go(shared: &BrokerState, FormerSession { session, will }: FormerSession) {
     shared.exchange.forget(&session);
     if let Some(will) = will {

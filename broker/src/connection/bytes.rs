@@ -14,30 +14,30 @@ use tokio_util::io::poll_read_buf;
 
 use crate::codec;
 
-/// What is read at a time from a client that sends little. It is read onto the stack, so that a quiet client has no buffer.
+/// The read size for a client that sends little. Bytes are read onto the stack, so that a quiet client has no buffer.
 const READ_MIN_BYTES: usize = 8 * 1024;
 
-/// Room for reading from a client that fills what it is given.
+/// The read buffer of a client that fills it.
 const READ_MAX_BYTES: usize = 64 * 1024;
 
-/// A buffer with more room than this is given back when it is empty.
+/// A larger buffer is released when it is empty.
 const KEPT_BYTES: usize = 256;
 
-/// The bytes on both ways.
+/// The read and write buffers.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// Read and not understood yet.
+    /// Bytes that were read and not parsed yet.
     pub(super) input: BytesMut,
-    /// To be written.
+    /// Bytes to be written.
     pub(super) output: BytesMut,
-    /// Whether the last read filled all the room that it had.
+    /// Whether the last read filled the buffer.
     reads_much: bool,
-    /// Whether the stream may hold bytes that are not on their way.
+    /// Whether the stream may have bytes that are not flushed.
     unflushed: bool,
 }
 
 impl Buffers {
-    /// Reads into `input`; gives the number of bytes, 0 at the end.
+    /// Reads into `input`; returns the number of bytes, 0 at the end.
     pub(super) fn poll_read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -63,7 +63,7 @@ impl Buffers {
         !self.output.is_empty() || self.unflushed
     }
 
-    /// Writes some of `output`, or flushes what the stream holds if there is nothing more.
+    /// Writes some of `output`, or flushes the stream if there is nothing more.
     pub(super) fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
@@ -86,7 +86,7 @@ impl Buffers {
         Poll::Ready(Ok(()))
     }
 
-    /// The input after packets were taken from it: a quiet client is not to keep the room that a large one took.
+    /// Puts the input back after packets were taken from it; a large buffer is released.
     pub(super) fn put_back(&mut self, input: BytesMut) {
         self.input = input;
         if self.input.is_empty() && !self.reads_much {

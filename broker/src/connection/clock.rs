@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::limits::BrokerLimits;
 
-/// How fast a packet has to come that is longer than a keep-alive would let it be, in bytes a second: modems did better.
+/// The slowest accepted rate of a packet that takes longer than a keep-alive, in bytes a second: modems were faster.
 const SLOWEST: u32 = 1024;
 
 /// What took too long.
@@ -20,7 +20,7 @@ pub(super) enum Overdue {
     Acknowledgement,
 }
 
-/// What a deadline is for.
+/// The purpose of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeadlineKind {
     /// The connection ends.
@@ -32,30 +32,30 @@ pub(super) enum DeadlineKind {
 /// What a connection is waiting for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadlines {
-    /// The client is read, so that it could be heard.
+    /// Whether the client is read, so that it can be heard.
     pub(super) listens: bool,
-    /// Output waits for the client to take it.
+    /// Whether output waits for the client to read it.
     pub(super) has_output: bool,
-    /// The client owes acknowledgements.
+    /// Whether the client owes acknowledgements.
     pub(super) is_owed: bool,
 }
 
-/// The moments from which the deadlines count.
+/// The moments from which deadlines are computed.
 #[derive(Debug)]
 pub(super) struct DeadlineClock {
     silence: Duration,
     write_timeout: Duration,
     ack_timeout: Duration,
-    /// When a whole packet came last, or the client was last not listened to: who is not listened to is not silent.
+    /// When a complete packet last arrived, or the client was last not read: a client that is not read is not silent.
     heard: Instant,
-    /// How much longer a packet may take that has begun.
+    /// How much longer a packet that has begun may take.
     longer: Duration,
     listens: bool,
-    /// Since when output waits without a byte being taken.
+    /// Since when output waits without a byte being written.
     stuck: Option<Instant>,
-    /// Since when the client owes acknowledgements and gives none.
+    /// Since when the client owes acknowledgements without sending any.
     owing: Option<Instant>,
-    /// Until when the client is not read, for it sent too fast.
+    /// Until when the client is not read, because it sent too fast.
     paused: Option<Instant>,
 }
 
@@ -74,28 +74,28 @@ impl DeadlineClock {
         }
     }
 
-    /// The client sent something, and is not read for `pause` if it was too fast. It is not heard before it has sent all of a
-    /// packet: a byte now and then is no sign of life.
+    /// Handles received bytes; the client is not read for `pause` if it was too fast. Only a complete packet counts as
+    /// a sign of life.
     pub(super) fn received(&mut self, now: Instant, pause: Option<Duration>) {
         self.paused = self.paused.max(pause.map(|pause| now + pause));
     }
 
-    /// The client is not read until then.
+    /// Stops reading the client until then.
     pub(super) fn pause(&mut self, until: Instant) {
         self.paused = self.paused.max(Some(until));
     }
 
-    /// Packets were read, at least one of them whole.
+    /// Handles complete packets.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard = now;
     }
 
-    /// So many bytes has the packet that has begun; none if none has.
+    /// Sets the length of the packet that has begun; 0 if none has.
     pub(super) fn expect(&mut self, bytes: usize) {
         self.longer = Duration::from_secs(bytes as u64) / SLOWEST;
     }
 
-    /// The client may send again.
+    /// Lets the client send again.
     pub(super) fn resume(&mut self) {
         self.paused = None;
     }
@@ -104,17 +104,17 @@ impl DeadlineClock {
         self.paused.is_some()
     }
 
-    /// The client took some output.
+    /// Handles that the client read some output.
     pub(super) fn taken(&mut self) {
         self.stuck = None;
     }
 
-    /// The client acknowledged a message.
+    /// Handles that the client acknowledged a message.
     pub(super) fn acknowledged(&mut self) {
         self.owing = None;
     }
 
-    /// Starts what has begun to wait, and stops what no longer does.
+    /// Starts and stops the clocks of what waits.
     pub(super) fn update(&mut self, now: Instant, state: Deadlines) {
         if !(self.listens && state.listens) {
             self.heard = now;
@@ -124,7 +124,7 @@ impl DeadlineClock {
         self.owing = state.is_owed.then(|| self.owing.unwrap_or(now));
     }
 
-    /// The nearest deadline, and what it is for.
+    /// Returns the nearest deadline, with its purpose.
     pub(super) fn deadline(&self) -> (Instant, DeadlineKind) {
         let heard = self.listens.then_some(self.heard);
         let overdue = [
@@ -137,7 +137,7 @@ impl DeadlineClock {
             .filter_map(|(since, limit, overdue)| Some((since? + limit, DeadlineKind::End(overdue))))
             .chain(self.paused.map(|until| (until, DeadlineKind::Resume)))
             .min_by_key(|(deadline, _)| *deadline)
-            // A client is not listened to only while its batch is being dealt out, which waits for no client.
+            // A client is not read only while its batch is being distributed, which waits for no client.
             .unwrap_or((self.heard + self.silence + self.longer, DeadlineKind::End(Overdue::Silence)))
     }
 }

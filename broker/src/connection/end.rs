@@ -14,7 +14,7 @@ use crate::{
 pub(super) enum ConnectionEnd {
     #[error("the client disconnected")]
     Disconnect {
-        /// The client wants its last will published all the same.
+        /// Whether the client wants its last will published all the same.
         keep_will: bool,
     },
     #[error("the client closed the connection")]
@@ -57,7 +57,7 @@ impl ConnectionEnd {
         matches!(self, Self::Overdue(Overdue::Output | Overdue::Acknowledgement) | Self::Behind)
     }
 
-    /// Whether it is of the kind that happens every day.
+    /// Whether it is of an ordinary kind.
     pub(super) fn is_expected(&self) -> bool {
         matches!(
             self,
@@ -66,7 +66,7 @@ impl ConnectionEnd {
                 | Self::Broken(_)
                 | Self::TakenOver
                 | Self::Stopping
-                // It is logged as what it is, a refusal.
+                // It is logged as a refusal.
                 | Self::Publish { .. }
         )
     }
@@ -76,13 +76,13 @@ impl ConnectionEnd {
         !matches!(self, Self::Disconnect { keep_will: false } | Self::Stopping)
     }
 
-    /// Whether the session may go on without the client. One that could not take a message of QoS 1 may not, for then the
-    /// client would not notice; nor may that of somebody who is no longer let in.
+    /// Whether the session may outlive the connection. One that has lost a message of QoS 1 may not, because the client
+    /// would not notice; nor may that of a client that is not admitted any more.
     pub(super) fn keeps_session(&self) -> bool {
         !matches!(self, Self::Behind | Self::Revoked | Self::Stopping)
     }
 
-    /// What the client is told; nothing if it went by itself.
+    /// Returns the reason for the client; `None` if it disconnected itself.
     pub(super) fn reason(&self) -> Option<Reason> {
         match self {
             Self::Disconnect { .. } | Self::Closed | Self::Broken(_) => None,

@@ -63,18 +63,18 @@ use crate::{
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
 const OUTPUT_MAX_BYTES: usize = 2 * OUTPUT_HIGH_BYTES;
 
-/// How long the end of a connection may take: TLS wants to say goodbye.
+/// How long the end of a connection may take, for TLS's close alert.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What looking at one place of the store counts for its identity, as if it had sent so many bytes: with the default of 16 MiB
-/// a second it may look at a quarter of a million of them, which takes a processor some 50 ms.
+/// What visiting one node of the store counts for its identity's rate, in bytes: with the default of 16 MiB a second it
+/// may visit a quarter of a million, which takes a processor some 50 ms.
 const STEP_BYTES: usize = 64;
 
-/// A client that came, and one that went as clients do, by identity: enough to see an agent come back after a bad night.
+/// Log lines about ordinary connects and disconnects: enough to see an agent come back after a bad night.
 const CONNECTED: LineKind = LineKind::new("connections", 60).burst(5);
 const DISCONNECTED: LineKind = LineKind::new("ends of connections", 60).burst(5);
 
-/// A client that went as it should not.
+/// Log lines about abnormal disconnects.
 const FAILED: LineKind = LineKind::new("failed connections", 60).burst(5);
 
 /// A connected client.
@@ -100,14 +100,15 @@ enum WakeReason {
     Behind,
     Read(io::Result<usize>),
     Written(io::Result<()>),
-    /// None: the broker stops.
+    /// `None` if the broker stops.
     Taken(Option<Vec<RefusedMessage>>),
     Mail,
     Timer,
 }
 
 impl ClientConnection {
-    /// A client whose CONNECT was accepted; `welcome` tells it so first thing. `input` is what followed the CONNECT.
+    /// Creates a client whose CONNECT was accepted; `welcome` is the first answer. `input` is what followed the
+    /// CONNECT.
     pub(crate) fn new(
         stream: ClientStream,
         input: BytesMut,
@@ -138,7 +139,7 @@ impl ClientConnection {
         })
     }
 
-    /// Serves the client until one of the two has had enough.
+    /// Serves the client until one side ends the connection.
     pub(crate) async fn run(mut self: Box<Self>, peer: SocketAddr) {
         let shared = Arc::clone(&self.shared);
         shared.counters.begun.count(Beginning::Accepted);
@@ -152,7 +153,7 @@ impl ClientConnection {
         let (client, identity) = (LineLimiter::shorten(self.ticket.client_id()), self.access.identity());
         log_peer!(INFO, identity, CONNECTED, %peer, client.id = client, client.identity = %identity, "connected");
         let end = loop {
-            // Whoever entered while all were told to end was not told.
+            // A client that entered while all were ended was not notified.
             if self.shared.stop.is_cancelled() {
                 break ConnectionEnd::Stopping;
             }
@@ -164,7 +165,7 @@ impl ClientConnection {
         if end.is_slow() {
             shared.counters.slow.add(1);
         }
-        // What it takes to end is no part of what a client's task remembers while it runs.
+        // The future of the end is not part of a running client's memory.
         Box::pin(self.finish(end)).await;
         if is_v5 {
             shared.counters.connections_v5.shrink();
@@ -174,7 +175,7 @@ impl ClientConnection {
     fn log(&self, end: &ConnectionEnd, peer: SocketAddr) {
         let (client, identity) = (LineLimiter::shorten(self.ticket.client_id()), self.access.identity());
         if let ConnectionEnd::Publish { topic, refusal } = end {
-            // A client that comes back to publish the same is no news.
+            // A client that reconnects to publish the same is not worth a log line.
             self.log_refusal(*refusal, topic);
         }
         if end.is_expected() {
@@ -188,27 +189,27 @@ impl ClientConnection {
         let Self { shared, ticket, reach, will, session_expiry_s, session, mut stream, mut buffers, .. } = *self;
         let will = will.filter(|_| end.leaves_will());
         let expiry_s = if end.keeps_session() { session_expiry_s } else { 0 };
-        // A connection that takes over waits for no more than this.
+        // A connection that takes over waits only for this.
         afterlife::begin(&shared, ticket, session, will, expiry_s).await;
         if let Some(reason) = end.reason() {
             reach.version.encode(&ServerPacket::Disconnect(reason), &mut buffers.output);
         }
-        // What waits, such as acknowledgements of the last batch, has a moment to go out.
+        // Pending output, such as acknowledgements of the last batch, has a moment to be sent.
         let close = async {
             if !matches!(end, ConnectionEnd::Broken(_)) {
                 stream.write_all(&buffers.output).await?;
             }
             stream.shutdown().await
         };
-        // The client is gone or about to be told so: there is nobody to tell of a failure.
+        // The client has gone or is about to be told so: a failure need not be reported.
         let _ = timeout(CLOSE_TIMEOUT, close).await;
     }
 
-    /// Does what can be done now, then waits for one thing to happen.
+    /// Does what can be done now, then waits for one event.
     async fn turn(&mut self) -> Result<(), ConnectionEnd> {
         self.read_packets().await?;
         if self.fill() {
-            // It may be ready to go on at once, for long; others have their turn in between.
+            // It may be ready for long; other tasks get their turn in between.
             tokio::task::consume_budget().await;
         }
         self.arm();
@@ -233,7 +234,7 @@ impl ClientConnection {
         }
     }
 
-    /// Writes what waits for the client into the output. Says whether the store was looked at for it.
+    /// Writes waiting messages to the output. Returns whether the store was read for it.
     fn fill(&mut self) -> bool {
         let (shared, access, is_paused) = (&self.shared, &self.access, self.clock.is_paused());
         let mut steps = 0;
@@ -263,13 +264,14 @@ impl ClientConnection {
         self.under_way.is_none() && !self.clock.is_paused() && self.buffers.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Waits for the next thing to happen.
+    /// Waits for the next event.
     async fn wait(&mut self) -> WakeReason {
         let listens = self.listens();
         poll_fn(|context| self.poll_wake(listens, context)).await
     }
 
-    /// Each of these moves bytes or does nothing, or is a notification that stays: whichever comes first, nothing is lost.
+    /// Each of these moves bytes or does nothing, or is a notification that persists: whichever comes first, nothing is
+    /// lost.
     fn poll_wake(&mut self, listens: bool, context: &mut Context<'_>) -> Poll<WakeReason> {
         if let Poll::Ready(cause) = self.ticket.ending().poll_told(context) {
             return Poll::Ready(WakeReason::Ended(cause));
@@ -289,7 +291,7 @@ impl ClientConnection {
         {
             return Poll::Ready(WakeReason::Taken(taken.ok()));
         }
-        // Asked even while nothing is taken, for the end of a session is told in the same way.
+        // Polled even while nothing is taken, because the end of a session is signalled in the same way.
         match self.session.mailbox.poll_something(context) {
             Poll::Ready(true) => return Poll::Ready(WakeReason::Behind),
             Poll::Ready(false) if self.takes() => return Poll::Ready(WakeReason::Mail),
@@ -306,8 +308,8 @@ impl ClientConnection {
         self.session.wants_more() && self.buffers.output.len() < OUTPUT_HIGH_BYTES
     }
 
-    /// Brings the clock up to date. The timer is only ever brought forward here: one that goes off too early costs less
-    /// than moving it with each packet.
+    /// Updates the clock. The timer is only moved to an earlier time: a timer that fires too early costs less than
+    /// moving it with each packet.
     fn arm(&mut self) {
         let state = Deadlines {
             listens: self.listens(),

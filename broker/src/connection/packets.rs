@@ -16,13 +16,13 @@ use crate::{
     session::Subscription,
 };
 
-/// A batch of publishes is handed over at this size.
+/// A batch of publishes is submitted at this size.
 const BATCH_MAX_BYTES: usize = 32 * 1024;
 
 /// And at this number, for small ones.
 const BATCH_MAX: usize = 256;
 
-/// What an identity was refused, for each reason: who does it again does so every few seconds for as long as nobody mends it.
+/// Log lines about refusals of an identity, by reason: a client usually repeats its mistake every few seconds.
 const REFUSED: LineKind = LineKind::new("refusals", 600);
 
 /// Publishes on their way to the exchange.
@@ -30,15 +30,15 @@ const REFUSED: LineKind = LineKind::new("refusals", 600);
 struct PublishBatch {
     messages: Vec<BrokerMessage>,
     bytes: usize,
-    /// To answer when they have been dealt out, in the order in which they came.
+    /// To be sent when they have been distributed, in the order of arrival.
     acks: Vec<PendingAck>,
 }
 
-/// An acknowledgement to come.
+/// A pending acknowledgement.
 struct PendingAck {
     packet_id: u16,
     reason: Reason,
-    /// The place in the batch of what it is for; none if that is not on its way.
+    /// The index of its message in the batch; `None` if it was refused before.
     index: Option<usize>,
 }
 
@@ -52,18 +52,18 @@ impl PublishBatch {
     }
 }
 
-/// A batch that has not been dealt out.
+/// A batch that has not been distributed.
 pub(super) struct BatchUnderWay {
     pub(super) taken: BatchReply,
     acks: Vec<PendingAck>,
 }
 
-/// Topics that a client gave numbers to.
+/// The topic aliases of a client.
 #[derive(Debug, Default)]
 pub(super) struct Aliases(Vec<Option<Box<str>>>);
 
 impl Aliases {
-    /// The topic of a publication, which has an alias if it has no topic.
+    /// Returns the topic of a publication, by its alias if it has no topic.
     fn resolve<'a>(&'a mut self, publication: &Publication<'a>, max: u16) -> Result<&'a str, ConnectionEnd> {
         let Some(alias) = publication.alias else { return Ok(publication.topic) };
         let Some(index) = usize::from(alias).checked_sub(1).filter(|index| *index < usize::from(max)) else {
@@ -85,7 +85,7 @@ impl Aliases {
 }
 
 impl ClientConnection {
-    /// Handles the whole packets in the read buffer, up to a batch of publishes.
+    /// Handles complete packets in the read buffer, up to a batch of publishes.
     pub(super) async fn read_packets(&mut self) -> Result<(), ConnectionEnd> {
         if self.buffers.input.is_empty() || !self.listens() {
             return Ok(());
@@ -98,7 +98,7 @@ impl ClientConnection {
             if input.len() < before {
                 self.clock.heard(Instant::now());
             }
-            // What came before an end counts, a DISCONNECT right behind a publish above all.
+            // What came before an end counts, for example before a DISCONNECT.
             self.submit(batch).await;
             match outcome {
                 Ok(true) if self.listens() => (),
@@ -111,14 +111,14 @@ impl ClientConnection {
         outcome.map(drop)
     }
 
-    /// Handles packets as far as one batch of publishes goes; says whether more may follow.
+    /// Handles packets for one batch of publishes; returns whether more may follow.
     fn read_batch(&mut self, input: &mut BytesMut, batch: &mut PublishBatch) -> Result<bool, ConnectionEnd> {
         while batch.has_room() && self.buffers.output.len() < OUTPUT_MAX_BYTES {
             let Some((frame, used)) = codec::frame(input, self.shared.limits.packet_max_bytes)? else {
                 return Ok(false);
             };
             let request = self.reach.version.decode(&frame)?;
-            // A subscription comes after what was published before it, retained messages included.
+            // A subscription comes after earlier publishes, retained messages included.
             if !batch.is_empty() && matches!(request, ClientPacket::Subscribe { .. } | ClientPacket::Unsubscribe { .. })
             {
                 break;
@@ -133,7 +133,7 @@ impl ClientConnection {
         match request {
             ClientPacket::Publish { packet_id, publication } => self.publish(packet_id, &publication, batch)?,
             ClientPacket::PubAck(packet_id) => {
-                // One that is not owed is a client's mistake that harms nobody.
+                // An unexpected acknowledgement harms nobody.
                 if self.session.acknowledge(packet_id) {
                     self.clock.acknowledged();
                 }
@@ -160,7 +160,7 @@ impl ClientConnection {
 
     fn disconnect(&mut self, keep_will: bool, session_expiry_s: Option<u32>) -> ConnectionEnd {
         if let Some(asked_s) = session_expiry_s {
-            // A session that was to end with its connection cannot be given a longer life at the end of it.
+            // A session that was to end with its connection cannot get a longer life at its end.
             if self.session_expiry_s == 0 && asked_s != 0 {
                 return ConnectionEnd::SessionExpiry;
             }
@@ -178,8 +178,8 @@ impl ClientConnection {
         let topic = self.aliases.resolve(publication, self.shared.limits.topic_aliases_max)?;
         if let Err(refusal) = self.access.publish(topic) {
             self.shared.counters.refusals.count(refusal.publish_kind());
-            // MQTT 3.1.1 can only acknowledge what it throws away, or close the connection; and nobody is told of what
-            // is refused of QoS 0 but by that.
+            // MQTT 3.1.1 can only acknowledge what it drops, or close the connection; and a refusal of QoS 0 can
+            // only be shown by closing.
             return match packet_id.filter(|_| self.reach.version == ProtocolVersion::V5) {
                 Some(packet_id) => {
                     let topic = topic.to_owned();
@@ -231,12 +231,12 @@ impl ClientConnection {
         }
     }
 
-    /// The batch that was under way has been dealt out but for what was refused, or (none) the broker stops.
+    /// Handles that the batch was distributed except for refused messages, or (`None`) that the broker stops.
     pub(super) fn taken(&mut self, refused: Option<Vec<RefusedMessage>>) -> Result<(), ConnectionEnd> {
         let under_way = self.under_way.take();
         let refused = refused.ok_or(ConnectionEnd::Stopping)?;
         let Some(BatchUnderWay { mut acks, .. }) = under_way else { return Ok(()) };
-        // Who cannot be told by an acknowledgement is told by the end of the connection, as with every refusal.
+        // Without an acknowledgement the refusal is shown by closing the connection, as with every refusal.
         let mut end = None;
         for RefusedMessage { index, message } in refused {
             let refusal = AccessRefusal::Retained;
@@ -260,8 +260,8 @@ impl ClientConnection {
         end.map_or(Ok(()), Err)
     }
 
-    /// Subscribes to one filter after the other. No session may have more filters than `subscriptions_max`, so those of one
-    /// packet that are beyond it are not looked at.
+    /// Subscribes to filters in order. A session has at most `subscriptions_max`, so later filters of a packet are not
+    /// processed.
     fn subscribe_all(&mut self, filters: &[(&str, SubscribeOptions)], id: Option<u32>) -> Vec<Reason> {
         let (first, beyond) = filters.split_at(filters.len().min(self.shared.limits.subscriptions_max));
         let mut reasons: Vec<_> = first.iter().map(|(filter, options)| self.subscribe(filter, *options, id)).collect();

@@ -19,24 +19,25 @@ use tokio_util::task::TaskTracker;
 
 use crate::stats::BrokerStats;
 
-/// Requests at a time: a few collectors, and somebody with curl. When more come, those that have said nothing give way, and
-/// then those whose head is not there after a second. Each takes a few kilobytes.
+/// Concurrent requests: a few collectors, and a person with curl. When more arrive, silent ones are closed, and then
+/// those whose head is incomplete after a second. Each takes a few kilobytes.
 pub(crate) const PLACES: PlaceLimits =
     PlaceLimits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_secs(1) };
 
-/// Bytes of a request up to its empty line. Prometheus sends some 300.
+/// The longest head of a request. Prometheus sends some 300 bytes.
 const HEAD_MAX_BYTES: usize = 4 * 1024;
 
 /// How long a request and its answer may take. Prometheus waits for 10 s by default.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long is waited for the other side to close.
+/// How long to wait for the other side to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The pause after an accept that failed, mostly for want of open files.
+/// The pause after a failed accept, usually for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests until it is dropped; `stats` is asked for each. To be spawned on `tasks`, as its requests are.
+/// Answers requests until it is dropped; `stats` is called for each. It is to be spawned on `tasks`, as its requests
+/// are.
 pub(crate) async fn run(
     listener: TcpListener,
     guard: Guard,
@@ -84,14 +85,14 @@ async fn serve(
         Ok(done) => done?,
         Err(_) => {
             let late = HttpResponse::short(408, "the request did not come in time").render(false);
-            // Whoever takes nothing gets nothing.
+            // A client that does not read gets nothing.
             let _ = timeout(LINGER, stream.write_all(late.as_bytes())).await;
             let _ = timeout(LINGER, stream.shutdown()).await;
         }
     }
     // It has its answer.
     place.set(muster_guard::ConnectionActivity::Idle);
-    // What is left unread when a socket closes makes a reset of it, which may overtake the answer.
+    // Closing a socket with unread data sends a reset, which may overtake the answer.
     let drain = async {
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
@@ -104,7 +105,7 @@ async fn serve(
 enum RequestHead {
     Whole,
     TooLong,
-    /// The connection was closed first.
+    /// The connection was closed before.
     Nothing,
 }
 
@@ -156,7 +157,7 @@ impl HttpResponse {
     }
 }
 
-/// What a request is answered. Only its first line matters.
+/// Returns the answer to a request. Only its first line matters.
 fn answer(head: &[u8], stats: &impl Fn() -> BrokerStats) -> String {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');

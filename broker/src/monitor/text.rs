@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::stats::{BrokerStats, CountedKind, KindCounts};
 
-/// What Prometheus calls the format.
+/// Prometheus's name of the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A metric that is being written.
+/// Writes a metric.
 struct MetricWriter(String);
 
 impl MetricWriter {
@@ -26,7 +26,7 @@ impl MetricWriter {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// One sample for each kind, those that were never counted included: a rate needs a beginning.
+    /// Writes one sample for each kind, including zeros: a rate needs a first value.
     fn counts<K: CountedKind>(&mut self, name: &str, help: &str, label: &str, counts: &KindCounts<K>) {
         self.begin(name, "counter", help);
         for kind in K::ALL {
@@ -35,7 +35,7 @@ impl MetricWriter {
     }
 }
 
-/// All of them.
+/// Returns all metrics.
 pub(super) fn page(stats: &BrokerStats) -> String {
     let mut page = MetricWriter(String::with_capacity(8 * 1024));
     clients(&mut page, stats);

@@ -10,22 +10,22 @@ use muster_topics::{
 
 use super::kind::{BrokerKind, RenderError, default_listen};
 
-/// What a configuration depends on, besides the table.
+/// The inputs of a configuration, besides the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenderInputs {
-    /// The first levels of every topic.
+    /// The prefix of every topic.
     pub prefix: Prefix,
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// Where the broker finds `authority.pem`, `certificate.pem` and `key.pem`; its own usual folder if not said.
+    /// The broker's folder with `authority.pem`, `certificate.pem` and `key.pem`; its usual folder if not given.
     pub certificates: Option<PathBuf>,
     /// Hosts, for a broker that has to know each by name.
     pub hosts: Vec<HostId>,
-    /// Consoles, by the name behind `console-`.
+    /// Consoles, by the name after `console-`.
     pub consoles: Vec<Name>,
-    /// Operators, by the name behind `operator-`.
+    /// Operators, by the name after `operator-`.
     pub operators: Vec<Name>,
-    /// Observers, by the name behind `observer-`.
+    /// Observers, by the name after `observer-`.
     pub observers: Vec<Name>,
 }
 
@@ -34,7 +34,7 @@ pub struct RenderInputs {
 pub struct RenderedFile {
     /// Its name, below the folder of the configuration.
     pub name: &'static str,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 
@@ -49,36 +49,36 @@ pub(super) fn folder(kind: BrokerKind, fleet: &RenderInputs) -> Result<String, R
     }
 }
 
-/// What the makers of the single configurations have in common.
+/// What the renderers of all brokers share.
 pub(super) struct RenderContext<'a> {
     pub(super) kind: BrokerKind,
     pub(super) fleet: &'a RenderInputs,
-    /// Where the certificates are.
+    /// The folder of the certificates.
     pub(super) folder: String,
 }
 
 /// A client that is named in a configuration.
 pub(super) struct RenderedClient {
     pub(super) common_name: String,
-    /// What `%u` stands for in the table.
+    /// The replacement of `%u` in the table.
     pub(super) id: String,
     pub(super) role: Role,
 }
 
 impl RenderContext<'_> {
-    /// Full filters of what a role may do, `%u` replaced.
+    /// Returns the complete filters of a role, with `%u` replaced.
     pub(super) fn filters(&self, role: Role, action: Action, id: &str) -> Vec<String> {
         let is_meant = |rule: &&Rule| rule.role == role && rule.action == action;
         TABLE.iter().filter(is_meant).map(|rule| self.full(&rule.pattern.replace("%u", id))).collect()
     }
 
-    /// [`RenderContext::filters`], and what a broker tells of itself, which stands outside of every prefix.
+    /// Returns [`RenderContext::filters`], and the broker's own topics, which are outside of every prefix.
     pub(super) fn filters_and_system(&self, role: Role, action: Action, id: &str) -> Vec<String> {
         let reads = action == Action::Subscribe && SYSTEM_READERS.contains(&role);
         self.filters(role, action, id).into_iter().chain(reads.then(|| "$SYS/#".to_owned())).collect()
     }
 
-    /// A topic or filter with the prefix in front.
+    /// Returns a topic or filter with the prefix.
     pub(super) fn full(&self, below: &str) -> String {
         format!("{}/{below}", self.fleet.prefix.as_str())
     }
@@ -89,7 +89,7 @@ impl RenderContext<'_> {
         self.fleet.hosts.iter().map(client).collect()
     }
 
-    /// Everybody who is named and no host.
+    /// Returns all named clients that are not hosts.
     pub(super) fn others(&self) -> Vec<RenderedClient> {
         let named = |role: Role, word: &'static str, names: &[Name]| -> Vec<RenderedClient> {
             let client =
@@ -109,7 +109,7 @@ impl RenderContext<'_> {
         [self.hosts(), self.others()].concat()
     }
 
-    /// The command that makes this configuration.
+    /// Returns the command that makes this configuration.
     pub(super) fn command(&self) -> String {
         let fleet = self.fleet;
         let mut command = format!("muster broker render --for {}", self.kind.as_str());
@@ -132,8 +132,8 @@ impl RenderContext<'_> {
         command
     }
 
-    /// The head of a file: how it was made, for what, whether that was tried, and what the broker cannot do. Each
-    /// line comes after `mark`, wrapped where it grows long.
+    /// Returns the head of a file: how it was made, for what, whether that was tried, and what the broker cannot do.
+    /// Each line follows `mark`, and is wrapped.
     pub(super) fn head(&self, mark: &str, made_for: &str, tested: &str, notes: &[&str]) -> String {
         let mut text = String::new();
         for paragraph in [&format!("Made by `{}`, for {made_for}.", self.command()), tested] {
@@ -156,7 +156,7 @@ impl Clone for RenderedClient {
 /// The longest line of a comment, in characters.
 pub(super) const LINE: usize = 110;
 
-/// Adds a paragraph of a comment, broken at blanks. What stands in backquotes stays in one line.
+/// Adds a paragraph of a comment, wrapped at blanks. Text in backquotes stays in one line.
 pub(super) fn wrap(text: &mut String, mark: &str, indent: &str, paragraph: &str) {
     let mut line = String::new();
     let mut words: Vec<String> = Vec::new();
@@ -176,6 +176,6 @@ pub(super) fn wrap(text: &mut String, mark: &str, indent: &str, paragraph: &str)
     text.push_str(&format!("{mark} {indent}{line}\n"));
 }
 
-/// What holds for every broker but our own, in a configuration's head.
+/// A note in every broker's configuration except our own.
 pub(super) const IDS: &str = "Not expressed: whose a client id is. Whoever is let in may end another's session by taking its \
                    client id; its own rights stay as they are.";

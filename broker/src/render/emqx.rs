@@ -14,7 +14,7 @@ use super::context::{RenderContext, RenderedFile};
 const VERSION: &str = "EMQX 5.8";
 const TESTED: &str = "UNTESTED: written from EMQX's documentation; no test of muster's runs it.";
 
-/// The same as for Mosquitto, and for the same reasons.
+/// The same as for Mosquitto, for the same reasons.
 const INFLIGHT: u32 = 1_000;
 const QUEUED: u32 = 100_000;
 /// Room for topic and properties around the largest payload.
@@ -101,14 +101,14 @@ fn permissions(maker: &RenderContext<'_>) -> String {
     text
 }
 
-/// What one kind of client may do: a rule to publish and one to subscribe.
+/// Writes the rules of one kind of client: to publish and to subscribe.
 fn rules(maker: &RenderContext<'_>, role: Role, who: &str, id: &str, text: &mut String) {
     text.push('\n');
     for (action, word) in [(Action::Publish, "publish"), (Action::Subscribe, "subscribe")] {
         let topics: Vec<String> =
             maker.filters_and_system(role, action, id).iter().map(|filter| format!("\n    \"{filter}\"")).collect();
         if !topics.is_empty() {
-            // To add lines to a text cannot fail.
+            // Adding lines to a string cannot fail.
             let _ = writeln!(text, "{{allow, {who}, {word}, [{}]}}.", topics.join(","));
         }
     }

@@ -48,13 +48,13 @@ fn credentials(maker: &RenderContext<'_>) -> String {
 {roles}    </roles>
 </file-rbac>
 ",
-        // Two hyphens may not stand in a comment of XML.
+        // A comment in XML must not contain two hyphens.
         head = head.replace("--", "- -"),
     )
 }
 
 fn add_role(maker: &RenderContext<'_>, role: Role, id: &str, own: &str, text: &mut String) {
-    // To add lines to a text cannot fail.
+    // Adding lines to a string cannot fail.
     let _ = writeln!(text, "        <role>\n            <id>{id}</id>\n            <permissions>");
     for (action, word) in [(Action::Publish, "PUBLISH"), (Action::Subscribe, "SUBSCRIBE")] {
         for filter in maker.filters_and_system(role, action, own) {

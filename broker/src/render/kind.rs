@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
-/// A kind of broker that can stand in this one's place.
+/// A kind of broker that can be used in place of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokerKind {
     /// Eclipse Mosquitto.
@@ -18,10 +18,10 @@ pub enum BrokerKind {
 }
 
 impl BrokerKind {
-    /// All that there are.
+    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Mosquitto, Self::RabbitMq, Self::Nats, Self::Emqx, Self::HiveMq];
 
-    /// Its name as one word.
+    /// Returns its name as one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl BrokerKind {
     }
 }
 
-/// A word that names no broker of [`BrokerKind`].
+/// A word that is no name of a [`BrokerKind`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no configuration for {0:?}; there is one for mosquitto, rabbitmq, nats, emqx and hivemq")]
 pub struct BrokerKindError(pub(super) String);
@@ -51,12 +51,12 @@ impl FromStr for BrokerKind {
 /// Why a configuration cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// A path that some broker would not read as it is meant.
+    /// A path that some broker would misread.
     #[error("the folder {0:?} cannot stand in every broker's configuration: use letters, digits and /._- alone")]
     Folder(PathBuf),
 }
 
-/// Where clients connect unless something else is said: MQTT's own port for TLS, on every address.
+/// Returns the default address: MQTT's port for TLS, on every interface.
 #[must_use]
 pub fn default_listen() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 8883))

@@ -16,10 +16,10 @@ mod mosquitto;
 mod nats;
 mod rabbitmq;
 
-/// The files that make a broker of this kind serve this fleet by the role table.
+/// Renders the configuration files of a broker for this fleet, by the role table.
 ///
 /// # Errors
-/// If something of the fleet cannot stand in such a file.
+/// If something of the fleet cannot be written in such a file.
 pub fn render(kind: BrokerKind, fleet: &RenderInputs) -> Result<Vec<RenderedFile>, RenderError> {
     let maker = RenderContext { kind, fleet, folder: folder(kind, fleet)? };
     Ok(match kind {

@@ -17,13 +17,13 @@ const VERSION: &str = "Mosquitto 2.0.11 (Debian 12)";
 const TESTED: &str =
     "Tested: muster's tests run it, and hold it to the same table of permissions as muster's own broker.";
 
-/// What Mosquitto sends a client ahead of its acknowledgements. Its own 20 would make a console take 10,000
-/// outcomes in 500 turns.
+/// Unacknowledged messages to a client. With Mosquitto's default of 20 a console would receive 10,000 outcomes in 500
+/// turns.
 const INFLIGHT: u32 = 1_000;
-/// What waits for a client that does not keep up: ten outcomes each of 10,000 hosts. Mosquitto's own 1,000 lost four of
-/// five answers to one command, and told nobody.
+/// Messages that wait for a slow client: ten outcomes each of 10,000 hosts. Mosquitto's default of 1,000 silently lost
+/// four of five answers to one command.
 const QUEUED: u32 = 100_000;
-/// The same in bytes, of one client: the largest messages would otherwise take gigabytes.
+/// Their bytes, for one client: the largest messages would otherwise take gigabytes.
 const QUEUED_BYTES: u64 = 256 * 1024 * 1024;
 
 pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
@@ -101,7 +101,7 @@ fn permissions(maker: &RenderContext<'_>) -> String {
         ],
     );
     text.push_str("\n# Hosts: the user name is the common name, and a host's common name is its id.\n");
-    // To add lines to a text cannot fail.
+    // Adding lines to a string cannot fail.
     for (action, word) in [(Action::Publish, "write"), (Action::Subscribe, "read")] {
         for filter in maker.filters(Role::Host, action, "%u") {
             let _ = writeln!(text, "pattern {word} {filter}");

@@ -12,10 +12,11 @@ const VERSION: &str = "nats-server 2.9.10 (Debian 12)";
 const TESTED: &str = "Tested: muster's tests run it, with a host and a console that exchange commands, outcomes, presence and \
                       last wills, and with the rules as NATS can have them.";
 
-/// What is sent ahead of acknowledgements: NATS's own 100 would make a console take 10,000 outcomes in 100 turns.
+/// Unacknowledged messages to a client: with NATS's default of 100 a console would receive 10,000 outcomes in 100
+/// turns.
 const ACK_PENDING: u32 = 1_000;
 
-/// The port for NATS's own protocol, on this machine alone: the server does not do without.
+/// The port for NATS's own protocol, on loopback: the server requires one.
 const OWN_PROTOCOL: &str = "127.0.0.1:4222";
 
 pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
@@ -96,13 +97,13 @@ fn user(maker: &RenderContext<'_>, client: &RenderedClient, text: &mut String) {
     let (publish, mut subscribe) = (subjects(Action::Publish), subjects(Action::Subscribe));
     // Where the server delivers what waits for an acknowledgement.
     subscribe.push("$MQTT.sub.>".to_owned());
-    // Who may publish nothing is told so: an empty list would mean everything.
+    // An explicit denial: an empty list would permit everything.
     let publish = if publish.is_empty() {
         "{ deny: \">\" }".to_owned()
     } else {
         format!("{{ allow: [{}\n      ] }}", list(publish))
     };
-    // To add lines to a text cannot fail.
+    // Adding lines to a string cannot fail.
     let _ = write!(
         text,
         "
@@ -116,7 +117,7 @@ fn user(maker: &RenderContext<'_>, client: &RenderedClient, text: &mut String) {
     );
 }
 
-/// A filter as subjects; `a/#` also matches `a`, which takes a subject of its own.
+/// Converts a filter to subjects; `a/#` also matches `a`, which needs a subject of its own.
 fn subjects(filter: &str) -> Vec<String> {
     let token = |level: &str| match level {
         "+" => "*".to_owned(),

@@ -14,7 +14,8 @@ const VERSION: &str = "RabbitMQ 3.10.8 (Debian 12)";
 const TESTED: &str = "Tested: muster's tests run it, with a host and a console that exchange commands, outcomes, presence and \
                       last wills, and with the rules as RabbitMQ can have them.";
 
-/// What is sent ahead of acknowledgements: RabbitMQ's own 10 would make a console take 10,000 outcomes in 1,000 turns.
+/// Unacknowledged messages to a client: with RabbitMQ's default of 10 a console would receive 10,000 outcomes in 1,000
+/// turns.
 const PREFETCH: u32 = 1_000;
 
 pub(super) fn files(maker: &RenderContext<'_>) -> Vec<RenderedFile> {
@@ -84,7 +85,7 @@ fn definitions(maker: &RenderContext<'_>) -> String {
     let all = |item: &dyn Fn(&RenderedClient) -> String| lines(everybody.iter().map(item));
     let users = all(&|client| {
         let name = quote(&client.common_name);
-        // An empty hash is no password at all: nobody can sign in with one.
+        // An empty hash is no password: it cannot be used to sign in.
         format!(
             "{{\"name\": {name}, \"password_hash\": \"\", \"hashing_algorithm\": \"rabbit_password_hashing_sha256\", \"tags\": []}}"
         )
@@ -103,18 +104,18 @@ fn definitions(maker: &RenderContext<'_>) -> String {
     )
 }
 
-/// Items of a JSON list, one in each line.
+/// Returns items of a JSON list, one in each line.
 fn lines(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.map(|item| format!("\n    {item}")).collect();
     if items.is_empty() { String::new() } else { items.join(",") + "\n  " }
 }
 
-/// A text in JSON.
+/// Returns a JSON string.
 fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The exchange that all messages go through, and the queues of the own subscriptions.
+/// Returns the permission for the exchange of all messages, and for the queues of the client's subscriptions.
 fn permission(client: &RenderedClient) -> String {
     let queues = format!("mqtt-subscription-{}(-[A-Za-z0-9_-]+)?qos[01]", client.common_name);
     let (queues, both) = (quote(&format!("^{queues}$")), quote(&format!("^(amq\\.topic|{queues})$")));
@@ -123,7 +124,7 @@ fn permission(client: &RenderedClient) -> String {
 }
 
 fn topic_permission(maker: &RenderContext<'_>, client: &RenderedClient) -> String {
-    // RabbitMQ puts the user's name in by itself, which is a host's id.
+    // RabbitMQ inserts the user's name, which is a host's id.
     let id = if client.role == Role::Host { "{username}" } else { &client.id };
     let of = |action| {
         let filters = maker.filters(client.role, action, id);
@@ -135,8 +136,8 @@ fn topic_permission(maker: &RenderContext<'_>, client: &RenderedClient) -> Strin
     format!("{{\"user\": {user}, \"vhost\": \"/\", \"exchange\": \"amq.topic\", \"write\": {write}, \"read\": {read}}}")
 }
 
-/// A filter as a regular expression over routing keys, filters among them: one level takes an asterisk, which
-/// is `+`, but no `#`.
+/// Converts a filter to a regular expression over routing keys, which may be filters: one level matches an asterisk,
+/// which is `+`, but no `#`.
 fn regular(filter: &str) -> String {
     let level = |level: &str| match level {
         "+" => "[^.#]+".to_owned(),

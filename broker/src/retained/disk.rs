@@ -34,41 +34,41 @@ use super::{
 };
 use crate::error::BrokerError;
 
-/// What may wait for the disk. It is a quarter of what may be kept, and a second's worth of a fleet that comes back.
+/// What may wait for the disk: a quarter of what may be retained, and a second's worth of a fleet that comes back.
 pub(super) const QUEUE_MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a record costs in the queue besides its body, about.
+/// The approximate overhead of a record in the queue.
 const QUEUED_BYTES: usize = 64;
 
-/// What is written at a time.
+/// The size of a write.
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// How long a record may be in the kernel only. Whoever pulls the plug loses at most this; parties publish their
-/// retained messages again when they connect.
+/// How long a record may be in the kernel only. A power failure loses at most this; parties publish their retained
+/// messages again when they connect.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Dead bytes that are not worth a new file, however little lives.
+/// The least dead bytes for a compaction.
 const DEAD_MIN_BYTES: u64 = 1024 * 1024;
 
-/// The pause before a new file is tried after a failure: doubled each time, up to the longer.
+/// The pause before another rewrite after a failure: doubled each time, up to the longer.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What both sides know.
+/// The state that both sides share.
 #[derive(Debug, Default)]
 pub(super) struct JournalState {
     queued_bytes: AtomicUsize,
     /// Set by the sender: records did not fit in the queue, and the file lacks them.
     is_behind: AtomicBool,
-    /// Set by the thread: the file takes no records until it is written anew.
+    /// Set by the thread: the file takes no records until it is rewritten.
     is_broken: AtomicBool,
-    /// No new file is wanted now: one is under way, or a pause is.
+    /// Whether no rewrite is wanted now: one is under way, or a pause.
     is_held: AtomicBool,
     file_bytes: AtomicU64,
     errors: AtomicU64,
     missed: AtomicU64,
     rewrites: AtomicU64,
-    /// Sounds when [`super::RetainedStore::tend`] has something to do.
+    /// Notified when [`super::RetainedStore::tend`] has something to do.
     alarm: Arc<Notify>,
 }
 
@@ -80,10 +80,10 @@ impl JournalState {
 
 enum JournalOrder {
     Append(JournalRecord),
-    /// Everything there is, for a new file.
+    /// All records, for a new file.
     Rewrite {
         all: Vec<JournalRecord>,
-        /// The old file lacks something.
+        /// Whether the old file lacks something.
         heals: bool,
     },
     /// The state has changed.
@@ -100,7 +100,7 @@ pub(super) struct JournalHandle {
 }
 
 impl JournalHandle {
-    /// Takes the folder, fills `memory` with what the journal holds, and starts the thread.
+    /// Locks the folder, fills `memory` from the journal, and starts the thread.
     pub(super) fn open(
         folder: &Path,
         queue_max_bytes: usize,
@@ -118,7 +118,7 @@ impl JournalHandle {
         Ok(Self { orders, state, thread, queue_max_bytes })
     }
 
-    /// Hands a record to the thread, if there is room for it.
+    /// Queues a record, if there is room for it.
     pub(super) fn append(&self, record: JournalRecord) {
         let state = &self.state;
         let cost = record.len() + QUEUED_BYTES;
@@ -137,7 +137,7 @@ impl JournalHandle {
         }
     }
 
-    /// The thread only ends when this side is gone.
+    /// Sends an order. The thread ends only after this side.
     fn send(&self, order: JournalOrder) {
         if self.orders.send(order).is_err() {
             self.state.is_broken.store(true, Ordering::Release);
@@ -151,16 +151,16 @@ impl JournalHandle {
         dead_bytes > live_bytes.max(DEAD_MIN_BYTES) && !self.state.is_held.load(Ordering::Acquire)
     }
 
-    /// Whether the file lacks something, and may be tried again.
+    /// Whether the file lacks something, and a rewrite may be tried.
     pub(super) fn wants_healing(&self) -> bool {
         self.state.lacks_something() && !self.state.is_held.load(Ordering::Acquire)
     }
 
-    /// Has everything written to a new file.
+    /// Requests a rewrite with these records.
     pub(super) fn rewrite(&self, all: Vec<JournalRecord>) {
         self.state.is_held.store(true, Ordering::Release);
         let heals = self.state.lacks_something();
-        // What comes from now on stands behind this in the queue.
+        // Later records are behind this in the queue.
         self.state.is_behind.store(false, Ordering::Release);
         self.send(JournalOrder::Rewrite { all, heals });
     }
@@ -193,19 +193,19 @@ impl JournalHandle {
     }
 }
 
-/// What can be said about the file.
+/// Figures of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalFigures {
     pub(crate) file_bytes: u64,
-    /// What is on its way there.
+    /// Bytes that wait to be written.
     pub(crate) queued_bytes: u64,
-    /// Times that it could not be written.
+    /// Failed writes.
     pub(crate) errors: u64,
     /// Changes that were not written when they came.
     pub(crate) missed: u64,
-    /// Times that it was written anew.
+    /// Rewrites.
     pub(crate) rewrites: u64,
-    /// Whether it has everything, or will have it once the queue is empty.
+    /// Whether it has everything, or will have once the queue is empty.
     pub(crate) is_whole: bool,
 }
 
@@ -214,15 +214,15 @@ struct JournalThread {
     folder: PathBuf,
     file: File,
     salt: u64,
-    /// Records that go to the file next.
+    /// Records that are written next.
     batch: Vec<u8>,
     state: Arc<JournalState>,
-    /// When the oldest record that is only in the kernel is to be on the disk.
+    /// When the oldest unsynced record is to be synced.
     sync_at: Option<Instant>,
-    /// When the pause after a failure is over.
+    /// When the pause after a failure ends.
     hold_until: Option<Instant>,
     pause: Duration,
-    /// The other side was told that the file lacks something, and has not answered yet.
+    /// Whether the other side was notified that the file lacks something, and has not answered yet.
     has_alarmed: bool,
     /// The file's length when the other side was last asked whether it is too long.
     looked_at_bytes: u64,
@@ -250,7 +250,7 @@ impl JournalThread {
         })
     }
 
-    /// Until the other side is gone.
+    /// Runs until the other side has ended.
     fn run(&mut self, queue: &Receiver<JournalOrder>) {
         loop {
             let order = match self.next_timer() {
@@ -286,7 +286,7 @@ impl JournalThread {
         }
         let is_free = !self.has_alarmed && !self.state.is_held.load(Ordering::Acquire);
         if is_free && self.state.lacks_something() {
-            // A breath first: what cannot be written at this rate should not be tried at this rate.
+            // A pause: what cannot be written at this rate should not be retried at this rate.
             self.hold(self.pause);
         }
     }
@@ -296,7 +296,7 @@ impl JournalThread {
         self.hold_until = Some(Instant::now() + pause);
     }
 
-    /// Takes an order and what waits behind it.
+    /// Takes an order and those waiting behind it.
     fn take(&mut self, first: JournalOrder, queue: &Receiver<JournalOrder>) {
         let mut next = Some(first);
         while let Some(order) = next {
@@ -341,7 +341,7 @@ impl JournalThread {
                 self.sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
             }
             Err(error) => {
-                // If even this fails, the next start cuts the rest off.
+                // If even this fails, the next start truncates the file.
                 let _ = self.file.set_len(self.state.file_bytes.load(Ordering::Acquire));
                 self.breaks(&error);
             }
@@ -353,13 +353,13 @@ impl JournalThread {
         if self.sync_at.take().is_none() {
             return;
         }
-        // After a failure nobody knows what is on the disk, and a second try says nothing about the first.
+        // After a failed sync the disk's content is unknown, and a second sync proves nothing about the first.
         if let Err(error) = self.file.sync_data() {
             self.breaks(&error);
         }
     }
 
-    /// The file is left as it is until it is written anew.
+    /// Marks the file as unusable until it is rewritten.
     fn breaks(&mut self, error: &io::Error) {
         self.state.errors.fetch_add(1, Ordering::Relaxed);
         self.sync_at = None;
@@ -377,7 +377,7 @@ impl JournalThread {
         self.has_alarmed = false;
         let error = match folder::write_new(&self.folder, all) {
             Ok(OpenJournal { file, salt, bytes }) => {
-                // Whatever waits for the old file is in the new one.
+                // Records that wait for the old file are in the new one.
                 self.batch.clear();
                 (self.file, self.salt, self.sync_at) = (file, salt, None);
                 self.looked_at_bytes = bytes;
@@ -395,7 +395,7 @@ impl JournalThread {
                     Err(error) => error,
                 }
             }
-            // The old file goes on as it was: it is only longer than it need be.
+            // The old file remains in use: it is only longer than necessary.
             Err(error) if !heals && !self.state.is_broken.load(Ordering::Acquire) => {
                 self.state.errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(folder = %self.folder.display(), %error, "the journal of retained messages cannot be made smaller");

@@ -16,15 +16,15 @@ use super::{
 use crate::error::BrokerError;
 
 const JOURNAL: &str = "retained.journal";
-/// A new journal, until it is whole.
+/// A new journal, until it is complete.
 const NEW: &str = "retained.journal.new";
 const LOCK: &str = "lock";
 
-/// How often, and how far apart, the lock is tried: a broker of this very process may just be closing its file.
+/// How often, and how far apart, the lock is tried: a broker of this process may just be closing its file.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is written at a time to a new file.
+/// The size of a write to a new file.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A journal to append to.
@@ -35,7 +35,7 @@ pub(super) struct OpenJournal {
     pub(super) bytes: u64,
 }
 
-/// Makes the folder, if there is none, and holds it for as long as the file lives that this gives.
+/// Creates the folder if needed, and locks it as long as the returned file lives.
 pub(super) fn take(folder: &Path) -> Result<File, BrokerError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| BrokerError::Store { folder: folder.to_owned(), trying: "make", source })?;
@@ -60,7 +60,7 @@ pub(super) fn take(folder: &Path) -> Result<File, BrokerError> {
     }
 }
 
-/// Sets folders aside that are in the place of files. What is retained is told again by those who have said it.
+/// Moves folders aside that are in the place of files. Retained messages are published again by their parties.
 fn clear_places(folder: &Path) -> io::Result<()> {
     for name in [JOURNAL, NEW, LOCK] {
         let path = folder.join(name);
@@ -79,14 +79,14 @@ fn clear_places(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What hosts and units report is not for everybody on this machine.
+/// The options of private files: reports of hosts and units are not for other users of this machine.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options
 }
 
-/// Reads the journal into `memory`, or makes one.
+/// Reads the journal into `memory`, or creates one.
 pub(super) fn open(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Result<OpenJournal, BrokerError> {
     if let Some(opened) = continue_old(folder, memory, now_ms)? {
         return Ok(opened);
@@ -95,7 +95,7 @@ pub(super) fn open(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> R
     new.map_err(|source| BrokerError::Store { folder: folder.to_owned(), trying: "write to", source })
 }
 
-/// Reads the journal that there is into `memory`. None: a new one is to be written.
+/// Reads an existing journal into `memory`. `None`: a new one is to be written.
 fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Result<Option<OpenJournal>, BrokerError> {
     let failed = |trying, source| BrokerError::Store { folder: folder.to_owned(), trying, source };
     let path = folder.join(JOURNAL);
@@ -147,7 +147,7 @@ fn continue_old(folder: &Path, memory: &mut RetainedMemory, now_ms: u64) -> Resu
     }
 }
 
-/// Writes a journal of these records in place of the one that there is. [`sync`] makes that last.
+/// Writes a journal of these records in place of the existing one. [`sync`] makes that durable.
 pub(super) fn write_new(folder: &Path, all: &[JournalRecord]) -> io::Result<OpenJournal> {
     let path = folder.join(NEW);
     let written = (|| {
@@ -168,25 +168,25 @@ pub(super) fn write_new(folder: &Path, all: &[JournalRecord]) -> io::Result<Open
         Ok(OpenJournal { file, salt, bytes: bytes as u64 })
     })();
     if written.is_err() {
-        // It takes room that the old one may need.
+        // It takes space that the old one may need.
         let _ = fs::remove_file(&path);
     }
     written
 }
 
-/// Makes names in the folder last.
+/// Syncs the folder.
 pub(super) fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Gives a file a second name, under which it stays when a new one takes the first.
+/// Gives a file a second name, which it keeps when a new one takes the first.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
     for number in 1_u32.. {
         let aside = path.with_extension(format!("journal.damaged-{number}"));
         match fs::hard_link(path, &aside) {
             Ok(()) => return Ok(aside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // Not every file system has links.
+            // Some file systems have no hard links.
             Err(_) if !aside.exists() => return fs::copy(path, &aside).map(|_| aside),
             Err(error) => return Err(error),
         }

@@ -33,26 +33,26 @@ use crate::{
 
 const MAGIC: &[u8; 16] = b"muster-retained\n";
 
-/// Of this layout.
+/// The version of this layout.
 pub(super) const VERSION: u32 = 1;
 
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + 4 + 8 + 4;
 
-/// What stands before the body of a record.
+/// The length of a record's header.
 pub(super) const HEAD_BYTES: usize = 16;
 
 const KEPT: u32 = 1;
 const CLEARED: u32 = 2;
 const SHOWN: u32 = 3;
 
-/// What goes to the file, or comes from it.
+/// A record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JournalRecord {
     /// A topic's retained message.
     Kept(BrokerMessage),
     /// This topic has none any more.
     Cleared(Bytes),
-    /// Who came with this certificate, whose messages go when that is revoked.
+    /// An identity with its certificate, whose messages are cleared when that is revoked.
     Shown(Identity, Serial),
 }
 
@@ -73,7 +73,7 @@ impl JournalRecord {
         }
     }
 
-    /// Bytes of its body, about.
+    /// Returns the approximate length of its body.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Kept(message) => message.len(),
@@ -115,12 +115,12 @@ fn checksum(salt: u64, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A salt for a new file: the standard library seeds its hash tables at random.
+/// Returns a salt for a new file: the standard library seeds its hash tables at random.
 pub(super) fn new_salt() -> u64 {
     RandomState::new().hash_one(VERSION)
 }
 
-/// The header of a file with this salt.
+/// Returns the header of a file with this salt.
 pub(super) fn header(salt: u64) -> [u8; HEADER_BYTES] {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(MAGIC);
@@ -133,27 +133,27 @@ pub(super) fn header(salt: u64) -> [u8; HEADER_BYTES] {
 /// What a file turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JournalFile {
-    /// One to go on with: its salt, and how far it is sound.
+    /// One to continue: its salt, and its valid length.
     Sound {
         salt: u64,
         end: u64,
-        /// Bytes behind that, to be cut off.
+        /// Bytes after that, to be truncated.
         torn: u64,
     },
-    /// A beginning of a header: the file was never finished.
+    /// An incomplete header: the file was never finished.
     Unfinished,
-    /// Parts of it cannot be read.
+    /// Parts of it are unreadable.
     Damaged {
         /// Where the first of them begins.
         at: u64,
-        /// How many bytes they have together.
+        /// Their total length.
         lost: u64,
     },
     /// It was written by another version.
     Version(u32),
 }
 
-/// Reads a file from its beginning and hands each sound record to `take`.
+/// Reads a file from its beginning and passes each valid record to `take`.
 pub(super) fn read(file: &File, mut take: impl FnMut(JournalRecord)) -> io::Result<JournalFile> {
     let end = file.metadata()?.len();
     let mut reader = JournalReader { file: BufReader::with_capacity(1 << 16, file), end, salt: 0 };
@@ -173,7 +173,7 @@ pub(super) fn read(file: &File, mut take: impl FnMut(JournalRecord)) -> io::Resu
                 }
                 match record {
                     Some(record) => take(record),
-                    // It is what was written, but not by this program.
+                    // It is intact, but was not written by this program.
                     None => add(at, next),
                 }
                 (at, sound) = (next, next);
@@ -195,15 +195,15 @@ pub(super) fn read(file: &File, mut take: impl FnMut(JournalRecord)) -> io::Resu
     })
 }
 
-/// What stands at one place of the file.
+/// What is at one position of the file.
 enum JournalItem {
-    /// A sound record (if this program knows its kind) and where the next begins.
+    /// A valid record (if its kind is known) and where the next begins.
     Record(Option<JournalRecord>, u64),
     End,
     Bad,
 }
 
-/// A record's head whose checksum is right.
+/// A record's header with a valid checksum.
 struct JournalRecordHead {
     length: u32,
     kind: u32,
@@ -232,11 +232,11 @@ impl JournalReader<'_> {
     fn seek(&mut self, to: u64) -> io::Result<()> {
         let by =
             i64::try_from(to).unwrap_or(i64::MAX) - i64::try_from(self.file.stream_position()?).unwrap_or(i64::MAX);
-        // Relative, because that keeps what is in the buffer.
+        // Relative, because that keeps the buffer.
         self.file.seek_relative(by)
     }
 
-    /// The salt, or what the file is instead of ours.
+    /// Returns the salt, or what the file is instead.
     fn header(&mut self) -> io::Result<Result<u64, JournalFile>> {
         let mut start = Vec::with_capacity(HEADER_BYTES);
         (&mut self.file).take(HEADER_BYTES as u64).read_to_end(&mut start)?;
@@ -254,7 +254,7 @@ impl JournalReader<'_> {
         Ok(if !start.starts_with(MAGIC) {
             Err(JournalFile::Damaged { at: 0, lost: self.end })
         } else if version != VERSION && start.get(..28).map(crc32fast::hash) == number(28) {
-            // Another one wrote it, and it is whole.
+            // Another version wrote it, and it is intact.
             Err(JournalFile::Version(version))
         } else if start != header(salt) {
             Err(JournalFile::Damaged { at: 0, lost: self.end })
@@ -263,7 +263,7 @@ impl JournalReader<'_> {
         })
     }
 
-    /// The record at the reader's place, which is `at`. If it is bad, the reader is somewhere behind.
+    /// Reads the record at the reader's position, which is `at`. If it is invalid, the reader is somewhere behind.
     fn record(&mut self, at: u64) -> io::Result<JournalItem> {
         let left = self.end.saturating_sub(at);
         if left == 0 {
@@ -285,7 +285,7 @@ impl JournalReader<'_> {
         Ok(JournalItem::Record(JournalRecord::parse(head.kind, body.into()), at + HEAD_BYTES as u64 + length))
     }
 
-    /// Where the next head with a right checksum stands, from `from` on. The reader is there then.
+    /// Returns the position of the next header with a valid checksum, from `from` on. The reader is there then.
     fn next_head(&mut self, from: u64) -> io::Result<Option<u64>> {
         self.seek(from)?;
         let mut window = [0; HEAD_BYTES];
@@ -307,7 +307,7 @@ impl JournalReader<'_> {
         }
     }
 
-    /// Fills `bytes`, or says that the file ended before.
+    /// Fills `bytes`; returns false if the file ended before.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
         match self.file.read_exact(bytes) {
             Ok(()) => Ok(true),

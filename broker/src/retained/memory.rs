@@ -23,20 +23,20 @@ use crate::{
     who::Serial,
 };
 
-/// What a host may have whatever others have: its presence and a few dozen units, as most have.
+/// What every host may have, whatever others have: its presence and a few dozen units, as most have.
 const SURE: RetainedSize = RetainedSize { messages: 32, bytes: 16 * 1024 };
 
-/// Retained messages, without a disk.
+/// Retained messages in memory.
 #[derive(Debug)]
 pub(super) struct RetainedMemory {
     prefix: Prefix,
     tree: RetainedTree,
     bytes: usize,
-    /// What each owner has. Topics where any console may publish have none.
+    /// What each owner has. Topics where any console may publish have no owner.
     shares: HashMap<Option<Identity>, RetainedSize>,
-    /// By which certificate those were known last that can retain something.
+    /// The last certificate of each identity that can retain messages.
     shown: HashMap<Identity, Serial>,
-    /// When those that expire do so, the first first, and their topics.
+    /// Expiry times with their topics, earliest first.
     expiries: BTreeSet<(u64, Bytes)>,
     expired: u64,
     max: RetainedSize,
@@ -44,7 +44,7 @@ pub(super) struct RetainedMemory {
     console_max: RetainedSize,
 }
 
-/// Messages, and their bytes.
+/// The number of messages, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RetainedSize {
     messages: usize,
@@ -60,7 +60,7 @@ impl RetainedSize {
         Self { messages: self.messages.min(max.messages), bytes: self.bytes.min(max.bytes) }
     }
 
-    /// With this in the place of that.
+    /// Returns the size after `old` was replaced by `new`.
     fn with(self, new: Self, old: Self) -> Self {
         Self { messages: self.messages + new.messages - old.messages, bytes: self.bytes + new.bytes - old.bytes }
     }
@@ -72,11 +72,11 @@ impl From<Option<&BrokerMessage>> for RetainedSize {
     }
 }
 
-/// What a message did to its topic.
+/// The effect of a message on its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RetainEffect {
     pub(super) kept: RetainOutcome,
-    /// Whether what later subscribers get is another than before.
+    /// Whether later subscribers get another message than before.
     pub(super) is_new: bool,
 }
 
@@ -97,7 +97,7 @@ impl RetainedMemory {
         }
     }
 
-    /// Keeps a message, or clears its topic if it is empty. One that does not fit changes nothing.
+    /// Retains a message, or clears its topic if it is empty. One that does not fit changes nothing.
     pub(super) fn keep(&mut self, message: &BrokerMessage) -> RetainEffect {
         let topic = message.topic();
         if message.payload().is_empty() {
@@ -115,7 +115,7 @@ impl RetainedMemory {
         RetainEffect { kept: RetainOutcome::Yes, is_new: old.is_none_or(|old| !is_same(&old, message)) }
     }
 
-    /// Whose topic this is: the one who alone may publish there.
+    /// Returns the owner of a topic: the only identity that may publish there.
     fn owner(&self, topic: &str) -> Option<Identity> {
         self.prefix.strip(topic).and_then(role::owner)
     }
@@ -133,12 +133,12 @@ impl RetainedMemory {
         RetainedSize { messages: self.tree.len(), bytes: self.bytes }
     }
 
-    /// Takes note of a certificate. Says whether it is another than before.
+    /// Records a certificate. Returns whether it is another than before.
     pub(super) fn shown(&mut self, identity: Identity, serial: Serial) -> bool {
         self.shown.insert(identity, serial) != Some(serial)
     }
 
-    /// An empty message for each topic of those whose certificate is revoked.
+    /// Returns an empty message for each topic of identities whose certificate is revoked.
     pub(super) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         let (mut removals, prefix) = (Vec::new(), String::from(self.prefix.clone()));
         for (identity, serial) in &self.shown {
@@ -154,14 +154,14 @@ impl RetainedMemory {
         removals
     }
 
-    /// The most bytes that one host has.
+    /// Returns the most bytes of one host.
     pub(super) fn most(&self) -> usize {
         let hosts = self.shares.iter().filter(|(owner, _)| is_host(owner));
         hosts.map(|(_, share)| share.bytes).max().unwrap_or_default()
     }
 
-    /// Takes what was written earlier. Limits do not hold before [`Self::trim`]: what has expired by then, or has been
-    /// cleared, made room for others when it was written.
+    /// Adds a stored record. Limits do not apply before [`Self::trim`]: messages that have expired by then, or were
+    /// cleared, had made room for others when those were written.
     pub(super) fn replay(&mut self, record: JournalRecord) {
         match record {
             JournalRecord::Kept(message) => drop(self.insert(message)),
@@ -172,10 +172,10 @@ impl RetainedMemory {
         }
     }
 
-    /// Drops what is beyond the limits, which may have been others when it was kept, and says how many that were.
+    /// Drops messages beyond the limits, which may have changed; returns their number.
     pub(super) fn trim(&mut self) -> usize {
         let before = self.tree.len();
-        // What hosts have for sure is beyond the limit of all: only what is there besides counts.
+        // What hosts have in any case does not count towards the limit of all.
         let sure = |owner: &Option<Identity>, share: RetainedSize| {
             if is_host(owner) { share.at_most(SURE) } else { RetainedSize::default() }
         };
@@ -220,7 +220,7 @@ impl RetainedMemory {
         Some(old)
     }
 
-    /// Takes a message that is no longer in the tree out of the books.
+    /// Removes a message that is not in the tree any more from the counts.
     fn forget(&mut self, old: &BrokerMessage) {
         self.bytes -= old.len();
         let owner = self.owner(old.topic());
@@ -235,7 +235,7 @@ impl RetainedMemory {
         }
     }
 
-    /// Takes out what has expired.
+    /// Removes expired messages.
     pub(super) fn sweep(&mut self, now_ms: u64) {
         while self.expiries.first().is_some_and(|(expires_ms, _)| *expires_ms <= now_ms) {
             if let Some((_, topic)) = self.expiries.pop_first()
@@ -256,7 +256,7 @@ impl RetainedMemory {
         now_ms: u64,
     ) -> (Vec<BrokerMessage>, Option<String>) {
         let (mut found, mut bytes) = (Vec::new(), 0);
-        // Mostly nothing expires, and then no message need be looked into.
+        // Usually nothing expires, and then no message need be examined.
         let some_expired = self.expiries.first().is_some_and(|(expires_ms, _)| *expires_ms <= now_ms);
         let after = self.tree.walk(filter, after, steps, |message| {
             if !(some_expired && message.is_expired(now_ms)) {
@@ -268,9 +268,9 @@ impl RetainedMemory {
         (found, after)
     }
 
-    /// Everything, as a new journal has it.
+    /// Returns all records for a new journal.
     pub(super) fn records(&self) -> Vec<JournalRecord> {
-        // Who has nothing there is nothing to take away from.
+        // Identities without messages are left out.
         let shown = self.shown.iter().filter(|(identity, _)| self.shares.contains_key(&Some((*identity).clone())));
         let shown = shown.map(|(identity, serial)| JournalRecord::Shown(identity.clone(), *serial));
         self.tree.all().into_iter().map(JournalRecord::Kept).chain(shown).collect()
@@ -289,7 +289,7 @@ fn is_host(owner: &Option<Identity>) -> bool {
     matches!(owner, Some(Identity::Host(_)))
 }
 
-/// The message that clears a topic, from the broker itself.
+/// Returns the message that clears a topic, from the broker itself.
 fn removal(topic: &str) -> BrokerMessage {
     let publication = Publication {
         topic,
@@ -303,13 +303,13 @@ fn removal(topic: &str) -> BrokerMessage {
     BrokerMessage::new(&publication, 0, 0)
 }
 
-/// When a message expires, and its topic, which shares the message's bytes.
+/// Returns when a message expires, and its topic, which shares the message's bytes.
 fn expiry(message: &BrokerMessage) -> Option<(u64, Bytes)> {
     message.expires_ms().map(|expires_ms| (expires_ms, message.as_bytes().slice_ref(message.topic().as_bytes())))
 }
 
-/// Whether two messages of one topic say the same. Parties publish what is retained again whenever they connect: the
-/// disk need not hear of it.
+/// Whether two messages of one topic are the same. Parties publish retained messages again whenever they connect: those
+/// need not be written again.
 fn is_same(old: &BrokerMessage, new: &BrokerMessage) -> bool {
     (old.payload(), old.properties(), old.qos(), old.expires_ms())
         == (new.payload(), new.properties(), new.qos(), new.expires_ms())

@@ -40,15 +40,15 @@ use crate::{error::BrokerError, limits::BrokerLimits, message::BrokerMessage, wh
 #[derive(Debug)]
 pub(crate) struct RetainedStore {
     memory: RetainedMemory,
-    /// None: they end with the process.
+    /// `None`: they end with the process.
     disk: Option<JournalHandle>,
-    /// Of a disk that there is not, too: so that it can be waited for.
+    /// Exists without a disk, too, so that it can be awaited.
     alarm: Arc<Notify>,
 }
 
 impl RetainedStore {
-    /// Reads what there is in `folder`, and holds the folder until [`Self::close`]. Without one, nothing outlives the
-    /// process. Blocks, as far as the disk does.
+    /// Opens `folder`, and locks it until [`Self::close`]. Without a folder, messages do not outlive the process.
+    /// Blocks as long as the disk does.
     pub(crate) fn open(
         folder: Option<&Path>,
         prefix: Prefix,
@@ -72,7 +72,7 @@ impl RetainedStore {
         Ok(Self { memory, disk, alarm })
     }
 
-    /// Keeps a message whose retain flag is set, or clears its topic if it is empty. Never waits for the disk.
+    /// Retains a message whose retain flag is set, or clears its topic if it is empty. Never waits for the disk.
     pub(crate) fn keep(&mut self, message: &BrokerMessage, now_ms: u64) -> RetainOutcome {
         self.memory.sweep(now_ms);
         let change = self.memory.keep(message);
@@ -81,7 +81,7 @@ impl RetainedStore {
         {
             disk.append(match change.kept {
                 RetainOutcome::Yes => JournalRecord::Kept(message.clone()),
-                // What is refused changes nothing.
+                // A refused message changes nothing.
                 RetainOutcome::Cleared | RetainOutcome::Full => {
                     JournalRecord::Cleared(message.as_bytes().slice_ref(message.topic().as_bytes()))
                 }
@@ -91,9 +91,9 @@ impl RetainedStore {
         change.kept
     }
 
-    /// Some of the messages that have not expired and whose topic matches `filter`, from behind `after` on: until they
-    /// have `max_bytes`, or so many places were looked at. Gives the topic behind which to go on, if that is not all, and
-    /// leaves in `steps` how many places more might have been looked at.
+    /// Returns messages that have not expired and whose topics match `filter`, from after `after` on: until they have
+    /// `max_bytes`, or `steps` nodes were visited. Returns also the topic after which to continue, if there are more,
+    /// and leaves the unused number in `steps`.
     pub(crate) fn some(
         &self,
         filter: &str,
@@ -105,7 +105,7 @@ impl RetainedStore {
         self.memory.some(filter, after, steps, max_bytes, now_ms)
     }
 
-    /// Takes note of the certificate that an identity showed, if it can retain anything.
+    /// Records the certificate of an identity, if it can retain messages.
     pub(crate) fn shown(&mut self, identity: &Identity, serial: Serial) {
         if identity.owned().next().is_some()
             && self.memory.shown(identity.clone(), serial)
@@ -115,38 +115,38 @@ impl RetainedStore {
         }
     }
 
-    /// An empty message for each topic of the identities whose certificate, the last that they showed, is revoked.
+    /// Returns an empty message for each topic of identities whose last certificate is revoked.
     pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<BrokerMessage> {
         self.memory.removals(is_revoked)
     }
 
-    /// The most bytes that one host has.
+    /// Returns the most bytes of one host.
     pub(crate) fn most(&self) -> usize {
         self.memory.most()
     }
 
-    /// How many messages there are, and their bytes.
+    /// Returns the number of messages, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         self.memory.size()
     }
 
-    /// How many were there until they expired.
+    /// Returns how many have expired.
     pub(crate) fn expired(&self) -> u64 {
         self.memory.expired()
     }
 
-    /// About the file, if there is one.
+    /// Returns the figures of the file, if there is one.
     pub(crate) fn figures(&self) -> Option<JournalFigures> {
         self.disk.as_ref().map(JournalHandle::figures)
     }
 
-    /// Sounds when [`Self::tend`] has something to do.
+    /// Notified when [`Self::tend`] has something to do.
     pub(crate) fn alarm(&self) -> Arc<Notify> {
         Arc::clone(&self.alarm)
     }
 
-    /// Takes out what has expired, and has the file written anew if it lacks something or has become too long. To be
-    /// called at each alarm, and at other times as often as one likes.
+    /// Removes expired messages, and rewrites the file if it lacks something or is too long. It is to be called at each
+    /// notification, and at any other time.
     pub(crate) fn tend(&mut self, now_ms: u64) {
         self.memory.sweep(now_ms);
         match &self.disk {
@@ -164,8 +164,8 @@ impl RetainedStore {
         }
     }
 
-    /// Returns when everything is on the disk and the folder is free; from now on nothing is written any more. Blocks
-    /// as long as that takes.
+    /// Returns when everything is on the disk and the folder is unlocked; nothing is written any more. Blocks as long
+    /// as that takes.
     pub(crate) fn close(&mut self) {
         if let Some(disk) = self.disk.take() {
             disk.close(|| self.memory.records());

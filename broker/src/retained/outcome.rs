@@ -1,6 +1,6 @@
 //! The outcome of retaining a message.
 
-/// What became of a message that was to be kept.
+/// The effect of a message that was to be retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetainOutcome {
     Yes,

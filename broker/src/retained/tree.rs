@@ -14,11 +14,11 @@ use std::{
 
 use crate::message::BrokerMessage;
 
-/// Levels of a topic. Walks go as deep as a topic does, and none may reach the end of the stack; the limit for what
-/// clients publish is far below.
+/// The most levels of a topic. Recursion is as deep as a topic, and must not overflow the stack; the limit for clients
+/// is far lower.
 pub(super) const LEVELS_MAX: usize = 1024;
 
-/// Up to so many branches stand in a list, which takes half the room of a table. Most nodes have a handful.
+/// Up to this many children are in a list, which takes half the memory of a table. Most nodes have a handful.
 const FEW: usize = 32;
 
 /// Messages by topic.
@@ -28,14 +28,14 @@ pub(super) struct RetainedTree {
     len: usize,
 }
 
-/// What begins with the same levels. Most nodes are leaves, so what only branches have stands apart.
+/// A node: what begins with the same levels. Most nodes are leaves, so data of inner nodes is separate.
 #[derive(Debug, Default)]
 struct RetainedNode {
     message: Option<BrokerMessage>,
     children: Option<Box<Children>>,
 }
 
-/// Branches by level, in order. They are in `few` or in `many`.
+/// Children by level, in order. They are in `few` or in `many`.
 #[derive(Debug, Default)]
 struct Children {
     few: Vec<(Box<str>, RetainedNode)>,
@@ -65,7 +65,7 @@ impl Children {
         }
     }
 
-    /// The branch of this level, which is made if there is none.
+    /// Returns the child of this level, created if needed.
     fn place(&mut self, level: &str) -> &mut RetainedNode {
         let place = match self.find(level) {
             Ok(index) => Some(index),
@@ -89,13 +89,13 @@ impl Children {
             Ok(index) => drop(self.few.remove(index)),
             Err(_) => drop(self.many.remove(level)),
         }
-        // Half of what made it one, so that nothing goes to and fro.
+        // Half of the limit, so that it does not switch back and forth.
         if !self.many.is_empty() && self.many.len() <= FEW / 2 {
             self.few = std::mem::take(&mut self.many).into_iter().collect();
         }
     }
 
-    /// All branches from this level on, or all.
+    /// Iterates over children from this level on, or all.
     fn from<'a>(&'a self, level: Option<&str>) -> impl Iterator<Item = (&'a str, &'a RetainedNode)> {
         let index = level.map_or(0, |level| self.find(level).unwrap_or_else(|index| index));
         let few = self.few.iter().skip(index).map(|(name, node)| (&**name, node));
@@ -104,22 +104,23 @@ impl Children {
     }
 }
 
-/// Where a walk stopped: this node's own message was met, those below it were not. None for a node that was not met.
+/// Where a walk stopped: this node's own message was visited, those below it were not. `None` for a node that was not
+/// visited.
 type WalkMark<'a> = Option<Option<&'a str>>;
 
 /// Where a walk stops for now: the levels of the node, the last one first.
 type WalkPosition<'a> = ControlFlow<Vec<&'a str>>;
 
-/// What a walk does with the messages, and how far it may go.
+/// The visitor of a walk, and its limit.
 struct WalkLimits<V> {
-    /// Nodes that may still be met.
+    /// Nodes that may still be visited.
     steps: usize,
-    /// Says whether the walk stops behind this message.
+    /// Returns whether the walk stops after this message.
     visit: V,
 }
 
 impl<'a, V: FnMut(&'a BrokerMessage) -> ControlFlow<()>> WalkLimits<V> {
-    /// Meets a node; `matches` says whether its message is meant.
+    /// Visits a node; `matches` is whether its message matches.
     fn meet(&mut self, node: &'a RetainedNode, matches: bool) -> WalkPosition<'a> {
         let message = node.message.as_ref().filter(|_| matches);
         self.steps = self.steps.saturating_sub(1);
@@ -143,8 +144,7 @@ impl RetainedTree {
         node.message.as_ref()
     }
 
-    /// Puts a message in the place of its topic, and gives the one that stood there. The topic has at most
-    /// [`LEVELS_MAX`] levels.
+    /// Inserts a message at its topic, and returns the previous one. The topic has at most [`LEVELS_MAX`] levels.
     pub(super) fn insert(&mut self, message: BrokerMessage) -> Option<BrokerMessage> {
         let mut node = &mut self.root;
         for level in message.topic().split('/').take(LEVELS_MAX) {
@@ -155,15 +155,15 @@ impl RetainedTree {
         old
     }
 
-    /// Takes the message of a topic out.
+    /// Removes the message of a topic.
     pub(super) fn remove(&mut self, topic: &str) -> Option<BrokerMessage> {
         let old = self.root.remove(&mut topic.split('/').take(LEVELS_MAX));
         self.len -= usize::from(old.is_some());
         old
     }
 
-    /// Calls `visit` with each message whose topic matches `filter`, in order, from behind `after` on, until it breaks or
-    /// so many nodes were looked at. Gives where it stopped, if it is not through; how many steps are left is in `steps`.
+    /// Calls `visit` with each message whose topic matches `filter`, in order, from after `after` on, until it breaks
+    /// or `steps` nodes were visited. Returns where it stopped, if there is more; the unused number is left in `steps`.
     pub(super) fn walk<'a>(
         &'a self,
         filter: &str,
@@ -189,7 +189,7 @@ impl RetainedTree {
         });
     }
 
-    /// All of them.
+    /// Returns all messages.
     pub(super) fn all(&self) -> Vec<BrokerMessage> {
         let mut all = Vec::with_capacity(self.len);
         self.root.visit_all(&mut |message| all.push(message.clone()));
@@ -220,7 +220,7 @@ impl RetainedNode {
         removed
     }
 
-    /// `filter` is what is left of it; none if this is where it ends.
+    /// `filter` is what is left of it; `None` at its end.
     fn walk<'a, V>(&'a self, filter: Option<&str>, after: WalkMark<'_>, walk: &mut WalkLimits<V>) -> WalkPosition<'a>
     where
         V: FnMut(&'a BrokerMessage) -> ControlFlow<()>,
@@ -235,7 +235,7 @@ impl RetainedNode {
         }
     }
 
-    /// What stands below this node, from behind `after` on.
+    /// Walks the nodes below this one, from after `after` on.
     fn branches<'a, V>(
         &'a self,
         filter: &str,
@@ -259,7 +259,7 @@ impl RetainedNode {
         };
         if matches!(level, "+" | "#") {
             for (name, child) in children.from(reached) {
-                // A wildcard in the first level does not stand for topics that begin with `$`.
+                // A wildcard in the first level does not match topics that begin with `$`.
                 if !(is_root && name.starts_with('$')) {
                     go(walk, name, child)?;
                 }
@@ -295,7 +295,7 @@ mod tests {
         found
     }
 
-    /// MQTT's rule, level against level.
+    /// MQTT's matching rule, level by level.
     fn matches(filter: &str, topic: &str) -> bool {
         !(topic.starts_with('$') && filter.starts_with(['+', '#'])) && text::matches(filter, topic)
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     proptest! {
-        /// A walk that stops and goes on meets everything once, in order, whatever is added and taken away meanwhile.
+        /// A walk that stops and continues visits everything once, in order, whatever is added and removed meanwhile.
         #[test]
         fn a_walk_goes_on_from_where_it_stopped(
             topics in proptest::collection::btree_set("[$]?[ab]{0,1}(/[abc-]{0,2}){0,4}", 0..40),
@@ -360,7 +360,7 @@ mod tests {
                     met.push(message.topic().to_owned());
                     ControlFlow::Continue(())
                 });
-                // Something else comes and goes at each stop.
+                // Another message is added and removed at each stop.
                 if let Some(other) = others.get(round % 40).filter(|other| !topics.contains(*other))
                     && tree.remove(other).is_none()
                 {

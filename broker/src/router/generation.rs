@@ -14,29 +14,29 @@ use tokio::time::timeout;
 use super::RouterError;
 use crate::message::BrokerMessage;
 
-/// Everything is published to this one topic; the real one is inside of the message.
+/// Everything is published to this one topic; the real one is inside the message.
 const TOPIC: &str = "m";
 
 /// How long a router may take to start. It takes a millisecond.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Messages that the router hands over at a time. It pauses a link for which more wait, until it is told to go on.
+/// Messages that the router passes on at a time. It pauses a link with more waiting ones, until it is told to continue.
 const HANDED_OVER_MAX: u64 = 1000;
 
-/// Messages that are dealt out at a time: the exchange holds its lock for that long.
+/// Messages that are distributed at a time: the exchange holds its lock for that long.
 const BATCH_MAX: usize = 256;
 
-/// The router is gone.
+/// The router has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RouterGone;
 
-/// What starts a router.
+/// Starts a router.
 pub(super) struct RouterGeneration;
 
-/// The way in.
+/// The input.
 pub(super) struct RouterInput(LinkTx);
 
-/// The way out.
+/// The output.
 pub(crate) struct RouterOutput(LinkRx);
 
 impl RouterGeneration {
@@ -44,14 +44,14 @@ impl RouterGeneration {
         let config = RouterConfig {
             max_connections: 4,
             max_outgoing_packet_count: HANDED_OVER_MAX,
-            // rumqttd refuses, by a panic, segments below 1 KiB.
+            // rumqttd panics on segments below 1 KiB.
             max_segment_size: (log_bytes / segments).max(1024),
             max_segment_count: segments,
             custom_segment: None,
             initialized_filters: None,
             shared_subscriptions_strategy: rumqttd::Strategy::default(),
         };
-        // Making a link blocks until the router's thread has answered.
+        // Creating a link blocks until the router's thread has answered.
         let link = tokio::task::spawn_blocking(move || {
             let router = Router::new(0, config).spawn();
             let (mut tx, rx, _) = LinkBuilder::new("muster", router).build().ok()?;
@@ -59,7 +59,7 @@ impl RouterGeneration {
             Some((tx, rx))
         });
         let Ok(Ok(Some((tx, mut rx)))) = timeout(START_TIMEOUT, link).await else { return Err(RouterError) };
-        // Nothing is published before the subscription is there.
+        // Nothing is published before the subscription exists.
         let subscribed = async {
             loop {
                 match rx.next().await {
@@ -79,11 +79,11 @@ impl RouterGeneration {
 }
 
 impl RouterInput {
-    /// Appends messages to the log. If the router is gone nothing happens: who reads the way out finds out.
+    /// Appends messages to the log. If the router has died nothing happens: the reader of the output notices.
     pub(super) fn send<'a>(&mut self, messages: impl IntoIterator<Item = &'a BrokerMessage>) {
         let must_wake = {
             let mut buffer = self.0.buffer();
-            // The router empties the buffer at each wake-up. If something is in it, one is still to come.
+            // The router empties the buffer at each wake-up. If it is not empty, a wake-up is still to come.
             let must_wake = buffer.is_empty();
             buffer.extend(messages.into_iter().map(|message| {
                 let publish = Publish::new(Bytes::from_static(TOPIC.as_bytes()), message.as_bytes().clone(), false);
@@ -92,15 +92,15 @@ impl RouterInput {
             must_wake
         };
         if must_wake {
-            // It has a future's form, but never waits for more than a place in the router's queue.
+            // It has a future's form, but waits at most for a slot in the router's queue.
             let _ = self.0.send(Packet::PingReq(PingReq)).now_or_never();
         }
     }
 }
 
 impl RouterOutput {
-    /// Waits for messages, and puts those that are there into `messages`, up to a batch. Nothing is lost if this is
-    /// dropped before it is done.
+    /// Waits for messages, and adds those that are there to `messages`, up to a batch. Nothing is lost if it is dropped
+    /// before it is done.
     pub(super) async fn next(&mut self, messages: &mut Vec<BrokerMessage>) -> Result<(), RouterGone> {
         while messages.is_empty() {
             let notification = self.0.next().await.map_err(|_| RouterGone)?;
@@ -122,7 +122,7 @@ impl RouterOutput {
             Some(Notification::Forward(Forward { publish, .. })) => {
                 messages.push(BrokerMessage::from_bytes(publish.payload).ok_or(RouterGone)?);
             }
-            // Everything handed over before this was taken. It waits only if the router's queue is full, and the router
+            // Everything passed on before was taken. This waits only if the router's queue is full, and the router
             // waits for nobody.
             Some(Notification::Unschedule) => self.0.ready().map_err(|_| RouterGone)?,
             Some(Notification::Disconnect(..)) => return Err(RouterGone),
@@ -134,8 +134,8 @@ impl RouterOutput {
 
 #[cfg(test)]
 impl RouterInput {
-    /// Kills the router, in the way in which ordinary clients kill it behind its own listener: a publish to a topic whose
-    /// first character is not ASCII.
+    /// Kills the router, in the way in which ordinary clients kill it behind its own listener: a publish to a topic
+    /// whose first character is not ASCII.
     pub(super) fn kill_router(&mut self) {
         self.0.publish(Bytes::from_static("é/x".as_bytes()), Bytes::from_static(b"x")).unwrap();
     }

@@ -28,12 +28,12 @@ use x509_parser::{
 use self::verifier::Verifier;
 use crate::{error::BrokerError, revoked::RevokedSerials};
 
-/// The broker's own certificate, and whom it lets in. PEM documents, not paths.
+/// The broker's own certificate, and the authority of clients. PEM documents, not paths.
 #[derive(Clone)]
 pub struct Tls {
     /// The authority whose certificates clients must have.
     pub authority: String,
-    /// The broker's certificate, and what lies between it and the authority.
+    /// The broker's certificate, with intermediates.
     pub certificate: String,
     /// The certificate's private key.
     pub key: String,
@@ -50,7 +50,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The server's side of every handshake. What is `revoked` is refused; its lists are of this authority from then on.
+    /// Returns the server's configuration for handshakes. Certificates in `revoked` are refused; its lists are of this
+    /// authority from then on.
     pub(crate) fn server(&self, revoked: &Arc<RevokedSerials>) -> Result<Arc<ServerConfig>, BrokerError> {
         let provider = Arc::new(ring::default_provider());
         let what = "the authority's certificate";
@@ -82,7 +83,7 @@ impl Tls {
     }
 }
 
-/// What handshakes are made with, which may be replaced while the broker runs: those that have begun go on with what they began with.
+/// The configuration of handshakes, which may be replaced while the broker runs: handshakes under way keep theirs.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentTls(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -100,15 +101,15 @@ impl CurrentTls {
     }
 }
 
-/// Whether each certificate is signed by the one behind it, and one that is its own issuer by itself: rustls does not look at the
-/// signatures of certificates that it shows or trusts, and whoever is shown one with a wrong one goes away.
+/// Checks that each certificate is signed by the next, and a self-issued one by itself: rustls does not verify the
+/// signatures of certificates that it presents or trusts, and clients refuse a wrong one.
 fn check_chain(what: &'static str, chain: &[CertificateDer<'_>]) -> Result<(), BrokerError> {
     let chain = chain.iter().map(|der| X509Certificate::from_der(der).map(|(_, certificate)| certificate));
     let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|source| tls(what, source))?;
     for (certificate, behind) in chain.iter().zip(chain.iter().skip(1).map(Some).chain([None])) {
         let issuers = [Some(certificate), behind].into_iter().flatten();
         let issuers = issuers.filter(|issuer| issuer.subject() == certificate.issuer());
-        // What is signed in a way that is not known here is not for this to judge.
+        // Unknown signature algorithms are not checked here.
         let is_wrong = |issuer: &X509Certificate<'_>| {
             let verified = certificate.verify_signature(Some(issuer.public_key()));
             matches!(verified, Err(X509Error::SignatureVerificationError))

@@ -31,14 +31,14 @@ use crate::{
     stream::farewell,
 };
 
-/// What can be left over from a read: part of a record (16,640 bytes at most), or of a handshake message in several. The
+/// The largest rest of a read: part of a record (16,640 bytes at most), or of a handshake message in several. The
 /// longest of these has the client's certificates; one of the fleet's takes a kilobyte.
 const LEFT_OVER_MAX_BYTES: usize = 17 * 1024;
 
-/// How much is read at least: a few small records at once.
+/// The least read size: a few small records at once.
 const READ_MIN_BYTES: usize = 4 * 1024;
 
-/// What a record of the largest size adds to its content, and what else may go out with one.
+/// The overhead of the largest record, and of what else may be sent with one.
 const OVERHEAD_BYTES: usize = 512;
 
 /// How much is encrypted at once: two records.
@@ -51,24 +51,24 @@ const _: () = assert!(WRITE_MAX_BYTES + 2 * OVERHEAD_BYTES <= SCRATCH_BYTES);
 pub(crate) struct TlsStream<S> {
     io: S,
     tls: UnbufferedServerConnection,
-    /// What came and is not decrypted: part of a record, or whole ones that nobody has had room for.
+    /// Received bytes that are not decrypted: part of a record, or whole ones for which there was no room.
     incoming: LazyQueue,
-    /// What is decrypted and not read.
+    /// Decrypted bytes that are not read.
     plain: LazyQueue,
-    /// What is encrypted and not written.
+    /// Encrypted bytes that are not written.
     outgoing: LazyQueue,
-    /// Whether the client has said that it sends no more.
+    /// Whether the client has sent its close alert.
     peer_closed: bool,
-    /// Whether we have said so.
+    /// Whether we have sent ours.
     closed: bool,
     failed: Option<Error>,
 }
 
 /// Where rustls stops and waits for us.
 enum HandshakeStop {
-    /// It wants more input.
+    /// It needs more input.
     Blocked,
-    /// It wants more input, or something to encrypt.
+    /// It needs more input, or something to encrypt.
     Traffic,
     /// There is no room for more plaintext.
     Full,
@@ -78,8 +78,8 @@ enum HandshakeStop {
     Closed,
 }
 
-/// Lets rustls work through `input`. Plaintext goes to `take`, which answers whether it has room for more; what is to be
-/// sent goes to `outgoing`. Tells how much of the input is done with.
+/// Runs rustls on `input`. Plaintext goes to `take`, which returns whether it has room for more; what is to be sent
+/// goes to `outgoing`. Returns how much of the input was used.
 fn pump(
     tls: &mut UnbufferedServerConnection,
     input: &mut [u8],
@@ -106,7 +106,7 @@ fn pump(
             }
             Ok(ConnectionState::EncodeTlsData(data)) => encode(data, outgoing).map(|()| None),
             Ok(ConnectionState::TransmitTlsData(sent)) => {
-                // It is in `outgoing`, from where it goes out before anything else does.
+                // It is in `outgoing`, which is written before anything else.
                 sent.done();
                 Ok(None)
             }
@@ -126,9 +126,9 @@ fn pump(
     }
 }
 
-/// Puts a message of TLS's own where it will be sent from.
+/// Appends a message of TLS itself to `outgoing`.
 fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut LazyQueue) -> Result<(), Error> {
-    // How long it is, it only says when it does not fit.
+    // Its length is known only from the error of an empty buffer.
     let length = match data.encode(&mut []) {
         Err(EncodeError::InsufficientSize(size)) => size.required_size,
         Ok(_) | Err(EncodeError::AlreadyEncoded) => return Ok(()),
@@ -145,7 +145,7 @@ fn truncated() -> io::Error {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Does the handshake. It may take as long as the client likes: a limit is the caller's.
+    /// Performs the handshake. It may take as long as the client likes: a limit is the caller's.
     pub(crate) async fn accept(io: S, config: Arc<ServerConfig>) -> io::Result<Box<Self>> {
         let tls = UnbufferedServerConnection::new(config).map_err(|error| broken(&error))?;
         let mut stream = Box::new(Self {
@@ -162,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             Ok(()) => Ok(stream),
             Err(error) => {
                 if stream.failed.is_some() {
-                    // A client of TLS 1.3 thinks that it is done, and goes on to talk.
+                    // A client of TLS 1.3 considers the handshake done, and continues to send.
                     farewell(&mut stream.io, &[]).await;
                 }
                 Err(error)
@@ -170,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// The client's certificate and what lies between it and the authority.
+    /// Returns the client's certificate with intermediates.
     pub(crate) fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
         self.tls.peer_certificates()
     }
@@ -182,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             }
             let sent = ready!(self.poll_send(cx));
             if let Some(error) = &self.failed {
-                // Whether or not it could be told.
+                // Whether or not the alert could be sent.
                 return Poll::Ready(Err(broken(error)));
             }
             sent?;
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// Reads behind what is left over, into `scratch`, and tells how much there is then in all.
+    /// Reads after the rest of the previous read, into `scratch`, and returns the total length.
     fn poll_fill(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], wanted: usize) -> Poll<io::Result<usize>> {
         let left_over = self.incoming.len();
         if left_over > LEFT_OVER_MAX_BYTES {
@@ -217,15 +217,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(left_over + count))
     }
 
-    /// Keeps what is left of the input, if there is any use for it.
+    /// Keeps the rest of the input, if it is useful.
     fn left(&mut self, input: LazyQueue) {
         if !self.peer_closed && self.failed.is_none() {
             self.incoming = input;
         }
     }
 
-    /// Lets rustls work through all that has come, and keeps the plaintext: it only encrypts when it has nothing to
-    /// decrypt. Whether it encrypts now.
+    /// Runs rustls on all received bytes, and keeps the plaintext: it only encrypts when it has nothing to decrypt.
+    /// Returns whether it can encrypt now.
     fn settle(&mut self) -> bool {
         loop {
             let Self { tls, incoming, outgoing, plain, .. } = self;
@@ -236,14 +236,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             self.incoming.advance(used);
             match self.stopped(stop) {
                 Some(HandshakeStop::Traffic) => return true,
-                // It says so once, and then goes on.
+                // It reports this once, and then continues.
                 Some(HandshakeStop::PeerClosed) => (),
                 Some(HandshakeStop::Blocked | HandshakeStop::Full | HandshakeStop::Closed) | None => return false,
             }
         }
     }
 
-    /// Remembers how far the connection is. Nothing if it has failed.
+    /// Records where rustls stopped. Returns `None` if it has failed.
     fn stopped(&mut self, stop: Result<HandshakeStop, Error>) -> Option<HandshakeStop> {
         match stop {
             Ok(stop) => {
@@ -261,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// After an error: what is to be told to the client.
+    /// Encodes the alert for the client after an error.
     fn last_words(&mut self) {
         while self.tls.wants_write() {
             let UnbufferedStatus { discard, state } = self.tls.process_tls_records(self.incoming.as_mut_slice());
@@ -283,7 +283,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         self.incoming.clear();
     }
 
-    /// Writes what is encrypted.
+    /// Writes encrypted bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.outgoing.is_empty() {
             let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.outgoing.as_slice()))?;
@@ -310,8 +310,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         used
     }
 
-    /// Encrypts something into `out` and tells how long that is. What has come before is decrypted first, because that
-    /// is when rustls encrypts.
+    /// Encrypts data into `out` and returns the length. Received bytes are decrypted first, because rustls encrypts
+    /// only then.
     fn encrypt(&mut self, what: &PlainText<'_>, out: &mut [u8]) -> io::Result<usize> {
         let ready = self.settle();
         if let Some(error) = &self.failed {
@@ -365,7 +365,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
             }
             if let Some(error) = &this.failed {
                 let error = broken(error);
-                // It has no later occasion to be told; and if it cannot be, it is over anyway.
+                // This is the last opportunity to send it; if it fails, the connection has ended anyway.
                 let _ = this.poll_send(cx);
                 return Poll::Ready(Err(error));
             }
@@ -386,7 +386,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         if this.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        // Nothing new is taken while something waits, or it would pile up.
+        // Nothing new is taken while something waits, or it would accumulate.
         ready!(this.poll_send(cx))?;
         let count = buf.len().min(WRITE_MAX_BYTES);
         let text = buf.get(..count).unwrap_or_default();
@@ -396,7 +396,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         let mut scratch = ScratchBuffer::new();
         let length = this.encrypt(&PlainText::Text(text), &mut scratch)?;
         let sealed = scratch.get(..length).unwrap_or_default();
-        // What came with it from rustls goes first.
+        // What rustls itself has to send goes first.
         let sent = if this.outgoing.is_empty() {
             match Pin::new(&mut this.io).poll_write(cx, sealed) {
                 Poll::Ready(sent) => sent?,
@@ -423,7 +423,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         if !this.closed {
             this.closed = true;
             let mut scratch = ScratchBuffer::new();
-            // A connection that has failed is at its end already.
+            // A connection that has failed has ended already.
             if let Ok(length) = this.encrypt(&PlainText::Goodbye, &mut scratch) {
                 this.outgoing.push(scratch.get(..length).unwrap_or_default());
             }

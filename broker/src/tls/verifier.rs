@@ -13,10 +13,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{revoked::RevokedSerials, who::Serial};
 
-/// A revoked certificate that is shown, by its number.
+/// Log lines about revoked certificates.
 const REVOKED: LineKind = LineKind::new("revoked certificates", 600);
 
-/// Refuses revoked certificates in the handshake, so that their owners are told why.
+/// Refuses revoked certificates in the handshake, so that their owners get the reason.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) inner: Arc<dyn ClientCertVerifier>,

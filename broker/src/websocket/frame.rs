@@ -3,13 +3,13 @@
 //! MQTT uses a connection's binary messages as one stream of bytes, so neither frames nor messages have to be complete:
 //! the bytes of a frame are unmasked in place and passed on.
 
-/// The most that a control frame may carry.
+/// The longest payload of a control frame.
 pub(super) const CONTROL_MAX_BYTES: usize = 125;
 
 /// The longest header that a server writes.
 pub(super) const HEADER_MAX_BYTES: usize = 10;
 
-/// What a client did that ends the connection.
+/// A violation of the protocol that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameViolation {
     #[error("a WebSocket frame that is not masked")]
@@ -31,7 +31,7 @@ pub(crate) enum FrameViolation {
 }
 
 impl FrameViolation {
-    /// What the close frame says.
+    /// Returns the code of the close frame.
     pub(super) fn code(self) -> u16 {
         match self {
             Self::Text => 1003,
@@ -41,7 +41,7 @@ impl FrameViolation {
     }
 }
 
-/// What a server writes.
+/// The kind of a server's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameKind {
     Binary = 2,
@@ -49,12 +49,12 @@ pub(super) enum FrameKind {
     Pong = 10,
 }
 
-/// The next thing in what has come.
+/// The next event in the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameEvent<'a> {
-    /// The next bytes of MQTT. There may be none.
+    /// The next bytes of MQTT, possibly none.
     Data(&'a [u8]),
-    /// To be answered with the same.
+    /// To be answered with the same payload.
     Ping(&'a [u8]),
     /// Nothing to do.
     Pong,
@@ -62,15 +62,15 @@ pub(super) enum FrameEvent<'a> {
     Close(Option<u16>),
 }
 
-/// Where in the flow of frames a client is.
+/// The state of reading a client's frames.
 #[derive(Debug)]
 pub(super) struct FrameReader {
     frame_max_bytes: u64,
-    /// How much of a data frame is to come.
+    /// The remaining length of a data frame.
     rest: u64,
-    /// What that is masked with, beginning with the byte that is next.
+    /// Its mask, beginning with the next byte.
     mask: [u8; 4],
-    /// Whether a message goes on after the present frame.
+    /// Whether a message continues after the present frame.
     unfinished: bool,
 }
 
@@ -80,7 +80,7 @@ struct FrameHeader {
     opcode: u8,
     length: u64,
     mask: [u8; 4],
-    /// How long it is itself.
+    /// The header's own length.
     size: usize,
 }
 
@@ -90,8 +90,8 @@ impl FrameReader {
         Self { frame_max_bytes, rest: 0, mask: [0; 4], unfinished: false }
     }
 
-    /// Takes the next step in `input`, handing on at most `room` bytes of data, and tells how much of the input is done
-    /// with. Nothing if more input is needed first.
+    /// Returns the next event in `input`, with at most `room` bytes of data, and how much of the input was used. `None`
+    /// if more input is needed first.
     pub(super) fn read<'a>(
         &mut self,
         input: &'a mut [u8],
@@ -124,7 +124,7 @@ impl FrameReader {
     }
 }
 
-/// Reads a header, if it is there as a whole.
+/// Parses a header, if it is complete.
 fn header(input: &[u8]) -> Result<Option<FrameHeader>, FrameViolation> {
     let &[first, second, ref more @ ..] = input else { return Ok(None) };
     if first & 0x70 != 0 {
@@ -149,7 +149,7 @@ fn header(input: &[u8]) -> Result<Option<FrameHeader>, FrameViolation> {
     Ok(Some(FrameHeader { last: first & 0x80 != 0, opcode: first & 0x0f, length, mask: [a, b, c, d], size }))
 }
 
-/// Reads the rest of a control frame, if it is there as a whole: it is short.
+/// Parses the rest of a control frame, if it is complete: it is short.
 fn control(header: FrameHeader, input: &mut [u8]) -> Result<Option<(FrameEvent<'_>, usize)>, FrameViolation> {
     let FrameHeader { last, opcode, length, mut mask, size } = header;
     let length = usize::try_from(length).ok().filter(|length| last && *length <= CONTROL_MAX_BYTES);
@@ -165,7 +165,7 @@ fn control(header: FrameHeader, input: &mut [u8]) -> Result<Option<(FrameEvent<'
     Ok(Some((step, used)))
 }
 
-/// The code in a close frame.
+/// Parses the code in a close frame.
 fn reason(content: &[u8]) -> Result<Option<u16>, FrameViolation> {
     let &[high, low, ref text @ ..] = content else {
         return if content.is_empty() { Ok(None) } else { Err(FrameViolation::Close) };
@@ -175,9 +175,9 @@ fn reason(content: &[u8]) -> Result<Option<u16>, FrameViolation> {
     if may_be_sent && std::str::from_utf8(text).is_ok() { Ok(Some(code)) } else { Err(FrameViolation::Close) }
 }
 
-/// Takes the mask off, and turns it so that it fits what follows.
+/// Removes the mask, and rotates it for the following bytes.
 fn unmask(data: &mut [u8], mask: &mut [u8; 4]) {
-    // In words, which the compiler makes wide ones of.
+    // In words, which the compiler vectorises.
     let (words, rest) = data.as_chunks_mut::<4>();
     for word in words {
         *word = (u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(*mask)).to_ne_bytes();
@@ -188,7 +188,7 @@ fn unmask(data: &mut [u8], mask: &mut [u8; 4]) {
     mask.rotate_left(rest.len());
 }
 
-/// The header of a whole message of `length` bytes, and how long it is.
+/// Writes the header of a whole message of `length` bytes; returns its length.
 pub(super) fn write_header(kind: FrameKind, length: usize, out: &mut [u8; HEADER_MAX_BYTES]) -> usize {
     let first = 0x80 | kind as u8;
     let [a, b, c, d, e, f, g, h] = u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes();
@@ -290,7 +290,8 @@ mod tests {
     proptest! {
         #![proptest_config(fewer(4))]
 
-        /// However messages are divided into frames, and frames into pieces, with pings in between, the data is the same.
+        /// However messages are divided into frames, and frames into pieces, with pings in between, the data is the
+        /// same.
         #[test]
         fn frames_and_pieces_make_no_difference(
             all in prop::collection::vec(sent(), 0..6),
@@ -308,7 +309,7 @@ mod tests {
                     Sent::Message(parts) => for (index, part) in parts.iter().enumerate() {
                         let first = if index == 0 { 2 } else { 0 } | if index + 1 == parts.len() { 0x80 } else { 0 };
                         input.extend(frame(first, mask, part));
-                        // Control frames may stand between a message's parts.
+                        // Control frames may come between a message's parts.
                         input.extend(frame(0x8a, mask, b"pong"));
                         pings.push("Pong".to_owned());
                         data.extend(part);

@@ -8,16 +8,16 @@ use super::{
     upgrade,
 };
 
-/// The largest frame that is taken here.
+/// The largest frame that is accepted here.
 const FRAME_MAX_BYTES: usize = 100_000;
 
-/// A request, and frames behind it.
+/// Parses a request, and frames after it.
 #[must_use]
 pub fn stream(bytes: &[u8]) -> bool {
     match upgrade::read(bytes) {
         Ok(Some((answer, length))) => {
             assert!(answer.starts_with("HTTP/1.1 101 ") && length <= bytes.len());
-            // Its head is known as soon as it is whole, and not before.
+            // Its head is complete only with its last byte.
             assert_eq!(upgrade::read(bytes.get(..length - 1).unwrap_or_default()), Ok(None));
             frames(bytes.get(length..).unwrap_or_default())
         }
@@ -29,7 +29,8 @@ pub fn stream(bytes: &[u8]) -> bool {
     }
 }
 
-/// Frames, the last one in part: however they come, and however much room there is, they say the same.
+/// Parses frames, the last one incomplete: however they are cut, and however much room there is, the result is the
+/// same.
 #[must_use]
 pub fn frames(bytes: &[u8]) -> bool {
     let whole = read(bytes, bytes.len().max(1), usize::MAX);
@@ -39,16 +40,16 @@ pub fn frames(bytes: &[u8]) -> bool {
     whole.end.is_ok()
 }
 
-/// All that is in some frames.
+/// The content of some frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) data: Vec<u8>,
-    /// Control frames, in words.
+    /// Control frames, described.
     pub(super) others: Vec<String>,
     pub(super) end: Result<(), FrameViolation>,
 }
 
-/// Reads what comes in pieces of `piece` bytes, `room` bytes at a time.
+/// Reads input in pieces of `piece` bytes, `room` bytes at a time.
 pub(super) fn read(bytes: &[u8], piece: usize, room: usize) -> Found {
     let mut reader = FrameReader::new(FRAME_MAX_BYTES);
     let (mut found, mut held) = (Found { data: Vec::new(), others: Vec::new(), end: Ok(()) }, Vec::new());
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs what the fuzz target begins with. Files whose names begin with `bad-` are nothing that a client may send.
+    /// Runs the initial corpus of the fuzz target. Files whose names begin with `bad-` are invalid.
     #[test]
     fn corpus() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/websocket");

@@ -26,17 +26,17 @@ use crate::{
     stream::farewell,
 };
 
-/// How much is written as one message: with its header it is what TLS encrypts at once.
+/// The largest message written: with its header it is what TLS encrypts at once.
 const WRITE_MAX_BYTES: usize = 32 * 1024 - HEADER_MAX_BYTES;
 
-/// How much is read at least: a few small frames at once.
+/// The least read size: a few small frames at once.
 const READ_MIN_BYTES: usize = 4 * 1024;
 
-/// What may wait to be written when a ping is answered: a message, and pongs as long as it. A client that asks more often
-/// than it reads the answers does not get them all; the standard wants only the last.
+/// What may wait to be written when a ping is answered: a message, and pongs of the same length. A client that sends
+/// more pings than it reads answers does not get all; the standard requires only the last.
 const PONG_BACKLOG_MAX_BYTES: usize = 2 * WRITE_MAX_BYTES;
 
-/// The reason in a close frame that says that all is well.
+/// The code of a normal close frame.
 const NORMAL: u16 = 1000;
 
 /// Why a connection does not become a WebSocket.
@@ -54,19 +54,19 @@ pub(crate) enum WebSocketError {
 pub(crate) struct WebSocketStream<S> {
     io: S,
     reader: FrameReader,
-    /// What came and is not read: part of a frame, or what nobody has had room for.
+    /// Received bytes that are not read: part of a frame, or what there was no room for.
     incoming: LazyQueue,
     /// Frames that are not written.
     outgoing: LazyQueue,
     /// Whether the client has sent its close frame.
     peer_closed: bool,
-    /// Whether we have.
+    /// Whether we have sent ours.
     closed: bool,
     failed: Option<FrameViolation>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
-    /// Takes a request and answers it. Who asks for something else, or not in time, is told so.
+    /// Reads a request and answers it. An invalid or late request gets an error.
     pub(crate) async fn accept(
         mut io: S,
         frame_max_bytes: usize,
@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         match answered {
             Ok((answer, incoming)) => {
                 let mut outgoing = LazyQueue::default();
-                // It goes out with the first thing that is written, or read.
+                // It is sent with the first write or read.
                 outgoing.push(answer.as_bytes());
                 let reader = FrameReader::new(frame_max_bytes);
                 Ok(Box::new(Self { io, reader, incoming, outgoing, peer_closed: false, closed: false, failed: None }))
@@ -93,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         }
     }
 
-    /// Handles what is in `input` as far as `buf` has room, and tells how much of it is done with.
+    /// Handles `input` as far as `buf` has room, and returns how much of it was used.
     fn take(&mut self, input: &mut [u8], buf: &mut ReadBuf<'_>) -> usize {
         let mut used = 0;
         while !self.peer_closed && self.failed.is_none() && buf.remaining() > 0 {
@@ -122,7 +122,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         used
     }
 
-    /// Says that nothing more will be sent.
+    /// Sends the close frame.
     fn close(&mut self, code: Option<u16>) {
         if !self.closed {
             self.closed = true;
@@ -142,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what reading has given rise to, as far as it can be sent now.
+    /// Sends what reading has caused, as far as possible now.
     fn send_some(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.outgoing.is_empty() {
             return Ok(());
@@ -157,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         }
     }
 
-    /// How reading has ended, if it has.
+    /// Returns how reading has ended, if it has.
     fn end(&self) -> Option<io::Result<()>> {
         match self.failed {
             Some(violation) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, violation))),
@@ -166,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
     }
 }
 
-/// Reads a request: what it is answered, and what has come behind it.
+/// Reads a request; returns the answer, and what followed the request.
 async fn request(io: &mut (impl AsyncRead + Unpin)) -> Result<(String, LazyQueue), WebSocketError> {
     let mut input = Vec::with_capacity(1024);
     loop {
@@ -238,7 +238,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
         if this.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        // Nothing new is taken while something waits, or it would pile up.
+        // Nothing new is taken while something waits, or it would accumulate.
         ready!(this.poll_send(cx))?;
         let count = buf.len().min(WRITE_MAX_BYTES);
         let content = buf.get(..count).unwrap_or_default();

@@ -3,13 +3,13 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ring::digest;
 
-/// How long a request's head may be. Browsers and proxies send a kilobyte or two, cookies included.
+/// The longest head of a request. Browsers and proxies send a kilobyte or two, cookies included.
 pub(super) const HEAD_MAX_BYTES: usize = 8 * 1024;
 
 /// What the standard adds to a client's key before it is hashed.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Where MQTT is: the paths that clients use unless told otherwise.
+/// The paths of MQTT: clients' defaults.
 const PATHS: [&str; 2] = ["/mqtt", "/"];
 
 /// Why a request does not begin a WebSocket for MQTT.
@@ -49,7 +49,7 @@ impl UpgradeRefusal {
         }
     }
 
-    /// The whole answer.
+    /// Returns the complete response.
     pub(super) fn answer(self) -> String {
         let (status, text) = (self.status(), self.to_string());
         let more = match self {
@@ -65,11 +65,12 @@ impl UpgradeRefusal {
     }
 }
 
-/// Reads a request: its answer if it begins a WebSocket, and how long its head is. Nothing if that is not whole yet.
+/// Parses a request: returns the response if it begins a WebSocket, and the length of its head. `None` if that is
+/// incomplete.
 pub(super) fn read(input: &[u8]) -> Result<Option<(String, usize)>, UpgradeRefusal> {
     let window = input.get(..HEAD_MAX_BYTES).unwrap_or(input);
     let Some(end) = window.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
-        // Who speaks TLS or MQTT here is told before the time is over.
+        // A client that uses TLS or MQTT here gets its error before the timeout.
         if !window.iter().all(|byte| is_text(*byte) || matches!(byte, b'\r' | b'\n')) {
             return Err(UpgradeRefusal::Http);
         }
@@ -105,7 +106,7 @@ fn answer(head: &str) -> Result<String, UpgradeRefusal> {
     if !STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16) {
         return Err(UpgradeRefusal::Key);
     }
-    // Names of subprotocols are told apart by case, too.
+    // Names of subprotocols are case-sensitive.
     if !fields.all("sec-websocket-protocol").flat_map(|offers| offers.split(',')).any(|offer| offer.trim() == "mqtt") {
         return Err(UpgradeRefusal::Subprotocol);
     }
@@ -130,11 +131,11 @@ fn check_request_line(line: &str) -> Result<(), UpgradeRefusal> {
     if PATHS.contains(&path) { Ok(()) } else { Err(UpgradeRefusal::Path) }
 }
 
-/// A header's field: its name and its value.
+/// Parses a header field into name and value.
 fn field(line: &str) -> Result<(&str, &str), UpgradeRefusal> {
     let (name, value) = line.split_once(':').ok_or(UpgradeRefusal::Http)?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    // Neither a space before the colon nor a line that goes on from the one before has been allowed for long.
+    // A space before the colon and continuation lines have been forbidden for long.
     if name.is_empty() || !name.bytes().all(is_token) || !value.bytes().all(is_text) {
         return Err(UpgradeRefusal::Http);
     }
@@ -144,12 +145,12 @@ fn field(line: &str) -> Result<(&str, &str), UpgradeRefusal> {
 struct HeaderFields<'a>(&'a [(&'a str, &'a str)]);
 
 impl<'a> HeaderFields<'a> {
-    /// The values of all fields of this name.
+    /// Returns the values of all fields of this name.
     fn all(&self, name: &'static str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
     }
 
-    /// Whether a word is in the lists that the fields of this name are.
+    /// Whether a word is in the lists of these fields.
     fn lists(&self, name: &'static str, word: &str) -> bool {
         self.all(name).flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
     }
