@@ -17,7 +17,8 @@ use crate::{
 pub struct Ack {
     /// Version of this payload.
     pub v: V1,
-    /// Whose messages were stored; it is under the signature, so an acknowledgement cannot be sent to another host.
+    /// The host whose messages were stored. It is under the signature, so an acknowledgement cannot be replayed to
+    /// another host.
     pub host: HostId,
     /// When the console made it.
     pub issued_ms: Millis,
@@ -39,7 +40,7 @@ impl Body for Ack {
     const KIND: Kind = Kind::Ack;
 }
 
-/// One message about a command.
+/// The number of one message about a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportAck {
@@ -49,11 +50,11 @@ pub struct ReportAck {
     pub seq: u64,
 }
 
-/// A numbered message of one life of an agent.
+/// The number of a message within one epoch of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Numbered {
-    /// The life.
+    /// The epoch.
     pub epoch: u64,
     /// The number.
     pub seq: u64,

@@ -13,98 +13,99 @@ use crate::{
     name::{HostId, Name, UnitName},
 };
 
-/// The most alerts of a host that hold at a time: whoever has more has one trouble, and not so many. In a heartbeat
-/// they take at most 10 of its 64 KiB.
+/// The most active alerts of a host: a host with more has one problem, not that many. In a heartbeat they take at most
+/// 10 of its 64 KiB.
 pub const ALERTS_MAX: usize = 64;
 
-/// The most rules of a host, of the console and of its own: at most 48 KiB, signed and quoted.
+/// The most rules of a host, of the console and of its own together: at most 48 KiB, signed and quoted.
 pub const RULES_MAX: usize = 128;
 
-/// The longest `of` of a rule: longer than anybody would type, and such that half of all rules fit into a message with nothing but quotes there.
+/// The longest `of` of a rule: longer than anybody would type, and short enough that half of all rules fit into a
+/// message even if it consists of quotes.
 pub const OF_MAX_BYTES: usize = 192;
 
-/// Payload of `h/<host>/alert/<id>`: one alert, which holds or has just ended.
+/// Payload of `h/<host>/alert/<id>`: one alert, which is active or has just ended.
 ///
-/// It is retained while it holds, and says so again every few minutes. Once it has ended it says `cleared`, until the
+/// It is retained while it is active, and repeated every few minutes. Once it has ended it says `cleared`, until the
 /// console has acknowledged that; an empty message then clears the topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Alert {
     /// Version of this payload.
     pub v: V1,
-    /// The life of the agent that says so.
+    /// The epoch of the agent.
     pub epoch: u64,
-    /// Grows by one with each message about alerts in the epoch.
+    /// The message's number, which grows by one with each message about alerts in the epoch.
     pub seq: u64,
-    /// The alert's id, which is made of its rule and what it is about: when that comes again, so does the id.
+    /// The alert's id, made of its rule and its subject: when the alert occurs again, it has the same id.
     pub id: Name,
     /// The rule that raised it.
     pub rule: Name,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// The unit that it is about; the host, if there is none.
+    /// The unit that it is about; the host if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitName>,
-    /// The file system that it is about, by where it is mounted.
+    /// The mount point of the file system that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<String>,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
-    /// What that came to last.
+    /// The last value.
     pub value: f64,
-    /// Beyond this it is raised.
+    /// The threshold at which it is raised.
     pub threshold: f64,
-    /// Back at this it is cleared.
+    /// The level at which it is cleared.
     pub clear: f64,
-    /// Since when it has been so, by the agent's clock: when it was first measured, and not when it was raised. Together with
-    /// the id it names this one occurrence, from its first message to its last.
+    /// Since when the threshold has been exceeded, by the agent's clock: the first such measurement, not when the alert
+    /// was raised. Together with the id it identifies this occurrence.
     pub since_ms: Millis,
-    /// When the value was measured; of one that is cleared, when it ended.
+    /// When the value was measured; for a cleared alert, when it ended.
     pub at_ms: Millis,
-    /// Whether it holds.
+    /// Whether it is active.
     pub state: AlertState,
-    /// The same for people.
+    /// A description for people.
     pub message: String,
 }
 
 impl Alert {
-    /// What an acknowledgement of this message names.
+    /// Returns what an acknowledgement of this message names.
     #[must_use]
     pub fn key(&self) -> AlertAck {
         AlertAck { id: self.id.clone(), since_ms: self.since_ms, state: self.state }
     }
 
-    /// The same in short, for heartbeats.
+    /// Returns the summary for heartbeats.
     #[must_use]
     pub fn summary(&self) -> AlertSummary {
         AlertSummary { severity: self.severity, since_ms: self.since_ms, unit: self.unit.clone() }
     }
 }
 
-/// Whether an alert holds.
+/// The state of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
-    /// It does.
+    /// It is active.
     Raised,
-    /// It does no more.
+    /// It has ended.
     Cleared,
 }
 
-/// How bad an alert is.
+/// The severity of an alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Good to know.
+    /// Informative.
     Info,
-    /// Somebody should look, today.
+    /// An operator should look within a day.
     #[default]
     Warning,
-    /// Somebody should look, now.
+    /// An operator should look now.
     Critical,
 }
 
 impl Severity {
-    /// The severity in a word, as in the JSON form.
+    /// Returns the severity as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -115,53 +116,53 @@ impl Severity {
     }
 }
 
-/// What a rule looks at.
+/// What a rule measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// The share of all processors' time that was used.
+    /// The ratio of all processors' time used.
     CpuBusy,
-    /// The share of memory that is not available.
+    /// The ratio of memory that is not available.
     MemoryUsed,
-    /// The share of a file system that is used; `of` is where it is mounted.
+    /// The used ratio of a file system; `of` is its mount point.
     DiskUsed,
-    /// The share of a file system's inodes that is used; `of` is where it is mounted, here and below.
+    /// The used ratio of a file system's inodes; `of` is its mount point, here and below.
     InodesUsed,
-    /// 1 while a file system does not answer.
+    /// 1 while a file system does not respond.
     DiskUnresponsive,
-    /// The share of the files that can be open at a time that are open, of the whole host.
+    /// The ratio of open files to the limit of the whole host.
     FilesUsed,
-    /// The share of the processes and threads that there can be.
+    /// The ratio of processes and threads to the limit.
     PidsUsed,
-    /// The share of TCP's local ports that have connections which the host began.
+    /// The ratio of TCP's local ports that are used by outgoing connections.
     PortsUsed,
-    /// The share of the connections that the firewall can track.
+    /// The ratio of tracked connections to the firewall's limit.
     ConntrackUsed,
-    /// The load of five minutes for each logical processor.
+    /// The five-minute load per logical processor.
     LoadPerCore,
     /// The warmest sensor, in degrees Celsius.
     Temperature,
-    /// The share of all processors' time that a unit used; `of` is the unit, here and below.
+    /// The ratio of all processors' time used by a unit; `of` is the unit, here and below.
     UnitCpuBusy,
     /// A unit's resident memory, in bytes.
     UnitMemory,
-    /// The share of what a container may write that it has written.
+    /// The ratio of what a container has written to its limit.
     UnitDiskUsed,
-    /// How often a unit was started again by itself since it last was up for five minutes.
+    /// How often a unit was restarted automatically since it last was up for five minutes.
     UnitRestarts,
     /// 1 while a unit is held as `broken`.
     UnitBroken,
-    /// 1 while a unit should run and cannot be started, or has ended and is not started again.
+    /// 1 while a unit should run and cannot be started, or has ended and is not restarted.
     UnitFailed,
-    /// 1 while a unit is back in its last verified revision because a later one failed.
+    /// 1 while a unit is rolled back to its last verified revision.
     UnitRolledBack,
-    /// The share of the life of the host's certificate that is left. An agent renews it at a third.
+    /// The remaining ratio of the lifetime of the host's certificate. An agent renews it at a third.
     CertificateLeft,
-    /// The share of the file system of the agent's folder that is used.
+    /// The used ratio of the file system of the agent's folder.
     StoreUsed,
-    /// How far the host's clock is from the console's, in seconds.
+    /// The difference of the host's clock from the console's, in seconds.
     ClockOff,
-    /// 1 for a day after the agent's store went back, was lost, or was found to be damaged.
+    /// 1 for a day after the agent's store went back, was lost, or was found damaged.
     StoreLost,
     /// 1 while another agent claims to be this host: its disk was cloned.
     Duplicate,
@@ -170,10 +171,10 @@ pub enum Metric {
     Other,
 }
 
-/// What the values of a metric are.
+/// The unit of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Shares of a whole.
+    /// Ratios.
     Ratio,
     /// Degrees Celsius.
     Celsius,
@@ -181,14 +182,14 @@ pub enum Measure {
     Bytes,
     /// Seconds.
     Seconds,
-    /// Numbers of things.
+    /// Counts.
     Number,
-    /// 1 while it is so, and 0 otherwise.
+    /// 1 for yes, and 0 for no.
     Flag,
 }
 
 impl Metric {
-    /// All that are known here.
+    /// All metrics that are known here.
     pub const ALL: [Self; 23] = [
         Self::CpuBusy,
         Self::MemoryUsed,
@@ -215,7 +216,7 @@ impl Metric {
         Self::Duplicate,
     ];
 
-    /// The metric in a word, as in the JSON form.
+    /// Returns the metric as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -246,7 +247,7 @@ impl Metric {
         }
     }
 
-    /// What its values are.
+    /// Returns the unit of its values.
     #[must_use]
     pub fn measure(self) -> Measure {
         match self {
@@ -275,7 +276,7 @@ impl Metric {
         }
     }
 
-    /// Whether it is bad if there is little of it. Of all others, much is bad.
+    /// Whether low values are bad. For all others, high values are.
     #[must_use]
     pub fn is_bad_if_low(self) -> bool {
         self == Self::CertificateLeft
@@ -297,27 +298,27 @@ impl Metric {
     }
 }
 
-/// When an alert is raised, and when it is cleared. The rule's name is its key in a set of rules.
+/// A rule for raising and clearing an alert. Its name is its key in a set of rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// What is looked at.
+    /// The metric.
     pub metric: Metric,
-    /// The one file system or unit that is meant; each for itself, if left out.
+    /// The file system or unit; all of them, each for itself, if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// Beyond this an alert is raised: above it, or below it where little is bad.
+    /// The threshold at which an alert is raised: above it, or below it if low values are bad.
     pub threshold: f64,
-    /// Back at this it is cleared; at the threshold, if left out.
+    /// The level at which it is cleared; the threshold, if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear: Option<f64>,
-    /// For how long it has to be so before the alert is raised.
+    /// How long the threshold has to be exceeded before the alert is raised.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub for_ms: u64,
-    /// How bad it is.
+    /// The severity.
     #[serde(default)]
     pub severity: Severity,
-    /// Nothing is looked at: this is how a rule of the same name that the agent brings along is switched off.
+    /// Whether the rule is off: this is how a default rule of the same name is switched off.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
 }
@@ -327,7 +328,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Rule {
-    /// Where an alert is cleared.
+    /// Returns the level at which an alert is cleared.
     #[must_use]
     pub fn clear_level(&self) -> f64 {
         self.clear.unwrap_or(self.threshold)
@@ -339,16 +340,16 @@ impl Rule {
         if self.metric.is_bad_if_low() { value < self.threshold } else { value > self.threshold }
     }
 
-    /// Whether a value is back.
+    /// Whether a value has reached the clear level.
     #[must_use]
     pub fn is_back(&self, value: f64) -> bool {
         if self.metric.is_bad_if_low() { value >= self.clear_level() } else { value <= self.clear_level() }
     }
 
-    /// Checks what types cannot say.
+    /// Checks what types cannot express.
     ///
     /// # Errors
-    /// With what cannot work.
+    /// If it cannot work, with the reason.
     pub fn check(&self) -> Result<(), String> {
         if self.metric == Metric::Other {
             let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
@@ -380,20 +381,20 @@ impl Rule {
     }
 }
 
-/// A signed body on `h/<host>/cmd`: all rules of the console for one host. It has no outcome: the host says in its
-/// heartbeats which generation it has, and is told until that is this one.
+/// A signed body on `h/<host>/cmd`: all rules of the console for one host. It has no outcome: the host reports its
+/// generation in heartbeats, and is sent the rules until that is this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertRules {
     /// Version of this payload.
     pub v: V1,
-    /// Whose rules these are; under the signature, so that they cannot be sent to another host.
+    /// The host; under the signature, so that the rules cannot be replayed to another host.
     pub host: HostId,
     /// When the console made this.
     pub issued_ms: Millis,
-    /// The order of what they were in time: a host refuses what is not newer than what it has.
+    /// The generation: a host ignores rules that are not newer than what it has.
     pub generation: u64,
-    /// The rules. They stand before those of the same name that the host has of its own.
+    /// The rules. They replace the host's own rules of the same name.
     pub rules: BTreeMap<Name, Rule>,
 }
 
@@ -401,24 +402,24 @@ impl Body for AlertRules {
     const KIND: Kind = Kind::AlertRules;
 }
 
-/// One message about an alert, which the console has stored.
+/// A message about an alert that the console has stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertAck {
     /// The alert.
     pub id: Name,
-    /// Which occurrence of it.
+    /// Since when: it identifies the occurrence.
     pub since_ms: Millis,
-    /// What was said of it.
+    /// The state in the message.
     pub state: AlertState,
 }
 
-/// An alert that holds, in short; `h/<host>/alert/…` has each in full.
+/// The summary of an active alert; `h/<host>/alert/…` has the whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertSummary {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Since when it has been so.
+    /// Since when the threshold has been exceeded.
     pub since_ms: Millis,
     /// The unit that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -485,7 +486,7 @@ mod tests {
         let rules = (0..RULES_MAX / 2).map(|index| (name(index), one.clone())).collect();
         let body = AlertRules { v: V1, host: HostId::random(), issued_ms: 0, generation: 1, rules };
         let signer = crate::envelope::Signer::from_pkcs8(&crate::envelope::Signer::generate().unwrap()).unwrap();
-        // Sixty-four of the most hostile kind, which is quoted twice, or all that there may be of any that somebody would write.
+        // Sixty-four of the longest kind, quoted twice, or the maximum of realistic ones.
         signer.sign(&body).unwrap();
         let one = Rule { of: Some(format!("/{}", "x".repeat(64))), ..one };
         let rules = (0..RULES_MAX).map(|index| (name(index), one.clone())).collect();

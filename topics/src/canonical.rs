@@ -13,10 +13,10 @@ use serde_json::{Map, Number, Value};
 
 use crate::name::Digest;
 
-/// The largest integer that every JSON implementation keeps exactly.
+/// The largest integer that every JSON implementation represents exactly.
 pub const INTEGER_MAX: i64 = 1 << 53;
 
-/// The most levels that a document may nest.
+/// The most levels of nesting.
 pub const DEPTH_MAX: usize = 64;
 
 /// Why a document has no canonical form.
@@ -27,7 +27,7 @@ pub struct CanonicalError(#[from] serde_json::Error);
 /// Parses JSON strictly: no duplicate keys, no integer beyond ±2⁵³, no more than [`DEPTH_MAX`] levels.
 ///
 /// # Errors
-/// If `bytes` are not such a document; the message has line and column.
+/// If `bytes` are no such document; the message has line and column.
 pub fn parse(bytes: &[u8]) -> Result<Value, CanonicalError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict { depth: 0 }.deserialize(&mut deserializer)?;
@@ -35,7 +35,7 @@ pub fn parse(bytes: &[u8]) -> Result<Value, CanonicalError> {
     Ok(value)
 }
 
-/// The canonical bytes of `value`.
+/// Returns the canonical bytes of `value`.
 ///
 /// # Errors
 /// If it does not serialise to JSON.
@@ -43,7 +43,7 @@ pub fn to_bytes<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
     Ok(serde_json_canonicalizer::to_vec(value)?)
 }
 
-/// The SHA-256 of the canonical bytes of `value`.
+/// Returns the SHA-256 of the canonical bytes of `value`.
 ///
 /// # Errors
 /// As [`to_bytes`].
@@ -51,7 +51,7 @@ pub fn digest<T: Serialize>(value: &T) -> Result<Digest, CanonicalError> {
     Ok(Digest::of(&to_bytes(value)?))
 }
 
-/// Deserialises one value, `depth` levels down.
+/// Deserialises one value, at this depth.
 struct Strict {
     depth: usize,
 }
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for Strict {
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
         let number = Number::from_f64(value).ok_or_else(|| E::custom("a number must be finite"))?;
-        // 1e300 is a whole number that no party can keep exactly; 0.5 is fine.
+        // 1e300 is a whole number that cannot be represented exactly; 0.5 is fine.
         if value.fract() == 0.0 && value.abs() > INTEGER_MAX as f64 {
             return Err(E::custom(format!("number {value} is beyond ±2^53; write it as a string")));
         }
@@ -137,7 +137,7 @@ impl<'de> Visitor<'de> for Strict {
     }
 }
 
-/// A JSON document that was parsed strictly; what a config's content and a signed body are.
+/// A strictly parsed JSON document, as in a config or a signed body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document(pub Value);
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn rfc_8785_examples_match() {
-        // RFC 8785, sections 3.2.2 and 3.2.3, less the numbers that we refuse.
+        // RFC 8785, sections 3.2.2 and 3.2.3, without the numbers that are refused.
         check(
             r#"{"numbers": [4.50, 2e-3, 0.000000000000000000000000001], "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}"#,
             "{\"literals\":[null,true,false],\"numbers\":[4.5,0.002,1e-27],\"string\":\"€$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\"}",

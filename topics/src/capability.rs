@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, str::FromStr};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Their names without `CAP_`, each at the place of its number.
+/// The names without `CAP_`, by number.
 const NAMES: [&str; 41] = [
     "chown",
     "dac_override",
@@ -50,18 +50,18 @@ const NAMES: [&str; 41] = [
     "checkpoint_restore",
 ];
 
-/// A capability of the kernel's.
+/// A capability of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Capability(u8);
 
 impl Capability {
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// The name that a number has; the number itself if it has none here.
+    /// Returns the name of a number; the number itself if it has no name here.
     #[must_use]
     pub fn name_of(number: u8) -> Cow<'static, str> {
         NAMES.get(usize::from(number)).map_or_else(|| number.to_string().into(), |name| (*name).into())
@@ -77,7 +77,7 @@ impl fmt::Display for Capability {
 impl FromStr for Capability {
     type Err = String;
 
-    /// With or without `CAP_`, in any case.
+    /// Parses a name with or without `CAP_`, ignoring case.
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.to_ascii_lowercase();
         let name = name.strip_prefix("cap_").unwrap_or(&name);

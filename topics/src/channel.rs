@@ -12,46 +12,46 @@ use serde_json::{Map, Value};
 
 use crate::Millis;
 
-/// The longest line, either way: as much as a message on the bus.
+/// The longest line, in both directions: as much as a message on the bus.
 pub const LINE_MAX_BYTES: usize = 64 * 1024;
 
-/// The version of these lines.
+/// The version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// What a yuno says.
+/// A line of a yuno.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FromYuno {
-    /// The first line of a connection: it is the process that was started, and this is what it can.
+    /// The first line of a connection: authentication, and the yuno's abilities.
     Hello(Hello),
     /// It is up.
     Ready(Nothing),
-    /// What it does, in a line for people.
+    /// Its status, in a line for people.
     Status(String),
-    /// It is alive: to be said more often than its watchdog's time.
+    /// It is alive: to be sent more often than the watchdog's time.
     Alive(Nothing),
-    /// What has become of a request.
+    /// The answer to a request.
     Answer(Answer),
-    /// Numbers about itself, unasked.
+    /// Its statistics, unsolicited.
     Stats(BTreeMap<String, Value>),
 }
 
-/// How a yuno begins.
+/// The first line of a yuno.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hello {
-    /// What it found in `MUSTER_TOKEN`.
+    /// The value of `MUSTER_TOKEN`.
     pub token: String,
-    /// The version of these lines that it speaks: 1.
+    /// The version of the protocol: 1.
     pub protocol: u32,
-    /// What it can be asked.
+    /// What it can be asked for.
     #[serde(default)]
     pub can: Vec<Ability>,
-    /// It is up already; the same as to say `ready` next.
+    /// Whether it is up already; the same as sending `ready` next.
     #[serde(default)]
     pub ready: bool,
 }
 
-/// Something that a yuno can be asked.
+/// Something that a yuno can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ability {
@@ -59,16 +59,16 @@ pub enum Ability {
     Play,
     /// Commands of its own.
     Command,
-    /// For numbers about itself.
+    /// Its statistics.
     Stats,
     /// To read its configuration again.
     Reload,
-    /// To take a configuration from a line.
+    /// To accept a configuration in a line.
     Config,
 }
 
 impl Ability {
-    /// The ability of this name, if it is one.
+    /// Returns the ability of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Play, Self::Command, Self::Stats, Self::Reload, Self::Config]
@@ -76,7 +76,7 @@ impl Ability {
             .find(|ability| ability.name() == name)
     }
 
-    /// Its name, as in the JSON form.
+    /// Returns its name as in the JSON form.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -89,90 +89,90 @@ impl Ability {
     }
 }
 
-/// An empty object: room for what may come.
+/// An empty object, which may get fields later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Nothing {}
 
-/// What has become of a request.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
-    /// Which.
+    /// The id of the request.
     pub id: String,
-    /// What.
+    /// The result.
     #[serde(flatten)]
     pub result: Answered,
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Answered {
-    /// It was done. What it has come to is up to the yuno, and may be null.
+    /// It was done. The value is up to the yuno, and may be null.
     Ok(Value),
-    /// It was not.
+    /// It was not done.
     Error(Complaint),
 }
 
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Complaint {
-    /// Why, for programs.
+    /// The reason, for programs.
     pub code: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
 }
 
-/// What a yuno is told.
+/// A line for a yuno.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToYuno {
     /// The answer to a hello.
     Welcome(Welcome),
-    /// It shall play.
+    /// Start to play.
     Play(Request),
-    /// It shall not play any more.
+    /// Stop playing.
     Pause(Request),
-    /// It shall do something of its own.
+    /// Run a command of its own.
     Command(Command),
-    /// It shall tell numbers about itself.
+    /// Send its statistics.
     Stats(Request),
-    /// It shall read its configuration again.
+    /// Read its configuration again.
     Reload(Request),
-    /// It shall take this configuration.
+    /// Accept this configuration.
     Config(Config),
     /// The connection ends after this line.
     Refused(Refused),
 }
 
-/// What a yuno is told once it has proved itself.
+/// What a yuno is told after authentication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Welcome {
-    /// The unit that it is.
+    /// The unit's name.
     pub unit: String,
-    /// The host that it runs on.
+    /// The host's name.
     pub host: String,
     /// Its realm.
     pub realm: String,
-    /// Whether it shall play.
+    /// Whether it should play.
     pub playing: bool,
-    /// Where its configuration is, if it has one.
+    /// The path of its configuration, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
 }
 
-/// A request that says everything by its name.
+/// A request without parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Request {
-    /// What its answer has to name.
+    /// The id that its answer repeats.
     pub id: String,
 }
 
 /// A command of a yuno's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
-    /// What its answer has to name.
+    /// The id that its answer repeats.
     pub id: String,
-    /// Which command.
+    /// The command's name.
     pub name: String,
     /// Its arguments.
     pub args: Map<String, Value>,
@@ -181,37 +181,37 @@ pub struct Command {
 /// A configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
-    /// What its answer has to name.
+    /// The id that its answer repeats.
     pub id: String,
-    /// The whole of it.
+    /// The whole configuration.
     pub config: Value,
 }
 
 /// Why a connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refused {
-    /// Why, for people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// Numbers that a yuno has told unasked, as its host reports them: the last ones.
+/// The last unsolicited statistics of a yuno, as its host reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToldStats {
-    /// When it told them, by the host's clock.
+    /// When it sent them, by the host's clock.
     pub at_ms: Millis,
-    /// What it told.
+    /// The values.
     pub values: BTreeMap<String, Value>,
-    /// It told more than there is room for in a report.
+    /// Whether there were more than fit into a report.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub and_more: bool,
 }
 
-/// The most bytes of names and values of a yuno's numbers in its report: what a screen shows, and a sixteenth of what a
-/// message may have.
+/// The most bytes of names and values of a yuno's statistics in its report: what fits a screen, and a sixteenth of a
+/// message.
 pub const TOLD_STATS_MAX_BYTES: usize = 4_096;
 
 impl ToldStats {
-    /// As many as there is room for, by name.
+    /// Keeps as many as there is room for, by name.
     #[must_use]
     pub fn new(at_ms: Millis, values: BTreeMap<String, Value>) -> Self {
         let (mut room, mut told) = (TOLD_STATS_MAX_BYTES, Self { at_ms, values: BTreeMap::new(), and_more: false });

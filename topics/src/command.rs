@@ -21,18 +21,17 @@ use crate::{
 
 pub use crate::exec::{BATCH_MAX, Batch, Exec, Keep, STDIN_MAX_BYTES, output_max_bytes};
 
-/// The most output of a stream that is kept of one command on one host.
+/// The most output of a stream that is kept for one command on one host.
 pub const OUTPUT_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The longest time between a command's issue and its expiry: seven days.
 pub const LIFETIME_MAX_MS: Millis = 7 * 24 * 3_600_000;
 
-/// What a host is too busy for in the last seconds before its expiry it refuses for good. Before that it says `busy` and
-/// keeps nothing, and the command may come again.
+/// In the last seconds before its expiry a command that the host is too busy for is refused for good. Earlier the host
+/// answers `busy` and keeps nothing, and the command may come again.
 pub const BUSY_FINAL_MS: Millis = 10_000;
 
-/// The most hosts that one command may list; `all` and groups reach more.
-/// A thousand ids take 39 KB of the 64 KiB that a message may have.
+/// The most hosts in one command; `all` and groups reach more. A thousand ids take 39 KB of the 64 KiB of a message.
 pub const TARGET_HOSTS_MAX: usize = 1_000;
 
 /// A signed body on `h/<host>/cmd`, `cmd/all` and `cmd/group/<label>`.
@@ -41,23 +40,23 @@ pub const TARGET_HOSTS_MAX: usize = 1_000;
 pub struct Command {
     /// Version of this payload.
     pub v: V1,
-    /// What makes a repetition a repetition.
+    /// Identifies the command, so that a repetition is recognised.
     pub id: CommandId,
-    /// Whom it is for.
+    /// The hosts that it is for.
     pub target: Target,
     /// When the console made it.
     pub issued_ms: Millis,
-    /// After this it is refused, not run.
+    /// When it expires: afterwards it is refused.
     pub expires_ms: Millis,
-    /// Which operator wants it.
+    /// The operator.
     pub operator: Name,
-    /// What the realm is that the verb is about, and its parents, each before those below it: so that a host that
-    /// hears of it for the first time knows it.
+    /// The definitions of the verb's realm and its parents, parents first, so that a host that does not have them yet
+    /// gets them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub realms: Vec<Realm>,
-    /// What to do. Where something is [`sealed`](Self::sealed), a mask stands in its place.
+    /// What to do. [`sealed`](Self::sealed) values are replaced by masks.
     pub verb: Verb,
-    /// What of the verb only its hosts may read.
+    /// The values of the verb that only its hosts may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed: Option<Sealed>,
 }
@@ -66,7 +65,7 @@ impl Body for Command {
     const KIND: Kind = Kind::Command;
 }
 
-/// Whom a command is for.
+/// The target of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
@@ -74,14 +73,15 @@ pub enum Target {
     Hosts(Vec<HostId>),
     /// Every host of the fleet.
     All,
-    /// The hosts that carry a label of this name, whatever its value. It goes out on `cmd/group/<label>`.
+    /// The hosts with a label of this name, whatever its value. It is published on `cmd/group/<label>`.
     Group(Name),
-    /// The hosts that this picks; each decides by its own state when the command comes. It goes out on `cmd/all`.
+    /// The hosts that a selector matches; each decides by its own state when the command arrives. It is published on
+    /// `cmd/all`.
     Select(HostSelect),
 }
 
 impl Target {
-    /// Whether a host is meant, as it is now.
+    /// Whether the target includes a host in its present state.
     #[must_use]
     pub fn includes(&self, host: &select::Host<'_>) -> bool {
         match self {
@@ -92,7 +92,7 @@ impl Target {
         }
     }
 
-    /// Where a command goes out in one message for all; nothing if it goes out to each of its hosts alone.
+    /// Returns the topic on which it is published for all hosts at once; `None` if it is published to each host.
     #[must_use]
     pub fn broadcast(&self) -> Option<Topic> {
         match self {
@@ -109,21 +109,20 @@ impl Target {
 pub enum Verb {
     /// Run a program once.
     Exec(Exec),
-    /// Run several programs, one after the other. To a host's policy it is an `exec`.
+    /// Run several programs, one after the other. Local policies treat it as `exec`.
     Batch(Batch),
-    /// Make a unit what `spec` says: a new unit, or a change of one.
+    /// Create or change a unit.
     UnitApply {
         /// The unit.
         unit: UnitName,
-        /// What it should be.
+        /// Its new spec.
         spec: Box<Spec>,
-        /// Whether it should run; a unit that exists keeps what it has if this is left out, and a
-        /// new one is stopped.
+        /// Whether it should run; if left out, an existing unit keeps its state, and a new one is stopped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<Run>,
     },
-    /// Make several units what specs say, all of them or none; or only find out whether that could be done. To a host's
-    /// policy it is a `unit_apply`.
+    /// Create or change several units, all or none; or only check whether that could be done. Local policies treat it
+    /// as `unit_apply`.
     UnitsApply(UnitSet),
     /// Start a unit.
     UnitRun {
@@ -135,149 +134,149 @@ pub enum Verb {
         /// The unit.
         unit: UnitName,
     },
-    /// End a unit's process and start it anew.
+    /// Restart a unit.
     UnitRestart {
         /// The unit.
         unit: UnitName,
     },
-    /// Leave a unit as it is, whatever is desired of it: what runs goes on, and what does not is not started. Only
-    /// to stop it still works.
+    /// Pause reconciliation of a unit until `unit_unhold`: a running instance continues, and a stopped one is not
+    /// started. Only a stop still works.
     UnitHold {
         /// The unit.
         unit: UnitName,
-        /// What for, in at most [`crate::unit::NOTE_MAX_CHARS`] characters.
+        /// The reason, in at most [`crate::unit::NOTE_MAX_CHARS`] characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// End a unit's hold, an operator's or that of a broken one, and with it what went wrong before.
+    /// End a unit's hold, an operator's or that of a broken one, and forget its earlier failures.
     UnitUnhold {
         /// The unit.
         unit: UnitName,
     },
-    /// Stop a unit and hold it, as it has to be before it can be removed.
+    /// Stop a unit and hold it, which is required before it can be removed.
     UnitRetire {
         /// The unit.
         unit: UnitName,
-        /// What for, as with a hold.
+        /// The reason, as with a hold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// Change a unit's labels, in place; those that are not named stay.
+    /// Change a unit's labels; those that are not named stay.
     UnitLabel {
         /// The unit.
         unit: UnitName,
-        /// Each label with its value from now on, or with nothing if it is to go.
+        /// Each label with its new value, or with null to remove it.
         labels: BTreeMap<Name, Option<LabelValue>>,
     },
-    /// Give a unit another artifact or other configs, and leave all else of it as it is.
+    /// Give a unit another artifact or other configs, and change nothing else.
     UnitUpgrade {
         /// The unit.
         unit: UnitName,
-        /// The revision that this was planned for. It is refused once another one is desired.
+        /// The revision that this was planned for. It is refused if another one is desired by now.
         from: Digest,
-        /// What runs from now on; what it was, if this is left out.
+        /// The new artifact; if left out, it stays.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         artifact: Option<ArtifactRef>,
-        /// Configs, each in place of the one with its id.
+        /// The new configs, each in place of the one with its id.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         configs: Vec<ConfigRef>,
     },
-    /// Suspend a unit that should run, with everything that it started. It can be stopped all the same.
+    /// Freeze a unit that should run, with all its processes. It can still be stopped.
     UnitFreeze {
         /// The unit.
         unit: UnitName,
     },
-    /// Let a unit go on that was frozen.
+    /// Thaw a frozen unit.
     UnitThaw {
         /// The unit.
         unit: UnitName,
     },
-    /// Send a signal to a unit's main process. It changes nothing of what is desired.
+    /// Send a signal to a unit's main process. It does not change the desired state.
     UnitSignal {
         /// The unit.
         unit: UnitName,
         /// The signal.
         signal: Signal,
     },
-    /// Forget a unit that is retired: stopped, and held by an operator.
+    /// Remove a retired unit: one that is stopped, and held by an operator.
     UnitRm {
         /// The unit.
         unit: UnitName,
     },
-    /// The last lines of a unit's log, as output.
+    /// Return the last lines of a unit's log as output.
     UnitLogs {
         /// The unit.
         unit: UnitName,
         /// How many lines, at most [`LOG_LINES_MAX`].
         lines: u32,
-        /// Of which part, and how.
+        /// Which part, and its format.
         #[serde(default, skip_serializing_if = "LogView::is_plain")]
         view: LogView,
     },
-    /// The last lines of a unit's log and what comes after them, as output, until the time is over, the command is
-    /// cancelled, or as much was told as a command may.
+    /// Return the last lines of a unit's log and later ones as output, until the time is over, the command is
+    /// cancelled, or the limit of output is reached.
     UnitFollow {
         /// The unit.
         unit: UnitName,
-        /// How many lines of what was there before.
+        /// How many earlier lines.
         lines: u32,
-        /// Of which part of that, and how.
+        /// Which part of those, and the format.
         #[serde(default, skip_serializing_if = "LogView::is_plain")]
         view: LogView,
         /// For how long, at most [`FOLLOW_MAX_MS`].
         for_ms: u64,
     },
-    /// Bring a command to its end: a program is asked to end and soon after killed, a log is followed no more, and what
-    /// has not come yet is refused when it does. What is over stays as it is.
+    /// Cancel a command: its program is asked to end and soon killed, a log is not followed any more, and a command
+    /// that has not arrived yet is refused when it does. A finished command is not changed.
     Cancel {
         /// The command.
         command: CommandId,
     },
-    /// Let a realm be what [`Command::realms`] says that it is.
+    /// Set a realm to its definition in [`Command::realms`].
     RealmSet {
         /// The realm.
         realm: Name,
     },
-    /// Forget a realm that has no units.
+    /// Remove a realm that has no units.
     RealmRm {
         /// The realm.
         realm: Name,
     },
-    /// Keep what every unit of the host should be, under a name. The same again is a success; other units under a name
-    /// that there is are not.
+    /// Save the desired state of every unit of the host under a name. Repeating it succeeds; other units under an
+    /// existing name are refused.
     SnapshotTake {
         /// The snapshot.
         snapshot: Name,
     },
-    /// The host's snapshots, as output: [`Snapshots`](crate::snapshot::Snapshots).
+    /// Return the host's snapshots as output: [`Snapshots`](crate::snapshot::Snapshots).
     SnapshotLs,
-    /// How each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
+    /// Return how each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
     SnapshotDiff {
         /// The snapshot.
         snapshot: Name,
     },
-    /// Make each unit of a snapshot again what it was. Units that are so already are not touched.
+    /// Restore each unit of a snapshot. Unchanged units are not touched.
     SnapshotActivate {
         /// The snapshot.
         snapshot: Name,
     },
-    /// Make each unit that the activation of a snapshot has changed again what it was before.
+    /// Restore each unit that the activation of a snapshot has changed to its earlier state.
     SnapshotDeactivate {
         /// The snapshot.
         snapshot: Name,
     },
-    /// Forget a snapshot that is not active.
+    /// Remove a snapshot that is not active.
     SnapshotRm {
         /// The snapshot.
         snapshot: Name,
     },
-    /// What a unit's process reads as its configuration, as it lies on the host: an
+    /// Return the configuration that a unit's process reads, as stored on the host: an
     /// [`Effective`](crate::effective::Effective), as output.
     UnitConfig {
         /// The unit.
         unit: UnitName,
     },
-    /// Have a yuno play, which it confirms on its channel.
+    /// Make a yuno play, which it confirms on its channel.
     UnitPlay {
         /// The unit.
         unit: UnitName,
@@ -285,39 +284,39 @@ pub enum Verb {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         run: bool,
     },
-    /// Have a yuno run and not play.
+    /// Make a yuno run without playing.
     UnitPause {
         /// The unit.
         unit: UnitName,
     },
-    /// Pass a command of their own on to yunos, each on its channel. The answer, on standard output, is one JSON
-    /// object with a [`crate::outcome::UnitAnswer`] for each unit.
+    /// Send yunos a command of their own, on their channels. The answer, on standard output, is one JSON object with a
+    /// [`crate::outcome::UnitAnswer`] for each unit.
     UnitCommand(Forward),
-    /// Ask yunos for numbers about themselves; the answer is as for `unit_command`.
+    /// Ask yunos for their statistics; the answer is as for `unit_command`.
     UnitStats {
-        /// Which, at most [`FORWARD_UNITS_MAX`].
+        /// The units, at most [`FORWARD_UNITS_MAX`].
         units: Vec<UnitName>,
         /// How long each may take to answer.
         timeout_ms: u64,
     },
 }
 
-/// The most units that one command is passed on to on a host: as many as a host has.
+/// The most units that one command is sent to on a host: as many as a host may have.
 pub const FORWARD_UNITS_MAX: usize = crate::unit::UNITS_MAX;
 
 /// The longest name of a yuno's own command.
 pub const FORWARD_NAME_MAX_BYTES: usize = 200;
 
-/// The longest that a yuno's own command may take: an hour.
+/// The longest timeout of a yuno's own command: an hour.
 pub const FORWARD_TIMEOUT_MAX_MS: u64 = 3_600_000;
 
 /// A command of yunos' own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Forward {
-    /// To which, at most [`FORWARD_UNITS_MAX`].
+    /// The units, at most [`FORWARD_UNITS_MAX`].
     pub units: Vec<UnitName>,
-    /// Which command; the yuno knows what it means.
+    /// The command's name, which the yuno defines.
     pub name: String,
     /// Its arguments.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -326,76 +325,76 @@ pub struct Forward {
     pub timeout_ms: u64,
 }
 
-/// Units that are to be what specs say, all of them or none.
+/// Desired state of several units, to be applied to all or none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnitSet {
     /// The units, each once.
     pub units: Vec<UnitWish>,
-    /// Only find out whether it could be done, and change nothing.
+    /// Whether to check only, and change nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
-    /// Which part of a larger set this is; without it, it is all of it.
+    /// The part of a larger set that this is; without it, it is the whole set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<SetPart>,
 }
 
-/// One unit of a set.
+/// The desired state of one unit of a set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnitWish {
     /// The unit.
     pub unit: UnitName,
-    /// What it should be.
+    /// Its spec.
     pub spec: Box<Spec>,
     /// Whether it should run, as with [`Verb::UnitApply`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
-    /// It must not be there yet.
+    /// Whether it must not exist yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub new: bool,
 }
 
-/// A part of a set that is too large for one message. The host keeps the parts until it has all of them, in whatever order they
-/// come: all but the last to come are answered with `completed`, and that one with what the whole set came to.
+/// A part of a set that is too large for one message. The host stores parts until it has all of them, in any order: all
+/// but the last one to arrive are answered with `completed`, and that one with the result of the whole set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPart {
-    /// Names the set.
+    /// The id of the set.
     pub set: CommandId,
-    /// Which part, from 1.
+    /// The part's number, from 1.
     pub number: u32,
-    /// Of how many, at most [`SET_PARTS_MAX`].
+    /// The number of parts, at most [`SET_PARTS_MAX`].
     pub of: u32,
 }
 
 /// The most parts of a set: as many as a host may have units, each as large as a message.
 pub const SET_PARTS_MAX: u32 = 256;
 
-/// Which part of a log is read, and how it is shown. Times are those at which its host took a line from the program; what
-/// was written before they were kept has none.
+/// Which part of a log is read, and its format. A line's time is when its host received it from the program; lines from
+/// before times were recorded have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogView {
-    /// Nothing that was written before.
+    /// Leave out earlier lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<Millis>,
-    /// Nothing that was written after.
+    /// Leave out later lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<Millis>,
-    /// Have before each line when it was written, as `2026-01-31T12:00:00.000Z`, or `-` where that is not known, and a blank.
+    /// Put each line's time before it, as `2026-01-31T12:00:00.000Z`, or `-` if it is unknown, and a blank.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub times: bool,
 }
 
 impl LogView {
-    /// Whether it is all of a log, as it was written.
+    /// Whether it is the whole log, unchanged.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether something that was written then is part of it; of what has no time, only where it does not begin later.
+    /// Whether a line of this time is part of it; a line without a time only if the view has no beginning.
     #[must_use]
     pub fn has(&self, at_ms: Option<Millis>) -> bool {
         match at_ms {
@@ -408,14 +407,14 @@ impl LogView {
     }
 }
 
-/// The most lines of a log that can be asked for at once.
+/// The most lines of a log that can be requested at once.
 pub const LOG_LINES_MAX: u32 = 10_000;
 
-/// The longest that a log is followed: an hour. Whoever looks longer asks again.
+/// The longest time to follow a log: an hour. To follow longer, ask again.
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
 
 impl Verb {
-    /// The programs that it runs.
+    /// Returns the programs that it runs.
     #[must_use]
     pub fn execs(&self) -> &[Exec] {
         match self {
@@ -425,7 +424,7 @@ impl Verb {
         }
     }
 
-    /// The specs that it gives units.
+    /// Returns the specs that it applies.
     pub fn specs(&self) -> impl Iterator<Item = (&UnitName, &Spec)> {
         let (one, several) = match self {
             Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..]),
@@ -435,13 +434,13 @@ impl Verb {
         one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
     }
 
-    /// The containers that its programs run in.
+    /// Returns the containers that its programs run in.
     pub fn containers(&self) -> impl Iterator<Item = &UnitName> {
         let of_units = self.specs().filter_map(|(_, spec)| spec.yuno()?.container.as_ref());
         self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_units)
     }
 
-    /// The units that it is about.
+    /// Returns the units that it is about.
     #[must_use]
     pub fn units(&self) -> Vec<&UnitName> {
         match self {
@@ -479,18 +478,18 @@ impl Verb {
         }
     }
 
-    /// The most output of a stream that one host may tell of it.
+    /// Returns the most output of a stream that one host may report.
     #[must_use]
     pub fn output_max_bytes(&self, stream: Stream) -> u64 {
         match self {
             Self::Exec(exec) => exec.max_bytes(stream),
             Self::Batch(batch) => batch.steps.iter().map(|exec| exec.max_bytes(stream)).fold(0, u64::saturating_add),
-            // Logs, answers and listings, of which an agent tells no more.
+            // Logs, answers and lists, of which an agent reports no more.
             _ => OUTPUT_MAX_BYTES,
         }
     }
 
-    /// The verb's name, as in the JSON form.
+    /// Returns the verb's name as in the JSON form.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -530,8 +529,8 @@ impl Verb {
     }
 }
 
-/// A signed body on `h/<host>/cmd` and `cmd/all`: send a full heartbeat, publish the retained state
-/// again, and send what waits in the outbox. It has no id and no outcome, for it changes nothing.
+/// A signed body on `h/<host>/cmd` and `cmd/all`: a request to send a full heartbeat, publish the retained state again,
+/// and send the outbox. It has no id and no outcome, because it changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Refresh {

@@ -11,7 +11,7 @@ use crate::{
     unit::{ArtifactRef, Channel, ConfigRef, Spec, YunoSpec},
 };
 
-/// One method for a field that each kind has.
+/// Defines a method for a field that each kind has.
 macro_rules! each {
     ($($(#[$doc:meta])* $name:ident -> $type:ty { $($field:tt)+ })+) => {
         impl Spec {
@@ -34,30 +34,30 @@ each! {
     env -> &BTreeMap<String, String> { ref env }
     /// Its arguments.
     args -> &[String] { ref args }
-    /// What it may use.
+    /// Its limits.
     limits -> Limits { limits }
     /// The endpoints that it provides.
     provides -> &[Provided] { ref provides }
-    /// The endpoints that it needs.
+    /// The endpoints that it requires.
     needs -> &[Needed] { ref needs }
-    /// How it is found out whether it is well.
+    /// Its probes.
     probes -> &Probes { ref probes }
-    /// What it is known by beside its name.
+    /// Its labels.
     labels -> &BTreeMap<Name, LabelValue> { ref labels }
-    /// Units that it waits for while they are on their way.
+    /// Units that it waits for while they are starting.
     after -> &[UnitName] { ref after }
     /// Units that have to run before it is started.
     requires -> &[UnitName] { ref requires }
-    /// Which of those that start at the same time go first.
+    /// Its priority among units that start at the same time.
     priority -> u8 { priority }
-    /// How often it was restarted on demand.
+    /// Its restart epoch.
     restart_epoch -> u64 { restart_epoch }
-    /// How long it may take to end.
+    /// Its grace period.
     grace_ms -> u64 { grace_ms }
 }
 
 impl Spec {
-    /// A yuno's own fields, if it is one.
+    /// Returns a yuno's own fields, if it is one.
     #[must_use]
     pub fn yuno(&self) -> Option<&YunoSpec> {
         match self {
@@ -66,7 +66,7 @@ impl Spec {
         }
     }
 
-    /// A container's own fields, if it is one.
+    /// Returns a container's own fields, if it is one.
     #[must_use]
     pub fn container(&self) -> Option<&ContainerSpec> {
         match self {
@@ -75,7 +75,7 @@ impl Spec {
         }
     }
 
-    /// Its environment, to be changed.
+    /// Returns its environment, mutable.
     #[must_use]
     pub fn env_mut(&mut self) -> &mut BTreeMap<String, String> {
         match self {
@@ -84,7 +84,7 @@ impl Spec {
         }
     }
 
-    /// What it may use, to be changed.
+    /// Returns its limits, mutable.
     #[must_use]
     pub fn limits_mut(&mut self) -> &mut Limits {
         match self {
@@ -93,7 +93,7 @@ impl Spec {
         }
     }
 
-    /// What it is known by beside its name, to be changed.
+    /// Returns its labels, mutable.
     #[must_use]
     pub fn labels_mut(&mut self) -> &mut BTreeMap<Name, LabelValue> {
         match self {
@@ -102,7 +102,7 @@ impl Spec {
         }
     }
 
-    /// How often it was restarted on demand, to be changed.
+    /// Returns its restart epoch, mutable.
     #[must_use]
     pub fn restart_epoch_mut(&mut self) -> &mut u64 {
         match self {
@@ -111,7 +111,7 @@ impl Spec {
         }
     }
 
-    /// The artifact that it is made of, if it is of one.
+    /// Returns its artifact, if it has one.
     #[must_use]
     pub fn artifact(&self) -> Option<&ArtifactRef> {
         match self {
@@ -120,7 +120,7 @@ impl Spec {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the same, mutable.
     #[must_use]
     pub fn artifact_mut(&mut self) -> Option<&mut ArtifactRef> {
         match self {
@@ -129,13 +129,13 @@ impl Spec {
         }
     }
 
-    /// Its configs, of which a kind may have none.
+    /// Returns its configs; some kinds have none.
     #[must_use]
     pub fn configs(&self) -> &[ConfigRef] {
         self.yuno().map_or(&[], |yuno| &yuno.configs)
     }
 
-    /// The same, to be changed.
+    /// Returns the same, mutable.
     #[must_use]
     pub fn configs_mut(&mut self) -> &mut [ConfigRef] {
         match self {
@@ -144,20 +144,20 @@ impl Spec {
         }
     }
 
-    /// How it speaks with its agent.
+    /// Returns its channel.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.yuno().map_or(Channel::None, |yuno| yuno.channel)
     }
 
-    /// Whether it is there for one run.
+    /// Whether it is for one run.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.yuno().is_some_and(|yuno| yuno.transient)
     }
 
-    /// The user of its host that it runs as; nothing for the agent's own. A container's runtime runs as the agent does,
-    /// whatever user there is inside.
+    /// Returns the user of its host that it runs as; `None` for the agent's own. A container's runtime runs as the
+    /// agent does, whatever the user inside.
     #[must_use]
     pub fn host_user(&self) -> Option<&str> {
         self.yuno().and_then(|yuno| yuno.user.as_deref())

@@ -21,116 +21,114 @@ use crate::{
     },
 };
 
-/// The most mounts of a container, as of anything else that people keep in mind.
+/// The most mounts of a container: more than people overlook.
 pub const MOUNTS_MAX: usize = 32;
 
-/// The longest name of an image: what registries take.
+/// The longest name of an image: the limit of registries.
 pub const IMAGE_NAME_MAX_BYTES: usize = 255;
 
-/// A container: an image, what runs in it, and what it sees of its host.
+/// A container: an image, the program in it, and its access to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContainerSpec {
-    /// What keeps it on its host.
+    /// The container runtime.
     #[serde(default)]
     pub runtime: Runtime,
-    /// What it is made of.
+    /// The image.
     pub image: Image,
-    /// The program, in place of the image's own entry point.
+    /// The program, in place of the image's entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Vec<String>>,
-    /// Its arguments, or the whole command where there is no entry point; the image's own if there are none. `{port:NAME}`
-    /// and `{address:NAME}` stand for an endpoint that it provides, `{endpoint:NAME}` for one that it needs.
+    /// The arguments, or the whole command without an entry point; the image's own by default. `{port:NAME}` and
+    /// `{address:NAME}` stand for an endpoint that it provides, `{endpoint:NAME}` for one that it requires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Environment, beside the image's own and the few variables that the agent sets.
+    /// The environment, in addition to the image's own and the few variables that the agent sets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The user that it runs as inside, by name or number (`user` or `user:group`); the image's own if there is none.
+    /// The user inside, by name or number (`user` or `user:group`); the image's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where it works inside, an absolute path; where the image says if there is none.
+    /// The working directory inside, an absolute path; the image's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// What it sees of the host's files; at most [`MOUNTS_MAX`].
+    /// The host's files that it has access to; at most [`MOUNTS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Its network.
     #[serde(default)]
     pub network: Network,
-    /// What it may use, with everything that it forks. These can change while it runs.
+    /// The limits of all its processes together. They can be changed while it runs.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
-    /// The most that it may write beside its image, in bytes, what it keeps files in included; what is mounted does not count.
-    /// Not every host can do that, and it cannot change while it runs.
+    /// The most bytes that it may write, besides its image and mounts, including its own file system's metadata. Not
+    /// every host supports this, and it cannot be changed while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// Limits for each process by itself, as `setrlimit` has them; the runtime's own if there are none. The first process has
-    /// them, so that they cannot change while it runs.
+    /// Limits of each process, as in `setrlimit`; the runtime's own by default. They are set at the start of the first
+    /// process, so they cannot be changed while it runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rlimits: BTreeMap<Resource, Rlimit>,
-    /// The endpoints that it provides, each with a port that its host leases it: in `MUSTER_PORT_NAME` (and its address in
-    /// `MUSTER_ADDRESS_NAME`), and for `{port:NAME}` in an argument.
+    /// The endpoints that it provides, each with a port that its host leases to it: in `MUSTER_PORT_NAME` (and its
+    /// address in `MUSTER_ADDRESS_NAME`), and as `{port:NAME}` in arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<Provided>,
-    /// The port inside to which an endpoint's port of the host leads, in a network of its own. What is not named is the
-    /// same inside.
+    /// The port inside for an endpoint's port of the host, in a network of its own. By default it is the same.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ports: BTreeMap<Name, u16>,
-    /// The endpoints that it needs, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, and for `{endpoint:NAME}` in an
-    /// argument. Without one of them it is held. They are the host's, so they need its network.
+    /// The endpoints that it requires, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, and as `{endpoint:NAME}` in
+    /// arguments. If one is missing the unit is held. They are the host's, so this needs the host's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
-    /// How it is found out whether it is up, ready and alive. A command runs inside; a connection goes to an endpoint that it
-    /// provides, at its port of the host, so that a number is the port inside to which one leads.
+    /// Probes for whether it is up, ready and alive. A command runs inside; a connection goes to an endpoint that it
+    /// provides, at its port of the host, so a number is the port inside of an endpoint.
     #[serde(default, skip_serializing_if = "Probes::is_none")]
     pub probes: Probes,
-    /// How long it may take to come up, as its probes find, before it is ended as one that hangs. Without probes only
-    /// [`ContainerSpec::healthy_within`] knows of it.
+    /// How long it may take to come up, by its probes, before it is stopped. Without probes only
+    /// [`ContainerSpec::healthy_within`] applies.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
-    /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
+    /// Counts requested restarts: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
-    /// When it is started again by itself.
+    /// When it is restarted automatically.
     #[serde(default)]
     pub restart: Restart,
-    /// What becomes of a change of revision that does not work.
+    /// What happens if a change of revision fails.
     #[serde(default, skip_serializing_if = "Rollback::is_auto")]
     pub rollback: Rollback,
-    /// How long it has to be up in a revision, without a failure, before that one is verified.
+    /// How long it has to be up in a revision, without a failure, before that is verified.
     #[serde(default = "verify_after_ms", skip_serializing_if = "is_verify_after_ms")]
     pub verify_after_ms: u64,
-    /// How long it may take to be up in another revision before that one has failed;
-    /// [`ContainerSpec::healthy_within`] if it says nothing.
+    /// How long it may take to come up in another revision before that has failed; [`ContainerSpec::healthy_within`] by
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_within_ms: Option<u64>,
-    /// The signal that asks its first process to end; without one the signal that the container itself says, which it has
-    /// from its image, and SIGTERM if that says none.
+    /// The signal that asks its first process to end; by default that of its image, or SIGTERM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
     /// How long it may take to end before it is killed, with everything in it.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running, if it has no probe of start or readiness.
+    /// How long it has to stay up to count as running, without a start or ready probe.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
-    /// What it is known by beside its name, for selectors.
+    /// Its labels, for selectors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are on their way.
+    /// Units of this host that it waits for while they are starting.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<UnitName>,
     /// Units of this host that have to run before it is started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requires: Vec<UnitName>,
-    /// Which of those that start at the same time go first, as for yunos.
+    /// Its priority among units that start at the same time, as for yunos.
     #[serde(default = "priority", skip_serializing_if = "is_priority")]
     pub priority: u8,
 }
 
 impl ContainerSpec {
-    /// One that only says what it is made of.
+    /// Creates a spec with an image and defaults.
     #[must_use]
     pub fn new(image: Image) -> Self {
         Self {
@@ -166,17 +164,17 @@ impl ContainerSpec {
         }
     }
 
-    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or the time that its start may
-    /// take and as long again as it then has to stay so. Without probes its runtime alone needs that time: to make it, on a
-    /// slow disk, and to start it.
+    /// Returns how long it may take to come up in another revision, in milliseconds: as in its spec, or its start
+    /// timeout plus twice the time that it then has to stay up. Without probes its runtime needs that time: to create
+    /// it, on a slow disk, and to start it.
     #[must_use]
     pub fn healthy_within(&self) -> u64 {
         let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
         self.healthy_within_ms.unwrap_or_else(|| self.start_timeout_ms.saturating_add(slack_ms))
     }
 
-    /// The digest of the fields that make it what it is; a change in one of these is a new container. With `limits` that
-    /// is its revision; without, what can change while it runs.
+    /// Returns the digest of the identity fields; a change of one of these is a new container. With `limits` it is the
+    /// revision; without, it ignores what can be changed while it runs.
     pub(crate) fn identity(&self, kind: &str, limits: bool) -> Result<Digest, canonical::CanonicalError> {
         canonical::digest(&Identity {
             kind,
@@ -224,11 +222,11 @@ struct Identity<'a> {
     restart_epoch: u64,
 }
 
-/// What keeps containers on a host.
+/// A container runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
-    /// Podman, or Docker: whatever speaks their HTTP interface on the socket that the host's agent was told.
+    /// Podman, or Docker: their HTTP interface on the socket that the host's agent is configured with.
     #[default]
     Podman,
     /// LXC, by its own programs: containers from root file systems, with loopback alone or the host's network.
@@ -236,7 +234,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Its name, as in the JSON form.
+    /// Returns its name as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -252,23 +250,23 @@ impl std::fmt::Display for Runtime {
     }
 }
 
-/// What a container is made of, or which it is.
+/// The image of a container, or an existing container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Image {
     /// An artifact: a tarball of a root file system.
     Rootfs(ArtifactRef),
-    /// An artifact: an archive of one image, as `podman save` and `docker save` write it (OCI or Docker).
+    /// An artifact: an archive of one image, as written by `podman save` and `docker save` (OCI or Docker).
     Archive(ArtifactRef),
     /// The name of an image that the host's runtime has, or can pull.
     Name(String),
-    /// The name of a container that the host's runtime has, which somebody else has made: the unit adopts it as it is, and
-    /// it is neither made anew nor removed.
+    /// The name of an existing container that was not created by the agent: the unit adopts it unchanged, and it is
+    /// neither recreated nor removed.
     Existing(String),
 }
 
 impl Image {
-    /// The artifact, if it is one.
+    /// Returns the artifact, if it is one.
     #[must_use]
     pub fn artifact(&self) -> Option<&ArtifactRef> {
         match self {
@@ -277,13 +275,13 @@ impl Image {
         }
     }
 
-    /// The container that it is, if it was made by somebody else.
+    /// Returns the existing container, if it is one.
     #[must_use]
     pub fn existing(&self) -> Option<&str> {
         if let Self::Existing(name) = self { Some(name) } else { None }
     }
 
-    /// The same as [`Image::artifact`], to be changed.
+    /// Returns the same as [`Image::artifact`], mutable.
     #[must_use]
     pub fn artifact_mut(&mut self) -> Option<&mut ArtifactRef> {
         match self {
@@ -292,7 +290,7 @@ impl Image {
         }
     }
 
-    /// What form it has, and what makes it this one.
+    /// Returns its form, and what identifies it.
     fn identity(&self) -> [&str; 2] {
         match self {
             Self::Rootfs(artifact) => ["rootfs", artifact.sha256.as_str()],
@@ -303,15 +301,15 @@ impl Image {
     }
 }
 
-/// Something of the host's files that a container sees.
+/// A file or folder of the host that is mounted in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Its absolute path on the host, where it has to be.
+    /// Its absolute path on the host, which has to exist.
     pub host: String,
     /// Its absolute path inside.
     pub inside: String,
-    /// It cannot be written through this.
+    /// Whether it is read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }
@@ -320,7 +318,7 @@ pub struct Mount {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// One of its own, behind the runtime's bridge; what it provides is published on the host.
+    /// A network of its own, behind the runtime's bridge; its endpoints are published on the host.
     #[default]
     Bridge,
     /// The host's.
@@ -329,48 +327,48 @@ pub enum Network {
     None,
 }
 
-/// The most containers that a heartbeat lists: with some 150 bytes for each, half of a message. Those of units come first.
+/// The most containers in a heartbeat: with some 150 bytes for each, half of a message. Those of units come first.
 pub const LISTED_MAX: usize = 256;
 
-/// The longest name that is listed; what has a longer one is not.
+/// The longest name that is listed; containers with longer ones are left out.
 pub const LISTED_NAME_MAX_BYTES: usize = 128;
 
-/// A container that there is on a host, whoever made it, as heartbeats list it.
+/// A container of a host, whoever created it, as in heartbeats.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContainerSummary {
-    /// What keeps it.
+    /// Its runtime.
     pub runtime: Runtime,
-    /// What it does.
+    /// Its state.
     pub state: ContainerState,
-    /// The unit that it is of; nothing for one that the host's agent neither made nor adopted, which it never touches.
+    /// Its unit; null for a container that the host's agent neither created nor adopted, which it never touches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitName>,
-    /// What it is made of, as its runtime calls that.
+    /// Its image, as its runtime names it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub image: String,
-    /// What it may use.
+    /// Its limits.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
 }
 
-/// What a container does, as its runtime tells of it.
+/// The state of a container, as its runtime reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerState {
-    /// It was made, and never started.
+    /// It was created, and never started.
     Made,
     /// It runs.
     Running,
-    /// It is suspended.
+    /// It is frozen.
     Frozen,
     /// It has ended.
     Ended,
-    /// Something is being done with it.
+    /// The runtime is changing it.
     Busy,
 }
 
 impl ContainerState {
-    /// The state in a word, as in the JSON form.
+    /// Returns the state as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

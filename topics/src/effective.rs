@@ -9,21 +9,22 @@ use crate::{
     unit::ConfigRef,
 };
 
-/// Answer to [`crate::command::Verb::UnitConfig`], as its output: what was read from the host's disk, with secrets masked.
+/// The answer to [`crate::command::Verb::UnitConfig`], as its output: what was read from the host's disk, with secrets
+/// masked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Effective {
     /// The unit.
     pub unit: UnitName,
-    /// The revision that it was made for: the one that runs, or else the one that is installed.
+    /// The revision of the configuration: the running one, or else the installed one.
     pub revision: Digest,
     /// The file that `MUSTER_CONFIG` names.
     pub path: String,
-    /// What it was merged from, in this order.
+    /// The configs that were merged, in this order.
     pub configs: Vec<ConfigRef>,
-    /// Files that are not as the agent wrote them: somebody has changed or removed them since.
+    /// Files that differ from what the agent wrote: they were changed or removed since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// The merged config; nothing if the file is gone, or is no JSON any more.
+    /// The merged config; null if the file is missing, or invalid JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Value>,
 }

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{Name, UnitName};
 
-/// The most endpoints that one unit provides, and the most that it needs: each is a variable of its environment, and
+/// The most endpoints that one unit provides, and the most that it requires: each is a variable of its environment, and
 /// part of each report of the unit.
 pub const ENDPOINTS_MAX: usize = 32;
 
-/// How one speaks to an endpoint.
+/// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -26,7 +26,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name, as in the JSON form.
+    /// Returns its name as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,60 +50,60 @@ impl std::fmt::Display for Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provided {
-    /// What it is called, by this unit and by those that need it.
+    /// Its name, for this unit and those that require it.
     pub name: Name,
-    /// Its port; the lowest of the realm's range that is free if there is none.
+    /// Its port; by default the lowest free one of the realm's range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// How one speaks to it.
+    /// Its protocol.
     #[serde(default, skip_serializing_if = "Protocol::is_tcp")]
     pub protocol: Protocol,
-    /// It is for other hosts, too, at the realm's bind address; otherwise for this host alone, at its loopback.
+    /// Whether it is for other hosts, too, at the realm's bind address; otherwise it is for this host alone, on
+    /// loopback.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub global: bool,
 }
 
-/// An endpoint that a unit needs.
+/// An endpoint that a unit requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Needed {
-    /// What it is called.
+    /// Its name.
     pub name: Name,
-    /// The unit that has to provide it. If none is said it is one of the same realm, else one of the nearest of its
-    /// parents.
+    /// The unit that provides it; by default one of the same realm, or else of the nearest parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<UnitName>,
-    /// The unit also runs without.
+    /// Whether the unit also runs without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
 
-/// An endpoint, with its port.
+/// An endpoint with its port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint {
-    /// What it is called.
+    /// Its name.
     pub name: Name,
-    /// Where the unit is to listen.
+    /// The address on which the unit listens.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// How one speaks to it.
+    /// Its protocol.
     #[serde(default, skip_serializing_if = "Protocol::is_tcp")]
     pub protocol: Protocol,
 }
 
-/// How a unit reaches an endpoint that it needs.
+/// How a unit reaches an endpoint that it requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Connector {
-    /// What the endpoint is called.
+    /// The endpoint's name.
     pub name: Name,
     /// Its address, as seen from this host.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// How one speaks to it.
+    /// Its protocol.
     #[serde(default, skip_serializing_if = "Protocol::is_tcp")]
     pub protocol: Protocol,
-    /// Who provides it.
+    /// The unit that provides it.
     pub unit: UnitName,
 }

@@ -11,34 +11,34 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{PAYLOAD_MAX_BYTES, V1, canonical, name::Digest};
 
-/// A signed message as it goes over the wire.
+/// A signed message as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
     /// Version of this payload.
     pub v: V1,
-    /// Which key signed: the first 16 hexadecimal digits of the SHA-256 of the public key.
+    /// The id of the signing key: the first 16 hexadecimal digits of the SHA-256 of the public key.
     pub kid: String,
-    /// What the body is.
+    /// The type of the body.
     #[serde(rename = "type")]
     pub kind: Kind,
     /// A JSON document, as text.
     pub body: String,
-    /// Ed25519 signature over the type, a NUL byte and the body; base64.
+    /// The Ed25519 signature over the type, a NUL byte and the body; base64.
     pub sig: String,
-    /// The key to what is sealed in the body, sealed to the host that this message goes to; base64. It is not under the signature, for it
-    /// differs from host to host; one that was exchanged opens nothing.
+    /// The key of the body's sealed content, sealed to the host that this message goes to; base64. It is not under the
+    /// signature, because it differs between hosts; an exchanged key opens nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What a message becomes longer by if a key goes with it: 108 bytes, and what stands around them.
+/// How much longer a message becomes with a key: 108 bytes, and the JSON around them.
 pub const KEY_ROOM_BYTES: usize = 128;
 
 /// The longest [`Envelope::key`]: 80 bytes in base64 are 108.
 const KEY_MAX_BYTES: usize = 128;
 
-/// A signed message as it was stored, with the key for one of its hosts. The body stays the text that was signed.
+/// Adds the key for one host to a stored signed message. The body is unchanged.
 ///
 /// # Errors
 /// If it is no signed message, or becomes too long.
@@ -48,7 +48,7 @@ pub fn with_key(signed: &[u8], key: String) -> Result<Vec<u8>, EnvelopeError> {
     if bytes.len() > PAYLOAD_MAX_BYTES { Err(EnvelopeError::TooLong(bytes.len())) } else { Ok(bytes) }
 }
 
-/// What a signed body is. It is under the signature, so a body of one type never passes for another.
+/// The type of a signed body. It is under the signature, so a body of one type is never accepted as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -76,39 +76,39 @@ impl Kind {
     }
 }
 
-/// A type that travels as a signed body.
+/// A type that is sent as a signed body.
 pub trait Body: Serialize + DeserializeOwned {
-    /// The type that it travels under.
+    /// Its type on the wire.
     const KIND: Kind;
 }
 
-/// Why a message is not taken for what it says it is.
+/// Why a signed message is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
-    /// Longer than any party may send.
+    /// It is longer than any party may send.
     #[error("message of {0} bytes is longer than {PAYLOAD_MAX_BYTES}")]
     TooLong(usize),
-    /// Not an envelope at all.
+    /// It is not an envelope.
     #[error("not a signed message: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// Signed with a key that is not pinned here.
+    /// It is signed with a key that is not pinned here.
     #[error("signed with the key {0:?}, which is not pinned here")]
     UnknownKey(String),
-    /// The signature does not cover these bytes.
+    /// The signature is invalid.
     #[error("the signature is not valid")]
     BadSignature,
-    /// Another type than the reader can use.
+    /// It has another type than expected.
     #[error("a {found:?} where a {wanted:?} is wanted")]
     WrongKind {
-        /// The type that the reader can use.
+        /// The expected type.
         wanted: Kind,
-        /// The type that came.
+        /// The actual type.
         found: Kind,
     },
-    /// Properly signed, but the body is not what its type says.
+    /// The signature is valid, but the body is not of its type.
     #[error("the signed body is not valid: {0}")]
     Body(#[source] serde_json::Error),
-    /// Properly signed, but not strict JSON.
+    /// The signature is valid, but the body is not strict JSON.
     #[error("the signed body is not valid: {0}")]
     NotStrict(#[from] canonical::CanonicalError),
 }
@@ -119,26 +119,26 @@ pub struct Signer {
     kid: String,
 }
 
-/// The key could not be made or read.
+/// A key could not be generated or parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("signing key is not valid PKCS#8 with an Ed25519 key")]
 pub struct KeyError;
 
 impl Signer {
-    /// Makes a new key; gives it as the bytes of a PKCS#8 document, to be kept secret.
+    /// Generates a key; returns it as a PKCS#8 document, to be kept secret.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system provides no randomness.
     pub fn generate() -> Result<Vec<u8>, KeyError> {
         let random = ring::rand::SystemRandom::new();
         let document = Ed25519KeyPair::generate_pkcs8(&random).map_err(|_| KeyError)?;
         Ok(document.as_ref().to_vec())
     }
 
-    /// Reads a key that [`Signer::generate`] made.
+    /// Parses a key that [`Signer::generate`] made.
     ///
     /// # Errors
-    /// If the bytes are none.
+    /// If the bytes are invalid.
     pub fn from_pkcs8(bytes: &[u8]) -> Result<Self, KeyError> {
         let key = Ed25519KeyPair::from_pkcs8(bytes).map_err(|_| KeyError)?;
         let kid = PublicKey::from_bytes(key.public_key().as_ref())?.kid;
@@ -148,7 +148,7 @@ impl Signer {
     /// The public half, for agents to pin.
     ///
     /// # Errors
-    /// Never, for a key that [`Signer::from_pkcs8`] took.
+    /// Never, for a key that [`Signer::from_pkcs8`] accepted.
     pub fn public_key(&self) -> Result<PublicKey, KeyError> {
         PublicKey::from_bytes(self.key.public_key().as_ref())
     }
@@ -160,7 +160,7 @@ impl Signer {
         Envelope { v: V1, kid: self.kid.clone(), kind, body, sig, key: None }
     }
 
-    /// Serialises and signs a body; gives the bytes to publish.
+    /// Serialises and signs a body; returns the bytes to publish.
     ///
     /// # Errors
     /// If it does not serialise, or becomes longer than [`PAYLOAD_MAX_BYTES`].
@@ -191,7 +191,7 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// The key of these 32 bytes.
+    /// Creates it from 32 bytes.
     ///
     /// # Errors
     /// If they are not 32.
@@ -215,7 +215,7 @@ impl From<PublicKey> for String {
     }
 }
 
-/// A message whose signature has been checked; only [`open`] makes one.
+/// A message with a verified signature; only [`open`] makes one.
 #[derive(Debug)]
 pub struct Verified {
     kind: Kind,
@@ -224,22 +224,22 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What the body is.
+    /// Returns the type of the body.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The key to what is sealed in the body, as it came: no signature covers it.
+    /// Returns the key of the body's sealed content, which no signature covers.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    /// The body, parsed strictly.
+    /// Parses the body strictly.
     ///
     /// # Errors
-    /// If it is of another type, or not a valid document of this one.
+    /// If it is of another type, or invalid.
     pub fn body<B: Body>(&self) -> Result<B, EnvelopeError> {
         if self.kind != B::KIND {
             return Err(EnvelopeError::WrongKind { wanted: B::KIND, found: self.kind });
@@ -249,10 +249,10 @@ impl Verified {
     }
 }
 
-/// Reads a signed message and checks its signature against the pinned keys.
+/// Parses a signed message and verifies its signature with the pinned keys.
 ///
 /// # Errors
-/// If it is too long, no envelope, of an unknown key, or the signature does not hold.
+/// If it is too long, no envelope, of an unknown key, or the signature is invalid.
 pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeError> {
     if bytes.len() > PAYLOAD_MAX_BYTES {
         return Err(EnvelopeError::TooLong(bytes.len()));

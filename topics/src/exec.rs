@@ -11,95 +11,96 @@ use crate::{
     process::Limits,
 };
 
-/// The most that a command may bring as standard input, before it is encoded. In base64 that is 43 KiB, so it
-/// leaves a third of the 64 KiB of a message to the rest of the command.
+/// The longest standard input of a command, before encoding. In base64 that is 43 KiB, which leaves a third of the 64
+/// KiB of a message for the rest of the command.
 pub const STDIN_MAX_BYTES: usize = 32 * 1024;
 
 /// The shell of a host, for [`Exec::shell`].
 pub const SHELL: &str = "/bin/sh";
 
-/// A program to run once: [`argv`](Self::argv), or a line of [`shell`](Self::shell). One of the two is given. No shell
-/// is involved unless it is asked for.
+/// A program to run once: either [`argv`](Self::argv), or a line of [`shell`](Self::shell). A shell is used only on
+/// request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
-    /// The program, by path or by a name on the agent's search path, and its arguments.
+    /// The program, by path or by name on the agent's search path, and its arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
-    /// What `/bin/sh -c` is given to run, as one text.
+    /// The script for `/bin/sh -c`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
-    /// The container, a unit of its host, that it runs in. Program, working directory and user are then those inside,
-    /// and its limits lie below the container's. It has to run already.
+    /// The container, a running unit of the host, that it runs in. Program, working directory and user are then those
+    /// inside, and its limits are below the container's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<UnitName>,
-    /// Working directory; `/` if there is none.
+    /// The working directory; `/` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Environment, beside the few variables that the agent sets. Never in a broadcast: every host reads those.
+    /// The environment, in addition to the few variables that the agent sets. Not allowed in a broadcast, which every
+    /// host reads.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The user that it runs as, with all groups of that user; if there is none, the agent's own, and in a container
-    /// that of its first process.
+    /// The user, with all groups of that user; by default the agent's own, and in a container that of its first
+    /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What it reads as standard input, at most [`STDIN_MAX_BYTES`]; nothing if it is left out. Never in a broadcast.
+    /// The standard input, at most [`STDIN_MAX_BYTES`]; empty by default. Not allowed in a broadcast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<Data>,
-    /// It is to stay: it becomes a transient unit, `default/exec-<command>`, that is never timed out, and the command
-    /// is over once that is desired. Its time limit is 0, and it reads nothing; its output goes into the unit's log.
+    /// Whether it is a daemon: it becomes a transient unit, `default/exec-<command>`, without a timeout, and the
+    /// command ends once that is desired. Its timeout is 0, and it has no input; its output goes to the unit's log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub daemon: bool,
-    /// After this it is asked to end (SIGTERM), and soon after killed, with everything that it forked.
+    /// The timeout: then it is asked to end (SIGTERM), and soon killed, with all its processes.
     pub timeout_ms: u64,
-    /// What it may use, with everything that it forks. A host may allow less.
+    /// The limits of all its processes together. A host may allow less.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
-    /// What becomes of standard output.
+    /// What happens with standard output.
     #[serde(default, skip_serializing_if = "Keep::is_stream")]
     pub stdout: Keep,
-    /// What becomes of standard error.
+    /// What happens with standard error.
     #[serde(default, skip_serializing_if = "Keep::is_stream")]
     pub stderr: Keep,
     /// How much of stdout, and as much again of stderr, is kept; the rest is dropped and counted.
     #[serde(default = "output_max_bytes")]
     pub output_max_bytes: u64,
-    /// How much of stderr is kept, if that is not as much as of stdout.
+    /// How much of stderr is kept, if not as much as of stdout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_max_bytes: Option<u64>,
 }
 
-/// Default of [`Exec::output_max_bytes`]: 1 MiB.
+/// The default of [`Exec::output_max_bytes`]: 1 MiB.
 #[must_use]
 pub fn output_max_bytes() -> u64 {
     1024 * 1024
 }
 
-/// The most steps of a batch: what became of each has to fit into one message, beside the last of their output.
+/// The most steps of a batch: the results of all have to fit into one message, with the end of their output.
 pub const BATCH_MAX: usize = 32;
 
-/// Programs to run one after the other. Their output is one output, each step's after that of those before.
+/// Programs to run one after the other. Their output is joined in the order of the steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ExecBatch")]
 pub struct Batch {
-    /// The programs, from 1 to [`BATCH_MAX`], each with its own time limit.
+    /// The programs, from 1 to [`BATCH_MAX`], each with its own timeout.
     pub steps: Vec<Exec>,
-    /// Go on after a step that did not succeed. Without this the first that does not is the last.
+    /// Whether to continue after a step that failed. Otherwise the first failure is the last step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_going: bool,
 }
 
-/// What becomes of an output stream of a program.
+/// What happens with an output stream of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// It is told as it comes, in ordered pieces.
+    /// It is sent as it is written, in ordered pieces.
     #[default]
     Stream,
-    /// It is told when the program has ended: fewer messages, for output that nobody watches.
+    /// It is sent when the program has ended: fewer messages, for output that nobody watches.
     Capture,
-    /// Nobody wants it: the program writes to nowhere.
+    /// It is discarded.
     Drop,
 }
 
@@ -111,7 +112,7 @@ impl Keep {
     }
 }
 
-/// Neither program nor shell line, or both.
+/// Neither a program nor a shell line is given, or both are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOneProgram;
 
@@ -124,7 +125,7 @@ impl std::fmt::Display for NotOneProgram {
 impl std::error::Error for NotOneProgram {}
 
 impl Exec {
-    /// One that only says what runs, and for how long.
+    /// Creates one with a program and its timeout.
     #[must_use]
     pub fn new(argv: Vec<String>, timeout_ms: u64) -> Self {
         Self {
@@ -145,10 +146,10 @@ impl Exec {
         }
     }
 
-    /// What is executed, program and arguments.
+    /// Returns the program and its arguments.
     ///
     /// # Errors
-    /// If it says nothing, or two things.
+    /// If neither or both are given.
     pub fn words(&self) -> Result<Vec<String>, NotOneProgram> {
         match (&self.shell, self.argv.first()) {
             (Some(line), None) if !line.trim().is_empty() => Ok(vec![SHELL.to_owned(), "-c".to_owned(), line.clone()]),
@@ -157,13 +158,13 @@ impl Exec {
         }
     }
 
-    /// The same for people, whether it makes sense or not.
+    /// Returns the same for people, valid or not.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         self.words().unwrap_or_else(|NotOneProgram| self.argv.iter().chain(&self.shell).cloned().collect())
     }
 
-    /// What becomes of a stream.
+    /// Returns what happens with a stream.
     #[must_use]
     pub fn keep(&self, stream: Stream) -> Keep {
         match stream {
@@ -172,7 +173,7 @@ impl Exec {
         }
     }
 
-    /// How much of a stream is kept.
+    /// Returns how much of a stream is kept.
     #[must_use]
     pub fn max_bytes(&self, stream: Stream) -> u64 {
         match stream {
@@ -181,7 +182,7 @@ impl Exec {
         }
     }
 
-    /// What it carries that only its host may read, if it does.
+    /// Returns which of its parts only its hosts may read, if any.
     #[must_use]
     pub fn secret(&self) -> Option<&'static str> {
         match (self.env.is_empty(), &self.stdin) {
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn old_agent_refuses_exec_inside_container() {
-        /// What an agent knew before.
+        /// The fields that an older agent knows.
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         #[expect(dead_code, reason = "it is only read into")]

@@ -17,20 +17,20 @@ use crate::{
 
 /// Payload of `h/<host>/heartbeat`.
 ///
-/// A delta applies only to the state of `base_seq` in the same epoch, which is the last one that the
-/// console has acknowledged. A console that holds another asks for a full heartbeat.
+/// A delta applies only to the state of `base_seq` in the same epoch, which is the last one that the console has
+/// acknowledged. A console that has another one asks for a full heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Heartbeat {
     /// Version of this payload.
     pub v: V1,
-    /// The life of the agent that this belongs to.
+    /// The epoch of the agent.
     pub epoch: u64,
-    /// Grows by one with each heartbeat of the epoch, from 1; a repetition keeps its number, and a digest has that of
-    /// the heartbeat that it is about.
+    /// The number, which grows by one with each heartbeat of the epoch, from 1; a repetition keeps its number, and a
+    /// digest has that of the heartbeat that it is about.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
-    /// The last heartbeat of an orderly exit.
+    /// Whether it is the last heartbeat of an orderly exit.
     #[serde(default, rename = "final")]
     pub is_final: bool,
     /// The state, or its changes.
@@ -38,7 +38,7 @@ pub struct Heartbeat {
     pub content: Content,
 }
 
-/// What a heartbeat carries.
+/// The content of a heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "few exist at a time, and each is about to be serialised")]
@@ -48,24 +48,23 @@ pub enum Content {
         /// The state.
         state: HostState,
     },
-    /// What has changed since `base_seq`.
+    /// The changes since `base_seq`.
     Delta {
         /// The heartbeat that this applies to.
         base_seq: u64,
-        /// A JSON merge patch (RFC 7396) for the JSON form of the state.
+        /// A JSON merge patch (RFC 7396) of the state's JSON form.
         patch: Value,
     },
-    /// What the console should hold as of the heartbeat with this `seq`, which it has acknowledged: see
-    /// [`digest`]. It is told now and then, is not acknowledged, and is answered only by a console that holds
-    /// something else, which asks for everything anew.
+    /// What the console should have as of the acknowledged heartbeat with this `seq`: see [`digest`]. It is sent
+    /// regularly and is not acknowledged; only a console that has something else answers, by asking for everything.
     Digest {
         /// The digest.
         digest: Digest,
     },
 }
 
-/// The digest of what a host has told: the SHA-256 of the canonical JSON (RFC 8785) of `{"state": …, "units": {…}}`, with its
-/// state as of a heartbeat, and for each unit the `seq` of the last report about it in this epoch.
+/// Returns the digest of a host's reports: the SHA-256 of the canonical JSON (RFC 8785) of `{"state": …, "units":
+/// {…}}`, with its state as of a heartbeat, and for each unit the `seq` of its last report in this epoch.
 ///
 /// # Errors
 /// If a number in the state has no canonical form.
@@ -78,10 +77,10 @@ pub fn digest(state: &Value, units: &BTreeMap<UnitName, u64>) -> Result<Digest, 
     canonical::digest(&Told { state, units })
 }
 
-/// What a host says of itself.
+/// The state of a host, as it reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostState {
-    /// The name that the host gives itself.
+    /// The hostname.
     pub hostname: String,
     /// The agent's version.
     pub agent_version: String,
@@ -89,32 +88,31 @@ pub struct HostState {
     pub facts: Facts,
     /// Network interfaces by name, loopback left out.
     pub interfaces: BTreeMap<String, Interface>,
-    /// The host's labels: its own, and before those of the same name the ones that the console gives it.
+    /// The host's labels: its own, and those that the console gives it, which win.
     pub labels: BTreeMap<Name, String>,
-    /// The realms that the host carries.
+    /// The realms of the host.
     pub realms: Vec<Name>,
-    /// Every unit, in short; `h/<host>/unit/…` has each in full.
+    /// The summary of every unit; `h/<host>/unit/…` has the whole.
     pub units: BTreeMap<UnitName, UnitSummary>,
-    /// Every alert that holds, in short.
+    /// The summary of every active alert.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub alerts: BTreeMap<Name, AlertSummary>,
-    /// The containers that there are on the host, by name, also those that are no units: at most
-    /// [`LISTED_MAX`](crate::container::LISTED_MAX).
+    /// The containers of the host, by name, units or not: at most [`LISTED_MAX`](crate::container::LISTED_MAX).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ContainerSummary>,
-    /// The generation of the console's rules for alerts that the host goes by; nothing if it has none.
+    /// The generation of the console's alert rules on the host; null if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert_rules: Option<u64>,
-    /// The generation of the console's labels that the host has; nothing if it has none.
+    /// The generation of the console's labels on the host; null if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_generation: Option<u64>,
-    /// The labels of the host's own configuration, if it has any of the console's; else they are `labels`.
+    /// The labels of the host's own configuration, if the console gives it any; otherwise they are `labels`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_labels: Option<BTreeMap<Name, String>>,
 }
 
 impl HostState {
-    /// The labels of the host's own configuration.
+    /// Returns the labels of the host's own configuration.
     #[must_use]
     pub fn own_labels(&self) -> &BTreeMap<Name, String> {
         self.own_labels.as_ref().unwrap_or(&self.labels)
@@ -151,26 +149,26 @@ pub struct Interface {
     pub addresses: Vec<String>,
 }
 
-/// One unit, in short.
+/// The summary of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnitSummary {
     /// The generation that the agent has reached.
     pub generation: u64,
-    /// What the operator wants.
+    /// Whether the unit should run.
     pub run: Run,
-    /// What is.
+    /// Its phase.
     pub phase: Phase,
-    /// Why it is, on purpose, not converging.
+    /// Why it does not converge, on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// It has gone back to the last verified revision, for a later one failed.
+    /// Whether it is rolled back to the last verified revision.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rolled_back: bool,
 }
 
 impl UnitSummary {
-    /// Whether somebody has to look after it: it should run, nobody holds it on purpose, and it has failed, waits for its next
-    /// start, is held as broken or for want of something, or went back.
+    /// Whether it needs attention: it should run, is not held by an operator, and it has failed, waits for a restart,
+    /// is held as broken or for a dependency, or is rolled back.
     #[must_use]
     pub fn is_troubled(&self) -> bool {
         let is_held = self.hold.as_ref().is_some_and(|hold| hold.reason == crate::unit::HoldReason::Operator);

@@ -21,12 +21,12 @@ use crate::{
     topic::Prefix,
 };
 
-/// What an operator hands to a new host: where to join, whom to trust there, and a secret that is
-/// good for one use. Written as `muster1.` and the base64 of its JSON.
+/// A join token, which an operator gives to a new host: where to join, which authority to trust, and a secret for one
+/// use. Written as `muster1.` and the base64 of its JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinToken {
-    /// Base of the console's interface for hosts, such as `https://203.0.113.5:7443`.
+    /// The base URL of the console's interface for hosts, such as `https://203.0.113.5:7443`.
     pub url: String,
     /// SHA-256 of the authority's certificate (DER).
     pub authority: Digest,
@@ -58,28 +58,29 @@ impl std::str::FromStr for JoinToken {
     }
 }
 
-/// A host that wants to join.
+/// A request of a host to join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
     /// Version of this payload.
     pub v: V1,
-    /// The secret of the token.
+    /// The token's secret.
     pub secret: String,
-    /// The id that the host made for itself.
+    /// The id that the host has generated.
     pub host: HostId,
-    /// A PKCS#10 certificate request in PEM. Its key counts; the name in the certificate is `host`.
+    /// A PKCS#10 certificate request in PEM. Only its key is used; the name in the certificate is `host`.
     pub csr: String,
-    /// The name that the host gives itself.
+    /// The hostname.
     pub hostname: String,
-    /// What kind of machine it is.
+    /// The machine's facts.
     pub facts: Facts,
-    /// The host's key for what only it may read. An older agent has none, and hands one over once it is a newer one (`POST /v1/sealing-key`).
+    /// The host's public key for sealed content. An older agent has none, and sends one after its upgrade (`POST
+    /// /v1/sealing-key`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealing_key: Option<SealingKey>,
 }
 
-/// A host whose certificate should be renewed; the one that it connects with says which host.
+/// A request to renew a host's certificate; the present certificate identifies the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
@@ -89,7 +90,7 @@ pub struct RenewRequest {
     pub csr: String,
 }
 
-/// What a member of the fleet has to know.
+/// What a member of the fleet needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Membership {
     /// Version of this payload.
@@ -98,27 +99,27 @@ pub struct Membership {
     pub host: HostId,
     /// The host's certificate, in PEM.
     pub certificate: String,
-    /// The authority's certificate, in PEM: whom to trust as broker and console.
+    /// The authority's certificate, in PEM, to verify broker and console.
     pub authority: String,
-    /// The keys that commands may be signed with; two, while one replaces the other.
+    /// The keys that sign commands; two, while one replaces the other.
     pub command_keys: Vec<PublicKey>,
-    /// The broker, such as `mqtts://203.0.113.5:8883`.
+    /// The broker's URL, such as `mqtts://203.0.113.5:8883`.
     pub broker_url: String,
-    /// Base of the console's interface for hosts.
+    /// The base URL of the console's interface for hosts.
     pub console_url: String,
     /// The prefix of all topics.
     pub prefix: Prefix,
-    /// The key of the host's revisions. An older console gives none, and an older agent does not look at it.
+    /// The key of the host's revisions. An older console gives none, and an older agent ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision_key: Option<RevisionKey>,
 }
 
-/// Why an HTTP request was not granted: the body of every answer that is not a success.
+/// Why an HTTP request was refused: the body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// Why, for programs, such as `token_used`.
+    /// The reason, for programs, such as `token_used`.
     pub code: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,23 +11,24 @@ use crate::{
     name::{HostId, LabelValue, Name},
 };
 
-/// The most labels that the console gives one host: as many as a host may have of its own, so that both fit into a heartbeat.
+/// The most labels that the console gives one host: as many as a host may have of its own, so that both fit into a
+/// heartbeat.
 pub const HOST_LABELS_MAX: usize = 32;
 
-/// A signed body on `h/<host>/cmd`: all labels that the console gives one host. It has no outcome: the host says in its heartbeats
-/// which generation it has, and is told until that is this one.
+/// A signed body on `h/<host>/cmd`: all labels that the console gives one host. It has no outcome: the host reports its
+/// generation in heartbeats, and is sent the labels until that is this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostLabels {
     /// Version of this payload.
     pub v: V1,
-    /// Whose labels these are; under the signature, so that they cannot be sent to another host.
+    /// The host; under the signature, so that the labels cannot be replayed to another host.
     pub host: HostId,
     /// When the console made this.
     pub issued_ms: Millis,
-    /// The order of what they were in time: a host refuses what is not newer than what it has.
+    /// The generation: a host ignores labels that are not newer than what it has.
     pub generation: u64,
-    /// The labels. They stand before those of the same name that the host has of its own.
+    /// The labels. They replace the host's own labels of the same name.
     pub labels: BTreeMap<Name, LabelValue>,
 }
 
@@ -35,7 +36,7 @@ impl Body for HostLabels {
     const KIND: Kind = Kind::HostLabels;
 }
 
-/// The labels that a host carries: its own, and before those of the same name the console's.
+/// Returns the labels of a host: its own, and the console's, which win.
 #[must_use]
 pub fn merge(own: &BTreeMap<Name, String>, given: &BTreeMap<Name, LabelValue>) -> BTreeMap<Name, String> {
     let given = given.iter().map(|(name, value)| (name.clone(), value.as_str().to_owned()));

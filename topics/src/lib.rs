@@ -73,6 +73,6 @@ pub use version::V1;
 /// Milliseconds since the Unix epoch, the unit of every time on the wire.
 pub type Millis = i64;
 
-/// The largest MQTT payload that any party sends, in bytes; longer output goes in chunks.
-/// RabbitMQ, NATS and EMQX all accept 64 KiB as installed.
+/// The largest MQTT payload of any party, in bytes; longer output is sent in pieces. RabbitMQ, NATS and EMQX all accept
+/// 64 KiB by default.
 pub const PAYLOAD_MAX_BYTES: usize = 64 * 1024;

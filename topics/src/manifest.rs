@@ -15,33 +15,33 @@ use crate::{
 /// The largest manifest, in its canonical form: an agent reads it whole before it installs the artifact.
 pub const MANIFEST_MAX_BYTES: usize = 256 * 1024;
 
-/// What an artifact is, what it needs, and how it likes to be run. Everything may be left out; what a unit's spec
-/// says itself counts more.
+/// The description of an artifact by its author: what it is, what it requires, and how to run it. Everything is
+/// optional; a unit's spec wins.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Manifest {
-    /// What it is for.
+    /// Its role.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Name>,
-    /// Which one of the role.
+    /// Its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Version>,
     /// A line for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How it speaks with its agent.
+    /// How it communicates with its agent.
     #[serde(skip_serializing_if = "Channel::is_none")]
     pub channel: Channel,
-    /// Arguments, where a unit has none of its own.
+    /// The arguments, for units without arguments of their own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Ports that it listens on, each under the name of what it offers there.
+    /// Ports that it listens on, by the name of their endpoint.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub provides: BTreeMap<Name, Port>,
-    /// What it needs of other units, by the names under which these offer it.
+    /// Endpoints that it requires of other units, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub requires: BTreeMap<Name, Need>,
-    /// A JSON Schema that the merged config of each of its units must meet.
+    /// A JSON Schema for the merged config of its units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_schema: Option<Value>,
 }
@@ -50,19 +50,19 @@ pub struct Manifest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Port {
-    /// The one that it likes; any free one will do where there is none.
+    /// The preferred port; any free one by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// What is spoken there, such as `http`; for people and for those who connect.
+    /// The protocol, such as `http`; for people and for clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
 }
 
-/// Something that a program needs of another.
+/// An endpoint that a program requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Need {
-    /// It can do without.
+    /// Whether it runs without it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }

@@ -20,12 +20,12 @@ pub use self::pack::pack;
 use self::pack::unpack;
 use crate::{Millis, PAYLOAD_MAX_BYTES, ack::Numbered};
 
-/// The most that a batch may be once it is unpacked: sixteen times what a message may be, which no
-/// batch of an agent comes near, and which a few packed bytes cannot exceed.
+/// The largest batch after decompression: sixteen times a message, which no batch of an agent approaches, and a few
+/// compressed bytes cannot exceed.
 pub const UNPACKED_MAX_BYTES: usize = 16 * PAYLOAD_MAX_BYTES;
 
-/// The most bytes of tags that the first line may say for all lines: a hostname of 253 and some more. Each of a batch's
-/// at most 131,072 lines has them in the end.
+/// The most bytes of tags that the first line may have for all lines: a hostname of 253 and some more. Each of a
+/// batch's at most 131,072 lines gets them.
 const SHARED_MAX_BYTES: usize = 320;
 
 /// One line: values of one measurement at one time.
@@ -33,16 +33,16 @@ const SHARED_MAX_BYTES: usize = 320;
 pub struct Point {
     /// The measurement, such as `muster_host_cpu`.
     pub measurement: String,
-    /// Names and values that tell series apart, sorted by name; no empty values.
+    /// Names and values that identify the series, sorted by name; no empty values.
     pub tags: Vec<(String, String)>,
-    /// Fields, such as `busy_ratio`, and their values, all finite.
+    /// Names of fields, such as `busy_ratio`, and their values, all finite.
     pub fields: Vec<(String, f64)>,
     /// When they were measured.
     pub at_ms: Millis,
 }
 
 impl Point {
-    /// A point without fields yet. Tags with empty values are left out, for the format has none.
+    /// Creates a point without fields. Empty tags are left out, because the format has none.
     #[must_use]
     pub fn new(measurement: &str, tags: &[(&str, &str)], at_ms: Millis) -> Self {
         let mut tags: Vec<_> = tags
@@ -54,7 +54,7 @@ impl Point {
         Self { measurement: measurement.to_owned(), tags, fields: Vec::new(), at_ms }
     }
 
-    /// Adds a field; one that is not finite is left out, for the format has none.
+    /// Adds a field; a value that is not finite is left out, because the format has none.
     #[must_use]
     pub fn field(mut self, name: &str, value: f64) -> Self {
         if value.is_finite() {
@@ -64,21 +64,21 @@ impl Point {
     }
 }
 
-/// Why a batch cannot be read.
+/// Why a batch cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// The packed data is damaged, wants a dictionary that is not known here, or unpacks to more than [`UNPACKED_MAX_BYTES`].
+    /// The compressed data is damaged, needs an unknown dictionary, or exceeds [`UNPACKED_MAX_BYTES`].
     #[error("the batch cannot be unpacked: {0}")]
     Unpack(#[source] std::io::Error),
-    /// It does not begin with the comment that names it.
+    /// The first line is not the expected comment.
     #[error("the batch does not begin with '# v=1 epoch=… seq=…'")]
     Header,
     /// A line is not line protocol as agents write it.
     #[error("line {line} of the batch: {problem}")]
     Line {
-        /// Counted from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
 }
@@ -86,9 +86,9 @@ pub enum BatchError {
 /// Tags that are the same in all lines of a batch, and can be left out of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared<'a> {
-    /// The tag `host`, which the topic says.
+    /// The tag `host`, which is in the topic.
     pub host: &'a str,
-    /// The tag `hostname`, which the first line says.
+    /// The tag `hostname`, which is in the first line.
     pub hostname: &'a str,
 }
 
@@ -102,13 +102,13 @@ impl Shared<'_> {
     }
 }
 
-/// Writes a batch as text. Points without fields are left out.
+/// Encodes a batch as text. Points without fields are left out.
 #[must_use]
 pub fn encode(id: Numbered, points: &[Point]) -> String {
     write_batch(id, None, points)
 }
 
-/// Writes a batch as text, without the tags in its lines that are the same in all of them.
+/// Encodes a batch as text, without shared tags in its lines.
 #[must_use]
 pub fn encode_short(id: Numbered, shared: Shared<'_>, points: &[Point]) -> String {
     write_batch(id, Some(shared), points)
@@ -153,10 +153,10 @@ fn write_line_without(text: &mut String, point: &Point, is_left_out: impl Fn(&st
     let _ = writeln!(text, " {}", point.at_ms);
 }
 
-/// Reads a batch as it came, packed or plain.
+/// Parses a batch, compressed or not.
 ///
 /// # Errors
-/// If it is too large, or not a batch as agents write it. Nothing of a faulty batch is given.
+/// If it is too large, or invalid. Nothing of an invalid batch is returned.
 pub fn decode(bytes: &[u8]) -> Result<(Numbered, Vec<Point>), BatchError> {
     let text = unpack(bytes).map_err(BatchError::Unpack)?;
     let mut lines = text.lines().enumerate();
@@ -169,7 +169,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Numbered, Vec<Point>), BatchError> {
     Ok((id, points))
 }
 
-/// Adds those of the tags of all lines that a line does not have itself.
+/// Adds shared tags to a line that lacks them.
 fn with_shared(mut point: Point, shared: &[(String, String)]) -> Point {
     for (name, value) in shared {
         if let Err(index) = point.tags.binary_search_by(|(tag, _)| tag.cmp(name)) {
@@ -179,13 +179,13 @@ fn with_shared(mut point: Point, shared: &[(String, String)]) -> Point {
     point
 }
 
-/// Which batch this is, read from its first line alone.
+/// Returns the number of a batch from its first line alone.
 #[must_use]
 pub fn batch_id(bytes: &[u8]) -> Option<Numbered> {
     header(unpack(bytes).ok()?.lines().next()?).map(|(id, _)| id)
 }
 
-/// The number of a batch, and the tags of all its lines. Words that are no tags are for later readers.
+/// Parses the number of a batch, and the shared tags. Other words are for later versions.
 fn header(line: &str) -> Option<(Numbered, Vec<(String, String)>)> {
     let mut words = split(line.strip_prefix("# v=1 ")?, ' ').into_iter();
     let epoch = words.next()?.strip_prefix("epoch=")?.parse().ok()?;
@@ -199,8 +199,8 @@ fn header(line: &str) -> Option<(Numbered, Vec<(String, String)>)> {
     Some((Numbered { epoch, seq }, words.filter(fits).filter_map(pair).collect()))
 }
 
-/// Line breaks cannot be written in the format and become spaces; a backslash stands for itself
-/// unless one of `special` follows it, so one at the end of a word becomes a slash.
+/// Escapes a word. The format has no line breaks, so they become spaces; a backslash is literal unless one of `special`
+/// follows it, so one at the end of a word becomes a slash.
 fn escape(out: &mut String, word: &str, special: &str) {
     for c in word.chars() {
         match c {
@@ -243,7 +243,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     }
 }
 
-/// Splits at each `separator` that no backslash stands before.
+/// Splits at each `separator` without a backslash before it.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut escaped) = (0, false);
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(nameless, "# v=1 epoch=3 seq=17\n");
         let long = format!("# v=1 epoch=3 seq=17 x={} hostname=y\nm f=1 1\n", "x".repeat(SHARED_MAX_BYTES));
         assert_eq!(decode(long.as_bytes()).unwrap().1[0].tags, [("hostname".to_owned(), "y".to_owned())]);
-        // What a later agent may say there stops nobody.
+        // Additions of a later agent are ignored.
         let (id, points) = decode(b"# v=1 epoch=3 seq=17 later z=1 y=\nm,a=b f=1 1\n").unwrap();
         assert_eq!((id, points), (ID, vec![Point::new("m", &[("a", "b"), ("z", "1")], 1).field("f", 1.0)]));
     }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     fn word() -> impl Strategy<Value = String> {
-        // Neither a backslash nor a line break: these do not survive, by design.
+        // Neither a backslash nor a line break: these are not preserved, by design.
         "[a-zé ,=\"#_-]{1,8}".prop_filter("a line that begins with # is a comment", |w| !w.starts_with('#'))
     }
 

@@ -7,12 +7,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The longest name of a realm, unit, role or label, in bytes: a DNS label's limit.
+/// The longest name of a realm, unit, role or label, in bytes: the limit of a DNS label.
 pub const NAME_MAX_BYTES: usize = 63;
 
 const NAME_PATTERN: &str = "[a-z0-9][a-z0-9_-]{0,62}";
 
-/// Why a text is not the id or name that it should be.
+/// An invalid id or name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} is not valid: {rule}")]
 pub struct NameError {
@@ -22,12 +22,12 @@ pub struct NameError {
 }
 
 fn error(what: &'static str, text: &str, rule: &'static str) -> NameError {
-    // A name that came from outside may be of any length; an error message may not.
+    // A name from outside may be of any length; an error message may not.
     let text = text.chars().take(NAME_MAX_BYTES + 1).collect();
     NameError { what, text, rule }
 }
 
-/// Derives text forms (Display, serde, schema) for a newtype over its `FromStr` and `as_str`.
+/// Implements text forms (Display, serde, schema) for a newtype over its `FromStr` and `as_str`.
 macro_rules! text_type {
     ($type:ident, $pattern:expr, $example:expr) => {
         impl fmt::Display for $type {
@@ -84,7 +84,7 @@ impl Name {
         Self("default".to_owned())
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -109,13 +109,13 @@ impl FromStr for Name {
 
 text_type!(Name, NAME_PATTERN, "default");
 
-/// A host's id: a UUID made at its agent's first start, never its hostname.
+/// A host's id: a UUID that its agent generates at its first start, never its hostname.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct HostId(pub Uuid);
 
 impl HostId {
-    /// A new, random id.
+    /// Generates a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
@@ -136,13 +136,13 @@ impl FromStr for HostId {
     }
 }
 
-/// A command's id: a version 7 UUID, so that ids sort by the time of their making.
+/// A command's id: a version 7 UUID, so that ids sort by their creation time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct CommandId(pub Uuid);
 
 impl CommandId {
-    /// A new id.
+    /// Generates an id.
     #[must_use]
     pub fn new() -> Self {
         Self(Uuid::now_v7())
@@ -169,8 +169,8 @@ impl FromStr for CommandId {
     }
 }
 
-/// Accepts the one written form that [`HostId`] and [`CommandId`] print: anything else would make
-/// two topics, two certificates or two journal rows of one id.
+/// Accepts only the form that [`HostId`] and [`CommandId`] print: any other would make two topics, certificates or
+/// journal rows of one id.
 fn parse_uuid(what: &'static str, text: &str) -> Result<Uuid, NameError> {
     let canonical = |id: &Uuid| *id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == *text;
     Uuid::try_parse(text)
@@ -187,25 +187,25 @@ pub struct UnitName {
 }
 
 impl UnitName {
-    /// The unit `name` in `realm`.
+    /// Creates the name of unit `name` in `realm`.
     #[must_use]
     pub fn new(realm: &Name, name: &Name) -> Self {
         Self { text: format!("{realm}/{name}"), slash: realm.as_str().len() }
     }
 
-    /// The realm's name.
+    /// Returns the realm's name.
     #[must_use]
     pub fn realm(&self) -> Name {
         Name(self.text[..self.slash].to_owned())
     }
 
-    /// The unit's own name.
+    /// Returns the unit's name without its realm.
     #[must_use]
     pub fn name(&self) -> Name {
         Name(self.text[self.slash + 1..].to_owned())
     }
 
-    /// `realm/name`.
+    /// Returns `realm/name`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -230,7 +230,7 @@ text_type!(UnitName, format!("{NAME_PATTERN}/{NAME_PATTERN}"), "default/hello");
 pub struct ConfigId(String);
 
 impl ConfigId {
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -251,12 +251,12 @@ impl FromStr for ConfigId {
 
 text_type!(ConfigId, format!("{NAME_PATTERN}(\\.{NAME_PATTERN})?"), "hello.main");
 
-/// A version label of an artifact or config, such as `1.2.0`: up to 64 letters, digits and `.-+_`.
+/// A version of an artifact or config, such as `1.2.0`: up to 64 letters, digits and `.-+_`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(String);
 
 impl Version {
-    /// The version as text.
+    /// Returns the version as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -285,7 +285,7 @@ text_type!(Version, "[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "1.2.0");
 pub struct LabelValue(String);
 
 impl LabelValue {
-    /// The value as text.
+    /// Returns the value as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -310,7 +310,7 @@ impl FromStr for LabelValue {
 
 text_type!(LabelValue, "[A-Za-z0-9][A-Za-z0-9.+_-]{0,62}", "gold");
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
@@ -322,33 +322,33 @@ pub fn hex(bytes: &[u8]) -> String {
 pub struct Digest(String);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self::from_ring(ring::digest::digest(&ring::digest::SHA256, bytes))
     }
 
-    /// The digest that a [`ring::digest::Context`] over SHA-256 has come to.
+    /// Converts a digest of a [`ring::digest::Context`] over SHA-256.
     #[must_use]
     pub fn from_ring(digest: ring::digest::Digest) -> Self {
         debug_assert_eq!(digest.as_ref().len(), 32);
         Self(hex(digest.as_ref()))
     }
 
-    /// The digest that a [`ring::hmac::Tag`] over SHA-256 is.
+    /// Converts a [`ring::hmac::Tag`] over SHA-256.
     #[must_use]
     pub(crate) fn from_tag(tag: &ring::hmac::Tag) -> Self {
         debug_assert_eq!(tag.as_ref().len(), 32);
         Self(hex(tag.as_ref()))
     }
 
-    /// The 64 digits.
+    /// Returns the 64 digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The first 12 digits, for people.
+    /// Returns the first 12 digits, for people.
     #[must_use]
     pub fn short(&self) -> &str {
         &self.0[..12]

@@ -11,14 +11,14 @@ use std::cmp::Ordering;
 use crate::name::Version;
 
 impl Version {
-    /// How it compares with another in age: `Less` is older. A total order: only the same text is `Equal`.
+    /// Compares two versions by age: `Less` is older. A total order: only the same text is `Equal`.
     #[must_use]
     pub fn age_order(&self, other: &Self) -> Ordering {
         let (left, right) = (Parts::of(self.as_str()), Parts::of(other.as_str()));
         let core = compare(left.core, right.core);
         let pre = || match (left.pre, right.pre) {
             (None, None) => Ordering::Equal,
-            // What comes before a release is older than it.
+            // A pre-release is older than its release.
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(left), Some(right)) => compare(left, right),
@@ -27,11 +27,11 @@ impl Version {
     }
 }
 
-/// From so many digits on a number may as well be a hash that happens to have no letter: as many as people have of a commit.
+/// A number with this many digits may be a hash without letters: as many as people use of a commit.
 const HASH_DIGITS: usize = 7;
 
 impl Version {
-    /// Whether its text tells its age: numbers with dots or dashes between them, and what may follow by semantic versioning.
+    /// Whether its text shows its age: numbers with dots or dashes between them, and suffixes of semantic versioning.
     #[must_use]
     pub fn tells_age(&self) -> bool {
         let core = Parts::of(self.as_str()).core;
@@ -41,7 +41,7 @@ impl Version {
         core.split(['.', '-']).all(is_number) && !(is_one && core.len() >= HASH_DIGITS)
     }
 
-    /// Whether it comes before a release, as `1.2.0-rc.1` does by semantic versioning, and `1.2.0rc1` as Python has it.
+    /// Whether it is a pre-release, as `1.2.0-rc.1` by semantic versioning, or `1.2.0rc1` in Python's form.
     #[must_use]
     pub fn is_pre_release(&self) -> bool {
         let Parts { core, pre } = Parts::of(self.as_str());
@@ -56,8 +56,8 @@ impl Version {
     }
 }
 
-/// Which of two versions is the newer one, each with the time at which it was added: as their texts tell, if both do; and otherwise
-/// the one that was added later.
+/// Compares two versions, each with the time at which it was added: by their texts, if both show their age; otherwise
+/// by the times.
 #[must_use]
 pub fn age(left: (&Version, i64), right: (&Version, i64)) -> Ordering {
     let by_text = left.0.age_order(right.0);
@@ -67,8 +67,8 @@ pub fn age(left: (&Version, i64), right: (&Version, i64)) -> Ordering {
     left.1.cmp(&right.1).then(by_text)
 }
 
-/// The newest of all versions of something, each with the time at which it was added. What comes before a release only counts
-/// where there is no release; and if the text of one does not tell its age, the time tells that of all.
+/// Returns the newest version, each with the time at which it was added. Pre-releases count only if there is no
+/// release; and if the text of one does not show its age, the times decide.
 pub fn newest<'a, T>(all: impl IntoIterator<Item = &'a T>, label: impl Fn(&T) -> (&Version, i64)) -> Option<&'a T> {
     let all: Vec<&T> = all.into_iter().collect();
     let is_release = |one: &&&T| !label(one).0.is_pre_release();
@@ -91,7 +91,7 @@ impl<'a> Parts<'a> {
         let without_build = text.split_once('+').map_or(text, |(version, _)| version);
         let is_date = without_build.split('-').all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
         match without_build.split_once('-') {
-            // All of it numbers: a date, or a packager's revision, and nothing that comes before a release.
+            // All numbers: a date, or a packager's revision, and no pre-release.
             Some(_) if is_date => Self { core: without_build, pre: None },
             Some((core, pre)) => Self { core, pre: Some(pre) },
             None => Self { core: without_build, pre: None },
@@ -99,7 +99,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Piece by piece; the one that ends first is the older one.
+/// Compares piece by piece; the one that ends first is older.
 fn compare(left: &str, right: &str) -> Ordering {
     let (mut left, mut right) = (pieces(left), pieces(right));
     loop {
@@ -115,13 +115,13 @@ fn compare(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Runs of digits and runs of letters; the signs between them only part them.
+/// Splits into runs of digits and runs of letters, at the other characters.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let kind = |byte: u8| (byte.is_ascii_digit(), byte.is_ascii_alphabetic());
     text.as_bytes()
         .chunk_by(move |left, right| kind(*left) == kind(*right))
         .filter(|piece| piece[0].is_ascii_alphanumeric())
-        // Versions are ASCII, and a part of that is text.
+        // Versions are ASCII, and so are their parts.
         .map(|piece| std::str::from_utf8(piece).unwrap_or_default())
 }
 
@@ -201,7 +201,7 @@ mod tests {
         for (added, wanted) in [
             (&["1.0", "1.10", "1.9"][..], "1.10"),
             (&["2", "1"], "2"),
-            // What is no number has nothing but its time.
+            // A text that is no number has only its time.
             (&["f00d", "a1b2c3d", "0badcafe"], "0badcafe"),
             (&["9.0", "a1b2c3d"], "a1b2c3d"),
             (&["1.0.0", "1.1.0-rc.1", "1.1.0-rc.2"], "1.0.0"),

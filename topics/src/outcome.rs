@@ -12,8 +12,8 @@ use crate::{
     unit::{Exit, Hold, ProcessEnd},
 };
 
-/// The most output in one message, before encoding: in base64, and with everything around it, two
-/// of these (stdout and stderr inside an outcome) stay below [`crate::PAYLOAD_MAX_BYTES`].
+/// The most output in one message, before encoding: in base64, and with everything around it, two of these (stdout and
+/// stderr in an outcome) stay below [`crate::PAYLOAD_MAX_BYTES`].
 pub const CHUNK_MAX_BYTES: usize = 16 * 1024;
 
 /// Payload of `h/<host>/outcome`.
@@ -21,41 +21,41 @@ pub const CHUNK_MAX_BYTES: usize = 16 * 1024;
 pub struct Report {
     /// Version of this payload.
     pub v: V1,
-    /// The command that this answers.
+    /// The command.
     pub command: CommandId,
-    /// Numbers the messages about one command that are kept until they are acknowledged, from 1; a
+    /// The number of the message among those about one command that are kept until they are acknowledged, from 1; a
     /// repetition keeps its number. The others (`accepted`, `running`, `busy`) have number 0.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
-    /// The answer.
+    /// The content.
     #[serde(flatten)]
     pub content: Content,
 }
 
-/// One answer.
+/// The content of a message about a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Content {
-    /// It is in the journal, and waits. Told only of a command that takes more than a second.
+    /// It is in the journal, and waits. Sent only for a command that takes more than a second.
     Accepted,
-    /// It runs. Told only of a command that takes more than a second.
+    /// It runs. Sent only for a command that takes more than a second.
     Running,
-    /// The host runs and queues as much as it may. It is as if the command had not come: nothing of it is kept, and it may
-    /// come again until shortly before its expiry ([`crate::command::BUSY_FINAL_MS`]), when it is refused for good.
+    /// The host runs and queues as many commands as it may. Nothing of the command is kept, and it may come again until
+    /// shortly before its expiry ([`crate::command::BUSY_FINAL_MS`]), when it is refused for good.
     Busy,
     /// More output.
     Output {
-        /// Which of its streams.
+        /// The stream.
         stream: Stream,
-        /// Where in the stream this piece begins.
+        /// The offset of this piece in the stream.
         offset_bytes: u64,
         /// The piece.
         data: Data,
     },
-    /// It is over: the terminal answer.
+    /// The command has ended.
     Done {
-        /// How.
+        /// The outcome.
         outcome: Outcome,
     },
 }
@@ -70,7 +70,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Bytes: as text where they are text, in base64 otherwise.
+/// Bytes: as text if they are text, otherwise in base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
@@ -81,8 +81,8 @@ pub enum Data {
 }
 
 impl Data {
-    /// Wraps bytes in the form that suits them: text, unless JSON's escapes would make it longer
-    /// than base64 is. So [`CHUNK_MAX_BYTES`] holds for a stream of zeros, too.
+    /// Encodes bytes as text, unless JSON's escapes would make it longer than base64. So [`CHUNK_MAX_BYTES`] holds for
+    /// a stream of zeros, too.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self::shorter(bytes, |byte| match byte {
@@ -92,7 +92,7 @@ impl Data {
         })
     }
 
-    /// The same inside of a signed body, which is itself a text in JSON: there each escape is escaped once more.
+    /// Encodes bytes for a signed body, which is itself a JSON string: there each escape is escaped again.
     #[must_use]
     pub fn signed(bytes: &[u8]) -> Self {
         Self::shorter(bytes, |byte| match byte {
@@ -112,10 +112,10 @@ impl Data {
         }
     }
 
-    /// The bytes.
+    /// Decodes the bytes.
     ///
     /// # Errors
-    /// If the base64 is none.
+    /// If the base64 is invalid.
     pub fn to_bytes(&self) -> Result<Vec<u8>, base64::DecodeError> {
         match self {
             Self::Text(text) => Ok(text.as_bytes().to_vec()),
@@ -124,35 +124,35 @@ impl Data {
     }
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
-    /// How.
+    /// Its status.
     #[serde(flatten)]
     pub status: Status,
-    /// When the work began, if it did.
+    /// When the execution began, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_ms: Option<Millis>,
-    /// When it was over.
+    /// When it ended.
     pub finished_ms: Millis,
-    /// Standard output, all of it that was kept.
+    /// The kept part of standard output.
     #[serde(default, skip_serializing_if = "Output::is_empty")]
     pub stdout: Output,
-    /// Standard error, all of it that was kept.
+    /// The kept part of standard error.
     #[serde(default, skip_serializing_if = "Output::is_empty")]
     pub stderr: Output,
 }
 
-/// One stream's output, whole: what of it was sent before, and the rest.
+/// One stream's output: what was sent before, and the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Output {
-    /// How much of it went in messages of their own, with offsets from 0 to this.
+    /// How much was sent in messages of their own, with offsets from 0 to this.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sent_bytes: u64,
-    /// What comes after that.
+    /// The output after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest: Option<Data>,
-    /// How much was dropped because it was over the limit.
+    /// How much was dropped beyond the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
 }
@@ -174,69 +174,69 @@ fn is_zero(value: &u64) -> bool {
 pub struct AppliedUnit {
     /// The unit.
     pub unit: UnitName,
-    /// The generation that is desired now.
+    /// The present generation.
     pub generation: u64,
-    /// Why the unit will not come to it for now, without its note.
+    /// Why the unit will not converge for now, without its note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
 }
 
-/// How a command ended.
+/// The status of a finished command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Status {
     /// A program ran and ended.
     Exited(ProcessEnd),
-    /// A program ran out of time and was ended.
+    /// A program timed out and was stopped.
     TimedOut,
-    /// Somebody cancelled it: a program was ended, or not begun.
+    /// It was cancelled: a program was stopped, or not started.
     Cancelled,
     /// Programs ran one after the other, the last of them to its end.
     Batch {
-        /// What became of each. Those that were not begun, because one before did not succeed, are not here.
+        /// The result of each. Steps that did not begin, because an earlier one failed, are left out.
         steps: Vec<StepOutcome>,
     },
-    /// Desired state was changed; done when observed state reaches this generation.
+    /// A unit's desired state was changed; done when its observed state reaches this generation.
     Applied {
         /// The generation.
         generation: u64,
-        /// The revision that is desired now.
+        /// The present revision.
         revision: Digest,
-        /// Why the unit will not come to it for now.
+        /// Why the unit will not converge for now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<Box<Hold>>,
     },
-    /// Desired state of several units was changed together; done when each has reached its generation.
+    /// The desired state of several units was changed together; done when each has reached its generation.
     AppliedSet {
-        /// What became of each.
+        /// The result for each.
         units: Vec<AppliedUnit>,
     },
-    /// It was done (a question answered, a unit forgotten).
+    /// It was done (for example, a question was answered, or a unit removed).
     Completed,
-    /// It was not even begun.
+    /// It was refused.
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: RefusalCode,
-        /// Why, for people.
+        /// The reason, for people.
         message: String,
     },
-    /// It was begun and could not be done.
+    /// It began and failed.
     Failed {
-        /// Why, for people.
+        /// The reason, for people.
         message: String,
     },
-    /// It was begun, and what became of it cannot be known. It is never run again.
+    /// It began, and its result cannot be known. It is never repeated.
     Lost,
 }
 
 impl Status {
-    /// A program ended in this way, and no more is known of that.
+    /// Returns the status of a program that ended in this way.
     #[must_use]
     pub fn exited(exit: Exit) -> Self {
         Self::Exited(exit.into())
     }
 
-    /// Whether it did what was asked.
+    /// Whether it succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         match self {
@@ -248,33 +248,33 @@ impl Status {
     }
 }
 
-/// What became of one step of a batch.
+/// The result of one step of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepOutcome {
-    /// How it ended; never a batch.
+    /// Its status; never a batch.
     #[serde(flatten)]
     pub status: Status,
     /// When it began, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_ms: Option<Millis>,
-    /// When it was over.
+    /// When it ended.
     pub finished_ms: Millis,
-    /// How much of the batch's standard output is this step's.
+    /// The length of this step's part of the standard output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stdout_bytes: u64,
-    /// How much of its standard error.
+    /// The length of this step's part of the standard error.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_bytes: u64,
-    /// How much of its standard output was dropped because it was over the limit.
+    /// How much of its standard output was dropped beyond the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stdout_dropped_bytes: u64,
-    /// How much of its standard error.
+    /// How much of its standard error was dropped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_dropped_bytes: u64,
 }
 
 impl StepOutcome {
-    /// A step that has printed nothing.
+    /// Creates the result of a step without output.
     #[must_use]
     pub fn of(status: Status, finished_ms: Millis) -> Self {
         Self {
@@ -289,58 +289,58 @@ impl StepOutcome {
     }
 }
 
-/// Why a command was not even begun.
+/// Why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// Its expiry has passed.
+    /// It has expired.
     Expired,
     /// It was issued before this agent's store existed.
     Replayed,
-    /// The agent's store went back or was lost since it was issued, so nothing shows whether it was done.
+    /// The agent's store went back or was lost since it was issued, so whether it was done is unknown.
     SetBack,
     /// It is dated in the future, or lives longer than a command may.
     Invalid,
-    /// The agent's own policy forbids it.
+    /// The host's local policy forbids it.
     Denied,
-    /// It is for other hosts, and came to this one.
+    /// It is for other hosts, and was sent to this one.
     WrongHost,
-    /// It is for the hosts of a group or of a select expression, and this one is none of them now. Told only of a
-    /// command that came on the host's own topic: of a broadcast that is not for it a host says nothing.
+    /// It is for a group or a selector that does not include this host now. Used only for a command on the host's own
+    /// topic: a broadcast that does not include a host is not answered.
     NotSelected,
-    /// There is no such unit, or none of what it names otherwise.
+    /// There is no such unit, or other thing that it names.
     NotFound,
-    /// There is no such user to run as.
+    /// There is no such user.
     UnknownUser,
     /// There is no such program.
     NoSuchFile,
-    /// There is such a file, and it cannot be executed.
+    /// The file exists, but is not executable.
     NotExecutable,
-    /// There is no such folder to work in, or it cannot be entered.
+    /// The working directory does not exist, or cannot be entered.
     NoSuchFolder,
-    /// It contradicts what is (such as forgetting a unit that runs).
+    /// It contradicts the present state (such as removing a running unit).
     Conflict,
     /// As many commands run as may run at once.
     Busy,
-    /// This unit cannot do that.
+    /// This unit does not support it.
     Unsupported,
     /// No port of the realm is free.
     PortsExhausted,
-    /// Its host was revoked before it had answered: said by the console, and replaced by the host's own outcome should that
-    /// ever come.
+    /// Its host was revoked before it had answered. The console sets this, and replaces it by the host's own outcome
+    /// should that ever arrive.
     Revoked,
-    /// It had not gone out when a later command made it void. Hosts never say this: the console does, of what it kept
-    /// for a host that was away.
+    /// A later command made it void before it was sent. Only the console sets this, for commands that it kept for an
+    /// offline host.
     Superseded,
 }
 
-/// What one unit has answered to a command that was passed on to it.
+/// The answer of one unit to a command that was sent to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitAnswer {
     /// Its answer.
     Ok(Value),
-    /// Why there is none. The codes `unit_unreachable`, `unsupported`, `deadline`, `not_found`, `busy`, `invalid` and
+    /// The error. The codes `unit_unreachable`, `unsupported`, `deadline`, `not_found`, `busy`, `invalid` and
     /// `too_large` are the agent's; any other is the unit's own.
     Error(Complaint),
 }

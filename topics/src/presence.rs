@@ -8,50 +8,50 @@ use crate::{Millis, V1};
 
 /// Payload of `h/<host>/presence`.
 ///
-/// An agent registers the `offline` one as its last will before it connects, publishes `online`
-/// when it is connected, and `stopped` before it ends in order.
+/// An agent registers the `offline` one as its last will before it connects, publishes `online` when it is connected,
+/// and `stopped` before it exits in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Presence {
     /// Version of this payload.
     pub v: V1,
-    /// Whether the agent is there.
+    /// Whether the agent is online.
     pub state: PresenceState,
-    /// Random at each start of an agent: tells a twin (a cloned disk) from the host itself.
+    /// A random id of this start of the agent, which distinguishes a twin (a cloned disk) from the host itself.
     pub instance: Uuid,
-    /// One life of an agent: grows with each start, so that an old message shows as old.
+    /// The epoch of the agent, which grows with each start, so that old messages are recognised.
     pub epoch: u64,
-    /// One connection within the epoch, from 1: an old last will names an earlier session.
+    /// The number of the connection within the epoch, from 1: an old last will has an earlier one.
     pub session: u64,
     /// The agent's version.
     pub agent_version: String,
-    /// What this agent can do, beyond version 1 of the protocol.
+    /// What this agent supports, beyond version 1 of the protocol.
     pub capabilities: Vec<Capability>,
-    /// When this state began, by the agent's clock; of a last will, when the session began.
+    /// When this state began, by the agent's clock; for a last will, when the session began.
     pub since_ms: Millis,
 }
 
 impl Presence {
-    /// The order in which a host's presences came to be: a later session supersedes an earlier one,
-    /// and within one session its end supersedes its beginning.
+    /// Returns the presence's place in the order of a host's presences: a later session supersedes an earlier one, and
+    /// within one session its end supersedes its beginning.
     #[must_use]
     pub fn order(&self) -> (u64, u64, bool) {
         (self.epoch, self.session, self.state != PresenceState::Online)
     }
 }
 
-/// Whether an agent is there.
+/// The state of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PresenceState {
     /// Connected.
     Online,
-    /// Its connection broke: the last will speaks.
+    /// Its connection broke: this is its last will.
     Offline,
-    /// It ended in order.
+    /// It exited in order.
     Stopped,
 }
 
-/// Something that not every agent can do.
+/// A feature that not every agent has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
@@ -59,8 +59,8 @@ pub enum Capability {
     Exec,
     /// Manages yunos.
     Yuno,
-    /// Takes its console's word that it is earlier than what was signed before, if that word is known to be fresh: it acknowledges a
-    /// heartbeat that was made a moment ago.
+    /// It sets its time back when its console confirms an earlier time than was signed before, if that message is known
+    /// to be fresh: it acknowledges a heartbeat that was just made.
     FreshTime,
     /// A capability of a newer agent, unknown to this reader.
     #[serde(other)]
@@ -72,9 +72,9 @@ pub enum Capability {
 pub struct ConsolePresence {
     /// Version of this payload.
     pub v: V1,
-    /// Whether the console is there.
+    /// Whether the console is online.
     pub state: PresenceState,
-    /// One life of a console.
+    /// The epoch of the console.
     pub epoch: u64,
     /// When this state began, by the console's clock.
     pub since_ms: Millis,

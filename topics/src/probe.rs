@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// The most words of a probe's command, and the longest of them in bytes: what one types, not a script.
+/// The most words of a probe's command, and the longest of them in bytes: a command, not a script.
 pub const ARGV_MAX: usize = 64;
 /// See [`ARGV_MAX`].
 pub const WORD_MAX_BYTES: usize = 4 * 1024;
 
-/// The longest path of a request: what any server takes.
+/// The longest path of a request: what any server accepts.
 pub const PATH_MAX_BYTES: usize = 2 * 1024;
 
 /// The probes of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probes {
-    /// Whether it has come up. It is tried until it succeeds or `start_timeout_ms` is over.
+    /// Whether it has come up. It is tried until it passes or `start_timeout_ms` is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Probe>,
     /// Whether it can do its work now.
@@ -36,19 +36,19 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Whether it takes one of them to say that a unit is up.
+    /// Whether a unit counts as up only once a probe passes.
     #[must_use]
     pub fn tell_up(&self) -> bool {
         self.start.is_some() || self.ready.is_some()
     }
 
-    /// Whether there is none.
+    /// Whether there is no probe.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// One of them, if it is there.
+    /// Returns one of the probes, if it exists.
     #[must_use]
     pub fn get(&self, which: Which) -> Option<&Probe> {
         match which {
@@ -58,7 +58,7 @@ impl Probes {
         }
     }
 
-    /// Those that are there.
+    /// Iterates over the probes.
     pub fn iter(&self) -> impl Iterator<Item = (Which, &Probe)> {
         Which::ALL.into_iter().filter_map(|which| Some((which, self.get(which)?)))
     }
@@ -76,10 +76,10 @@ pub enum Which {
 }
 
 impl Which {
-    /// All of them.
+    /// All kinds of probes.
     pub const ALL: [Self; 3] = [Self::Start, Self::Ready, Self::Live];
 
-    /// Its name, as in the JSON form.
+    /// Returns its name as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -96,60 +96,60 @@ impl core::fmt::Display for Which {
     }
 }
 
-/// A question that is asked again and again, and how its answers count.
+/// A repeated check, with the thresholds of its results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Form", into = "Form")]
 #[schemars(with = "Form")]
 pub struct Probe {
-    /// What is asked.
+    /// The check.
     pub check: Check,
-    /// From one answer to the next question. Until a unit is up it is asked at least each second.
+    /// The time from one result to the next attempt. Until a unit is up it is at most a second.
     pub interval_ms: u64,
-    /// How long an answer may take.
+    /// The timeout of an attempt.
     pub timeout_ms: u64,
-    /// It fails when so many answers in a row were bad. (Of a start probe none count but the good ones.)
+    /// It fails after this many consecutive failures. (For a start probe only successes count.)
     pub failures: u32,
-    /// It succeeds when so many answers in a row were good. (A live probe has no use for more than one.)
+    /// It passes after this many consecutive successes. (For a live probe only one.)
     pub successes: u32,
 }
 
-/// What a probe asks.
+/// What a probe checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
     /// A command, which has to end with exit code 0: a program and its arguments, no shell. It runs as the unit does,
-    /// with its user, environment, limits and folder, and `{port:NAME}` and the like are put in as in the unit's own
-    /// arguments. Of a container it runs inside.
+    /// with its user, environment, limits and working directory, and with placeholders such as `{port:NAME}` filled in.
+    /// For a container it runs inside.
     Exec(Vec<String>),
-    /// A TCP connection, which has to come about.
+    /// A TCP connection, which has to succeed.
     Tcp(Tcp),
-    /// A GET request by HTTP/1.1, which has to be answered with a good status. Redirects are not followed.
+    /// A GET request by HTTP/1.1, which has to have a good status. Redirects are not followed.
     Http(Http),
 }
 
-/// Where a connection goes.
+/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tcp {
     /// The port.
     pub port: Port,
-    /// The address, on which a number is just that port; by default that of the endpoint, or this host's loopback for a number.
+    /// The address; by default that of the endpoint, or loopback for a port number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
 }
 
-/// Where a request goes, and what its answer has to be.
+/// A request, and the expected status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
     /// The port.
     pub port: Port,
-    /// As of [`Tcp::address`].
+    /// As in [`Tcp::address`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// The path, with its query; it begins with `/`.
+    /// The path with its query; it begins with `/`.
     #[serde(default = "root", skip_serializing_if = "is_root")]
     pub path: String,
-    /// The status that it has to be answered with; any from 200 to 399 if there is none.
+    /// The expected status; any from 200 to 399 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
 }
@@ -162,13 +162,13 @@ fn is_root(path: &String) -> bool {
     path == "/"
 }
 
-/// A port that a unit listens on.
+/// A port of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a port's number, or the name of an endpoint that the unit provides")]
 pub enum Port {
-    /// This one. Of a container in a network of its own it is a port inside, to which an endpoint that it provides has to lead.
+    /// A number. For a container with its own network it is the port inside of an endpoint that it provides.
     Number(u16),
-    /// That of an endpoint which the unit provides.
+    /// The port of an endpoint that the unit provides.
     Endpoint(Name),
 }
 
@@ -204,56 +204,57 @@ impl core::fmt::Display for Check {
 #[serde(deny_unknown_fields, rename = "Probe")]
 #[schemars(rename = "Probe")]
 struct Form {
-    /// A program and its arguments, which has to end with exit code 0. It runs as the unit does, inside of a container.
+    /// A program and its arguments, which has to end with exit code 0. It runs as the unit does, for a container
+    /// inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exec: Option<Vec<String>>,
-    /// A TCP connection, which has to come about.
+    /// A TCP connection, which has to succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tcp: Option<Tcp>,
-    /// A GET request by HTTP/1.1, which has to be answered with a good status.
+    /// A GET request by HTTP/1.1, which has to have a good status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     http: Option<Http>,
-    /// From one answer to the next question.
+    /// The time from one result to the next attempt.
     #[serde(default = "interval_ms")]
     interval_ms: u64,
-    /// How long an answer may take.
+    /// The timeout of an attempt.
     #[serde(default = "timeout_ms")]
     timeout_ms: u64,
-    /// It fails when so many answers in a row were bad.
+    /// It fails after this many consecutive failures.
     #[serde(default = "failures")]
     failures: u32,
-    /// It succeeds when so many answers in a row were good.
+    /// It passes after this many consecutive successes.
     #[serde(default = "successes")]
     successes: u32,
 }
 
-/// Default of [`Probe::interval_ms`]: ten seconds, as Kubernetes has it.
+/// The default of [`Probe::interval_ms`]: ten seconds, as in Kubernetes.
 #[must_use]
 pub fn interval_ms() -> u64 {
     10_000
 }
 
-/// Default of [`Probe::timeout_ms`]: five seconds. The one of Kubernetes is too short for a small host that is busy
+/// The default of [`Probe::timeout_ms`]: five seconds. That of Kubernetes is too short for a small host that is busy
 /// starting everything else.
 #[must_use]
 pub fn timeout_ms() -> u64 {
     5_000
 }
 
-/// Default of [`Probe::failures`]: three, as Kubernetes has it.
+/// The default of [`Probe::failures`]: three, as in Kubernetes.
 #[must_use]
 pub fn failures() -> u32 {
     3
 }
 
-/// Default of [`Probe::successes`]: one, as Kubernetes has it.
+/// The default of [`Probe::successes`]: one, as in Kubernetes.
 #[must_use]
 pub fn successes() -> u32 {
     1
 }
 
 impl Probe {
-    /// One with the usual numbers.
+    /// Creates one with the defaults.
     #[must_use]
     pub fn new(check: Check) -> Self {
         Self {

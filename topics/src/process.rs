@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{canonical::INTEGER_MAX, capability::Capability};
 
-/// Limits for all processes of a unit together, by its cgroup. What is not named is not limited.
+/// Limits for all processes of a unit together, by its cgroup. What is left out is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// The most memory, swap included, in bytes. Whatever takes more is killed.
+    /// The most memory, swap included, in bytes. A process that exceeds it is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// The most time of processors: 1.5 is one and a half of them, all the time.
+    /// The most processor time: 1.5 is one and a half processors, continuously.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cores>,
     /// The most processes and threads.
@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What both allow: of each limit the smaller one.
+    /// Returns the smaller of each limit.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
@@ -36,7 +36,7 @@ impl Limits {
         }
     }
 
-    /// Itself, if anything is limited.
+    /// Returns itself, if anything is limited.
     #[must_use]
     pub fn some(self) -> Option<Self> {
         Some(self).filter(|limits| !limits.is_none())
@@ -49,17 +49,17 @@ impl Limits {
     }
 }
 
-/// A number of processors, to the thousandth.
+/// A number of processors, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cores(u32);
 
-/// The smallest number of processors: the kernel gives out no less than a millisecond in a tenth of a second.
+/// The smallest number of processors: the kernel's minimum is a millisecond in a tenth of a second.
 const CORES_MIN_MILLIS: u32 = 10;
 /// The largest: more than any machine has.
 const CORES_MAX: u32 = 65_536;
 
 impl Cores {
-    /// A number of processors from 0.01 on.
+    /// Creates it from a number of at least 0.01.
     #[must_use]
     pub fn new(number: f64) -> Option<Self> {
         let millis = (number * 1_000.0).round();
@@ -67,7 +67,7 @@ impl Cores {
         fits.then_some(Self(millis as u32))
     }
 
-    /// In thousandths.
+    /// Returns it in thousandths.
     #[must_use]
     pub fn millis(self) -> u32 {
         self.0
@@ -94,7 +94,7 @@ fn no_cores(value: impl fmt::Display) -> String {
 
 impl Serialize for Cores {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // A whole number stays one, so that what was read is what is written.
+        // A whole number stays one, so that the output equals the input.
         match self.0 % 1_000 {
             0 => serializer.serialize_u32(self.0 / 1_000),
             _ => serializer.serialize_f64(f64::from(self.0) / 1_000.0),
@@ -125,61 +125,60 @@ impl JsonSchema for Cores {
     }
 }
 
-/// Attributes that the kernel keeps for each process of a unit. What is not named is as the system has it.
+/// Attributes of each process of a unit. What is left out has the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its groups beside the user's own, by name or number, in place of all that the user is in.
+    /// Its supplementary groups, by name or number, in place of the user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
-    /// The mask of the files that it makes.
+    /// The file mode creation mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<Umask>,
-    /// Its nice value: from -20, which only root may give, to 19, which has it wait for all others.
+    /// The nice value: from -20 (which only root may set) to 19 (the lowest priority).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -20, max = 19))]
     pub nice: Option<i32>,
-    /// Limits for each process by itself, as `setrlimit` has them.
+    /// Limits for each process, as in `setrlimit`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rlimits: BTreeMap<Resource, Rlimit>,
-    /// The only capabilities that it has and can ever get, as root and as any other user. Without this list,
-    /// those that its user has anyway.
+    /// The only capabilities that it has and can ever get, as root or any other user. By default, those of its user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<Capability>>,
-    /// It can gain nothing by executing a file, such as one with the setuid bit.
+    /// Whether it gains no privileges by executing a file, such as one with the setuid bit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
-    /// It goes to the background: the process that is started ends with exit code 0 once the program is up, and one of those
-    /// that it leaves is the main process. Without this the process that is started is the main one.
+    /// Whether it goes to the background: the started process ends with exit code 0 once the program is up, and one of
+    /// the remaining processes is the main one. Otherwise the started process is the main one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forking: Option<Forking>,
 }
 
-/// How the main process of a program is found that goes to the background.
+/// How the main process of a program that goes to the background is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Forking {
-    /// The file in which the program writes the number of its main process, by its absolute path or from the program's working
-    /// directory on. What it names counts only if it is a process of the unit. Without a file the oldest process that is left
-    /// is the main one.
+    /// The file with the process id of the main process: an absolute path, or one relative to the program's working
+    /// directory. The id counts only if it is a process of the unit. Without a file the oldest remaining process is the
+    /// main one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<String>,
 }
 
 impl Process {
-    /// Whether nothing is named.
+    /// Whether nothing is set.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A file mode mask. It is a text of octal digits, for a number that is read as decimal opens files to everybody.
+/// A file mode mask. It is written as octal digits, because a number read as decimal would open files to everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umask(u32);
 
 impl Umask {
-    /// Its bits.
+    /// Returns its bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.0
@@ -232,13 +231,13 @@ impl JsonSchema for Umask {
     }
 }
 
-/// One limit of a process: what holds, and how far the process itself may raise that.
+/// One limit of a process: the present one, and how far the process itself may raise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rlimit {
-    /// What holds.
+    /// The present limit.
     pub soft: Amount,
-    /// How far it may be raised by the process itself.
+    /// The highest limit that the process may set itself.
     pub hard: Amount,
 }
 
@@ -247,7 +246,7 @@ pub struct Rlimit {
 pub struct Amount(Option<u64>);
 
 impl Amount {
-    /// The amount; nothing if there is no limit.
+    /// Returns the amount; `None` if there is no limit.
     #[must_use]
     pub fn get(self) -> Option<u64> {
         self.0
@@ -262,7 +261,7 @@ impl FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             UNLIMITED => Ok(Self(None)),
-            // What canonical JSON keeps exactly.
+            // What canonical JSON represents exactly.
             _ => match text.parse::<u64>() {
                 Ok(amount) if amount <= INTEGER_MAX.unsigned_abs() => Ok(Self(Some(amount))),
                 _ => Err(format!("use a whole number up to {INTEGER_MAX}, or \"{UNLIMITED}\"")),
@@ -299,7 +298,7 @@ impl<'de> Deserialize<'de> for Amount {
         }
         let text = match Form::deserialize(deserializer)? {
             Form::Number(number) => number.to_string(),
-            // A number in quotes would be written without them, and so be another revision than what was said.
+            // A quoted number would be written without quotes, and so be another revision than what was sent.
             Form::Text(text) if text == UNLIMITED => text,
             Form::Text(_) => String::new(),
         };
@@ -323,7 +322,7 @@ impl JsonSchema for Amount {
     }
 }
 
-/// What may be limited for each process by itself, by the names of `setrlimit`.
+/// A resource that can be limited for each process, by its name in `setrlimit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -331,27 +330,27 @@ pub enum Resource {
     As,
     /// A core file, in bytes.
     Core,
-    /// Time of the processor, in seconds.
+    /// Processor time, in seconds.
     Cpu,
     /// The heap, in bytes.
     Data,
-    /// A file that is written, in bytes.
+    /// A written file, in bytes.
     Fsize,
-    /// Memory that is locked, in bytes.
+    /// Locked memory, in bytes.
     Memlock,
     /// Message queues, in bytes.
     Msgqueue,
-    /// How far nice may be lowered: 20 minus the value.
+    /// How far the nice value may be lowered: 20 minus the value.
     Nice,
     /// Open files.
     Nofile,
     /// Processes of the user.
     Nproc,
-    /// Priority in real time.
+    /// Real-time priority.
     Rtprio,
-    /// Microseconds in real time without a pause.
+    /// Microseconds of real-time processor time without a pause.
     Rttime,
-    /// Signals that are queued.
+    /// Queued signals.
     Sigpending,
     /// The stack, in bytes.
     Stack,
@@ -361,13 +360,13 @@ pub enum Resource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// The size at which a new file is begun.
+    /// The size at which the log is rotated.
     #[serde(default = "log_max_bytes")]
     pub max_bytes: u64,
-    /// How many old files are kept.
+    /// How many rotated files are kept.
     #[serde(default = "logs_kept")]
     pub keep: u32,
-    /// The age at which a new file is begun even if this one is not full.
+    /// The age at which the log is rotated even if it is not full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_ms: Option<u64>,
 }
@@ -386,13 +385,13 @@ impl Log {
     }
 }
 
-/// Default of [`Log::max_bytes`]: with three old files, 16 MiB per unit, which are days of an ordinary
-/// service, and 256 units of them 4 GiB.
+/// The default of [`Log::max_bytes`]: with three rotated files, 16 MiB per unit, which are days of an ordinary service,
+/// and 256 units of them 4 GiB.
 fn log_max_bytes() -> u64 {
     4 * 1024 * 1024
 }
 
-/// Default of [`Log::keep`].
+/// The default of [`Log::keep`].
 fn logs_kept() -> u32 {
     3
 }

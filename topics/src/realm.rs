@@ -7,53 +7,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// How deep realms may lie in one another: what takes more is understood by nobody, and each is sent with a command.
+/// How deep realms may be nested: deeper ones could not be understood, and each parent is sent with a command.
 pub const PARENTS_MAX: usize = 8;
 
-/// The most ports of one realm. To find that all are taken each may have to be tried, and ten thousand tries take a
+/// The most ports of one realm. To find that all are in use each may have to be tried, and ten thousand attempts take a
 /// twentieth of a second.
 pub const PORTS_MAX: usize = 10_000;
 
-/// What a realm is; what it leaves open it has from its parent.
+/// The definition of a realm; what it leaves out it inherits from its parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Realm {
     /// Its name.
     pub name: Name,
-    /// The order of what it was in time: hosts refuse what is older than what they have.
+    /// The generation: hosts ignore definitions that are older than what they have.
     pub generation: u64,
-    /// The realm that it has from what it leaves open.
+    /// The realm from which it inherits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Name>,
-    /// Where its global endpoints listen; 127.0.0.1 if no parent says otherwise.
+    /// The address of its global endpoints; 127.0.0.1 if no parent has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bind: Option<IpAddr>,
-    /// The ports of its endpoints; 11100 to 11199 if no parent says otherwise.
+    /// The ports of its endpoints; 11100 to 11199 if no parent has a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
-    /// Its units, and those of realms below it, are not started.
+    /// Whether its units, and those of realms below it, are not started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
 }
 
 impl Realm {
-    /// One that says nothing.
+    /// Creates an empty definition.
     #[must_use]
     pub fn new(name: Name) -> Self {
         Self { name, generation: 0, parent: None, bind: None, ports: None, disabled: false }
     }
 }
 
-/// Where endpoints of a realm listen of which nothing is said.
+/// The default address of global endpoints.
 pub const BIND: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Ports, from the first to the last.
+/// A range of ports, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortRange {
-    /// The first.
+    /// The first port.
     pub first: u16,
-    /// The last.
+    /// The last port.
     pub last: u16,
 }
 
@@ -64,7 +64,7 @@ impl Default for PortRange {
 }
 
 impl PortRange {
-    /// How many there are.
+    /// Returns the number of ports.
     #[must_use]
     pub fn count(self) -> usize {
         usize::from(self.last).saturating_sub(usize::from(self.first)) + usize::from(self.first <= self.last)

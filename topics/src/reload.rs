@@ -3,20 +3,20 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The most files outside that a unit may have watched: each is read every 30 s.
+/// The most watched files of a unit: each is read every 30 s.
 pub const ON_CHANGE_MAX: usize = 16;
 
-/// How a change is brought to a process that runs.
+/// How a change is applied to a running process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reload {
-    /// It is ended, and started anew.
+    /// It is restarted.
     #[default]
     Restart,
     /// It is sent a signal, and reads its files again by itself.
     Signal,
-    /// It is asked on its channel to read its files again (`reload`), and answers. One that cannot, or refuses, is
-    /// ended and started anew.
+    /// It is asked on its channel to read its files again (`reload`), and answers. If it cannot, or refuses, it is
+    /// restarted.
     Channel,
 }
 
@@ -28,12 +28,12 @@ impl Reload {
     }
 }
 
-/// A file outside of a unit, such as a certificate that somebody else renews.
+/// A watched file outside of the unit, such as a certificate that another program renews.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OnChange {
-    /// The file, by its absolute path.
+    /// The absolute path of the file.
     pub path: String,
-    /// What is done when its content is another. (Whether it was merely written anew does not matter.)
+    /// What is done when its content changes. (Rewriting the same content does not count.)
     pub action: Reload,
 }

@@ -16,10 +16,10 @@ use crate::{
     unit::Spec,
 };
 
-/// What the key is used for is in what it signs, so that it may serve for other things later.
+/// The purpose of the key, which is part of what it signs, so that it may serve for other purposes later.
 const REVISIONS: &str = "muster revision 1";
 
-/// The key of a host's revisions, which it and its console know: 32 bytes, written as base64.
+/// The key of a host's revisions, which the host and its console know: 32 bytes, written as base64.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -31,14 +31,14 @@ pub struct RevisionKey([u8; 32]);
 pub struct RevisionKeyError;
 
 impl RevisionKey {
-    /// The key of these 32 bytes.
+    /// Creates it from 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The revision of a unit's spec on this key's host: HMAC-SHA256 over [`Spec::revision`], or just that if no value of an environment
-    /// is in it.
+    /// Returns the revision of a unit's spec on this key's host: HMAC-SHA256 over [`Spec::revision`], or just that if
+    /// the spec has no environment.
     ///
     /// # Errors
     /// As [`Spec::revision`].
@@ -51,7 +51,7 @@ impl RevisionKey {
         Ok(Digest::from_tag(&hmac::sign(&key, format!("{REVISIONS}\n{unit}\n{bare}").as_bytes())))
     }
 
-    /// Whether a host that has this key, or that had none yet, tells this revision of a unit's spec.
+    /// Whether this is the revision of a unit's spec on a host that has this key, or that had none yet.
     #[must_use]
     pub fn is_of(&self, unit: &UnitName, spec: &Spec, revision: &Digest) -> bool {
         [self.revision(unit, spec), spec.revision()].into_iter().flatten().any(|found| found == *revision)
@@ -111,7 +111,7 @@ mod tests {
         {
             assert_ne!(one, other);
         }
-        // What has no secret is the same everywhere.
+        // A spec without secrets has the same revision everywhere.
         assert_eq!(key(1).revision(&till, &spec(None)).unwrap(), spec(None).revision().unwrap());
     }
 
@@ -121,10 +121,10 @@ mod tests {
         let guesses = || (0..10_000).map(|pin| spec(Some(&format!("{pin:04}"))));
         assert!(guesses().all(|guess| guess.revision().unwrap() != told));
         assert!(guesses().all(|guess| key(2).revision(&till, &guess).unwrap() != told));
-        // Its console does.
+        // The console, with the key, can.
         let found: Vec<Spec> = guesses().filter(|guess| key(1).is_of(&till, guess, &told)).collect();
         assert_eq!(found, [spec(Some("4711"))]);
-        // And it knows what a host of an earlier release tells.
+        // It also recognises the revision of an older agent.
         assert!(key(1).is_of(&till, &spec(Some("4711")), &spec(Some("4711")).revision().unwrap()));
     }
 

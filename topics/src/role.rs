@@ -10,20 +10,20 @@ use uuid::Uuid;
 
 use crate::name::{HostId, Name};
 
-/// A client of the bus: who it is, and so what it may do.
+/// The identity of a client of the bus, which decides what it may do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// An agent, for its host.
+    /// The agent of a host.
     Host(HostId),
     /// A console.
     Console(Name),
     /// A person's or a program's MQTT client that may read everything.
     Operator(Name),
-    /// The same for somebody who only looks on, such as a bridge to a database.
+    /// The same for read-only use, such as a bridge to a database.
     Observer(Name),
 }
 
-/// The kinds of identities that [`TABLE`] tells apart.
+/// The kinds of identities that [`TABLE`] distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// See [`Identity::Host`].
@@ -36,24 +36,24 @@ pub enum Role {
     Observer,
 }
 
-/// What a client wants to do with a topic or a filter.
+/// An action on a topic or a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Publish to a topic, its last will included.
     Publish,
-    /// Subscribe to a filter, and receive what matches it.
+    /// Subscribe to a filter, and receive matching messages.
     Subscribe,
 }
 
-/// One line of the table: who may do what with the topics that match a pattern.
+/// One row of the table: what a role may do with the topics that match a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whom it permits.
+    /// The role.
     pub role: Role,
-    /// What it permits.
+    /// The action.
     pub action: Action,
-    /// MQTT filter below the prefix, in which the level `%u` stands for the client's own id: the
-    /// host's UUID, or the name behind the role's prefix.
+    /// An MQTT filter below the prefix, in which the level `%u` stands for the client's own id: the host's UUID, or the
+    /// name after the role's prefix.
     pub pattern: &'static str,
 }
 
@@ -61,7 +61,7 @@ const fn rule(role: Role, action: Action, pattern: &'static str) -> Rule {
     Rule { role, action, pattern }
 }
 
-/// Everything that is permitted. What is not in here is denied.
+/// Everything that is permitted. Anything else is denied.
 pub const TABLE: &[Rule] = {
     use Action::{Publish, Subscribe};
     use Role::{Console, Host, Observer, Operator};
@@ -96,12 +96,12 @@ pub const TABLE: &[Rule] = {
     ]
 };
 
-/// Who may read what a broker tells of itself, below `$SYS`. That stands outside of every prefix, so [`TABLE`] has no
-/// words for it.
+/// The roles that may read the broker's own topics below `$SYS`. These are outside of every prefix, so [`TABLE`] cannot
+/// express them.
 pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
 
-/// Whose the topic is: the one identity that may publish to it. None if several may, or nobody. `topic` stands below the
-/// prefix.
+/// Returns the owner of a topic: the one identity that may publish to it; `None` if several may, or none. `topic` is
+/// below the prefix.
 #[must_use]
 pub fn owner(topic: &str) -> Option<Identity> {
     let mut owner = None;
@@ -117,7 +117,7 @@ pub fn owner(topic: &str) -> Option<Identity> {
             Role::Operator => id.parse().ok().map(Identity::Operator),
             Role::Observer => id.parse().ok().map(Identity::Observer),
         };
-        // An id that is none's own name publishes nothing, and two owners are as good as none.
+        // An invalid id cannot publish, and two owners are as good as none.
         let found = found.filter(|found| found.may(Action::Publish, topic));
         if owner.is_some() && found.is_some() && owner != found {
             return None;
@@ -127,7 +127,7 @@ pub fn owner(topic: &str) -> Option<Identity> {
     owner
 }
 
-/// The id that `topic` has where `pattern` has `%u`, if it matches; none within if the pattern names nobody.
+/// Returns the id that `topic` has in place of `%u` in `pattern`, if it matches; `None` inside if the pattern has none.
 fn publisher_id<'a>(pattern: &str, topic: &'a str) -> Option<Option<&'a str>> {
     let mut levels = topic.split('/');
     let mut id = None;
@@ -145,7 +145,7 @@ fn publisher_id<'a>(pattern: &str, topic: &'a str) -> Option<Option<&'a str>> {
 }
 
 impl Identity {
-    /// The filters, below the prefix, of all that this identity alone may publish.
+    /// Returns the filters, below the prefix, of all topics that only this identity may publish.
     pub fn owned(&self) -> impl Iterator<Item = String> {
         let common_name = self.to_string();
         let id = match self {
@@ -159,7 +159,7 @@ impl Identity {
         TABLE.iter().filter(own).map(move |rule| rule.pattern.replace("%u", &id))
     }
 
-    /// The role that this identity has.
+    /// Returns the role of this identity.
     #[must_use]
     pub fn role(&self) -> Role {
         match self {
@@ -170,8 +170,8 @@ impl Identity {
         }
     }
 
-    /// Whether this client may publish to `topic`, or subscribe to the filter `topic` (every topic
-    /// that matches it is then permitted). `topic` stands below the prefix.
+    /// Whether this client may publish to `topic`, or subscribe to the filter `topic` (every matching topic is then
+    /// permitted). `topic` is below the prefix.
     #[must_use]
     pub fn may(&self, action: Action, topic: &str) -> bool {
         let mut buffer = Uuid::encode_buffer();
@@ -183,8 +183,8 @@ impl Identity {
     }
 }
 
-/// [`Identity::may`] for who asks often: of a client of this role whose own id (what `%u` stands for in
-/// [`TABLE`]) is `id`. It allocates nothing.
+/// [`Identity::may`] for frequent use: for a client of this role whose own id (`%u` in [`TABLE`]) is `id`. It allocates
+/// nothing.
 #[must_use]
 pub fn permits(role: Role, action: Action, id: &str, topic: &str) -> bool {
     TABLE.iter().filter(|rule| rule.role == role && rule.action == action).any(|rule| covers(rule.pattern, id, topic))
@@ -208,7 +208,7 @@ fn covers(pattern: &str, id: &str, filter: &str) -> bool {
     wanted.next().is_none()
 }
 
-/// A common name that is none of the fleet's.
+/// A common name that is not of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("common name {0:?} is neither a host's id nor console-NAME, operator-NAME or observer-NAME")]
 pub struct IdentityError(String);
@@ -234,7 +234,7 @@ impl FromStr for Identity {
 }
 
 impl fmt::Display for Identity {
-    /// The common name.
+    /// Formats the common name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(host) => host.fmt(f),
@@ -313,10 +313,10 @@ mod tests {
             (format!("h/{HOST}/unit/default/hello"), Some(HOST)),
             (format!("h/{HOST}/alert/a"), Some(HOST)),
             ("console/main/presence".to_owned(), Some("console-main")),
-            // Any console may.
+            // Any console may publish it.
             (format!("h/{HOST}/desired"), None),
             ("cmd/all".to_owned(), None),
-            // Nobody may.
+            // No client may publish it.
             (format!("h/{}/presence", HOST.to_uppercase()), None),
             ("h/nobody/presence".to_owned(), None),
             (format!("h/{HOST}/unit/default"), None),
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// MQTT's own rule, levels against levels: whether `topic` matches `filter`.
+    /// MQTT's own rule, level by level: whether `topic` matches `filter`.
     fn matches(filter: &[&str], topic: &[&str]) -> bool {
         match (filter, topic) {
             (["#"], _) => true,
@@ -362,8 +362,8 @@ mod tests {
         }
     }
 
-    /// What the table says of a concrete topic, told without [`covers`]: the pattern becomes a filter of
-    /// this client's own, and MQTT's rule decides.
+    /// Whether the table permits a concrete topic, computed without [`covers`]: the pattern becomes a filter of this
+    /// client's own, and MQTT's rule decides.
     fn permits_plainly(identity: &Identity, action: Action, topic: &str) -> bool {
         let common_name = identity.to_string();
         let id = match identity {
@@ -379,7 +379,7 @@ mod tests {
         })
     }
 
-    /// Identities and topics that meet: few ids, so that a topic is often the client's own.
+    /// Identities and topics that match often: few ids, so that a topic is often the client's own.
     fn identities() -> impl Strategy<Value = Identity> {
         let host = prop::sample::select(vec![HOST, OTHER]).prop_map(str::to_owned);
         let named = "(console|operator|observer)-(main|a|h|0e2c1a4e)";
@@ -397,7 +397,7 @@ mod tests {
     }
 
     proptest! {
-        /// [`owner`] is who may publish, and nobody else may.
+        /// The [`owner`] may publish, and no other identity may.
         #[test]
         fn owner_is_the_only_publisher(identity in identities(), topic in topics()) {
             if identity.may(Action::Publish, &topic) {
@@ -409,14 +409,14 @@ mod tests {
             }
         }
 
-        /// [`Identity::may`] says of topics what the table says by MQTT's own rule.
+        /// [`Identity::may`] agrees with the table by MQTT's own rule.
         #[test]
         fn permission_equals_the_table(identity in identities(), publish: bool, topic in topics()) {
             let action = if publish { Action::Publish } else { Action::Subscribe };
             prop_assert_eq!(identity.may(action, &topic), permits_plainly(&identity, action, &topic), "{} {:?} {}", identity, action, topic);
         }
 
-        /// A filter that is permitted brings nothing that is not: tried on filters that match a topic.
+        /// A permitted filter matches no topic that is not permitted.
         #[test]
         fn permitted_filter_matches_only_permitted_topics(
             identity in identities(),
@@ -440,7 +440,7 @@ mod tests {
             }
         }
 
-        /// A filter is covered only if each topic that it matches is: tried on random topics.
+        /// A filter is covered only if each topic that it matches is.
         #[test]
         fn covering_filter_matches_all_topics(pattern in "[ab+]{1}(/[ab+]){0,3}(/#)?", filter in "[ab+]{1}(/[ab+]){0,3}(/#)?", topic in "[ab](/[ab]){0,4}") {
             let split = |text: &'static str| text.split('/').collect::<Vec<_>>();

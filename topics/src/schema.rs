@@ -41,7 +41,7 @@ struct Channel {
 }
 
 impl Channel {
-    /// A topic of this channel, of some host.
+    /// Returns a topic of this channel, of some host.
     fn topic(&self) -> Result<Topic, TopicError> {
         self.address
             .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
@@ -53,7 +53,7 @@ impl Channel {
             .parse()
     }
 
-    /// MQTT's number of the quality at which messages are published here; nothing if this is no topic.
+    /// Returns the quality of service at which messages are published here; `None` if this is no topic.
     fn qos(&self) -> Option<u8> {
         self.topic().ok().map(|topic| match topic.qos() {
             Qos::AtMostOnce => 0,
@@ -62,8 +62,8 @@ impl Channel {
     }
 }
 
-/// The channels that carry something today. Topics of [`crate::topic`] that are not listed are
-/// reserved: their names and permissions are fixed, their payloads are not.
+/// The channels in use. Topics of [`crate::topic`] that are not listed are reserved: their names and permissions are
+/// fixed, their payloads are not.
 const CHANNELS: &[Channel] = &[
     Channel {
         id: "presence",
@@ -149,7 +149,7 @@ const CHANNELS: &[Channel] = &[
     },
 ];
 
-/// Every generated document: file name and content.
+/// Returns every generated document: file name and content.
 #[must_use]
 pub fn documents() -> Vec<(String, String)> {
     let schemas = [

@@ -21,7 +21,7 @@ use crate::{
     unit::{MASK, Spec},
 };
 
-/// A host's public key for what only it may read: X25519, 32 bytes, written as base64.
+/// A host's public key for sealed content: X25519, 32 bytes, written as base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -33,13 +33,13 @@ pub struct SealingKey([u8; 32]);
 pub struct SealingKeyError;
 
 impl SealingKey {
-    /// The key of these 32 bytes.
+    /// Creates it from 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// Returns its 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -75,7 +75,7 @@ impl std::fmt::Display for SealingKey {
     }
 }
 
-/// A host hands over its sealing key: `POST /v1/sealing-key`, with its certificate. The answer is the same document.
+/// A host sends its sealing key: `POST /v1/sealing-key`, with its certificate. The response is the same document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SealingKeyNotice {
@@ -91,8 +91,8 @@ pub struct SealingKeyNotice {
 pub struct Sealed {
     /// All of them, encrypted; base64.
     pub content: String,
-    /// The key to the content, sealed to the host whose command this is; base64. In a signed body it is left out; a host that keeps the
-    /// command puts in what the envelope brought.
+    /// The key of the content, sealed to the host that the command is for; base64. In a signed body it is left out; a
+    /// host that stores the command adds the envelope's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -115,7 +115,7 @@ impl Place<'_> {
             Self::Text(text) => std::mem::replace(text, MASK.to_owned()).into_bytes(),
             Self::Bytes(data) => {
                 let taken = std::mem::replace(data, Data::Text(MASK.to_owned()));
-                // What is no base64 has no bytes to lose: the console refuses it before.
+                // Invalid base64 has no bytes to lose: the console refuses it before.
                 taken.to_bytes().unwrap_or_default()
             }
             Self::Json(value) => std::mem::replace(value, Value::String(MASK.to_owned())).to_string().into_bytes(),
@@ -141,8 +141,8 @@ fn of_spec(spec: &mut Spec) -> impl Iterator<Item = Place<'_>> {
 }
 
 impl Verb {
-    /// All places of values that only its hosts may read. A verb that gets another field of that kind gets it here, and is masked,
-    /// sealed and opened with it.
+    /// Returns all places of values that only its hosts may read. A new field of that kind must be added here; it is
+    /// then masked, sealed and opened.
     fn places(&mut self) -> Vec<Place<'_>> {
         match self {
             Self::Exec(exec) => of_exec(exec).collect(),
@@ -154,7 +154,7 @@ impl Verb {
         }
     }
 
-    /// The same with values that only its hosts may read hidden, for listings.
+    /// Returns the same with secret values masked, for lists.
     #[must_use]
     pub fn masked(&self) -> Self {
         let mut masked = self.clone();
@@ -162,7 +162,7 @@ impl Verb {
         masked
     }
 
-    /// What it carries that only its hosts may read, in a word, if it carries any.
+    /// Describes what it has that only its hosts may read, if anything.
     #[must_use]
     pub fn secret(&self) -> Option<&'static str> {
         match self {
@@ -175,7 +175,7 @@ impl Verb {
         }
     }
 
-    /// Takes the values out that only its hosts may read; a mask is left in place of each.
+    /// Takes the values that only its hosts may read; masks remain in their place.
     pub fn take_values(&mut self) -> Vec<Vec<u8>> {
         self.places().into_iter().map(Place::take).collect()
     }
@@ -183,7 +183,7 @@ impl Verb {
     /// Puts values back that [`take_values`](Self::take_values) has taken out of the same verb.
     ///
     /// # Errors
-    /// If they are not so many, or are not what stands there.
+    /// If their number or kind does not match.
     pub fn put_values(&mut self, values: Vec<Vec<u8>>) -> Result<(), Misfit> {
         let places = self.places();
         if places.len() != values.len() {
@@ -193,10 +193,11 @@ impl Verb {
     }
 }
 
-/// Values as one text of bytes, filled up to a multiple of this, so that its length tells less of theirs.
+/// Packed values are padded to a multiple of this, so that the length reveals less.
 const PADDED_BYTES: usize = 64;
 
-/// Writes values one after the other: how many there are, and each after its length, as numbers of four bytes, the highest first; then zeros.
+/// Writes values one after the other: their number, and each after its length, as numbers of four bytes, the highest
+/// first; then zeros.
 #[must_use]
 pub fn pack(values: &[Vec<u8>]) -> Vec<u8> {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes();
@@ -209,10 +210,10 @@ pub fn pack(values: &[Vec<u8>]) -> Vec<u8> {
     packed
 }
 
-/// Reads what [`pack`] has written.
+/// Parses what [`pack`] has written.
 ///
 /// # Errors
-/// If that is not what it has written.
+/// If it is invalid.
 pub fn unpack(mut packed: &[u8]) -> Result<Vec<Vec<u8>>, Misfit> {
     let mut take = |count: usize| {
         let (piece, rest) = packed.split_at_checked(count).ok_or(Misfit)?;
@@ -278,7 +279,7 @@ mod tests {
     fn altered_values_are_refused() {
         let packed = pack(&[b"ab".to_vec(), Vec::new()]);
         for cut in 0..packed.len() {
-            // Zeros at the end are nothing but filling.
+            // Zeros at the end are padding.
             if cut < 14 {
                 assert_eq!(unpack(&packed[..cut]), Err(Misfit), "{cut}");
             }

@@ -60,31 +60,31 @@ use crate::{
 /// The longest selector, in bytes: more than anybody types, and a small part of a message.
 pub const SELECT_MAX_BYTES: usize = 1_000;
 
-/// How deep parentheses, `not` and `unit(…)` may be nested: far deeper than anybody reads, far less than a stack holds.
+/// How deep parentheses, `not` and `unit(…)` may be nested: deeper than anybody reads, and less than a stack can hold.
 const DEPTH_MAX: usize = 32;
 
-/// Picks some of all units; within a [`HostSelect`], some of all hosts.
+/// A selector of units; within a [`HostSelect`], of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// What either picks.
+    /// Either matches.
     Or(Box<Self>, Box<Self>),
-    /// What both pick.
+    /// Both match.
     And(Box<Self>, Box<Self>),
-    /// What it does not pick.
+    /// It does not match.
     Not(Box<Self>),
-    /// Where a field has a value like this.
+    /// A field has a value like this.
     Is(Field, String),
-    /// Where a field has no value like this.
+    /// A field has no value like this.
     IsNot(Field, String),
-    /// Where a field has a value that is less or more than this.
+    /// A field has a value that is less or more than this.
     Compares(Field, Order, String),
-    /// What has a label of this name.
+    /// There is a label of this name.
     Has(Name),
-    /// A host that has a unit which this picks.
+    /// The host has a unit that this matches.
     Unit(Box<Self>),
 }
 
-/// How a value stands to another.
+/// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// `<`
@@ -97,26 +97,26 @@ pub enum Order {
     AtLeast,
 }
 
-/// What is looked at.
+/// A field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The id and the hostname of a host, or of a unit's host.
     Host,
     /// A unit's full name.
     Id,
-    /// A unit's realm, or those that a host carries.
+    /// A unit's realm, or the realms of a host.
     Realm,
     /// A unit's name within the realm.
     Name,
-    /// The role of what a unit runs.
+    /// The role of a unit's artifact.
     Role,
-    /// The version of what a unit runs, or has installed.
+    /// The version that a unit runs, or has installed.
     Version,
-    /// The version that a unit is wanted to run.
+    /// The version in a unit's spec.
     WantedVersion,
     /// A unit's kind.
     Kind,
-    /// What a unit is doing.
+    /// A unit's phase.
     Phase,
     /// A label.
     Label(Name),
@@ -124,7 +124,7 @@ pub enum Field {
     Fact(Fact),
 }
 
-/// A property of a machine.
+/// A fact of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// Name and version of the distribution.
@@ -144,11 +144,11 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// Each of them.
+    /// All facts.
     const ALL: [Self; 7] =
         [Self::Os, Self::Kernel, Self::Arch, Self::Cpus, Self::CpuModel, Self::MemoryBytes, Self::AgentVersion];
 
-    /// What it is called, as in a heartbeat.
+    /// Returns its name, as in a heartbeat.
     fn name(self) -> &'static str {
         match self {
             Self::Os => "os",
@@ -162,17 +162,17 @@ impl Fact {
     }
 }
 
-/// What an expression looks at.
+/// What a selector is evaluated on.
 trait Subject {
-    /// The values of a field; of some there may be several, or none.
+    /// Returns the values of a field; some have several, or none.
     fn values(&self, field: &Field) -> Vec<Cow<'_, str>>;
 
-    /// Whether it has a unit that this picks.
+    /// Whether it has a unit that this matches.
     fn has_unit(&self, wanted: &Select) -> bool;
 }
 
 impl Select {
-    /// Whether it picks a unit.
+    /// Whether it matches a unit.
     #[must_use]
     pub fn picks_unit(&self, unit: &Unit<'_>) -> bool {
         self.picks(unit)
@@ -194,7 +194,7 @@ impl Select {
         }
     }
 
-    /// Whether it looks at units of hosts.
+    /// Whether it refers to units of hosts.
     fn asks_units(&self) -> bool {
         match self {
             Self::Or(left, right) | Self::And(left, right) => left.asks_units() || right.asks_units(),
@@ -205,20 +205,20 @@ impl Select {
     }
 }
 
-/// A unit, as far as selectors look at it.
+/// A unit, as selectors see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'a> {
     /// Its host.
     pub host: HostId,
-    /// What the host calls itself.
+    /// The host's name.
     pub hostname: &'a str,
     /// Its name.
     pub name: &'a UnitName,
-    /// What it should be.
+    /// Its spec.
     pub spec: &'a Spec,
-    /// What it is doing.
+    /// Its phase.
     pub phase: Phase,
-    /// What it runs, or has installed, if that is told.
+    /// What it runs, or has installed, if that is reported.
     pub content: Option<&'a Content>,
 }
 
@@ -233,7 +233,7 @@ impl Subject for Unit<'_> {
             Field::Name => vec![self.name.name().as_str().to_owned().into()],
             Field::Role => artifact.map(|artifact| artifact.role.as_str().into()).into_iter().collect(),
             Field::Version => {
-                // What has no artifact has no version: its image has a name.
+                // A unit without an artifact has no version; its image has a name.
                 let version = |artifact: &'_ ArtifactRef| match self.content {
                     Some(content) => content.version().to_owned().into(),
                     None => artifact.version.as_str().to_owned().into(),
@@ -248,13 +248,13 @@ impl Subject for Unit<'_> {
         }
     }
 
-    /// Units have none of their own.
+    /// Units have no units.
     fn has_unit(&self, _: &Select) -> bool {
         false
     }
 }
 
-/// A phase in the word that the wire has for it.
+/// Returns a phase as in the JSON form.
 fn word(phase: Phase) -> String {
     let json = serde_json::to_value(phase).unwrap_or_default();
     json.as_str().unwrap_or_default().to_owned()

@@ -49,21 +49,21 @@ pub enum Signal {
     RealTime(RealTime),
 }
 
-/// A signal of real time.
+/// A real-time signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealTime(u8);
 
-/// The kernel's first signal of real time. This and the next one the C library keeps for itself, so that they have no names.
+/// The kernel's first real-time signal. The C library reserves this and the next one, so they have no names.
 const REAL_TIME_FIRST: u8 = 32;
 /// The first one that has a name.
 const REAL_TIME_MIN: u8 = 34;
 /// The last signal.
 const REAL_TIME_MAX: u8 = 64;
-/// Up to this many from the first, a signal of real time is named after the first, then after the last: as in `kill -l`.
+/// Up to this many from the first, a real-time signal is named after the first, then after the last: as in `kill -l`.
 const NAMED_AFTER_MIN: u8 = 15;
 
 impl Signal {
-    /// Those with a name of their own, in the order of their numbers, which begin with 1.
+    /// Signals with a name of their own, in the order of their numbers, from 1.
     const NAMED: [(Self, &'static str); 31] = [
         (Self::Hup, "hup"),
         (Self::Int, "int"),
@@ -98,16 +98,16 @@ impl Signal {
         (Self::Sys, "sys"),
     ];
 
-    /// Further names that signals go by.
+    /// Other names of signals.
     const OTHER_NAMES: [(&'static str, Self); 5] =
         [("iot", Self::Abrt), ("cld", Self::Chld), ("poll", Self::Io), ("info", Self::Pwr), ("unused", Self::Sys)];
 
-    /// All that have a name, in the order of their numbers.
+    /// Returns all signals with a name, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Self> {
         (1..=i32::from(REAL_TIME_MAX)).filter_map(Self::from_number).filter(|signal| signal.is_named())
     }
 
-    /// The signal of a number.
+    /// Returns the signal of a number.
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         let number = u8::try_from(number).ok()?;
@@ -117,7 +117,7 @@ impl Signal {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn number(self) -> i32 {
         match self {
@@ -126,7 +126,7 @@ impl Signal {
         }
     }
 
-    /// The name without `SIG`, in lower case, as in the JSON form; the number of one that has none.
+    /// Returns the name without `SIG`, in lower case, as in the JSON form; the number if it has none.
     #[must_use]
     pub fn name(self) -> Cow<'static, str> {
         match self {
@@ -147,13 +147,13 @@ impl Signal {
 }
 
 impl fmt::Display for Signal {
-    /// The full name, such as `SIGHUP`; the number of one that has no name.
+    /// Formats the full name, such as `SIGHUP`; the number if it has none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_named() { write!(f, "SIG{}", self.name().to_uppercase()) } else { f.write_str(&self.name()) }
     }
 }
 
-/// A text is no signal.
+/// A text that is no signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("use a signal's name or number, such as HUP, SIGUSR1, RTMIN+3 or 15; `kill -l` lists them")]
 pub struct SignalError;
@@ -161,7 +161,7 @@ pub struct SignalError;
 impl FromStr for Signal {
     type Err = SignalError;
 
-    /// By name, with `SIG` or without, in any case; or by number.
+    /// Parses a name, with or without `SIG`, ignoring case; or a number.
     fn from_str(text: &str) -> Result<Self, SignalError> {
         let digits = |text: &str| {
             let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -174,7 +174,7 @@ impl FromStr for Signal {
         let name = name.strip_prefix("sig").unwrap_or(&name);
         let named = Self::NAMED.iter().find(|(_, own)| *own == name).map(|(signal, _)| *signal);
         let other = || Self::OTHER_NAMES.iter().find(|(other, _)| *other == name).map(|(_, signal)| *signal);
-        // The signal at some distance from the first or the last of real time.
+        // A real-time signal at some distance from the first or the last.
         let away = |sign: char, from: &str| match name.strip_prefix(from)? {
             "" => Some(0),
             rest => digits(rest.strip_prefix(sign)?),

@@ -1,10 +1,10 @@
 //! Sizes in bytes, as people read and write them. The whole program uses this: units are powers of 1024, and printed
 //! sizes can be typed again.
 
-/// Units by their first letter, each with the power of two that it stands for.
+/// Units by their first letter, with the power of two.
 const UNITS: [(char, u32); 6] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P', 50), ('E', 60)];
 
-/// A number of bytes with one unit, such as `1.5 GiB`.
+/// Formats a number of bytes with one unit, such as `1.5 GiB`.
 #[must_use]
 pub fn print(count: u64) -> String {
     if count < 1024 {
@@ -19,14 +19,15 @@ pub fn print(count: u64) -> String {
     format!("{value:.digits$} {}iB", UNITS[unit].0)
 }
 
-/// The same without rounding, as one word: `512MiB`, or `5000` where no unit fits.
+/// Formats it without rounding, as one word: `512MiB`, or `5000` if no unit fits.
 #[must_use]
 pub fn print_exact(count: u64) -> String {
     let fitting = UNITS.iter().rev().find(|(_, power)| count != 0 && count.is_multiple_of(1 << power));
     fitting.map_or_else(|| count.to_string(), |(unit, power)| format!("{}{unit}iB", count >> power))
 }
 
-/// How many bytes a unit has: `K`, `KB` and `KiB` are 1024, in upper or lower case, and so on to `EiB`; `B` or nothing is one.
+/// Returns the bytes of a unit: `K`, `KB` and `KiB` are 1024, in upper or lower case, and so on to `EiB`; `B` or
+/// nothing is one.
 #[must_use]
 pub fn unit(text: &str) -> Option<u64> {
     let text = text.to_ascii_uppercase();
@@ -38,17 +39,17 @@ pub fn unit(text: &str) -> Option<u64> {
     }
 }
 
-/// Reads a number of bytes: `5000`, `64M`, `64MiB`, `1.5 GiB`.
+/// Parses a number of bytes: `5000`, `64M`, `64MiB`, `1.5 GiB`.
 ///
 /// # Errors
-/// If it is none.
+/// If it is invalid.
 pub fn parse(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let bytes = unit(&text[number.len()..]).and_then(|unit| times(number.trim_end(), unit));
     bytes.ok_or_else(|| "use a number of bytes, or one such as 64M, 1.5GiB or 2G (units are powers of 1024)".to_owned())
 }
 
-/// A number with or without a fraction, times a unit; a part of a byte falls away.
+/// Multiplies a number with or without a fraction by a unit; a fraction of a byte is dropped.
 fn times(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -65,7 +66,7 @@ fn times(number: &str, unit: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-/// More digits behind the point say nothing: they are below a byte of a TiB.
+/// Further digits after the point have no effect: they are below a byte of a TiB.
 const FRACTION_MAX_DIGITS: usize = 12;
 
 #[cfg(test)]
@@ -126,7 +127,7 @@ mod tests {
         #[test]
         fn printed_size_parses_to_the_same(size: u64) {
             prop_assert_eq!(parse(&print_exact(size)), Ok(size));
-            // Rounding may lead beyond what a number holds.
+            // Rounding may exceed the range of a number.
             if let Ok(read) = parse(&print(size)) {
                 prop_assert!(read.abs_diff(size) <= size / 15, "{} {}", read, print(size));
             }

@@ -10,8 +10,8 @@ use crate::{
     unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
 
-/// What the snapshots of a host need of a unit beyond what it should be now, as part of its report: so that nobody
-/// removes it.
+/// What the snapshots of a host need of a unit beyond its present spec, as part of its report, so that it is not
+/// removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pins {
     /// Artifacts.
@@ -20,24 +20,24 @@ pub struct Pins {
     /// Configs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ConfigRef>,
-    /// There is more than these, which may be anything.
+    /// Whether there is more, which is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub and_more: bool,
 }
 
 /// The most artifacts and configs that a unit's report lists of its snapshots: with some 250 bytes for each, a quarter
-/// of what a message may have. Who changes a unit more often between snapshots has some that nobody goes back to.
+/// of a message. More changes between snapshots are hardly ever restored.
 pub const PINS_MAX: usize = 64;
 
 impl Pins {
-    /// What of `specs` is not part of what a unit should be `now`.
+    /// Returns what of `specs` is not part of the spec `now`.
     #[must_use]
     pub fn of<'a>(specs: impl IntoIterator<Item = &'a Spec>, now: &Spec) -> Self {
         let mut pins = Self::default();
         let label = |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
         for spec in specs {
             if let Some(artifact) = spec.artifact() {
-                // What a unit needs of an artifact is told by these.
+                // These identify what a unit needs of an artifact.
                 let artifact = ArtifactRef { manifest: None, ..artifact.clone() };
                 let is_needed_now = now.artifact().map(label) == Some(label(&artifact));
                 if !is_needed_now && !pins.artifacts.contains(&artifact) && pins.has_room() {
@@ -53,13 +53,13 @@ impl Pins {
         pins
     }
 
-    /// Whether there is room for one more; notes it if there is not.
+    /// Whether there is room for one more; records it if there is not.
     fn has_room(&mut self) -> bool {
         self.and_more |= self.artifacts.len() + self.configs.len() >= PINS_MAX;
         !self.and_more
     }
 
-    /// What they need, in words.
+    /// Describes what they need.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let artifacts = self.artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
@@ -74,19 +74,19 @@ impl Pins {
     }
 }
 
-/// Answer to [`crate::command::Verb::SnapshotLs`]: the snapshots of the host, by name.
+/// The answer to [`crate::command::Verb::SnapshotLs`]: the snapshots of the host, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshots {
-    /// Each of them.
+    /// The snapshots.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A snapshot, without what is in it.
+/// A snapshot, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshot {
     /// Its name.
     pub name: Name,
-    /// Who took it.
+    /// The operator who took it.
     pub by: Name,
     /// When it was taken, by the host's clock.
     pub taken_ms: Millis,
@@ -97,8 +97,8 @@ pub struct Snapshot {
     pub units: Vec<UnitName>,
 }
 
-/// Answer to [`crate::command::Verb::SnapshotDiff`], and to [`crate::command::Verb::SnapshotActivate`] and
-/// [`crate::command::Verb::SnapshotDeactivate`], of which it says what they do: unit by unit.
+/// The answer to [`crate::command::Verb::SnapshotDiff`], and to [`crate::command::Verb::SnapshotActivate`] and
+/// [`crate::command::Verb::SnapshotDeactivate`], as what they change: unit by unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotDiff {
     /// The snapshot.
@@ -112,35 +112,35 @@ pub struct SnapshotDiff {
 pub struct UnitDiff {
     /// The unit.
     pub unit: UnitName,
-    /// How.
+    /// The difference.
     #[serde(flatten)]
     pub difference: Difference,
-    /// The generation that was made of it, once something was done about the difference.
+    /// The generation after the difference was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
 }
 
-/// How a unit differs.
+/// The kind of difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "difference", rename_all = "snake_case")]
 pub enum Difference {
     /// Not at all.
     Same,
-    /// It should be something else now than it should then.
+    /// Its desired state has changed.
     Changed {
-        /// The fields of its spec in which it differs; their values may be secret.
+        /// The fields of its spec that differ; their values may be secret.
         fields: Vec<String>,
-        /// Whether it should run, if that is another answer than now.
+        /// Whether it should run, if that differs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<Run>,
-        /// It is another revision: its process is replaced.
+        /// Whether its revision differs: its process is replaced.
         restarts: bool,
     },
     /// It is in the snapshot, and not on the host.
     Missing,
-    /// It is on the host, and not in the snapshot, which has no opinion on it.
+    /// It is on the host, and not in the snapshot, which does not affect it.
     Extra,
-    /// Something else was desired of it since the snapshot was activated, and that stays.
+    /// It was changed since the snapshot was activated, and keeps that change.
     Later,
 }
 

@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{HostId, Name, NameError, UnitName};
 
-/// The first levels of every topic, `muster` unless configured: one or more [`Name`]s joined by `/`.
+/// The prefix of every topic, `muster` by default: one or more [`Name`]s joined by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", inline)]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// The prefix as text, without a slash at its end.
+    /// Returns the prefix as text, without a trailing slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The full name of `topic` under this prefix.
+    /// Returns the full name of `topic` under this prefix.
     #[must_use]
     pub fn topic(&self, topic: &Topic) -> String {
         format!("{}/{topic}", self.0)
     }
 
-    /// The full form of `filter` under this prefix.
+    /// Returns the full form of `filter` under this prefix.
     #[must_use]
     pub fn filter(&self, filter: &Filter) -> String {
         format!("{}/{filter}", self.0)
     }
 
-    /// What stands below the prefix, or nothing if `full` is not below it.
+    /// Returns what follows the prefix, or `None` if `full` is not below it.
     #[must_use]
     pub fn strip<'a>(&self, full: &'a str) -> Option<&'a str> {
         full.strip_prefix(self.0.as_str())?.strip_prefix('/')
@@ -42,7 +42,7 @@ impl Prefix {
     /// Parses a full topic name.
     ///
     /// # Errors
-    /// If it is not below this prefix, or not a topic of the contract.
+    /// If it is not below this prefix, or no topic of the contract.
     pub fn parse(&self, full: &str) -> Result<Topic, TopicError> {
         self.strip(full).ok_or_else(|| TopicError::Prefix { topic: full.chars().take(200).collect() })?.parse()
     }
@@ -79,10 +79,10 @@ impl FromStr for Prefix {
     }
 }
 
-/// Why a text is not a topic of the contract.
+/// Why a text is no topic of the contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
-    /// It stands outside the configured prefix.
+    /// It is outside the configured prefix.
     #[error("topic {topic:?} is not below the prefix")]
     Prefix {
         /// The topic, cut to 200 characters.
@@ -94,7 +94,7 @@ pub enum TopicError {
         /// The topic, cut to 200 characters.
         topic: String,
     },
-    /// A level that should be an id or name is none.
+    /// A level is no valid id or name.
     #[error(transparent)]
     Name(#[from] NameError),
 }
@@ -106,18 +106,18 @@ pub enum Topic {
     Host(HostId, HostTopic),
     /// `cmd/all`: a command for every host.
     CommandAll,
-    /// `cmd/group/<label>`: a command for the hosts that carry a label of this name.
+    /// `cmd/group/<label>`: a command for the hosts with a label of this name.
     CommandGroup(Name),
-    /// `console/<id>/presence`: whether a console is there.
+    /// `console/<id>/presence`: whether a console is online.
     ConsolePresence(Name),
 }
 
-/// What stands below `h/<host>/`.
+/// What follows `h/<host>/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostTopic {
     /// Online, offline or stopped; retained, and the agent's last will.
     Presence,
-    /// What has changed since the last heartbeat.
+    /// The host's state, or its changes since the last heartbeat.
     Heartbeat,
     /// `unit/<realm>/<unit>`: observed state of one unit; retained.
     Unit(UnitName),
@@ -125,7 +125,7 @@ pub enum HostTopic {
     Alert(Name),
     /// A batch of measurements.
     Metric,
-    /// Something that happened.
+    /// An event.
     Event,
     /// `log/<realm>/<unit>`: log lines, on request.
     Log(UnitName),
@@ -133,32 +133,32 @@ pub enum HostTopic {
     Outcome,
     /// The question "may I roll this out now?"
     Admission,
-    /// The console's answer to it.
+    /// The console's answer to that.
     AdmissionAnswer,
     /// Signed desired state of the central units; retained.
     Desired,
     /// A signed command for this host.
     Command,
-    /// What the console has stored, so that the outbox may forget it.
+    /// What the console has stored, so that it leaves the outbox.
     Ack,
 }
 
-/// What a publisher asks the broker for.
+/// The quality of service of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qos {
-    /// QoS 0: that it passes the message on.
+    /// QoS 0: delivered at most once.
     AtMostOnce,
-    /// QoS 1: that it says, too, that it has the message.
+    /// QoS 1: delivered at least once, with an acknowledgement.
     AtLeastOnce,
 }
 
 impl Topic {
-    /// At which quality messages are published here.
+    /// Returns the quality of service at which messages are published here.
     ///
-    /// What is lost of answers, of their acknowledgements and of what many hosts are told at once is made good by a rule above MQTT.
-    /// A broker's own acknowledgement would promise nothing that counts, and is ten thousand packets more for each of the three
-    /// where ten thousand hosts are told and answer (`topics/decisions/0023`, 0045 and 0048). The rest is kept, or may have other
-    /// readers, with sessions that their broker keeps for them.
+    /// Lost answers, acknowledgements and broadcasts are repeated by a protocol above MQTT. A broker's own
+    /// acknowledgement would promise nothing that counts, and costs ten thousand packets for each of the three when ten
+    /// thousand hosts are sent a command and answer (`topics/decisions/0023`, 0045 and 0048). Other topics are repeated
+    /// by nobody, or may have other readers, with stored sessions.
     #[must_use]
     pub fn qos(&self) -> Qos {
         match self {
@@ -169,7 +169,7 @@ impl Topic {
         }
     }
 
-    /// The host whose topic this is.
+    /// Returns the host of this topic.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         match self {
@@ -249,7 +249,7 @@ fn unknown(text: &str) -> TopicError {
     TopicError::Unknown { topic: text.chars().take(200).collect() }
 }
 
-/// What a party subscribes to, below the prefix: a topic, or one of the console's wildcards.
+/// A subscription, below the prefix: a topic, or one of the console's wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
     /// Exactly one topic.
@@ -292,9 +292,9 @@ impl fmt::Display for Filter {
 }
 
 impl HostTopicKind {
-    /// Whether a host says what it publishes here again until the console has acknowledged it. Then it does not matter
-    /// what a broker loses on the way, and a console need not ask it for QoS 1, which costs a broker more and makes some
-    /// of them drop what many hosts say at once (see `topics/decisions/0023`).
+    /// Whether a host repeats what it publishes here until the console has acknowledged it. Then losses in a broker do
+    /// no harm, and a console need not subscribe with QoS 1, which costs a broker more and makes some of them drop
+    /// messages when many hosts publish at once (see `topics/decisions/0023`).
     #[must_use]
     pub fn is_repeated(self) -> bool {
         match self {
@@ -305,7 +305,7 @@ impl HostTopicKind {
 }
 
 impl Filter {
-    /// What an agent subscribes to, whose host carries these labels.
+    /// Returns the subscriptions of an agent whose host has these labels.
     #[must_use]
     pub fn of_agent<'a>(host: HostId, labels: impl IntoIterator<Item = &'a Name>) -> Vec<Self> {
         let own = [HostTopic::Presence, HostTopic::Command, HostTopic::Ack];
@@ -314,7 +314,7 @@ impl Filter {
         own.chain([Topic::CommandAll]).chain(groups).map(Self::Topic).collect()
     }
 
-    /// What a console subscribes to. A few, stable filters: some brokers keep a log for each.
+    /// Returns the subscriptions of a console. They are few and stable: some brokers keep a log for each.
     #[must_use]
     pub fn of_console() -> Vec<Self> {
         use HostTopicKind::{Alert, Heartbeat, Metric, Outcome, Presence, Unit};

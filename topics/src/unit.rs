@@ -18,8 +18,8 @@ use crate::{
     snapshot::Pins,
 };
 
-/// What a unit should be, by kind. A further kind is a further variant here, an adapter in the agent
-/// (`src/agent/unit/`), and nothing else on the wire.
+/// The spec of a unit, by kind. Another kind needs another variant here, an adapter in the agent (`src/agent/unit/`),
+/// and nothing else on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Spec {
@@ -30,7 +30,7 @@ pub enum Spec {
 }
 
 impl Spec {
-    /// The kind's name, as in the JSON form.
+    /// Returns the kind's name as in the JSON form.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Spec {
         }
     }
 
-    /// When what ended by itself is started again.
+    /// Returns when it is restarted automatically.
     #[must_use]
     pub fn restart(&self) -> Restart {
         match self {
@@ -48,8 +48,8 @@ impl Spec {
         }
     }
 
-    /// The same with the values of its environment hidden: for reports and listings, which more may read
-    /// than may know a secret. The names stay, for they tell what is set.
+    /// Returns the same with the values of its environment masked, for reports and lists, which have more readers than
+    /// secrets may have. The names stay, because they show what is set.
     #[must_use]
     pub fn masked(&self) -> Self {
         match self {
@@ -58,8 +58,8 @@ impl Spec {
         }
     }
 
-    /// The same with other limits, or a yuno with other configs that it reloads, has the same frame: what runs as one
-    /// revision of it can become the other without a new process.
+    /// Returns the digest of the frame: specs with other limits, or a yuno with other configs that it reloads, have the
+    /// same frame. A process of one revision can then be changed to the other without a restart.
     ///
     /// # Errors
     /// As [`Self::revision`].
@@ -73,12 +73,12 @@ impl Spec {
         }
     }
 
-    /// The bare revision: SHA-256 over the canonical JSON of the fields that make this spec what it is.
-    /// Two specs of one revision differ only in what can be changed while the unit runs. What a host tells of a spec that has an
-    /// environment is keyed ([`RevisionKey::revision`](crate::revision::RevisionKey::revision)), for this one would confirm guesses.
+    /// Returns the bare revision: SHA-256 over the canonical JSON of the identity fields. Two specs of one revision
+    /// differ only in what can be changed without a restart. A host reports a keyed one for a spec with an environment
+    /// ([`RevisionKey::revision`](crate::revision::RevisionKey::revision)), because the bare one would confirm guesses.
     ///
     /// # Errors
-    /// Never for a spec that came from JSON.
+    /// Never for a spec that was parsed from JSON.
     pub fn revision(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
             Self::Yuno(spec) => canonical::digest(&YunoIdentity {
@@ -105,24 +105,24 @@ impl Spec {
     }
 }
 
-/// What stands where a secret may be.
+/// The mask in place of a possible secret.
 pub const MASK: &str = "***";
 
-/// An environment with its values hidden.
+/// Returns an environment with its values masked.
 #[must_use]
 pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     env.keys().map(|name| (name.clone(), MASK.to_owned())).collect()
 }
 
-/// The identity fields of a yuno: a change in one of these is a new revision, so a new process. Those that came
-/// later are left out where they are not used, so that what ran before keeps its revision.
+/// The identity fields of a yuno: a change of one of these is a new revision, and so a new process. Later fields are
+/// left out where they are not used, so that existing units keep their revisions.
 #[derive(Serialize)]
 struct YunoIdentity<'a> {
     kind: &'a str,
     artifact: &'a Digest,
     /// The only config; see `configs` for several.
     config: Option<&'a Digest>,
-    /// Several: their order is what is merged, and their ids name files.
+    /// Several configs: their order matters for merging, and their ids name files.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<(&'a ConfigId, &'a Digest)>,
     args: &'a [String],
@@ -156,11 +156,10 @@ fn several(configs: &[ConfigRef]) -> Vec<(&ConfigId, &Digest)> {
     configs.iter().map(|config| (&config.id, &config.sha256)).collect()
 }
 
-/// The most configs of one unit: each is a file beside the merged one, and what takes more layers than this is
-/// understood by nobody.
+/// The most configs of one unit: each is a file beside the merged one, and more layers could not be understood.
 pub const CONFIGS_MAX: usize = 16;
 
-/// A list of configs, or the one (or none) that specs had before there were several.
+/// Deserialises a list of configs, or the single (or no) config of older specs.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ConfigRef>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a list of configs, each with id, version and sha256")]
@@ -174,130 +173,129 @@ fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conf
     })
 }
 
-/// A managed process: a binary and its configuration.
+/// A managed process: a program and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct YunoSpec {
-    /// What runs.
+    /// The program.
     pub artifact: ArtifactRef,
-    /// Its configs, at most [`CONFIGS_MAX`], each id once. They are merged in this order, the later over the earlier
-    /// (RFC 7386), and the path of what comes out is in `MUSTER_CONFIG`. Specs of before have one, as `config`.
+    /// Its configs, at most [`CONFIGS_MAX`], each id once. They are merged in this order, later ones over earlier ones
+    /// (RFC 7386), and `MUSTER_CONFIG` has the path of the result. Older specs have one, as `config`.
     #[serde(default, alias = "config", deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ConfigRef>,
-    /// What is done with a running process when nothing but its configs changes.
+    /// How a change of only its configs is applied to a running process.
     #[serde(default, skip_serializing_if = "Reload::is_restart")]
     pub reload: Reload,
     /// The signal that asks it to read its files again.
     #[serde(default = "reload_signal", skip_serializing_if = "is_reload_signal")]
     pub reload_signal: Signal,
-    /// Files outside that it reads, and what is done when one changes; at most
+    /// Watched files that it reads, and what is done when one changes; at most
     /// [`ON_CHANGE_MAX`](crate::reload::ON_CHANGE_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_change: Vec<OnChange>,
-    /// Arguments. `{config}` stands for the configuration's path.
+    /// The arguments. `{config}` stands for the configuration's path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Environment, beside the few variables that the agent sets.
+    /// The environment, in addition to the few variables that the agent sets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The user that it runs as; the agent's own if there is none.
+    /// The user that it runs as; the agent's own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where it works, an absolute path; a folder of its own if there is none.
+    /// The working directory, an absolute path; a folder of its own by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// What it may use, with everything that it forks.
+    /// The limits of all its processes together.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
-    /// Further attributes of its process.
+    /// Further attributes of its processes.
     #[serde(default, skip_serializing_if = "Process::is_none")]
     pub process: Process,
     /// How much of its output is kept.
     #[serde(default, skip_serializing_if = "Log::is_default")]
     pub log: Log,
-    /// How it speaks with its agent.
+    /// How it communicates with its agent.
     #[serde(default, skip_serializing_if = "Channel::is_none")]
     pub channel: Channel,
-    /// How long it may be silent, once it is up, before it is ended as one that hangs. It needs a channel.
+    /// The watchdog: how long it may be silent, once it is up, before it is stopped. It needs a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
-    /// The endpoints that it provides, each with a port that its host leases it: in `MUSTER_PORT_NAME` (and its address
-    /// in `MUSTER_ADDRESS_NAME`), for `{port:NAME}` in an argument, and under `endpoints` in its configuration.
+    /// The endpoints that it provides, each with a port that its host leases to it: in `MUSTER_PORT_NAME` (and its
+    /// address in `MUSTER_ADDRESS_NAME`), as `{port:NAME}` in arguments, and under `endpoints` in its configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<Provided>,
-    /// The endpoints that it needs, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, for `{endpoint:NAME}` in an
-    /// argument, and under `connectors` in its configuration. Without one of them it is held.
+    /// The endpoints that it requires, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, as `{endpoint:NAME}` in
+    /// arguments, and under `connectors` in its configuration. If one is missing the unit is held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
-    /// How it is found out whether it is up, ready and alive, beside what it says itself.
+    /// Probes for whether it is up, ready and alive, in addition to its own reports.
     #[serde(default, skip_serializing_if = "Probes::is_none")]
     pub probes: Probes,
-    /// How long it may take to come up, as it says on its channel and as its probes find, before it is ended as one
-    /// that hangs. Without a channel and probes it does not matter.
+    /// How long it may take to come up, by its channel and its probes, before it is stopped. It has no effect without a
+    /// channel and probes.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
-    /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
+    /// Counts requested restarts: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
-    /// When it is started again by itself.
+    /// When it is restarted automatically.
     #[serde(default)]
     pub restart: Restart,
-    /// How another revision takes the place of the one that runs.
+    /// How another revision replaces the running one.
     #[serde(default, skip_serializing_if = "Replace::is_stop_first")]
     pub replace: Replace,
-    /// What becomes of a change of revision that does not work.
+    /// What happens if a change of revision fails.
     #[serde(default, skip_serializing_if = "Rollback::is_auto")]
     pub rollback: Rollback,
-    /// How long it has to be up in a revision, without a failure, before that one is verified: what is gone back to if
-    /// a later one fails.
+    /// How long it has to be up in a revision, without a failure, before that is verified, so that a later failure
+    /// rolls back to it.
     #[serde(default = "verify_after_ms", skip_serializing_if = "is_verify_after_ms")]
     pub verify_after_ms: u64,
-    /// How long it may take to be up in another revision before that one has failed;
-    /// [`YunoSpec::healthy_within`] if it says nothing.
+    /// How long it may take to come up in another revision before that has failed; [`YunoSpec::healthy_within`] by
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_within_ms: Option<u64>,
-    /// The signal that asks it to end; without one SIGQUIT for a yuno that speaks JSON lines, and SIGTERM otherwise.
+    /// The signal that asks it to end; by default SIGQUIT with the channel `lines`, and SIGTERM otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<Signal>,
-    /// How long it may take to end before it is killed, with everything that it forked.
+    /// How long it may take to end before it is killed, with all its processes.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running, if it has no channel to say so itself and no probe of start or
-    /// readiness.
+    /// How long it has to stay up to count as running, without a channel and without a start or ready probe.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
-    /// What it is known by beside its name, for selectors. At most [`LABELS_MAX`].
+    /// Its labels, for selectors. At most [`LABELS_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<Name, LabelValue>,
-    /// Units of this host that it waits for while they are on their way. At most [`NEEDS_MAX`].
+    /// Units of this host that it waits for while they are starting. At most [`NEEDS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<UnitName>,
     /// Units of this host that have to run before it is started. At most [`NEEDS_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requires: Vec<UnitName>,
-    /// Which of those that start at the same time go first, from 0 to [`PRIORITY_MAX`]: the lower numbers.
+    /// The priority among units that start at the same time, from 0 to [`PRIORITY_MAX`]: lower numbers first.
     #[serde(default = "priority", skip_serializing_if = "is_priority")]
     pub priority: u8,
-    /// It is there for one run: it does not come back with the host, and a while after it ended its host forgets it.
+    /// Whether it is for one run: it is not started again with the host, and its host removes it some time after it
+    /// ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
-    /// The container, a unit of its host, that it runs in, as only a transient unit does. What runs is then `args`, a
-    /// program inside and its arguments, and user and folder are those inside.
+    /// The container, a unit of its host, that it runs in; only for a transient unit. `args` is then a program inside
+    /// and its arguments, and user and working directory are those inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<UnitName>,
 }
 
-/// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB that has other things to
-/// say as well.
+/// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB with other content.
 pub const UNITS_MAX: usize = 256;
 
-/// The most units that one may come after, and as many again that it may require: what people can keep in mind.
+/// The most units in `after`, and in `requires`: more could not be understood.
 pub const NEEDS_MAX: usize = 32;
 
-/// The highest number of [`YunoSpec::priority`].
+/// The highest [`YunoSpec::priority`].
 pub const PRIORITY_MAX: u8 = 9;
 
-/// Default of [`YunoSpec::priority`]: the middle.
+/// The default of [`YunoSpec::priority`]: the middle.
 #[must_use]
 pub fn priority() -> u8 {
     5
@@ -311,18 +309,18 @@ pub(crate) fn is_priority(number: &u8) -> bool {
 pub const LABELS_MAX: usize = 32;
 
 impl YunoSpec {
-    /// The signal that asks it to end: what it says, or else what its channel has for that.
+    /// Returns the signal that asks it to end: its own, or else its channel's.
     #[must_use]
     pub fn stop_signal(&self) -> Signal {
         let usual = match self.channel {
             Channel::Lines => Signal::Quit,
-            // Programs that were made for systemd expect its signal, and some end badly by any other.
+            // Programs for systemd expect its signal, and some end badly by any other.
             Channel::None | Channel::Notify => Signal::Term,
         };
         self.stop_signal.unwrap_or(usual)
     }
 
-    /// One that only says what runs.
+    /// Creates a spec with an artifact and defaults.
     #[must_use]
     pub fn new(artifact: ArtifactRef) -> Self {
         Self {
@@ -362,8 +360,9 @@ impl YunoSpec {
         }
     }
 
-    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or the time that it may
-    /// take to say so and as long again as it then has to stay so. By then whatever hangs at its start has been ended.
+    /// Returns how long it may take to come up in another revision, in milliseconds: as in its spec, or its start
+    /// timeout plus twice the time that it then has to stay up. By then a process that hangs at its start has been
+    /// stopped.
     #[must_use]
     pub fn healthy_within(&self) -> u64 {
         let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
@@ -371,7 +370,7 @@ impl YunoSpec {
     }
 }
 
-/// Default of [`YunoSpec::reload_signal`]: the one that daemons have for it.
+/// The default of [`YunoSpec::reload_signal`]: that of most daemons.
 #[must_use]
 pub fn reload_signal() -> Signal {
     Signal::Hup
@@ -381,19 +380,19 @@ fn is_reload_signal(signal: &Signal) -> bool {
     *signal == reload_signal()
 }
 
-/// Default of [`YunoSpec::grace_ms`]: thirty seconds.
+/// The default of [`YunoSpec::grace_ms`]: thirty seconds.
 #[must_use]
 pub fn grace_ms() -> u64 {
     30_000
 }
 
-/// Default of [`YunoSpec::started_after_ms`]: one second.
+/// The default of [`YunoSpec::started_after_ms`]: one second.
 #[must_use]
 pub fn started_after_ms() -> u64 {
     1_000
 }
 
-/// Default of [`YunoSpec::start_timeout_ms`]: a minute and a half, as systemd has it.
+/// The default of [`YunoSpec::start_timeout_ms`]: a minute and a half, as in systemd.
 #[must_use]
 pub fn start_timeout_ms() -> u64 {
     90_000
@@ -403,8 +402,8 @@ pub(crate) fn is_start_timeout_ms(ms: &u64) -> bool {
     *ms == start_timeout_ms()
 }
 
-/// Default of [`YunoSpec::verify_after_ms`]: ten seconds. What cannot read its config or bind its port ends within the
-/// first; what fails to connect to what it needs gives up within a few.
+/// The default of [`YunoSpec::verify_after_ms`]: ten seconds. A process that cannot read its config or bind its port
+/// ends within the first; one that cannot connect to what it requires gives up within a few.
 #[must_use]
 pub fn verify_after_ms() -> u64 {
     10_000
@@ -414,17 +413,16 @@ pub(crate) fn is_verify_after_ms(ms: &u64) -> bool {
     *ms == verify_after_ms()
 }
 
-/// How a yuno speaks with its agent.
+/// How a yuno communicates with its agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Channel {
-    /// Not at all: it is running once it has stayed up for a while.
+    /// Not at all: it counts as running once it has stayed up for a while.
     #[default]
     None,
-    /// By systemd's notify protocol: it is running once it has said `READY=1` to the socket that
-    /// `NOTIFY_SOCKET` names.
+    /// By systemd's notify protocol: it is running once it has sent `READY=1` to the socket in `NOTIFY_SOCKET`.
     Notify,
-    /// By JSON lines ([`crate::channel`]): it is running once it has said `ready`, and can be asked things.
+    /// By JSON lines ([`crate::channel`]): it is running once it has sent `ready`, and can be sent requests.
     Lines,
 }
 
@@ -436,7 +434,7 @@ impl Channel {
     }
 }
 
-/// When a yuno that ended by itself is started again.
+/// When a unit that ended by itself is restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Restart {
@@ -445,67 +443,67 @@ pub enum Restart {
     Always,
     /// Unless it ended with exit code 0.
     OnFailure,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// How another revision takes the place of the one that runs.
+/// How another revision replaces the running one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Replace {
-    /// What runs is ended before the other is started.
+    /// The running process is stopped before the other is started.
     #[default]
     StopFirst,
-    /// The other is started beside what runs, which is ended once the other is up, and goes on as it is if that fails.
-    /// So both run for a while, with the same endpoints.
+    /// The other is started beside the running process, which is stopped once the other is up, and continues unchanged
+    /// if that fails. So both run for a while, with the same endpoints.
     StartFirst,
 }
 
 impl Replace {
-    /// Whether what runs is ended first.
+    /// Whether the running process is stopped first.
     #[must_use]
     pub fn is_stop_first(&self) -> bool {
         *self == Self::StopFirst
     }
 }
 
-/// What becomes of a change of revision that does not work.
+/// What happens if a change of revision fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rollback {
-    /// It goes back by itself to the last verified revision, if there is one.
+    /// It is rolled back automatically to the last verified revision, if there is one.
     #[default]
     Auto,
-    /// It stays in the revision that is desired.
+    /// It stays in the desired revision.
     Never,
 }
 
 impl Rollback {
-    /// Whether it goes back by itself.
+    /// Whether it is rolled back automatically.
     #[must_use]
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
 
-/// An immutable blob, known by its SHA-256; role and version are labels on it.
+/// An immutable blob, identified by its SHA-256; role and version are labels of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactRef {
-    /// What identifies it.
+    /// Its SHA-256.
     pub sha256: Digest,
     /// Its length.
     pub size_bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: Name,
-    /// Which one of the role.
+    /// Its version.
     pub version: Version,
-    /// Its manifest, by the SHA-256 of its canonical JSON, if it has one.
+    /// The SHA-256 of its manifest's canonical JSON, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Digest>,
 }
 
-/// An immutable document, known by the SHA-256 of its canonical JSON.
+/// An immutable document, identified by the SHA-256 of its canonical JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRef {
@@ -513,7 +511,7 @@ pub struct ConfigRef {
     pub id: ConfigId,
     /// Its version.
     pub version: Version,
-    /// What identifies it.
+    /// Its SHA-256.
     pub sha256: Digest,
 }
 
@@ -521,11 +519,11 @@ pub struct ConfigRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Run {
-    /// It should not.
+    /// It should not run.
     Stopped,
-    /// It should.
+    /// It should run.
     Running,
-    /// It should, and play as well, which only a yuno can whose channel says so.
+    /// It should run and play, which only a yuno with that ability can.
     Playing,
 }
 
@@ -537,41 +535,41 @@ impl Run {
     }
 }
 
-/// What a unit is doing.
+/// The phase of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Nothing of it is on this host yet.
+    /// It is not on this host yet.
     Absent,
-    /// Its artifact or configuration is on the way.
+    /// Its artifact or configs are being downloaded.
     Installing,
-    /// Installed, and not running.
+    /// It is installed, and not running.
     Stopped,
-    /// Started, not yet up.
+    /// It was started, and is not up yet.
     Starting,
-    /// Up.
+    /// It is up.
     Running,
-    /// Up, and it has confirmed that it plays.
+    /// It is up, and has confirmed that it plays.
     Playing,
-    /// Asked to end.
+    /// It was asked to end.
     Stopping,
-    /// Ended by itself; will be started again.
+    /// It ended by itself, and will be restarted.
     Backoff,
-    /// Cannot go on without somebody's help; `error` says why.
+    /// It needs intervention; `error` has the reason.
     Failed,
 }
 
-/// The visible reason why a unit is, on purpose, not converging.
+/// The visible reason why a unit does not converge, on purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hold {
-    /// Why.
+    /// The reason.
     pub reason: HoldReason,
     /// Since when.
     pub since_ms: Millis,
-    /// The operator who holds it, if one does.
+    /// The operator who holds it, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
-    /// What for, in words.
+    /// The operator's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -580,13 +578,13 @@ pub struct Hold {
 pub const NOTE_MAX_CHARS: usize = 200;
 
 impl Hold {
-    /// A hold for a reason that needs no further words.
+    /// Creates a hold without a note.
     #[must_use]
     pub fn new(reason: HoldReason, since_ms: Millis) -> Self {
         Self { reason, since_ms, by: None, note: None }
     }
 
-    /// The same without its note, for lists in messages of limited size.
+    /// Returns the same without its note, for lists in messages of limited size.
     #[must_use]
     pub fn in_short(&self) -> Self {
         Self { note: None, ..self.clone() }
@@ -610,16 +608,16 @@ impl std::fmt::Display for Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldReason {
-    /// An operator wants it so. It lasts until one unholds it, whatever else is desired meanwhile.
+    /// By an operator. It lasts until `unhold`, whatever else is desired meanwhile.
     Operator,
-    /// What it needs is not there or does not run (yet), or its realm is disabled. It ends by itself when that is over.
+    /// A dependency is missing or does not run (yet), or its realm is disabled. It ends by itself when that is over.
     Dependency,
-    /// It ended too often. It lasts until something else is desired of it, be it only another try.
+    /// It ended too often. It lasts until its desired state is changed or another attempt requested.
     Broken,
 }
 
 impl HoldReason {
-    /// The reason in a word, as in the JSON form.
+    /// Returns the reason as in the JSON form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -630,83 +628,83 @@ impl HoldReason {
     }
 }
 
-/// What a unit is: the answer to "what is it doing, and why?"
+/// The observed state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
-    /// The generation of desired state that this answers to.
+    /// The generation of desired state that it belongs to.
     pub generation: u64,
     /// The revision that is installed or runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Digest>,
-    /// What that revision is made of, for people; nothing is decided by it.
+    /// The content of that revision, for people; no decision depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// What it is doing.
+    /// Its phase.
     pub phase: Phase,
     /// Since when.
     pub since_ms: Millis,
-    /// Its process, for people; nothing is ever signalled by this number.
+    /// Its process id, for people; no signal is ever sent to this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// How its last process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
-    /// Its last process left a core file.
+    /// Whether its last process left a core file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub core_dumped: bool,
-    /// Its last process, or something of it, was killed because it had used up its memory.
+    /// Whether its last process, or a child, was killed for lack of memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
     /// The last lines of its log when it ended, in phases `backoff` and `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_lines: Option<String>,
-    /// It is suspended.
+    /// Whether it is frozen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
-    /// What it says that it does.
+    /// Its own status text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// Why its probes find that it has not come up yet, or, once it is up, that it cannot do its work.
+    /// Why, by its probes, it has not come up yet, or, once it is up, is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unready: Option<String>,
-    /// How far its artifact is on its way here, told now and then.
+    /// The progress of its download, updated now and then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What it can be asked on its channel, as it has said itself.
+    /// What it can be asked for on its channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub can: Vec<Ability>,
-    /// Where it is to listen.
+    /// Where it listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
-    /// How it reaches what it needs.
+    /// How it reaches the endpoints that it requires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub connectors: Vec<Connector>,
-    /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
+    /// Features of its spec that this host cannot provide, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// How often it was started again by itself since it last was up for five minutes.
+    /// How often it was restarted automatically since it last was up for five minutes.
     pub attempts: u32,
-    /// When it will be started again, in phase `backoff`.
+    /// When it will be restarted, in phase `backoff`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_ms: Option<Millis>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The last verified revision: what it goes back to if a later one fails.
+    /// The last verified revision, to which a later failure rolls back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified: Option<Digest>,
-    /// It is in a revision that is not verified yet, and goes back to the last one that is if this one fails.
+    /// Whether its revision is not verified yet, and would be rolled back if it failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_trial: bool,
-    /// It has gone back to the last verified revision, and stays there until something else is desired of it.
+    /// The rollback to the last verified revision, which lasts until the desired state is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
-    /// Its other process, while one revision takes the place of another without a break.
+    /// Its second process, while one revision replaces another without interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
 }
 
-/// What a revision is made of, by the names that people know it by.
+/// The content of a revision, by names for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
     /// The artifact as ROLE@VERSION, or the name of a container's image.
@@ -717,7 +715,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// What a spec is made of.
+    /// Returns the content of a spec.
     #[must_use]
     pub fn of(spec: &Spec) -> Self {
         let artifact = match (spec.artifact(), spec) {
@@ -731,7 +729,7 @@ impl Content {
         Self { artifact, configs }
     }
 
-    /// The version: that of the artifact, or the tag of the image; the whole name of an image that has none.
+    /// Returns the version: that of the artifact, or the tag of the image; the whole name of an image without a tag.
     #[must_use]
     pub fn version(&self) -> &str {
         let name = self.artifact.as_str();
@@ -745,13 +743,13 @@ impl Content {
 pub struct Beside {
     /// Its revision.
     pub revision: Digest,
-    /// Its process, for people; nothing is ever signalled by this number.
+    /// Its process id, for people; no signal is ever sent to this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// It is to end: it was replaced, or it is not needed any more. One that is not takes over once it is up.
+    /// Whether it is to end: it was replaced, or is not needed any more. Otherwise it takes over once it is up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// Since when it is there.
+    /// When it appeared.
     pub since_ms: Millis,
 }
 
@@ -763,16 +761,16 @@ impl std::fmt::Display for Beside {
     }
 }
 
-/// What a unit has gone back from.
+/// A rollback of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RolledBack {
-    /// The generation that wanted it.
+    /// The generation that was rolled back.
     pub generation: u64,
     /// The revision that failed.
     pub revision: Digest,
-    /// The revision that it has gone back to.
+    /// The revision that it was rolled back to.
     pub to: Digest,
-    /// Why.
+    /// The reason.
     pub error: String,
     /// When.
     pub at_ms: Millis,
@@ -789,14 +787,14 @@ impl std::fmt::Display for RolledBack {
 }
 
 impl Observed {
-    /// How its last process ended, with what else is known of that.
+    /// Returns how its last process ended, with details.
     #[must_use]
     pub fn last_end(&self) -> Option<ProcessEnd> {
         let of = |exit| ProcessEnd { exit, oom_killed: self.oom_killed, core_dumped: self.core_dumped };
         self.exit.map(of)
     }
 
-    /// A unit of which nothing is there yet.
+    /// Returns the state of a unit that does not exist yet.
     #[must_use]
     pub fn absent(at_ms: Millis) -> Self {
         Self {
@@ -829,17 +827,17 @@ impl Observed {
     }
 }
 
-/// How far something is on its way.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Progress {
-    /// So much of it is here.
+    /// The bytes transferred.
     pub done_bytes: u64,
-    /// Of so much.
+    /// The total.
     pub total_bytes: u64,
 }
 
 impl Progress {
-    /// The same in percent, rounded down.
+    /// Returns it in percent, rounded down.
     #[must_use]
     pub fn percent(self) -> u64 {
         let percent = u128::from(self.done_bytes) * 100 / u128::from(self.total_bytes.max(1));
@@ -855,7 +853,7 @@ pub enum Exit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
-    /// It ended while nobody could see how.
+    /// It ended unobserved.
     Unknown,
 }
 
@@ -880,15 +878,15 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// How a process ended, with what else is known of that. Whoever tells people of an end tells it as this is printed.
+/// How a process ended, with details. Its text form is used everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessEnd {
-    /// How.
+    /// The exit.
     pub exit: Exit,
-    /// It, or something that it had started, was killed because it had used up the memory that it may have.
+    /// Whether it, or a child, was killed for lack of memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// It left a core file.
+    /// Whether it left a core file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub core_dumped: bool,
 }
@@ -907,47 +905,47 @@ impl std::fmt::Display for ProcessEnd {
     }
 }
 
-/// Payload of `h/<host>/unit/<realm>/<unit>`; empty once the unit is gone.
+/// Payload of `h/<host>/unit/<realm>/<unit>`; empty once the unit is removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnitReport {
     /// Version of this payload.
     pub v: V1,
-    /// The life of the agent that this belongs to.
+    /// The epoch of the agent.
     pub epoch: u64,
-    /// Grows by one with each report of the epoch: a later one supersedes an earlier one.
+    /// The number, which grows by one with each report of the epoch: a later one supersedes an earlier one.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
     /// The unit.
     pub unit: UnitName,
-    /// What it should be.
+    /// Its desired state.
     pub desired: Desired,
-    /// What it is.
+    /// Its observed state.
     pub observed: Observed,
-    /// Why it is, on purpose, not converging.
+    /// Why it does not converge, on purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// What snapshots need of it beyond what it should be.
+    /// What snapshots need of it beyond its desired state.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,
-    /// The numbers that it told last of its own accord.
+    /// The statistics that it sent last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<ToldStats>,
 }
 
-/// What a unit should be, and whether it should run.
+/// The desired state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Desired {
-    /// The order of desired states in time.
+    /// The generation, which orders desired states.
     pub generation: u64,
-    /// The revision of `spec`: to be compared with other revisions of this unit on this host, and with nothing else. That of a spec with an
-    /// environment is keyed for its host, so that it confirms no guess at what is masked.
+    /// The revision of `spec`: comparable with other revisions of this unit on this host only. With an environment it
+    /// is keyed for its host, so that it confirms no guess at masked values.
     pub revision: Digest,
-    /// What it should be. In reports and listings the values of its environment are hidden.
+    /// The spec. In reports and lists the values of its environment are masked.
     pub spec: Spec,
     /// Whether it should run.
     pub run: Run,
-    /// Whether it should be suspended while it runs.
+    /// Whether it should be frozen while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
 }
@@ -1064,7 +1062,7 @@ mod tests {
         assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [Signal::Term; 2]);
         assert_eq!(of(Channel::Lines, None), Signal::Quit);
         assert_eq!(of(Channel::Lines, Some(Signal::Term)), Signal::Term);
-        // What specs of before say holds.
+        // Older specs remain valid.
         let mut before = serde_json::to_value(spec()).unwrap();
         (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
         assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), Signal::Term);

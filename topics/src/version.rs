@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Version 1 of a payload: written as the number 1, and refusing any other when read, so that a
-/// newer party's incompatible payload is an error rather than a misunderstanding.
+/// Version 1 of a payload: written as the number 1, and refusing any other when parsed, so that an incompatible payload
+/// of a newer party is an error rather than a misunderstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct V1;
 

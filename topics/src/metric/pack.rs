@@ -13,43 +13,43 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 
 use super::UNPACKED_MAX_BYTES;
 
-/// What the text of a batch is made of, as agents of this version write it; what comes most often stands last, where it is cheapest to
-/// point to.
+/// The dictionary: typical text of a batch of this version; the most frequent text is at the end, where references are
+/// shortest.
 const DICTIONARY: &[u8] = include_bytes!("../../schema/metric-dictionary-1.txt");
 
 /// The first two bytes: deflate with a window of 32 KiB, best compression, a dictionary; a multiple of 31.
 const HEAD: [u8; 2] = [0x78, 0xf9];
-/// How much is unpacked at a time.
+/// How much is decompressed at a time.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// Packs a batch's text.
+/// Compresses a batch's text.
 #[must_use]
 pub fn pack(text: &str) -> Vec<u8> {
     let mut packed = HEAD.to_vec();
     packed.extend(adler32(DICTIONARY).to_be_bytes());
     let mut deflate = Compress::new(Compression::best(), false);
-    // What comes of the dictionary is thrown away; a stream that is flushed goes on at a whole byte, and knows what was before.
+    // The output for the dictionary is discarded; a flushed stream continues at a byte boundary, with its history.
     feed(&mut deflate, DICTIONARY, FlushCompress::Sync, &mut Vec::new());
     feed(&mut deflate, text.as_bytes(), FlushCompress::Finish, &mut packed);
     packed.extend(adler32(text.as_bytes()).to_be_bytes());
     packed
 }
 
-/// Deflates all of `bytes`.
+/// Compresses all of `bytes`.
 fn feed(deflate: &mut Compress, bytes: &[u8], flush: FlushCompress, out: &mut Vec<u8>) {
     let began = deflate.total_in();
     loop {
         let done = usize::try_from(deflate.total_in() - began).unwrap_or(usize::MAX);
         let rest = bytes.get(done..).unwrap_or_default();
-        // With room to spare: what does not get smaller gets a few bytes longer.
+        // With some extra room: incompressible data becomes a few bytes longer.
         out.reserve(rest.len() + rest.len() / 64 + 64);
         let room = out.capacity() - out.len();
         let before = deflate.total_out();
-        // The only error is a stream that is used after its end.
+        // The only error is the use of a stream after its end.
         let status = deflate.compress_vec(rest, out, flush);
         let written = usize::try_from(deflate.total_out() - before).unwrap_or(usize::MAX);
         match status {
-            // A flush is whole once there is room left behind it.
+            // A flush is complete if there is room left after it.
             Ok(Status::Ok) if rest.is_empty() && flush == FlushCompress::Sync && written < room => return,
             Ok(Status::Ok) if !rest.is_empty() || written > 0 => {}
             Ok(Status::Ok | Status::BufError | Status::StreamEnd) | Err(_) => return,
@@ -57,10 +57,10 @@ fn feed(deflate: &mut Compress, bytes: &[u8], flush: FlushCompress, out: &mut Ve
     }
 }
 
-/// The text of a batch as it came: packed, packed with gzip, or plain.
+/// Returns the text of a batch: compressed, compressed with gzip, or plain.
 pub(super) fn unpack(bytes: &[u8]) -> io::Result<String> {
     let text = match bytes {
-        // As agents packed before there was a dictionary, and as others may.
+        // As older agents did, and other programs may.
         [0x1f, 0x8b, ..] => limited(GzDecoder::new(bytes))?,
         [0x78, flags, packed @ ..] if flags & 0x20 != 0 && (0x7800 + u16::from(*flags)) % 31 == 0 => {
             with_dictionary(packed)?
@@ -80,7 +80,7 @@ fn too_long() -> io::Error {
     io::Error::other(format!("more than {UNPACKED_MAX_BYTES} bytes"))
 }
 
-/// Unpacks what stands behind the first two bytes of a zlib stream with a dictionary.
+/// Decompresses what follows the first two bytes of a zlib stream with a dictionary.
 fn with_dictionary(packed: &[u8]) -> io::Result<Vec<u8>> {
     let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let (dictionary, packed) = packed.split_first_chunk().ok_or_else(short)?;
@@ -116,7 +116,7 @@ fn with_dictionary(packed: &[u8]) -> io::Result<Vec<u8>> {
     if u32::from_be_bytes(sum) == adler32(&text) { Ok(text) } else { Err(io::Error::other("its checksum is wrong")) }
 }
 
-/// Gives a stream the dictionary, as if it began with a block that is stored as it is: what comes then points back into that.
+/// Gives a stream the dictionary, as if it began with a stored block: later references point into that.
 fn begin(inflate: &mut Decompress) -> io::Result<()> {
     let length = u16::try_from(DICTIONARY.len()).map_err(io::Error::other)?;
     let mut block = vec![0];
@@ -131,7 +131,7 @@ fn begin(inflate: &mut Decompress) -> io::Result<()> {
 /// RFC 1950, section 8.2.
 fn adler32(bytes: &[u8]) -> u32 {
     const MODULUS: u32 = 65_521;
-    /// As many bytes as 32 bits bear before the sums have to be reduced.
+    /// As many bytes as 32 bits can sum before a reduction is needed.
     const PIECE: usize = 5_552;
     let (mut a, mut b) = (1_u32, 0_u32);
     for piece in bytes.chunks(PIECE) {

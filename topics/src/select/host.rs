@@ -11,45 +11,45 @@ use crate::{
     name::{HostId, Name},
 };
 
-/// Picks some of all hosts.
+/// A selector of hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSelect(pub(super) Select);
 
 impl HostSelect {
-    /// Whether it picks a host.
+    /// Whether it matches a host.
     #[must_use]
     pub fn picks(&self, host: &Host<'_>) -> bool {
         self.0.picks(host)
     }
 
-    /// Whether it looks at hosts' units. If not, [`Host::units`] does not matter.
+    /// Whether it refers to hosts' units. If not, [`Host::units`] is not used.
     #[must_use]
     pub fn asks_units(&self) -> bool {
         self.0.asks_units()
     }
 }
 
-/// A host, as far as selectors look at it.
+/// A host, as selectors see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
     /// Its id.
     pub host: HostId,
-    /// What it calls itself.
+    /// Its hostname.
     pub hostname: &'a str,
-    /// The version of its agent; empty where it is not known.
+    /// The version of its agent; empty if unknown.
     pub agent_version: &'a str,
-    /// What kind of machine it is; nothing where that is not known.
+    /// Its facts, if known.
     pub facts: Option<&'a Facts>,
     /// Its labels.
     pub labels: &'a BTreeMap<Name, String>,
-    /// The realms that it carries.
+    /// Its realms.
     pub realms: &'a [Name],
     /// Its units.
     pub units: &'a [Unit<'a>],
 }
 
 impl<'a> Host<'a> {
-    /// A host that says this of itself. Its units, of which it says no more than their phases there, come apart.
+    /// Creates it from a host's reported state. Its units come separately, because the state has only their summaries.
     #[must_use]
     pub fn of(host: HostId, state: &'a HostState, units: &'a [Unit<'a>]) -> Self {
         Self {
@@ -96,7 +96,7 @@ fn value(facts: &Facts, fact: Fact) -> Cow<'_, str> {
         Fact::Cpus => facts.cpus.to_string().into(),
         Fact::CpuModel => facts.cpu_model.as_str().into(),
         Fact::MemoryBytes => facts.memory_bytes.to_string().into(),
-        // It is no property of the machine.
+        // It is not a fact of the machine.
         Fact::AgentVersion => "".into(),
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use super::{DEPTH_MAX, Fact, Field, HostSelect, Order, SELECT_MAX_BYTES, Select, is_plain, value, value::Sort};
 use crate::{name::Name, unit::Phase};
 
-/// The names of units' fields, for whoever mistypes one.
+/// The names of units' fields, for error messages.
 const UNIT_FIELDS: &str = "host, id, realm, name, role, version, wanted.version, kind, phase or label.NAME";
 
 /// The names of hosts' fields.
@@ -15,13 +15,13 @@ const HOST_FIELDS: &str = "host, realm, label.NAME, fact.NAME or unit(…)";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectError {
     text: String,
-    /// At which character.
+    /// The character.
     at: usize,
     what: String,
 }
 
 impl SelectError {
-    /// At which character of the text the trouble is, counted from 0.
+    /// Returns the index of the character, from 0.
     #[must_use]
     pub fn at(&self) -> usize {
         self.at
@@ -29,7 +29,7 @@ impl SelectError {
 }
 
 impl fmt::Display for SelectError {
-    /// The complaint, and below it the text with a mark at the place.
+    /// Formats the error, and below it the text with a mark at the place.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line: String = self.text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
         write!(f, "{}\n  {line}\n  {:>width$}", self.what, "^", width = self.at + 1)
@@ -56,7 +56,7 @@ impl FromStr for HostSelect {
 
 fn parse(text: &str, scope: Scope) -> Result<Select, SelectError> {
     let too_long = |what: String| {
-        // What is too long to be read is too long to be shown.
+        // A text that is too long to be parsed is too long to be shown.
         SelectError { text: text.chars().take(60).collect(), at: 0, what }
     };
     if text.len() > SELECT_MAX_BYTES {
@@ -68,7 +68,7 @@ fn parse(text: &str, scope: Scope) -> Result<Select, SelectError> {
     if parser.peek().is_some() {
         return Err(parser.error("`and`, `or` or the end is wanted here"));
     }
-    // It travels as it prints, and short forms print in full.
+    // It is sent in its printed form, which has no abbreviations.
     let printed = select.to_string().len();
     if printed > SELECT_MAX_BYTES {
         let what = format!("written in full it has {printed} bytes, and a selector may have {SELECT_MAX_BYTES}");
@@ -77,7 +77,7 @@ fn parse(text: &str, scope: Scope) -> Result<Select, SelectError> {
     Ok(select)
 }
 
-/// What is picked, where the parser stands.
+/// What the parser selects at this point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Units,
@@ -91,7 +91,7 @@ struct Parser {
     scope: Scope,
 }
 
-/// What stands between a field and a value.
+/// An operator between a field and a value.
 #[derive(Clone, Copy, Debug)]
 enum Sign {
     Is,
@@ -118,7 +118,7 @@ impl Parser {
         }
     }
 
-    /// Takes a keyword, if it stands here as a word of its own.
+    /// Takes a keyword, if it is here as a word of its own.
     fn takes(&mut self, keyword: &str) -> bool {
         self.blanks();
         let end = self.at + keyword.len();
@@ -202,7 +202,7 @@ impl Parser {
         }
     }
 
-    /// What hosts have of units, behind `unit` or `unit.FIELD`.
+    /// Parses what follows `unit` or `unit.FIELD`.
     fn of_unit(&mut self, start: usize, word: &str) -> Result<Select, SelectError> {
         let after = self.at;
         self.blanks();
@@ -210,7 +210,7 @@ impl Parser {
             let of = self.in_parentheses(|parser| parser.within(Scope::Units, Self::either))?;
             return Ok(Select::Unit(Box::new(of)));
         }
-        // In full it is `not unit(…)`.
+        // Its full form is `not unit(…)`.
         if self.depth + 2 > DEPTH_MAX {
             return Err(self.error_at(start, too_deep()));
         }
@@ -240,7 +240,7 @@ impl Parser {
         parsed
     }
 
-    /// What stands between a field and a value, and where it does.
+    /// Takes an operator, with its place.
     fn sign(&mut self) -> Option<(Sign, usize)> {
         self.blanks();
         let at = self.at;
@@ -257,7 +257,7 @@ impl Parser {
         Some((sign, at))
     }
 
-    /// A field and its sign, and the value behind them.
+    /// Parses the value after a field and its operator.
     fn compared(&mut self, field: Field, sign: Sign, at: usize) -> Result<Select, SelectError> {
         if let (Sign::Compares(order), Sort::Text) = (sign, Sort::of(&field)) {
             let what = format!("`{field}` is text, and `{order}` compares numbers; use = and != with * and ?");
@@ -274,7 +274,7 @@ impl Parser {
         })
     }
 
-    /// The field of a word that stands at `start`.
+    /// Returns the field of a word that begins at `start`.
     fn field(&self, start: usize, word: &str) -> Result<Field, SelectError> {
         let named = match word {
             "host" => Field::Host,
@@ -359,7 +359,7 @@ impl Parser {
         Ok(value)
     }
 
-    /// A word that nothing can have there is a slip rather than a wish.
+    /// Refuses a value that the field can never have: it is a typing error.
     fn check(&self, field: &Field, sign: Sign, value: &str, at: usize) -> Result<(), SelectError> {
         let compares = matches!(sign, Sign::Compares(_));
         let wanted = match (Sort::of(field), compares) {

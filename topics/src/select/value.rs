@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{Fact, Field, Order};
 
-/// What the values of a field are.
+/// The type of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Texts.
@@ -31,7 +31,7 @@ impl Sort {
     }
 }
 
-/// Whether a value that was found is the one that is wanted.
+/// Whether the value `found` matches `wanted`.
 pub(super) fn is(field: &Field, wanted: &str, found: &str) -> bool {
     match Sort::of(field) {
         Sort::Number => number(wanted).is_some_and(|wanted| number(found) == Some(wanted)),
@@ -39,7 +39,7 @@ pub(super) fn is(field: &Field, wanted: &str, found: &str) -> bool {
     }
 }
 
-/// Whether a value that was found stands so to the one that is wanted.
+/// Whether the value `found` compares so to `wanted`.
 pub(super) fn compares(field: &Field, order: Order, wanted: &str, found: &str) -> bool {
     let ordering = match Sort::of(field) {
         Sort::Text => None,
@@ -57,8 +57,8 @@ pub(super) fn compares(field: &Field, order: Order, wanted: &str, found: &str) -
     }
 }
 
-/// A number as people write it: digits, maybe a minus, maybe a fraction, maybe K, M, G or T for powers of 1024.
-/// What has more than 2⁵³ may lose its last digits.
+/// Parses a number as people write it: digits, optionally a minus, a fraction, and K, M, G or T for powers of 1024.
+/// Beyond 2⁵³ the last digits may be lost.
 pub(super) fn number(text: &str) -> Option<f64> {
     let (digits, power) = match text.char_indices().last()? {
         (at, 'K' | 'k') => (&text[..at], 1),
@@ -75,7 +75,8 @@ pub(super) fn number(text: &str) -> Option<f64> {
     digits.parse::<f64>().ok().map(|number| number * 1024_f64.powi(power)).filter(|number| number.is_finite())
 }
 
-/// A version's numbers, without zeros at the end: `6.1.0-18-amd64` is 6, 1. Nothing if it begins with none.
+/// Returns a version's numbers, without trailing zeros: `6.1.0-18-amd64` is 6, 1. `None` if it does not begin with a
+/// number.
 pub(super) fn version(text: &str) -> Option<Vec<u64>> {
     let mut numbers = Vec::new();
     let mut rest = text;
@@ -99,11 +100,11 @@ pub(super) fn version(text: &str) -> Option<Vec<u64>> {
     Some(numbers)
 }
 
-/// Whether a text is like a pattern, in which `*` stands for anything and `?` for one character.
+/// Whether a text matches a pattern, in which `*` stands for anything and `?` for one character.
 pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut of) = (0, 0);
-    // Where the last `*` stands, and how much of the text it has been given.
+    // The last `*`, and how much of the text it matches.
     let mut star = None;
     while at < text.len() {
         match pattern.get(of) {
