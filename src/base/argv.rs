@@ -5,26 +5,26 @@
 //! (outside of `'…'`) takes the next character literally. Of several lines each is one argument,
 //! exactly as it stands.
 
-/// The rule, as the form tells it.
+/// The rule, as the web form explains it.
 pub const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a backslash takes \
                                the next character as it is. Of several lines, each is one argument, exactly as it \
                                stands. No shell is involved unless it is asked for.";
 
-/// Why a text is no command.
+/// Why a text is not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgvError {
-    /// Nothing was typed.
+    /// The text is empty.
     #[error("there is no command")]
     Empty,
     /// A quote is never closed.
     #[error("the quote {0} is opened and not closed")]
     Quote(char),
-    /// A backslash has nothing after it.
+    /// A backslash is the last character.
     #[error("there is nothing after the last backslash")]
     Backslash,
 }
 
-/// Splits by the rule.
+/// Splits a text into words, by the rule of the module.
 pub fn split(text: &str) -> Result<Vec<String>, ArgvError> {
     let text = text.replace("\r\n", "\n");
     let lines: Vec<&str> = text.trim_matches('\n').split('\n').collect();
@@ -62,10 +62,10 @@ fn split_line(line: &str) -> Result<Vec<String>, ArgvError> {
     }
 }
 
-/// Writes a program and its arguments so that [`split`] gives the same again, and people can read it.
+/// Joins a program and its arguments into a readable text from which [`split`] gives the same words again.
 pub fn join(argv: &[String]) -> String {
     if argv.iter().any(|word| word.contains('\n')) {
-        // A line of its own for each would cut such a word in two; in quotes it stays whole, for reading.
+        // Elsewhere each word may be on a line of its own, which would cut this one; in quotes it stays readable.
         return argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
     }
     argv.iter().map(|word| if is_plain(word) { word.clone() } else { quoted(word) }).collect::<Vec<_>>().join(" ")

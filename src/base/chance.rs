@@ -2,7 +2,7 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// The system has no randomness to give.
+/// The operating system provides no randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gave no randomness")]
 pub struct NoRandomness;
@@ -10,13 +10,13 @@ pub struct NoRandomness;
 /// Random bytes, for secrets.
 ///
 /// # Errors
-/// If the system has none to give.
+/// If the operating system provides none.
 pub fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map(|()| bytes).map_err(|_| NoRandomness)
 }
 
-/// A number in `0..1`, for jitter; the middle if the system has no randomness to give, which jitter survives.
+/// A random number in `0..1`, for jitter; 0.5 if the system provides no randomness, which is acceptable for jitter.
 #[must_use]
 pub fn random() -> f64 {
     #[cfg(feature = "pretended")]
@@ -26,7 +26,7 @@ pub fn random() -> f64 {
     bytes().map_or(0.5, |bytes| f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0))
 }
 
-/// The chance of a simulation: the same numbers for the same seed.
+/// A replacement for randomness in simulations: the same seed gives the same numbers.
 #[cfg(feature = "pretended")]
 pub mod pretended {
     use std::cell::Cell;
@@ -35,12 +35,12 @@ pub mod pretended {
         static STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Numbers follow from `seed` on this thread; nothing: real chance.
+    /// Makes random numbers on this thread follow from `seed`; `None` restores real randomness.
     pub fn set(seed: Option<u64>) {
         STATE.set(seed);
     }
 
-    /// The next 64 bits (SplitMix64), of a thread on which chance is pretended.
+    /// The next 64 bits (SplitMix64), if this thread has a seed.
     pub fn bits() -> Option<u64> {
         let state = STATE.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
         STATE.set(Some(state));

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use muster_topics::Millis;
 
-/// Now, in milliseconds since the Unix epoch; 0 for a clock that stands before it.
+/// The current time in milliseconds since the Unix epoch; 0 if the clock is set before it.
 #[must_use]
 pub fn now_ms() -> Millis {
     #[cfg(feature = "pretended")]
@@ -15,7 +15,7 @@ pub fn now_ms() -> Millis {
     Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX)
 }
 
-/// A time to the millisecond (RFC 3339, UTC), always of the same length within four digits of a year.
+/// A time to the millisecond (RFC 3339, UTC); all years of four digits give the same length.
 #[must_use]
 pub fn rfc3339_ms(at_ms: Millis) -> String {
     let Ok(at) = time::OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1_000)) else { return at_ms.to_string() };
@@ -25,7 +25,7 @@ pub fn rfc3339_ms(at_ms: Millis) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// The clock that a simulated party reads.
+/// A replacement for the clock in simulations.
 #[cfg(feature = "pretended")]
 pub mod pretended {
     use std::cell::Cell;
@@ -36,7 +36,7 @@ pub mod pretended {
         static NOW_MS: Cell<Option<Millis>> = const { Cell::new(None) };
     }
 
-    /// What the clock shows on this thread; nothing: the real time.
+    /// Sets the time that this thread reads; `None` restores the real clock.
     pub fn set(now_ms: Option<Millis>) {
         NOW_MS.set(now_ms);
     }

@@ -22,7 +22,7 @@ use muster_rules::keys::nearest;
 mod fields;
 mod print;
 
-/// Why a configuration is not taken.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -30,7 +30,7 @@ pub enum ConfigError {
     Read {
         /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// Why it cannot be read.
         source: std::io::Error,
     },
     /// The file is not TOML, or a value in it is of the wrong type.
@@ -38,27 +38,27 @@ pub enum ConfigError {
     Invalid {
         /// Its path.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the reason.
         message: String,
     },
-    /// There is no such key.
+    /// A key is not known.
     #[error("the configuration {path}, line {line}: there is no key `{key}`; hint: {hint}")]
     UnknownKey {
         /// Its path.
         path: PathBuf,
-        /// The line of the key, from 1.
+        /// The line of the key, counted from 1.
         line: usize,
-        /// The key, with the tables that it stands in.
+        /// The key, with the tables that contain it.
         key: String,
-        /// The nearest known one.
+        /// The most similar known key.
         hint: String,
     },
-    /// There is no such variable.
+    /// A variable of the environment is not known.
     #[error("there is no variable {name}; hint: {hint}")]
     UnknownVariable {
         /// Its name.
         name: String,
-        /// The nearest known one.
+        /// The most similar known variable.
         hint: String,
     },
     /// A variable's value cannot be used.
@@ -66,19 +66,19 @@ pub enum ConfigError {
     Variable {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The reason.
         message: String,
     },
 }
 
-/// What may stand under a key.
+/// The kind of value that a key takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum KeyShape {
-    /// A value. `text` says that anything can be its text, without quotes.
+    /// A value. `text`: a string, so a variable needs no quotes. `list`: an array.
     Value { text: bool, list: bool },
     /// A table with these keys.
     Table(BTreeMap<String, KeyShape>),
-    /// A table with keys of the user's own choice.
+    /// A table whose keys the user chooses.
     Open,
 }
 
@@ -86,7 +86,7 @@ enum KeyShape {
 /// the environment that begin with `MUSTER_<ROLE>_`.
 ///
 /// # Errors
-/// If a key or variable is not known, or a value cannot be used; the message says which and where.
+/// If a key or variable is not known, or if a value is invalid; the message names it and its position.
 pub fn load<T>(
     role: &str,
     path: Option<&Path>,
@@ -124,7 +124,7 @@ fn read_file<T: DeserializeOwned>(path: &Path, keys: &KeyShape) -> Result<toml::
         let line = text[..offset.min(text.len())].matches('\n').count() + 1;
         return Err(ConfigError::UnknownKey { path: path.to_owned(), line, key, hint });
     }
-    // Once for its messages, which show the line, and once for the table that variables go into.
+    // Parsed twice: here for error messages that show the line, below as a table that variables are merged into.
     toml::from_str::<T>(&text).map_err(|error| invalid(error.to_string()))?;
     toml::from_str(&text).map_err(|error| invalid(error.to_string()))
 }
@@ -134,7 +134,7 @@ fn check<T: DeserializeOwned>(table: &toml::Table) -> Result<(), String> {
     parsed.map(drop).map_err(|error| error.to_string().trim_end().to_owned())
 }
 
-/// The first key that is not known: where it stands, its full name, and a hint.
+/// The first unknown key: its line, its full name, and a hint.
 fn unknown_key(table: &DeTable<'_>, keys: &KeyShape, above: &str) -> Option<(usize, String, String)> {
     let KeyShape::Table(known) = keys else { return None };
     for (key, value) in table {
@@ -153,13 +153,13 @@ fn unknown_key(table: &DeTable<'_>, keys: &KeyShape, above: &str) -> Option<(usi
     None
 }
 
-/// Learns the keys of a type from its JSON Schema.
+/// Reads the known keys of a type from its JSON Schema.
 fn known_keys(schema: &Json) -> KeyShape {
     key_of(schema, schema, 0)
 }
 
 fn key_of(schema: &Json, root: &Json, depth: usize) -> KeyShape {
-    // A schema that contains itself has no place in a configuration; the limit only keeps this total.
+    // A configuration's schema never contains itself; the limit only guarantees that this ends.
     if depth > 16 {
         return KeyShape::Open;
     }
@@ -187,7 +187,7 @@ fn key_of(schema: &Json, root: &Json, depth: usize) -> KeyShape {
     }
 }
 
-/// Every variable: its name, where its value goes, and what it is.
+/// All variables: for each name the path of the key that it sets, and the shape of that key.
 fn variables<'a>(prefix: &str, keys: &'a KeyShape) -> BTreeMap<String, (Vec<&'a str>, &'a KeyShape)> {
     fn walk<'a>(
         keys: &'a KeyShape,
@@ -211,8 +211,8 @@ fn variables<'a>(prefix: &str, keys: &'a KeyShape) -> BTreeMap<String, (Vec<&'a 
     all
 }
 
-/// What a variable's text stands for: itself where a text is wanted, a list where a list is (TOML's or
-/// words with commas between), and else a TOML value.
+/// The value of a variable: the text itself for a string; a TOML array or words separated by commas for a list;
+/// otherwise a TOML value.
 fn variable_value(key: &KeyShape, text: &str) -> toml::Value {
     let as_toml = || {
         let mut document = String::from("value = ");

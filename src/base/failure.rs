@@ -3,18 +3,18 @@
 
 use std::fmt;
 
-/// Kinds of failure, each with its exit code.
+/// Kinds of failure, each with an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The work failed: 1.
+    /// The operation failed: 1.
     Failed,
-    /// It was asked for in a way that makes no sense: 2.
+    /// The request makes no sense: 2.
     Usage,
-    /// Whoever was asked refused: 3.
+    /// The other side refused: 3.
     Refused,
-    /// Whoever should be asked cannot be reached: 4.
+    /// The other side cannot be reached: 4.
     Unreachable,
-    /// A program ran elsewhere, and its exit code is to be passed through.
+    /// A program ran elsewhere; its exit code is passed through.
     Code(u8),
 }
 
@@ -32,24 +32,24 @@ impl FailureKind {
     }
 }
 
-/// A failure as people see it.
+/// A failure as it is shown to people.
 #[derive(Debug)]
 pub struct Failure {
     /// Its kind.
     pub kind: FailureKind,
-    /// What failed; nothing if everything has been said already.
+    /// What failed; `None` if it has already been printed.
     pub message: Option<String>,
-    /// What to do next.
+    /// What the user can do about it.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure of a kind.
+    /// A failure of the given kind.
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         Self { kind, message: Some(message.to_string()), hint: None }
     }
 
-    /// A failure from an error's text, which may end with `hint: …`.
+    /// A failure from the text of an error, which may end with `hint: …`.
     #[must_use]
     pub fn told(kind: FailureKind, text: String) -> Self {
         match text.split_once("hint:") {
@@ -60,13 +60,13 @@ impl Failure {
         }
     }
 
-    /// A failure of which everything has been said already.
+    /// A failure that has already been printed.
     #[must_use]
     pub fn silent(kind: FailureKind) -> Self {
         Self { kind, message: None, hint: None }
     }
 
-    /// The same, with what to do next.
+    /// Adds a hint: what the user can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.hint = Some(hint.to_string());
@@ -75,18 +75,18 @@ impl Failure {
 }
 
 impl From<anyhow::Error> for Failure {
-    /// The work failed; the message has all causes.
+    /// A failure of kind [`FailureKind::Failed`], with all causes in the message.
     fn from(error: anyhow::Error) -> Self {
         Self::new(FailureKind::Failed, format!("{error:#}"))
     }
 }
 
-/// What was being tried, added to an error on its way out.
+/// Adds to an error what was being tried.
 pub trait FailureContext<T> {
-    /// Makes a [`FailureKind::Failed`] that says what was being tried, and why that failed.
+    /// Converts the error to [`FailureKind::Failed`], with what was being tried and why it failed.
     ///
     /// # Errors
-    /// If `self` is one.
+    /// If `self` is an error.
     fn trying(self, what: impl fmt::Display) -> Result<T, Failure>;
 }
 
@@ -96,7 +96,7 @@ impl<T, E: std::error::Error> FailureContext<T> for Result<T, E> {
     }
 }
 
-/// An error and its causes in one line; a cause that the error itself has said is not said again.
+/// An error and its causes on one line; a cause that the error's own text already contains is not repeated.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -10,19 +10,19 @@ use std::{
 
 use crate::clock;
 
-/// Mode of what only its owner may read: keys, stores, tokens.
+/// Mode of files that only their owner may read: keys, stores, tokens.
 pub const SECRET_MODE: u32 = 0o600;
-/// Mode of what everybody may read.
+/// Mode of files that everybody may read.
 pub const PUBLIC_MODE: u32 = 0o644;
 /// Mode of a folder that only its owner may enter.
 pub const PRIVATE_FOLDER: u32 = 0o700;
-/// Mode of a folder that others may pass through, but not list.
+/// Mode of a folder that others may pass through but not list.
 pub const PASSABLE_FOLDER: u32 = 0o711;
 
-/// Makes a folder, and those above it, with this mode where they are not there. One that is there stays as it is.
+/// Creates a folder and its missing parents with this mode. An existing folder is not changed.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     match make_one(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -34,13 +34,13 @@ pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a folder in one that is there.
+/// Creates a folder in an existing one.
 fn make_one(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
         Ok(()) => {
-            // The process's mask may have taken away the way of those that the folder is for. Where modes cannot be set they are the mount's.
+            // The umask may have removed permissions that the folder needs. On mounts without modes this has no effect.
             let made = fs::metadata(path)?.permissions().mode();
             if made & mode != mode {
                 let _ = fs::set_permissions(path, Permissions::from_mode(made | mode));
@@ -50,31 +50,32 @@ fn make_one(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Mode of a folder below which programs of units are, and what they need. Where this is root they may run as other users, who
-/// then pass through it; what is secret there has a mode of its own.
+/// Mode of a folder that contains files of workloads. As root, workloads may run as other users, who must be able to
+/// pass through it; secrets inside have modes of their own.
 #[must_use]
 pub fn workloads_folder() -> u32 {
     if nix::unistd::geteuid().is_root() { PASSABLE_FOLDER } else { PRIVATE_FOLDER }
 }
 
-/// Replaces the content of `path`: written beside it, synced, renamed over it, and the folder synced.
+/// Replaces the content of `path` atomically: writes a new file beside it, syncs it, renames it to `path`, and syncs
+/// the folder.
 ///
 /// # Errors
-/// If any of these steps fails; `path` is then as it was.
+/// If a step fails; `path` is then unchanged.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     written_beside(path, mode, |file| file.write_all(content).and_then(|()| file.sync_all()))?;
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// The same for what need not outlast a crash of the machine: nothing is synced.
+/// As [`write_atomically`], but without syncs, for files that need not survive a crash of the machine.
 ///
 /// # Errors
-/// If any of these steps fails; `path` is then as it was.
+/// If a step fails; `path` is then unchanged.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     written_beside(path, mode, |file| file.write_all(content))
 }
 
-/// Puts a new file in the place of `path`.
+/// Writes a new file and renames it to `path`.
 fn written_beside(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
@@ -93,12 +94,11 @@ fn written_beside(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::R
     written
 }
 
-/// Makes a file that only its owner may read, if there is none, and sees to that if there is one. For
-/// what others will write by its name: SQLite makes its files readable by all, and gives those beside
-/// a store the mode of the store.
+/// Creates a file with a mode that only lets its owner read it, or sets that mode if the file exists. Needed for
+/// stores: SQLite creates files that everybody can read, and gives its additional files the mode of the store.
 ///
 /// # Errors
-/// If it cannot be made, or is somebody else's.
+/// If it cannot be created, or belongs to another user.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(path);
     made.and_then(|file| {
@@ -108,7 +108,7 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// What a role keeps in a place of its own folder.
+/// The kind of an entry in a role's own folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleFile {
     /// A file.
@@ -117,15 +117,15 @@ pub enum RoleFile {
     Folder,
 }
 
-/// Sees to it that places in a role's own folder can be used: what is in one and is of another kind, as a folder in the place of
-/// a file, is set aside under another name, which is said. It is as if the place had been empty.
+/// Makes sure that entries of a role's own folder can be used: one of another kind, such as a folder in place of a
+/// file, is renamed, with a warning. The role then behaves as if the entry were missing.
 ///
 /// # Errors
-/// If something cannot be set aside.
+/// If an entry cannot be renamed.
 pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result<()> {
     for name in names {
         let path = folder.join(name);
-        // Whoever put a link there knows why.
+        // A symbolic link is followed: an administrator may have put it there.
         let is_other = fs::metadata(&path).is_ok_and(|found| match kind {
             RoleFile::File => found.is_dir(),
             RoleFile::Folder => !found.is_dir(),
@@ -145,7 +145,7 @@ pub fn clear_places(folder: &Path, kind: RoleFile, names: &[&str]) -> io::Result
     Ok(())
 }
 
-/// Gives what is in a place another name beside it, which it returns.
+/// Renames an entry to an unused name beside it, which is returned.
 ///
 /// # Errors
 /// If it cannot be renamed.
@@ -165,7 +165,7 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Makes renames and new files in a folder last.
+/// Syncs a folder, so that renames and new files in it survive a power failure.
 ///
 /// # Errors
 /// If the folder cannot be opened or synced.
@@ -173,19 +173,19 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Reads a file that a person gives: a document, a configuration, a secret. See [`text`].
+/// Reads a file that a user provides: a document, a configuration, a secret. See [`text`].
 ///
 /// # Errors
-/// If it cannot be read, or is no text.
+/// If it cannot be read, or is not UTF-8 text.
 pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read(path).and_then(text)
 }
 
-/// The text that a person gives, as it was meant on whatever system it was written: UTF-8 with or without a byte order mark, its
-/// lines ended by a line feed, with or without a carriage return before it.
+/// Decodes a text that a user provides, from any operating system: UTF-8 with or without a byte order mark, with lines
+/// that end in a line feed, optionally preceded by a carriage return.
 ///
 /// # Errors
-/// If it is no such text.
+/// If it is not UTF-8.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
@@ -207,7 +207,7 @@ mod tests {
         make_folder(&below, PASSABLE_FOLDER).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&below), mode(below.parent().unwrap())), (PASSABLE_FOLDER, PASSABLE_FOLDER));
-        // One that is there stays as it is.
+        // An existing folder is not changed.
         make_folder(&below, 0o777).unwrap();
         assert_eq!(mode(&below), PASSABLE_FOLDER);
         fs::write(folder.path().join("file"), "").unwrap();
@@ -244,7 +244,7 @@ mod tests {
             (b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a: 1\nb: 2\n"),
             (b"\xef\xbb\xbf", ""),
             (b"", ""),
-            // A lone return is part of the text, and so is a mark that is not its first character.
+            // A carriage return without a line feed is part of the text, and so is a mark that is not at the beginning.
             (b"a\rb \xef\xbb\xbf", "a\rb \u{feff}"),
         ] {
             assert_eq!(text(bytes.to_vec()).unwrap(), wanted, "{bytes:?}");

@@ -13,7 +13,7 @@ use std::{
 
 use crate::failure::{Failure, FailureKind};
 
-/// The folders of the user that a program runs as.
+/// The standard folders of the user who runs the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserFolders {
     home: Option<PathBuf>,
@@ -22,49 +22,50 @@ pub struct UserFolders {
 }
 
 impl UserFolders {
-    /// Those of this process's environment.
+    /// The folders that the environment of this process names.
     #[must_use]
     pub fn from_environment() -> Self {
         Self::read(|name| env::var_os(name))
     }
 
-    /// Those that these variables name. What is empty or relative is ignored, as the XDG base directory specification has it.
+    /// The folders that these variables name. Empty and relative values are ignored, as the XDG base directory
+    /// specification requires.
     #[must_use]
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         Self { home: folder("HOME"), config: folder("XDG_CONFIG_HOME"), data: folder("XDG_DATA_HOME") }
     }
 
-    /// Where configuration is kept: `$XDG_CONFIG_HOME`, or `~/.config`.
+    /// The folder for configuration: `$XDG_CONFIG_HOME`, or `~/.config`.
     #[must_use]
     pub fn config(&self) -> Option<PathBuf> {
         self.config.clone().or_else(|| Some(self.home.as_ref()?.join(".config")))
     }
 
-    /// Where data is kept: `$XDG_DATA_HOME`, or `~/.local/share`.
+    /// The folder for data: `$XDG_DATA_HOME`, or `~/.local/share`.
     #[must_use]
     pub fn data(&self) -> Option<PathBuf> {
         self.data.clone().or_else(|| Some(self.home.as_ref()?.join(".local/share")))
     }
 
-    /// The folder for data if `XDG_DATA_HOME` names one.
+    /// The folder for data, if `XDG_DATA_HOME` is set.
     #[must_use]
     pub fn named_data(&self) -> Option<&Path> {
         self.data.as_deref()
     }
 }
 
-/// What is said where the environment names no folder, and one can be given.
+/// The error if the environment names no folder; the user can give one instead.
 #[must_use]
 pub fn nowhere() -> Failure {
     Failure::new(FailureKind::Usage, "neither HOME nor XDG_DATA_HOME says by an absolute path where to keep things")
         .hint("say --data DIR")
 }
 
-/// A path that a person gave, seen from the folder that this process was started in.
+/// An absolute path from one that a user gave, relative to the current folder of the process.
 ///
 /// # Errors
-/// If that folder is gone, or the path is empty.
+/// If the current folder does not exist, or the path is empty.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path)
 }

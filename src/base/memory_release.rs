@@ -21,18 +21,19 @@ use nix::sys::mman::{MmapAdvise, madvise};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Heaps of a console: as many as the processors of a small machine, whose threads then seldom wait for each other.
+/// Number of heaps of a console: the number of processors of a small machine, so threads seldom wait for each other.
 #[cfg(target_env = "gnu")]
 const ARENAS: i32 = 2;
-/// Between two times that a console gives free pages back: the calls take a millisecond or two, and so do the faults that follow.
+/// Interval at which a console returns free pages to the system. The calls take one or two milliseconds, and so do the
+/// page faults that follow.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// After a batch of measurements was stored: long enough for it to be sent and acknowledged, after which an
-/// agent at rest does next to nothing until the next one.
+/// Delay after a batch of measurements was stored: by then it has been sent and acknowledged, and an idle agent does
+/// almost nothing until the next one.
 const AFTER_BATCH: Duration = Duration::from_secs(2);
 
-/// Gives pages of the program back after each batch of measurements (`stored` tells of them), until
-/// `shutdown`. The faults that follow cost less than a millisecond of processor time.
+/// Returns memory to the system after each batch of measurements, which `stored` signals, until `shutdown`. The page
+/// faults that follow take less than a millisecond of processor time.
 pub async fn release_after_batches(mut stored: watch::Receiver<u64>, shutdown: CancellationToken) {
     let mut batch = async || {
         let changed = stored.changed().await;
@@ -41,14 +42,14 @@ pub async fn release_after_batches(mut stored: watch::Receiver<u64>, shutdown: C
     };
     while let Some(Ok(())) = shutdown.run_until_cancelled(batch()).await {
         if let Err(error) = release_pages() {
-            // A kernel that does not want them back is no reason to stop working.
+            // The agent also works if the kernel refuses.
             tracing::debug!(%error, "pages of the program stay resident");
             return;
         }
     }
 }
 
-/// Has all threads share a few heaps. To be called before there are any.
+/// Makes all threads share a few heaps. Call it before any thread starts.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     {

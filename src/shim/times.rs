@@ -10,13 +10,13 @@
 //! The inode tells which log a file of times belongs to, whatever both are called by now: they are renamed one after the
 //! other. A file of times may end within a record, or have zeros after a power cut.
 
-/// Begins a mark. A step never begins with its first byte.
+/// First bytes of a mark. The first byte of a step is never 0.
 const MARK: [u8; 2] = [0, b'T'];
 
-/// How long a mark is.
+/// Length of a mark.
 pub const MARK_BYTES: usize = 26;
 
-/// The longest step: a bit more than seven bits of each number in a byte.
+/// Longest step: each byte holds seven bits.
 pub const STEP_MAX_BYTES: usize = 20;
 
 /// Appends a mark.
@@ -33,21 +33,21 @@ pub fn step(into: &mut Vec<u8>, bytes: u64, ms: i64) {
     leb128(into, (ms.cast_unsigned() << 1) ^ (ms >> 63).cast_unsigned());
 }
 
-/// The inode of the log that the times that begin so are those of.
+/// The inode of the log to which a file of times belongs, from the beginning of that file.
 #[must_use]
 pub fn inode_of(beginning: &[u8]) -> Option<u64> {
     read_mark(beginning).map(|(inode, ..)| inode)
 }
 
-/// The times of one file of a log.
+/// The recorded times of one log file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogTimes {
-    /// From which byte on what was written when, in the order of bytes.
+    /// Positions in bytes and the times at which they were written, sorted by position.
     records: Vec<(u64, i64)>,
 }
 
 impl LogTimes {
-    /// Reads times; nothing if they are those of another log. What cannot be read is left out.
+    /// Parses recorded times; `None` if they belong to another log. Unreadable parts are skipped.
     #[must_use]
     pub fn of(inode: u64, mut bytes: &[u8]) -> Option<Self> {
         if inode_of(bytes) != Some(inode) {
@@ -57,12 +57,12 @@ impl LogTimes {
         while let Some(first) = bytes.first() {
             let rest = if *first == 0 {
                 let Some((of, at_bytes, at_ms)) = read_mark(bytes) else {
-                    // Zeros of a power cut.
+                    // A power failure can leave zeros.
                     bytes = &bytes[1..];
                     continue;
                 };
                 if of == inode {
-                    // Whoever wrote it knew how long the log was.
+                    // The writer of a mark knew the length of the log, so later positions before it are wrong.
                     while records.last().is_some_and(|(before, _)| *before >= at_bytes) {
                         records.pop();
                     }
@@ -82,21 +82,22 @@ impl LogTimes {
         Some(Self { records })
     }
 
-    /// The first byte of which it is known when it was written, and when.
+    /// The first position with a known time, and that time.
     #[must_use]
     pub fn begin(&self) -> Option<(u64, i64)> {
         self.records.first().copied()
     }
 
-    /// When the byte at this place was written, as far as that is known.
+    /// The time at which the byte at this position was written, if known.
     #[must_use]
     pub fn at(&self, at_bytes: u64) -> Option<i64> {
         let after = self.records.partition_point(|(from_bytes, _)| *from_bytes <= at_bytes);
         self.records.get(after.checked_sub(1)?).map(|(_, at_ms)| *at_ms)
     }
 
-    /// The bytes outside of which nothing was written from `since_ms` to `until_ms`: from which on, and up to which, if not
-    /// to the end. What has no time is before the first record. Clocks are set back, so within there may be others.
+    /// The range of positions that contains everything written from `since_ms` to `until_ms`: its start, and its end if
+    /// that is not the end of the log. Bytes without a time count as before the first record. The range may contain
+    /// other lines as well, because clocks can be set back.
     #[must_use]
     pub fn range(&self, since_ms: Option<i64>, until_ms: Option<i64>) -> (u64, Option<u64>) {
         let is_meant =
@@ -110,7 +111,7 @@ impl LogTimes {
         let to = match (until_ms, last) {
             (None, _) => None,
             (Some(_), Some(last)) => self.records.get(last + 1).map(|(at_bytes, _)| *at_bytes),
-            // All of it is later, but for what has no time.
+            // Everything with a time is later; only bytes without a time can be earlier.
             (Some(_), None) => self.records.first().map(|(at_bytes, _)| *at_bytes),
         };
         (from, to)
@@ -171,7 +172,7 @@ mod tests {
         let times = LogTimes::of(7, &bytes).unwrap();
         assert_eq!(times.records, records);
         assert_eq!(LogTimes::of(8, &bytes), None);
-        // Cut anywhere it has what was whole.
+        // A truncated file keeps its whole records.
         for cut in MARK_BYTES..bytes.len() {
             let times = LogTimes::of(7, &bytes[..cut]).unwrap();
             assert_eq!(times.records, records[..times.records.len()], "{cut}");

@@ -2,14 +2,14 @@
 
 use sqlx::{Connection, sqlite::SqlitePoolOptions};
 
-/// A pool of one connection, which is made anew where it would be no good any more.
+/// A pool with one connection, which is replaced if it becomes unusable.
 #[must_use]
 pub fn pool() -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(1)
         .max_lifetime(None)
         .idle_timeout(None)
-        // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
-        // What is begun in such a one would not last.
+        // After SQLite itself rolled a transaction back (disk full), the connection still counts that transaction as
+        // open, and new ones inside it would not be committed.
         .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
 }

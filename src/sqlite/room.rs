@@ -24,27 +24,29 @@ use nix::{
 };
 use sqlx::migrate::MigrateError;
 
-/// What to do about it, for every error that says so.
+/// The hint of all errors about a full disk.
 pub const HINT: &str = "make room on that disk (`df -h` shows how full it is, `df -i` how many files it has)";
 
-/// The reserve's file.
+/// File name of the reserve.
 const FILE: &str = "reserve";
-/// The largest share of a file system that is kept in reserve: one in eight.
+/// The reserve takes at most this fraction of a file system: one eighth.
 const SHARE: u64 = 8;
-/// Pieces that have to be free before one is put back, so that it is not given back at the next write.
+/// Number of pieces that must be free before one is added again, so that it is not released at the next write.
 const FREE_PIECES: u64 = 4;
 
-/// Whether SQLite says by this code that there is no room. Some codes mean a broken disk as well; who reads the message is told both.
+/// Whether an SQLite error code means that the disk is full. Some of these codes can also mean a broken disk; the
+/// message mentions both.
 ///
 /// - 13 FULL: a page could not be written.
-/// - 10 IOERR, by what was being done: 778 WRITE (also of a quota), 1034 FSYNC and 1290 DIR_FSYNC (room is looked for late, as on NFS),
-///   1546 TRUNCATE (a log is given its size), 4618 SHMOPEN, 4874 SHMSIZE and 5386 SHMMAP (the index of the write-ahead log).
+/// - 10 IOERR, by operation: 778 WRITE (also an exceeded quota), 1034 FSYNC and 1290 DIR_FSYNC (some file systems, such
+///   as NFS, only find out then), 1546 TRUNCATE (a log gets its size), 4618 SHMOPEN, 4874 SHMSIZE and 5386 SHMMAP (the
+///   index of the write-ahead log).
 #[must_use]
 fn means_no_room(code: u32) -> bool {
     code & 0xff == 13 || matches!(code, 778 | 1034 | 1290 | 1546 | 4618 | 4874 | 5386)
 }
 
-/// Whether a statement failed because there is no room.
+/// Whether a statement failed because the disk is full.
 #[must_use]
 pub fn is_missing(error: &sqlx::Error) -> bool {
     match error {
@@ -57,7 +59,7 @@ pub fn is_missing(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether tables could not be brought up to date because there is no room.
+/// Whether a migration failed because the disk is full.
 #[must_use]
 pub fn is_missing_to_migrate(error: &MigrateError) -> bool {
     match error {
@@ -66,34 +68,34 @@ pub fn is_missing_to_migrate(error: &MigrateError) -> bool {
     }
 }
 
-/// Whether a file could not be written because there is no room.
+/// Whether writing a file failed because the disk is full.
 #[must_use]
 pub fn is_missing_for(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// What an error of a file adds to its message if it is for want of room.
+/// The hint that is appended to an error of a file if the disk is full; otherwise empty.
 #[must_use]
 pub fn advice(error: &io::Error) -> String {
     if is_missing_for(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
 }
 
-/// The same of a statement's error.
+/// The hint that is appended to an error of a statement if the disk is full; otherwise empty.
 #[must_use]
 pub fn advice_of_store(error: &sqlx::Error) -> String {
     if is_missing(error) { format!(". hint: this machine's disk is full: {HINT}") } else { String::new() }
 }
 
-/// How much is kept in reserve.
+/// Size of a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveSize {
-    /// Altogether, as far as the file system is large enough.
+    /// Total size, if the file system is large enough.
     pub total_bytes: u64,
-    /// What is given back at once. Half of it is what has to be free for a write.
+    /// Size of the piece that is released at a time. Half of it must be free for a write.
     pub piece_bytes: u64,
 }
 
-/// See the module. Clones are the same reserve.
+/// Disk space that is kept in reserve; see the module. Clones share one reserve.
 #[derive(Clone, Debug)]
 pub struct Reserve(Arc<ReserveState>);
 
@@ -105,7 +107,7 @@ struct ReserveState {
     is_short: AtomicBool,
 }
 
-/// What there is of a reserve, and around it.
+/// The current state of a reserve and its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReserveLevel {
     kept_bytes: u64,
@@ -113,13 +115,13 @@ struct ReserveLevel {
     disk_bytes: u64,
 }
 
-/// How much the reserve comes to on a disk of this size: whole pieces, and at least one.
+/// The size of the reserve on a file system of this size: whole pieces, at least one.
 fn total_bytes(size: ReserveSize, disk_bytes: u64) -> u64 {
     let most = size.total_bytes.min(disk_bytes / SHARE);
     (most - most % size.piece_bytes.max(1)).max(size.piece_bytes)
 }
 
-/// How much the reserve is to be, now that it may grow.
+/// The size to which the reserve may grow now.
 fn grown(size: ReserveSize, level: ReserveLevel) -> u64 {
     let spare_bytes = level.free_bytes.saturating_sub((FREE_PIECES - 1) * size.piece_bytes);
     let pieces = spare_bytes / size.piece_bytes.max(1);
@@ -127,13 +129,13 @@ fn grown(size: ReserveSize, level: ReserveLevel) -> u64 {
     most.min(total_bytes(size, level.disk_bytes)).max(level.kept_bytes)
 }
 
-/// A count of the system's, which has fewer digits on small machines.
+/// Converts a count of the system, whose type is smaller on some machines.
 fn wide(count: impl Into<u64>) -> u64 {
     count.into()
 }
 
 impl Reserve {
-    /// The reserve of what lies in `folder`, which is there. It is made as far as there is room.
+    /// Opens the reserve of an existing folder, and grows it as far as there is space.
     #[must_use]
     pub fn open(folder: &Path, wanted: ReserveSize) -> Self {
         let inner = ReserveState {
@@ -147,31 +149,32 @@ impl Reserve {
         reserve
     }
 
-    /// Whether a part of it was given back and is not there again: the disk is full.
+    /// Whether a part of the reserve was released and could not be restored: the disk is full.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.is_short.load(Ordering::Relaxed)
     }
 
-    /// The folder that it is for.
+    /// The folder that the reserve belongs to.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0.folder
     }
 
-    /// Sees to it that there is room for a write, from the reserve if need be. False: there is none, and no reserve any more.
+    /// Makes sure that there is space for a write, by releasing parts of the reserve if necessary. Returns `false` if
+    /// there is none and the reserve is used up.
     pub fn ensure(&self) -> bool {
         self.ensure_bytes(self.0.wanted.piece_bytes / 2)
     }
 
-    /// The same for this many bytes.
+    /// As [`Self::ensure`], for this many bytes.
     pub fn ensure_bytes(&self, bytes: u64) -> bool {
         let Some(level) = self.level() else { return true };
         if level.free_bytes >= bytes {
             return true;
         }
         loop {
-            // What a file system keeps for root does not count as free, and is room all the same.
+            // Tried by writing: blocks that are reserved for root are not counted as free, but root can use them.
             if self.has_room(bytes) {
                 return true;
             }
@@ -181,7 +184,7 @@ impl Reserve {
         }
     }
 
-    /// Gives back a piece. False: there is none left.
+    /// Releases one piece. Returns `false` if there is none left.
     pub fn release(&self) -> bool {
         let kept_bytes = self.kept_bytes();
         if kept_bytes == 0 {
@@ -191,7 +194,7 @@ impl Reserve {
         let left_bytes = kept_bytes.saturating_sub(self.0.wanted.piece_bytes);
         let released = OpenOptions::new().write(true).open(&self.0.path).and_then(|file| {
             file.set_len(left_bytes)?;
-            // A file system with a journal gives out what was given back once that is in its journal.
+            // A journaling file system only reuses released blocks after its journal is committed.
             file.sync_all()
         });
         match released {
@@ -207,7 +210,7 @@ impl Reserve {
         }
     }
 
-    /// Makes it again, as far as there is room.
+    /// Restores the reserve as far as there is space.
     pub fn refill(&self) {
         let Some(level) = self.level() else { return };
         let (total, wanted) = (total_bytes(self.0.wanted, level.disk_bytes), grown(self.0.wanted, level));
@@ -218,12 +221,12 @@ impl Reserve {
         match self.resize(level.kept_bytes, wanted) {
             Ok(()) => self.set_short(wanted < total),
             Err(error) if is_missing_for(&error) => self.set_short(true),
-            // Not every file system can keep room for a file.
+            // Some file systems cannot allocate space for a file.
             Err(error) => tracing::debug!(%error, file = %self.0.path.display(), "no reserve is kept on this disk"),
         }
     }
 
-    /// Says so when it changes.
+    /// Logs changes of the state.
     fn set_short(&self, is_short: bool) {
         if self.0.is_short.swap(is_short, Ordering::Relaxed) == is_short {
             return;
@@ -239,12 +242,12 @@ impl Reserve {
         }
     }
 
-    /// Whether this much could be written now, tried by having the reserve grow for a moment.
+    /// Whether this many bytes could be written now, by growing the reserve for a moment.
     fn has_room(&self, bytes: u64) -> bool {
         let kept_bytes = self.kept_bytes();
         let tried = self.resize(kept_bytes, kept_bytes.saturating_add(bytes));
         let back = match &tried {
-            // What was not whole is given back, too.
+            // A partial allocation is released, too.
             Ok(()) | Err(_) => {
                 OpenOptions::new().write(true).open(&self.0.path).and_then(|file| file.set_len(kept_bytes))
             }
@@ -252,7 +255,7 @@ impl Reserve {
         if let Err(error) = back {
             tracing::debug!(%error, file = %self.0.path.display(), "the disk's reserve");
         }
-        // A file system that cannot tell is taken to have room: the write itself will say.
+        // If the file system cannot tell, assume that there is space: the write itself will fail if not.
         tried.as_ref().map_or_else(|error| !is_missing_for(error), |()| true)
     }
 

@@ -7,14 +7,14 @@
 //! before it: for two hundred that takes as long as everything else. PostgreSQL will need numbers here.)
 //! A parameter behind them all may have its number as a name.
 
-/// The numbers of rows that statements are made for, an eighth of the one before each.
+/// Numbers of rows for which statements are prepared; each is an eighth of the one before.
 const SIZES: [usize; 4] = [512, 64, 8, 1];
 
-/// Rows that may wait to be taken from a database's own thread, as many as the largest statement gives. Where only some have
-/// room, that thread and the one that asked wake each other up for every few of them.
+/// Number of rows that may be buffered between the database's thread and the caller: as many as the largest statement
+/// returns. With a smaller buffer both threads would wake each other every few rows.
 pub const ROWS_AHEAD: usize = SIZES[0];
 
-/// Cuts items into pieces, each of one of few sizes.
+/// Splits items into chunks of a few fixed sizes.
 pub fn pieces<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
     let mut rest = items;
     std::iter::from_fn(move || {
@@ -25,7 +25,7 @@ pub fn pieces<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// Parameters for so many rows: `(?, ?), (?, ?)`.
+/// The parameters of a number of rows: `(?, ?), (?, ?)`.
 #[must_use]
 pub fn parameters(rows: usize, columns: usize) -> String {
     let row = format!("({})", vec!["?"; columns].join(", "));

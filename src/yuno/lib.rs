@@ -38,12 +38,12 @@ use serde_json::{Map, Value, json};
 
 use stream::{ChannelStream, LINE_MAX_BYTES};
 
-/// The version of the lines that this speaks.
+/// Version of the protocol that this library implements.
 const PROTOCOL: u32 = 1;
-/// Waits between two tries to connect: at first not noticed by anybody, at last no burden for anybody.
+/// Waits between attempts to connect: first short, so that nobody notices; at last long enough to cause no load.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// How long a shim may take to say welcome. It is busy for microseconds.
+/// How long to wait for the shim's welcome, which normally takes microseconds.
 const WELCOME_MAX: Duration = Duration::from_secs(10);
 
 /// Why the channel cannot be used.
@@ -51,11 +51,11 @@ const WELCOME_MAX: Duration = Duration::from_secs(10);
 pub enum ChannelError {
     /// This process was not started with a channel.
     NoChannel,
-    /// It is not let in, and trying again would not help.
+    /// The shim refuses this process; another attempt would fail as well.
     Refused(String),
-    /// What was to be said does not fit into a line.
+    /// The message is longer than a line may be.
     TooLong(usize),
-    /// The channel's socket cannot be used at all.
+    /// The channel's socket does not work.
     Io(io::Error),
 }
 
@@ -81,59 +81,59 @@ impl std::error::Error for ChannelError {
     }
 }
 
-/// What the channel says when it is made.
+/// The contents of the channel's welcome message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WelcomeInfo {
-    /// The unit that this process is.
+    /// The id of this unit.
     pub unit: String,
     /// The host that it runs on.
     pub host: String,
     /// The unit's realm.
     pub realm: String,
-    /// Whether it shall play.
+    /// Whether this process should play.
     pub playing: bool,
-    /// Where its configuration is, if it has one.
+    /// The path of its configuration, if it has one.
     pub config: Option<String>,
 }
 
-/// What is asked of this process.
+/// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum YunoQuestion {
-    /// To play.
+    /// Start to play.
     Play,
-    /// To play no more.
+    /// Stop playing.
     Pause,
-    /// A command of its own, with its arguments.
+    /// Run a command of this program, with arguments.
     Command(String, Map<String, Value>),
-    /// For numbers about itself.
+    /// Report statistics.
     Stats,
-    /// To read its configuration again.
+    /// Read the configuration again.
     Reload,
-    /// To take this configuration.
+    /// Use this configuration.
     Config(Value),
-    /// Something that this version does not know, by its name.
+    /// A request that this version does not know, by its name.
     Other(String),
 }
 
-/// Something that is asked, and wants an answer.
+/// A request, which needs an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct YunoRequest {
     id: String,
-    /// The connection that it came on.
+    /// The connection on which it arrived.
     connection: u64,
     ask: YunoQuestion,
 }
 
 impl YunoRequest {
-    /// What is asked.
+    /// What the request asks for.
     #[must_use]
     pub fn ask(&self) -> &YunoQuestion {
         &self.ask
     }
 }
 
-/// This process, as its agent sees it.
+/// The connection of this process to its agent.
 #[derive(Debug)]
 pub struct Yuno {
     socket: String,
@@ -147,17 +147,17 @@ pub struct Yuno {
 }
 
 impl Yuno {
-    /// Connects to the channel that the environment names. `can` is what this process can be asked: any of `play`,
-    /// `command`, `stats`, `reload` and `config`.
+    /// Connects to the channel that the environment names. `can` lists the requests that this process supports: any of
+    /// `play`, `command`, `stats`, `reload` and `config`.
     ///
     /// # Errors
-    /// If there is no channel, or it does not let this process in.
+    /// If there is no channel, or if it refuses this process.
     pub fn connect_from_env(can: &[&str]) -> Result<Self, ChannelError> {
         let variable = |name| std::env::var(name).map_err(|_| ChannelError::NoChannel);
         Self::connect(&variable("MUSTER_SOCKET")?, &variable("MUSTER_TOKEN")?, can)
     }
 
-    /// Connects to the channel `socket`, with a token.
+    /// Connects to the channel at `socket` with a token.
     ///
     /// # Errors
     /// As [`Yuno::connect_from_env`].
@@ -176,25 +176,25 @@ impl Yuno {
         Ok(yuno)
     }
 
-    /// What the channel said when it was made the last time. After a reconnect `playing` may have changed.
+    /// The welcome message of the last connection. `playing` may have changed after a reconnect.
     #[must_use]
     pub fn welcome(&self) -> &WelcomeInfo {
         &self.welcome
     }
 
-    /// How often it was made: after a change of this, look at [`Yuno::welcome`].
+    /// Number of connections so far: when it changes, read [`Yuno::welcome`] again.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections
     }
 
-    /// How long this process may be silent, if it has a watchdog; it should say [`Yuno::alive`] twice as often.
+    /// Longest time that this process may be silent, if it has a watchdog; call [`Yuno::alive`] twice as often.
     #[must_use]
     pub fn watchdog() -> Option<Duration> {
         std::env::var("MUSTER_WATCHDOG_MS").ok()?.parse().ok().map(Duration::from_millis)
     }
 
-    /// Says that this process is up.
+    /// Reports that this process is ready.
     ///
     /// # Errors
     /// If the channel cannot be used any more.
@@ -203,7 +203,7 @@ impl Yuno {
         self.say(&json!({ "ready": {} }))
     }
 
-    /// Says what this process does, in a line for people.
+    /// Reports what this process is doing, in one line for people.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -212,7 +212,7 @@ impl Yuno {
         self.say(&json!({ "status": status }))
     }
 
-    /// Says that this process is alive.
+    /// Reports that this process is alive.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -220,7 +220,7 @@ impl Yuno {
         self.say(&json!({ "alive": {} }))
     }
 
-    /// Tells numbers about this process, unasked.
+    /// Sends statistics without a request.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -228,7 +228,7 @@ impl Yuno {
         self.say(&json!({ "stats": stats }))
     }
 
-    /// Answers a request: it was done, with this result.
+    /// Answers a request: done, with this result.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -236,7 +236,7 @@ impl Yuno {
         self.answer(request, &json!({ "answer": { "id": request.id, "ok": result } }))
     }
 
-    /// Answers a request: it was not done, for this reason.
+    /// Answers a request: not done, for this reason.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -245,7 +245,7 @@ impl Yuno {
         self.answer(request, &json!({ "answer": { "id": request.id, "error": error } }))
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request, without a limit.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -261,7 +261,7 @@ impl Yuno {
         }
     }
 
-    /// Waits for the next request, at most for so long.
+    /// Waits for the next request, at most this long.
     ///
     /// # Errors
     /// As [`Yuno::ready`].
@@ -291,9 +291,9 @@ impl Yuno {
         }
     }
 
-    /// Takes in a line; a request, if it is one.
+    /// Handles a line of the shim. Returns a request, if it is one.
     fn understand(&mut self, line: &[u8]) -> Result<Option<YunoRequest>, ChannelError> {
-        // What is not understood comes from a newer agent, which then hears nothing.
+        // A line that cannot be parsed comes from a newer agent; it is ignored.
         let Ok(Value::Object(line)) = serde_json::from_slice(line) else { return Ok(None) };
         let Some((key, content)) = line.into_iter().next() else { return Ok(None) };
         if key == "refused" {
@@ -331,7 +331,7 @@ impl Yuno {
         Ok(())
     }
 
-    /// Says a line that counts on any connection.
+    /// Sends a line, on a new connection if the old one is lost.
     fn say(&mut self, line: &Value) -> Result<(), ChannelError> {
         let text = to_line(line)?;
         while self.connected()?.say(&text).is_err() {
@@ -340,7 +340,7 @@ impl Yuno {
         Ok(())
     }
 
-    /// The connection, made anew if need be.
+    /// The connection, reestablished if necessary.
     fn connected(&mut self) -> Result<&mut ChannelStream, ChannelError> {
         let stream = match self.stream.take() {
             Some(stream) => stream,
@@ -358,7 +358,7 @@ impl Yuno {
                     self.welcome = welcome;
                     return Ok(stream);
                 }
-                // A name that cannot be one will not become one.
+                // An invalid socket name stays invalid, so another attempt is useless.
                 Err(ChannelError::Io(error)) if error.kind() != io::ErrorKind::InvalidInput => {}
                 Err(error) => return Err(error),
             }
@@ -370,7 +370,7 @@ impl Yuno {
     fn greet(&self) -> Result<(ChannelStream, WelcomeInfo), ChannelError> {
         let mut stream = ChannelStream::connect(&self.socket).map_err(ChannelError::Io)?;
         let hello = json!({ "token": self.token, "protocol": PROTOCOL, "can": self.can, "ready": self.ready });
-        // Who refuses may have closed already; why, is read below.
+        // A shim that refuses may already have closed the socket; its reason is read below.
         let said = stream.say(&to_line(&json!({ "hello": hello }))?);
         let line = stream.line(Some(Instant::now() + WELCOME_MAX)).map_err(ChannelError::Io)?;
         let line = line.ok_or_else(|| ChannelError::Io(io::ErrorKind::TimedOut.into()))?;

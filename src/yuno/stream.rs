@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-/// The longest line, either way.
+/// Longest line in either direction, in bytes.
 pub(crate) const LINE_MAX_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct ChannelStream {
 }
 
 impl ChannelStream {
-    /// Connects to `@name`, a name that is no file's, or to the path of a file.
+    /// Connects to `@name` (an abstract socket) or to the path of a socket file.
     pub(crate) fn connect(socket: &str) -> io::Result<Self> {
         let address = match socket.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -28,12 +28,12 @@ impl ChannelStream {
         Ok(Self { stream: UnixStream::connect_addr(&address)?, received: Vec::new() })
     }
 
-    /// Says a line.
+    /// Sends a line.
     pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(format!("{line}\n").as_bytes())
     }
 
-    /// The next line; nothing if none has come until then. The end is an error.
+    /// The next line; `None` if the deadline passes first. A closed connection is an error.
     pub(crate) fn line(&mut self, until: Option<Instant>) -> io::Result<Option<Vec<u8>>> {
         let mut piece = [0; 4096];
         loop {

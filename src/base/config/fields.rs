@@ -11,16 +11,16 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-/// The fields of the struct at a path in `T`, in the order in which they are declared; nothing if there is no struct. An element of a
-/// list, or of a map with keys of the user's own choice, is at any name.
+/// The fields of the struct at a path in `T`, in the order of their declaration; empty if there is no struct. Any name
+/// selects an element of a list, or of a map whose keys the user chooses.
 pub(super) fn declared<T: DeserializeOwned>(path: &[String]) -> Vec<&'static str> {
     let found = Cell::new(&[][..]);
-    // It always fails: a probe holds no values, it only hears which fields are looked for.
+    // This always fails: the probe holds no values, it only records which fields are asked for.
     let _ = T::deserialize(Probe { path, found: &found });
     found.get().to_vec()
 }
 
-/// A document in which there is one thing only, at the end of a path.
+/// A document that contains nothing but one path.
 #[derive(Clone, Copy)]
 struct Probe<'a> {
     path: &'a [String],

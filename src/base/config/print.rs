@@ -9,17 +9,17 @@ use serde_json::Value as Json;
 
 use super::fields;
 
-/// How wide comments are.
+/// Width of comments, in characters.
 const WIDTH: usize = 110;
-/// What stands for a name of the user's own choice.
+/// Placeholder for a name that the user chooses.
 const ANY_NAME: &str = "NAME";
-/// The same as a name that can be parsed.
+/// The same placeholder, as a name that can be parsed.
 const PROBED_NAME: &str = "name";
 
-/// The effective configuration. What is a secret is a comment, and masked.
+/// Prints the effective configuration. Secrets are printed as comments, masked.
 ///
 /// # Errors
-/// If it does not serialise.
+/// If it cannot be serialised.
 pub fn print<T>(config: &T) -> Result<String, serde_json::Error>
 where
     T: DeserializeOwned + Serialize + JsonSchema + Default,
@@ -38,35 +38,35 @@ where
     Ok(page.text)
 }
 
-/// What may stand under a key, as TOML writes it.
+/// How TOML writes the value of a key.
 enum TomlShape<'a> {
-    /// A value in the line of its key.
+    /// A value on the line of its key.
     Value,
-    /// A table of its own.
+    /// A table with its own header.
     Table,
-    /// A table with keys of the user's own choice, and values.
+    /// A table of values whose keys the user chooses.
     Values(&'a Json),
-    /// Tables, each under a name of the user's own choice.
+    /// Tables whose names the user chooses.
     Tables(&'a Json),
     /// A list of tables.
     List(&'a Json),
 }
 
-/// A table that is printed.
+/// A table to print.
 struct PrintedTable<'a> {
     schema: &'a Json,
     value: Option<&'a Json>,
     default: Option<&'a Json>,
-    /// In its header.
+    /// The name in its header.
     name: String,
-    /// Where it stands in the configuration's type.
+    /// Its path in the configuration's type.
     path: Vec<String>,
-    /// Whether all of it is a comment, which shows what could be there.
+    /// Whether all of it is commented out, as an example of what could be set.
     is_template: bool,
 }
 
 impl<'a> PrintedTable<'a> {
-    /// What is under a key of it; its schema is given.
+    /// The table under one of its keys, with that table's schema.
     fn below(&self, key: &str, schema: &'a Json) -> Self {
         let name = if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) };
         let path = [&self.path[..], &[key.to_owned()]].concat();
@@ -74,7 +74,7 @@ impl<'a> PrintedTable<'a> {
         Self { schema, value, default, name, path, is_template: self.is_template }
     }
 
-    /// One of several that are under it, with a value or as a template.
+    /// One of several tables below it, with a value or as a template.
     fn one(&self, name: String, schema: &'a Json, value: Option<&'a Json>) -> Self {
         let path = [&self.path[..], &[PROBED_NAME.to_owned()]].concat();
         Self { schema, value, default: None, name, path, is_template: value.is_none() }
@@ -88,7 +88,7 @@ struct ConfigPage<'a> {
 }
 
 impl<'a> ConfigPage<'a> {
-    /// All keys of a table: first those with values, for what follows a header belongs to it.
+    /// Prints all keys of a table: values first, because everything after a header belongs to that table.
     fn fields(&mut self, table: &PrintedTable<'a>) {
         let schema = self.resolved(table.schema);
         let Some(properties) = schema["properties"].as_object() else { return };
@@ -106,7 +106,7 @@ impl<'a> ConfigPage<'a> {
         }
     }
 
-    /// A key with its value, or as a comment.
+    /// Prints a key with its value, or commented out.
     fn value(&mut self, key: &str, at: &PrintedTable<'a>, is_required: bool) {
         let schema = self.resolved(at.schema);
         self.gap();
@@ -119,7 +119,7 @@ impl<'a> ConfigPage<'a> {
         let value = at.value.filter(|value| !value.is_null());
         let default = at.default.or(at.schema.get("default")).filter(|default| !default.is_null());
         let empty = Json::Array(Vec::new());
-        // Some are left out while they are empty.
+        // Empty lists and tables may be missing from the serialised form.
         let is_list = schema["type"] == "array" && !at.is_template;
         let value = value.or(is_list.then_some(&empty)).filter(|_| !at.is_template);
         self.comment(&about, at.is_template);
@@ -136,7 +136,7 @@ impl<'a> ConfigPage<'a> {
         let _ = writeln!(self.text, "{hash}{key} = {shown}");
     }
 
-    /// A table, or several, under a header.
+    /// Prints one table, or several, with headers.
     fn table(&mut self, at: &PrintedTable<'a>) {
         match self.shape(at.schema) {
             TomlShape::Value => {}
@@ -189,7 +189,7 @@ impl<'a> ConfigPage<'a> {
         let _ = writeln!(self.text, "{}{header}", if is_template { "# " } else { "" });
     }
 
-    /// An empty line, but none below a header.
+    /// Prints an empty line, except directly below a header.
     fn gap(&mut self) {
         let is_below_header =
             self.text.lines().next_back().is_none_or(|line| line.trim_start_matches("# ").starts_with('['));
@@ -198,7 +198,7 @@ impl<'a> ConfigPage<'a> {
         }
     }
 
-    /// A comment; twice, where what it is about is one.
+    /// Prints a comment; with a doubled mark if the key itself is commented out.
     fn comment(&mut self, about: &str, is_template: bool) {
         let hash = if is_template { "# #" } else { "#" };
         let mut line = String::new();
@@ -215,10 +215,10 @@ impl<'a> ConfigPage<'a> {
         }
     }
 
-    /// What a key, or else its type, says of itself.
+    /// The description of a key, or else of its type.
     fn description(&self, schema: &'a Json) -> String {
         let said = [schema, self.resolved(schema)].into_iter().find_map(|one| one["description"].as_str());
-        // Links are of the code's documentation.
+        // Links only work in the documentation of the code.
         said.unwrap_or_default().replace("[`", "`").replace("`]", "`")
     }
 
@@ -228,7 +228,7 @@ impl<'a> ConfigPage<'a> {
         if is_table(schema) {
             return TomlShape::Table;
         }
-        // Keys of some form have that as their pattern.
+        // Keys with a required form are described by their pattern.
         let of_pattern = schema["patternProperties"].as_object().and_then(|patterns| patterns.values().next());
         let values = of_pattern.or(schema.get("additionalProperties")).filter(|values| values.is_object());
         match (values, schema.get("items")) {
@@ -239,10 +239,10 @@ impl<'a> ConfigPage<'a> {
         }
     }
 
-    /// What a schema is about, without references, and without that it may be left out.
+    /// A schema with references and `null` alternatives resolved.
     fn resolved(&self, schema: &'a Json) -> &'a Json {
         let mut schema = schema;
-        // A schema that contains itself has no place in a configuration; the limit only keeps this total.
+        // A configuration's schema never contains itself; the limit only guarantees that this ends.
         for _ in 0..16 {
             let target = schema["$ref"].as_str().and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
             let either = schema["anyOf"].as_array().filter(|all| all.iter().any(|one| one["type"] == "null"));
@@ -255,7 +255,7 @@ impl<'a> ConfigPage<'a> {
         schema
     }
 
-    /// The words that may stand there, if only some may; or in a list there.
+    /// The allowed words of a value, or of a list's elements; empty if any word is allowed.
     fn choices(&self, schema: &'a Json) -> Vec<String> {
         let schema = schema.get("items").map_or(schema, |items| self.resolved(items));
         let words = |one: &Json| match (one["const"].as_str(), one["enum"].as_array()) {
@@ -269,7 +269,7 @@ impl<'a> ConfigPage<'a> {
         }
     }
 
-    /// What could stand there.
+    /// An example value.
     fn example(&self, schema: &'a Json) -> String {
         if let Some(choice) = self.choices(schema).first().filter(|_| schema.get("items").is_none()) {
             return inline(&Json::from(choice.as_str()));
@@ -287,16 +287,16 @@ impl<'a> ConfigPage<'a> {
     }
 }
 
-/// A key of the user's own choice.
+/// A key that the user chose, quoted if necessary.
 fn name(key: &str) -> String {
     let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if !key.is_empty() && key.bytes().all(is_bare) { key.to_owned() } else { inline(&Json::from(key)) }
 }
 
-/// A value in one line of TOML.
+/// A value on one line of TOML.
 fn inline(value: &Json) -> String {
     match value {
-        // TOML has none; what is empty is left out before.
+        // TOML has no null; empty values were skipped before.
         Json::Null => "\"\"".to_owned(),
         Json::Bool(value) => value.to_string(),
         Json::Number(number) => number.to_string(),
