@@ -6,19 +6,19 @@
 
 use std::net::IpAddr;
 
-/// A broker's address.
+/// The address of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// A name or an address; an IPv6 address is without its brackets.
+    /// A name or an address; an IPv6 address without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// Whether TLS is spoken there.
+    /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
 impl BrokerAddress {
-    /// Reads a broker's URL; nothing if it is none, or one that may not be used.
+    /// Parses a broker's URL; `None` if it is invalid or not allowed.
     #[must_use]
     pub fn parse(url: &str) -> Option<Self> {
         let (tls, authority) = match url.split_once("://")? {
@@ -37,7 +37,7 @@ impl BrokerAddress {
     }
 }
 
-/// The quality of a topic's messages, in the library's word.
+/// The quality of service of a topic, as the client library's type.
 pub fn qos(topic: &muster_topics::topic::Topic) -> rumqttc::QoS {
     use muster_topics::topic::Qos;
     match topic.qos() {
@@ -46,7 +46,7 @@ pub fn qos(topic: &muster_topics::topic::Topic) -> rumqttc::QoS {
     }
 }
 
-/// Host and port, of which the latter may be missing.
+/// Splits an authority into host and port; the port may be missing.
 fn split(authority: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
@@ -61,7 +61,7 @@ fn split(authority: &str) -> Option<(&str, Option<&str>)> {
     (!host.is_empty() && host.chars().all(is_plain)).then_some((host, port))
 }
 
-/// Whether a host is this machine for certain. A name is, if it is the one that always is (RFC 6761).
+/// Whether a host is certainly this machine: a loopback address, or `localhost` (RFC 6761).
 fn is_here(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

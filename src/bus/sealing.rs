@@ -25,21 +25,21 @@ use ring::{
 
 type Kem = X25519HkdfSha256;
 
-/// What HPKE's `info` is for keys of commands.
+/// The `info` parameter of HPKE for keys of commands.
 const COMMANDS: &[u8] = b"muster command 1";
 
-/// What is before a sealed key: the sender's half of the exchange.
+/// Length of the sender's public key, which precedes a sealed key.
 const ENCAPSULATED_BYTES: usize = 32;
 
-/// The system has no randomness to give, or a key is none.
+/// The system provides no randomness, or a key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing can be sealed: {0}")]
 pub struct SealError(&'static str);
 
-/// Why what is sealed in a command cannot be read.
+/// Why the sealed part of a command cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// No key came with it.
+    /// The command carries no key.
     #[error("the key to what is sealed in the command did not come with it")]
     NoKey,
     /// It was sealed to another key, or for another host or command.
@@ -48,7 +48,7 @@ pub enum OpenError {
          has the key once this agent has told it"
     )]
     WrongKey,
-    /// It is not what its sender has made.
+    /// It was changed after it was sealed.
     #[error("what is sealed in the command is damaged")]
     Damaged,
 }
@@ -59,7 +59,7 @@ impl From<Misfit> for OpenError {
     }
 }
 
-/// A host's private key for what only it may read.
+/// A host's private key, for data that only this host may read.
 #[derive(Clone)]
 pub struct HostKey(<Kem as hpke::Kem>::PrivateKey);
 
@@ -69,7 +69,7 @@ impl std::fmt::Debug for HostKey {
     }
 }
 
-/// A text that is no private key.
+/// The text is not a private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no private key: the base64 of 32 bytes")]
 pub struct HostKeyError;
@@ -84,36 +84,36 @@ impl std::str::FromStr for HostKey {
 }
 
 impl HostKey {
-    /// Makes a new one.
+    /// Generates a new key.
     ///
     /// # Errors
-    /// If the system has no randomness to give.
+    /// If the system provides no randomness.
     pub fn generate() -> Result<Self, SealError> {
         Ok(Self::derived_from(&random()?))
     }
 
-    /// The one that follows from something secret that has a key's randomness in it.
+    /// The key that is derived from a secret of sufficient entropy.
     #[must_use]
     pub fn derived_from(secret: &[u8]) -> Self {
         Self(Kem::derive_keypair(secret).0)
     }
 
-    /// As text, to be kept secret.
+    /// The key as text, which must be kept secret.
     #[must_use]
     pub fn to_text(&self) -> String {
         BASE64.encode(self.0.to_bytes())
     }
 
-    /// Its public half.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> SealingKey {
         SealingKey::from_bytes(Kem::sk_to_pk(&self.0).to_bytes().into())
     }
 
-    /// A command's verb with all that its hosts may read, for the host that this is the key of.
+    /// The complete verb of a command, with what was sealed to this key for `host`.
     ///
     /// # Errors
-    /// If something is sealed in it that this key does not open.
+    /// If this key does not open the sealed part.
     pub fn open(&self, command: &Command, host: HostId) -> Result<Verb, OpenError> {
         let mut verb = command.verb.clone();
         if let Some(sealed) = &command.sealed {
@@ -146,7 +146,7 @@ impl HostKey {
     }
 }
 
-/// The key to the content of one command.
+/// The key that encrypts the content of one command.
 pub struct ContentKey([u8; 32]);
 
 impl std::fmt::Debug for ContentKey {
@@ -160,10 +160,10 @@ impl ContentKey {
         UnboundKey::new(&CHACHA20_POLY1305, &self.0).map(LessSafeKey::new).map_err(|_| OpenError::Damaged)
     }
 
-    /// The key sealed to a host: what goes beside the signed body.
+    /// Seals the key to a host; the result is sent beside the signed body.
     ///
     /// # Errors
-    /// If the host's key is none.
+    /// If the host's key is invalid.
     pub fn seal_to(&self, key: &SealingKey, command: CommandId, host: HostId) -> Result<String, SealError> {
         let key = <Kem as hpke::Kem>::PublicKey::from_bytes(key.as_bytes())
             .map_err(|_| SealError("the host's key is none"))?;
@@ -179,13 +179,13 @@ impl ContentKey {
     }
 }
 
-/// Takes what only its hosts may read out of a verb, and encrypts it; nothing if there is none of it. What is left of the verb is what
-/// may be signed, stored and shown.
+/// Removes from a verb what only its hosts may read, and encrypts it; `None` if there is no such part. The remaining
+/// verb may be signed, stored and shown.
 ///
 /// # Errors
-/// If the system has no randomness to give.
+/// If the system provides no randomness.
 pub fn seal(verb: &mut Verb, command: CommandId) -> Result<Option<(Sealed, ContentKey)>, SealError> {
-    // Where masks stand already (they keep what a unit has) there is nothing to hide.
+    // A verb that only contains masks (which keep the values that a unit has) has nothing to hide.
     if *verb == verb.masked() {
         return Ok(None);
     }
@@ -202,7 +202,7 @@ fn meant_for(command: CommandId, host: HostId) -> Vec<u8> {
     format!("{command} {host}").into_bytes()
 }
 
-/// The only nonce: each key encrypts once.
+/// The only nonce that is used: each key encrypts once.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
@@ -279,7 +279,7 @@ mod tests {
     fn verb_without_secrets_is_unchanged() {
         let mut plain = Verb::Exec(Exec::new(vec!["true".to_owned()], 5));
         assert!(seal(&mut plain, CommandId::new()).unwrap().is_none());
-        // What is masked keeps what a unit has.
+        // A mask keeps the value that a unit has.
         let mut masked = verb().masked();
         assert!(seal(&mut masked, CommandId::new()).unwrap().is_none());
         assert_eq!(masked, verb().masked());

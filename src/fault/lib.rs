@@ -6,7 +6,7 @@
 #[cfg(feature = "planted")]
 pub use self::enabled::{Fault, is_planted, plant};
 
-/// Whether a test has planted this fault.
+/// Whether a test has injected this fault.
 #[cfg(feature = "planted")]
 #[macro_export]
 macro_rules! planted {
@@ -15,7 +15,7 @@ macro_rules! planted {
     };
 }
 
-/// Whether a test has planted this fault: there is none.
+/// Whether a test has injected this fault: never in this build.
 #[cfg(not(feature = "planted"))]
 #[macro_export]
 macro_rules! planted {
@@ -32,85 +32,86 @@ mod enabled {
         static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
     }
 
-    /// One promise broken on purpose.
+    /// A fault that breaks one promise on purpose.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Fault {
-        /// The agent does what has expired.
+        /// The agent runs expired commands.
         ObeyExpired,
-        /// The agent believes its clock alone, whatever signed times it has seen.
+        /// The agent relies on its clock alone, regardless of the signed times that it has received.
         TrustClock,
-        /// The agent does what was issued before its store was made.
+        /// The agent runs commands that were issued before its store was created.
         ObeyBeforeStore,
-        /// The agent does not note the signed time of what it hears.
+        /// The agent does not record the signed time of messages.
         ForgetSignedTime,
-        /// The agent takes a repetition for a new command.
+        /// The agent takes a repeated command for a new one.
         EnterTwice,
-        /// The agent forgets commands as soon as the console has their answers.
+        /// The agent deletes commands as soon as the console has their outcomes.
         PruneEarly,
-        /// A program whose fate is not known is started anew after a restart.
+        /// After a restart, the agent starts a program again whose outcome is unknown.
         RunLostAgain,
-        /// A program that runs still is given up after a restart.
+        /// After a restart, the agent gives up a program that still runs.
         GiveUpUnfinished,
-        /// A refusal is told to nobody.
+        /// The agent does not report refusals.
         RefuseInSilence,
-        /// The agent takes a refresh as often as it comes.
+        /// The agent accepts a refresh each time it arrives.
         RefreshAgain,
-        /// The agent takes a refresh only if it is later than all before.
+        /// The agent accepts a refresh only if it is newer than all earlier ones.
         RefreshByLatest,
-        /// What was acknowledged by nobody is not said again.
+        /// The agent does not repeat messages that were not acknowledged.
         SayOnce,
-        /// What an earlier life of the agent left in the outbox is not said.
+        /// The agent does not send messages that an earlier instance left in the outbox.
         ForgetOutbox,
-        /// The console acknowledges an answer that it does not store.
+        /// The console acknowledges an outcome without storing it.
         AckUnstored,
-        /// The console sends what has expired.
+        /// The console sends expired commands.
         SendExpired,
-        /// The console sends a command once.
+        /// The console sends a command only once.
         SendOnce,
-        /// A host that comes back is not sent what waits for it.
+        /// The console does not send waiting commands to a host that reconnects.
         ForgetReturned,
-        /// The console applies a delta to whatever it holds.
+        /// The console applies a delta to any base.
         ApplyAnyway,
-        /// The agent makes deltas from the newest state that it told, acknowledged or not, but names the acknowledged one.
+        /// The agent computes deltas from the newest state that it sent, acknowledged or not, but names the
+        /// acknowledged one as the base.
         WrongBase,
-        /// An old last will counts for the console.
+        /// The console accepts an old last will.
         BelieveOldWill,
-        /// An instance counts as an earlier life wherever it lived.
+        /// The console takes an instance for a former one on any host.
         FormerAnywhere,
-        /// The agent leaves an old last will as it is.
+        /// The agent does not replace an old last will.
         LeaveOldWill,
-        /// A newcomer does not wait for objections.
+        /// A new instance does not wait for objections.
         ClaimAtOnce,
-        /// An agent that works does not object to a newcomer.
+        /// A running agent does not object to a new instance.
         NeverObject,
-        /// An agent that works withdraws for a newcomer.
+        /// A running agent withdraws in favour of a new instance.
         YieldToTwin,
-        /// A heartbeat goes out with each change.
+        /// The agent sends a heartbeat for every change.
         NoThrottle,
-        /// A change while a heartbeat is under way is not told later.
+        /// The agent does not report a change that happened while a heartbeat was in flight.
         NoTrailing,
-        /// A heartbeat that nobody acknowledged is not repeated.
+        /// The agent does not repeat a heartbeat that was not acknowledged.
         BeatOnce,
-        /// A heartbeat goes out though nothing has changed.
+        /// The agent sends a heartbeat although nothing has changed.
         BeatAnyway,
         /// The agent sends no digest.
         NoDigest,
-        /// The console finds every digest right.
+        /// The console accepts every digest.
         AnyDigest,
-        /// The console finds no digest right.
+        /// The console accepts no digest.
         DoubtDigest,
-        /// The console does not look at who answers its roll call.
+        /// The console ignores who answers its roll call.
         NoRollCall,
-        /// The console does not forget units that a heartbeat does not list.
+        /// The console keeps units that a heartbeat does not list.
         KeepUnits,
     }
 
-    /// Plants a fault on this thread, or takes it away.
+    /// Injects a fault on this thread; `None` removes it.
     pub fn plant(fault: Option<Fault>) {
         PLANTED.set(fault);
     }
 
-    /// Whether this fault is planted.
+    /// Whether this fault is injected.
     pub fn is_planted(fault: Fault) -> bool {
         PLANTED.get() == Some(fault)
     }

@@ -8,12 +8,12 @@
 
 use reqwest::{ClientBuilder, Url, redirect::Policy};
 
-/// A server between a client and where its requests go, which somebody has configured for muster itself.
+/// An HTTP proxy that is configured for muster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy(Url);
 
 impl std::fmt::Debug for Proxy {
-    /// Without its user and password.
+    /// Does not print user and password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Proxy({}:{})", self.0.host_str().unwrap_or_default(), self.0.port_or_known_default().unwrap_or(0))
     }
@@ -30,7 +30,7 @@ impl std::str::FromStr for Proxy {
     type Err = ProxyError;
 
     fn from_str(text: &str) -> Result<Self, ProxyError> {
-        // The text is not repeated, for there may be a password in it.
+        // The text is not part of the message, because it may contain a password.
         let url: Url = text.trim().parse().map_err(|error| ProxyError(format!("is no URL: {error}")))?;
         match (url.scheme(), url.path()) {
             ("http", "" | "/") if url.has_host() && url.query().is_none() && url.fragment().is_none() => Ok(Self(url)),
@@ -41,28 +41,28 @@ impl std::str::FromStr for Proxy {
 }
 
 impl Proxy {
-    /// The proxy in a setting, if there is one.
+    /// The proxy of a setting, if it is set.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the address is invalid.
     pub fn of(setting: Option<&str>) -> Result<Option<Self>, ProxyError> {
         setting.map(str::trim).filter(|text| !text.is_empty()).map(str::parse).transpose()
     }
 
-    /// Where it is, with its user and password.
+    /// Its URL, with user and password.
     #[must_use]
     pub fn url(&self) -> &str {
         self.0.as_str()
     }
 }
 
-/// The proxy for requests to `target`: what is on this machine is never asked through another one.
+/// The proxy for requests to `target`; `None` for this machine, which is never reached through a proxy.
 #[must_use]
 pub fn proxy_to<'a>(target: &Url, proxy: Option<&'a Proxy>) -> Option<&'a Proxy> {
     proxy.filter(|_| !is_local(target))
 }
 
-/// Whether a URL leads to this machine itself.
+/// Whether a URL refers to this machine.
 fn is_local(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
@@ -75,10 +75,10 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-/// The beginning of a client for requests to one server.
+/// A builder of a client for requests to one server.
 ///
 /// # Errors
-/// If the library takes no such proxy.
+/// If the library refuses the proxy.
 pub fn client(tls: rustls::ClientConfig, target: &Url, proxy: Option<&Proxy>) -> reqwest::Result<ClientBuilder> {
     let proxy = proxy_to(target, proxy).map(|proxy| reqwest::Proxy::all(proxy.0.clone())).transpose()?;
     let client = direct(tls);
@@ -88,7 +88,7 @@ pub fn client(tls: rustls::ClientConfig, target: &Url, proxy: Option<&Proxy>) ->
     })
 }
 
-/// The beginning of a client that speaks with its servers themselves.
+/// A builder of a client that never uses a proxy.
 pub fn direct(tls: rustls::ClientConfig) -> ClientBuilder {
     reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().redirect(Policy::none())
 }
@@ -152,7 +152,7 @@ mod tests {
             .with_no_client_auth()
     }
 
-    /// A server that answers one request and gives what it has read of that.
+    /// Serves one request, and returns what it received.
     fn server(answer: &'static str) -> (String, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -14,28 +14,28 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
-/// Why a certificate or key cannot be used.
+/// Why a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// Not PEM, or without what should be in it.
+    /// Not PEM, or it does not contain what it should.
     #[error("{what} cannot be read: {source}")]
     Pem {
-        /// Which document.
+        /// The document.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         source: rustls::pki_types::pem::Error,
     },
     /// rustls refuses it.
     #[error("{what} cannot be used: {source}")]
     Tls {
-        /// Which document.
+        /// The document.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         source: rustls::Error,
     },
 }
 
-/// The cryptography that every connection uses.
+/// The cryptography provider of all connections.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
@@ -44,7 +44,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// All certificates of a PEM document.
 ///
 /// # Errors
-/// If it is none.
+/// If it is not PEM, or contains no certificate.
 pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
@@ -55,15 +55,15 @@ pub fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<
 /// The first private key of a PEM document.
 ///
 /// # Errors
-/// If there is none.
+/// If it contains none.
 pub fn private_key(what: &'static str, pem: &str) -> Result<PrivateKeyDer<'static>, PkiError> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|source| PkiError::Pem { what, source })
 }
 
-/// A store that trusts one authority.
+/// A root store with one authority.
 ///
 /// # Errors
-/// If the PEM document is no usable certificate.
+/// If the PEM document is not a usable certificate.
 pub fn roots(authority_pem: &str) -> Result<RootCertStore, PkiError> {
     let what = "the authority's certificate";
     let mut roots = RootCertStore::empty();
@@ -73,11 +73,10 @@ pub fn roots(authority_pem: &str) -> Result<RootCertStore, PkiError> {
     Ok(roots)
 }
 
-/// Judges servers by their certificates, as rustls does, for a machine whose clock may be behind: see
-/// [`ForgivingClock`].
+/// The verifier of servers' certificates, which tolerates a clock that is behind: see [`ForgivingClock`].
 ///
 /// # Errors
-/// If there is no authority to trust.
+/// If there is no trusted authority.
 pub fn server_verifier(roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, PkiError> {
     let what = "the authority's certificate";
     let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
@@ -86,10 +85,10 @@ pub fn server_verifier(roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifie
     Ok(Arc::new(ForgivingClock(inner)))
 }
 
-/// A certificate that begins later than the clock shows says that the clock is behind, for the fleet's authority makes
-/// none for the future. A host without a clock battery starts in 1970, and would otherwise never hear from anybody what
-/// time it is. Whether a certificate has ended is judged by the clock, and for such a host by the certificate's own
-/// beginning.
+/// Tolerates a clock that is behind. The fleet's authority issues no certificates for the future, so one that is not
+/// yet valid shows that the clock is behind. A host without a clock battery starts in 1970 and could otherwise never
+/// connect to learn the time. Whether a certificate has expired is decided by the clock; on such a host, by the start
+/// of the certificate's validity.
 #[derive(Debug)]
 struct ForgivingClock(Arc<WebPkiServerVerifier>);
 
@@ -132,7 +131,7 @@ impl ServerCertVerifier for ForgivingClock {
     }
 }
 
-/// A client that trusts one authority and shows its own certificate.
+/// A client configuration that trusts one authority and presents its own certificate.
 ///
 /// # Errors
 /// If one of the PEM documents cannot be used.
@@ -148,8 +147,9 @@ pub fn client(authority_pem: &str, certificate_pem: &str, key_pem: &str) -> Resu
         .with_client_auth_cert(chain, key)
         .map_err(|source| PkiError::Tls { what, source })
 }
-/// What was said of a connection that failed, with a word about the clock if a certificate was refused for its time: certificates of a
-/// fleet are renewed long before they end, and a clock that is off is by far the likelier cause.
+/// Adds a hint about the clock to the text of a connection error, if a certificate was refused because of its validity
+/// period. A fleet's certificates are renewed long before they expire, so a wrong clock is by far the more likely
+/// cause.
 #[must_use]
 pub fn with_clock(said: String) -> String {
     if !is_about_time(&said) {
@@ -161,7 +161,7 @@ pub fn with_clock(said: String) -> String {
     )
 }
 
-/// Whether what was said of a connection that failed is that a certificate was refused for its time.
+/// Whether a connection error says that a certificate was refused because of its validity period.
 #[must_use]
 pub fn is_about_time(said: &str) -> bool {
     let squeezed: String = said.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();

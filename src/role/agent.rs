@@ -25,7 +25,7 @@ use muster_base::{
 use nix::unistd::geteuid;
 use tokio_util::sync::CancellationToken;
 
-/// The pause before an agent is started again that did not start with what it had.
+/// The wait before an agent that did not start with a changed configuration is started again.
 const START_PAUSE: Duration = Duration::from_secs(5);
 
 /// Run this host's agent
@@ -51,7 +51,7 @@ pub(crate) struct AgentArgs {
     verb: Option<AgentVerb>,
 }
 
-/// What can be done about an agent of this host.
+/// Operations on this host's agent.
 #[derive(Subcommand, Clone, Debug)]
 enum AgentVerb {
     /// Make the agent a service of systemd, or bring one up to date
@@ -60,7 +60,7 @@ enum AgentVerb {
     Uninstall(UninstallArgs),
 }
 
-/// Runs an agent until `shutdown`, or does what can be done without one.
+/// Runs an agent until `shutdown`, or performs an operation that needs no agent.
 ///
 /// # Errors
 /// If it cannot start.
@@ -70,7 +70,7 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
         Some(AgentVerb::Uninstall(wanted)) => return install::uninstall(&wanted),
         None => {}
     }
-    // It may come from standard input, which is read once.
+    // It may come from standard input, which can only be read once.
     let token = args.join.token()?;
     let is_named = AtomicBool::new(true);
     let load = || {
@@ -125,8 +125,8 @@ pub(crate) async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Resul
     Ok(())
 }
 
-/// Starts the agent with a configuration that was read anew, which is all that an agent has to do to take it: yunos and
-/// commands go on meanwhile. If it does not start with that, it does with the one `before`. Nothing, if it is to end.
+/// Starts the agent with a changed configuration; yunos and commands continue meanwhile. If the agent does not start,
+/// it is started with the configuration `before`. Returns `None` on shutdown.
 async fn start_again(
     new: Config,
     before: &mut Config,
@@ -154,19 +154,20 @@ async fn start_again(
     }
 }
 
-/// Where an agent keeps things that nobody has told.
+/// The default data folder of an agent.
 fn default_folder() -> PathBuf {
     Config::default().data_dir
 }
 
-/// Where an agent keeps things that is started by hand: where this user's programs do, if that is said; root's is the
-/// one of the whole host.
+/// The default data folder of an agent that is started by hand: this user's data folder, or for root the host's agent
+/// folder.
 fn folder_of_user(folders: &UserFolders, is_root: bool) -> PathBuf {
     let data = if is_root { folders.named_data().map(Path::to_owned) } else { folders.data() };
     data.map_or_else(default_folder, |data| data.join("muster-agent"))
 }
 
-/// Who joins as somebody new does not want to be who is there already. The same token again means the same agent.
+/// Refuses to join as a new host in the default folder if it contains another identity. The same token means the same
+/// agent.
 fn ask_for_folder(config: &Config) -> Result<(), Failure> {
     let (folder, token) = (&config.data_dir, config.join.as_ref().map(Secret::reveal));
     let there = join::load(folder)

@@ -27,7 +27,7 @@ pub(crate) struct BrokerArgs {
     verb: Option<BrokerVerb>,
 }
 
-/// What can be done without a broker.
+/// Operations that need no running broker.
 #[derive(Subcommand, Clone, Debug)]
 enum BrokerVerb {
     /// Write another broker's configuration with the same rules
@@ -41,7 +41,7 @@ enum BrokerVerb {
     },
 }
 
-/// Runs a broker until `shutdown`, or does what can be done without one.
+/// Runs a broker until `shutdown`, or performs an operation that needs none.
 ///
 /// # Errors
 /// If it cannot start.

@@ -34,7 +34,7 @@ pub(crate) struct ConsoleArgs {
     verb: Option<ConsoleVerb>,
 }
 
-/// What can be done with a console's data folder alone.
+/// Operations on a console's data folder.
 #[derive(Subcommand, Clone, Debug)]
 enum ConsoleVerb {
     /// Make the authority of a new fleet, for certificates that are needed before the console first starts
@@ -47,7 +47,7 @@ enum ConsoleVerb {
     Revoke(RevokeArgs),
 }
 
-/// Runs a console until `shutdown`, or does what can be done without one.
+/// Runs a console until `shutdown`, or performs an operation that needs none.
 ///
 /// # Errors
 /// If it cannot start.
@@ -65,7 +65,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     let running =
         muster_console::start(config).await.map_err(|error| Failure::told(FailureKind::Failed, error.to_string()))?;
     let url = running.console().web_url().to_owned();
-    // What is no terminal may be a log, and that is no place for a secret.
+    // Output that is not a terminal may be logged, and a log must not contain secrets.
     let link = match io::stderr().is_terminal() {
         true => {
             Some(running.console().new_sign_in_link().await.map_err(|error| Failure::new(FailureKind::Failed, error))?)
@@ -87,7 +87,7 @@ pub(crate) async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> R
     Ok(())
 }
 
-/// A person who started it is told how to get in; a log is no place for a secret.
+/// Tells a person at a terminal how to sign in; a log must not contain the secret.
 fn tell(url: &str, link: Option<&str>) {
     let words = match link {
         Some(link) => {
@@ -100,8 +100,8 @@ fn tell(url: &str, link: Option<&str>) {
     muster_base::terminal::err(&words);
 }
 
-/// Makes a sign-in link of a console on this machine: of the one in `data_dir` (a console's folder, or that of `muster up`), or of whichever
-/// lies where it would without that being said.
+/// Creates a sign-in link for a console on this machine: the one in `data_dir` (the folder of a console or of `muster
+/// up`), or the one in a default folder.
 #[cfg(feature = "cli")]
 pub(crate) fn new_sign_in_link(data_dir: Option<PathBuf>) -> BoxFuture<'static, Result<String, Failure>> {
     let folders = match data_dir {

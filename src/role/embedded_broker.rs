@@ -75,10 +75,10 @@ impl Default for Config {
     }
 }
 
-/// A broker, and what follows its revocation list.
+/// A broker, and the task that watches its revocation list.
 #[derive(Debug)]
 pub(crate) struct RunningBroker {
-    /// What it was started with, and what was taken since.
+    /// Its current configuration.
     config: Config,
     broker: Broker,
     watch: Option<AbortOnDropHandle<()>>,
@@ -91,11 +91,11 @@ impl RunningBroker {
         &self.broker
     }
 
-    /// Takes certificate, key, authority and users anew, those of the files that `config` names. Gives the keys of what else has
-    /// changed, which a restart would bring into force.
+    /// Reloads certificate, key, authority and users from the files that `config` names. Returns the keys of other
+    /// changed settings, which need a restart.
     ///
     /// # Errors
-    /// If a file cannot be read or used; nothing has changed then.
+    /// If a file cannot be read or used; nothing changes then.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<String>, Failure> {
         let tls = tls(&config)?;
         let users = config.plain.map(|_| users(&config.users)).transpose()?;
@@ -123,7 +123,7 @@ impl RunningBroker {
     }
 }
 
-/// Starts a broker from its configuration.
+/// Starts a broker with its configuration.
 ///
 /// # Errors
 /// If a file cannot be read, or the broker does not start.
@@ -156,7 +156,7 @@ pub(crate) async fn start(config: Config) -> Result<RunningBroker, Failure> {
     Ok(RunningBroker { config: started_with, broker, watch })
 }
 
-/// Why a broker with this configuration does not start.
+/// Explains why a broker does not start with this configuration.
 fn failure_of(error: &BrokerError, config: &Config) -> Failure {
     let failure = failure(error, "listen");
     if !matches!(error, BrokerError::Tls { .. }) {
@@ -190,7 +190,7 @@ fn users(path: &Path) -> Result<Users, Failure> {
         .map_err(|error| Failure::new(FailureKind::Failed, format!("{}: {error}", path.display())).hint(hint))
 }
 
-/// A broker's refusal to start, in words; `setting` is what says where it listens.
+/// The message of a broker that does not start; `setting` names the setting of its address.
 #[must_use]
 pub(crate) fn failure(error: &BrokerError, setting: &str) -> Failure {
     let failure = Failure::new(FailureKind::Failed, format!("the broker: {}", with_causes(error)));

@@ -6,7 +6,7 @@ use muster_base::failure::{Failure, FailureContext, FailureKind};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use tokio_util::sync::CancellationToken;
 
-/// MQTT cannot send a longer one.
+/// The longest password that MQTT can send.
 const PASSWORD_MAX_BYTES: usize = 65_535;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -14,7 +14,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Reads a password and prints `name`'s line.
 ///
 /// # Errors
-/// If the name is none of the fleet's, or there is no password to be had.
+/// If the name is not a valid one, or if no password can be read.
 pub(crate) async fn print_line(name: &str, shutdown: &CancellationToken) -> Result<(), Failure> {
     let password = if stdin().is_terminal() { ask(name, shutdown).await? } else { read_line(shutdown).await? };
     let line = muster_broker::password_line(name, &password).map_err(|why| {
@@ -24,7 +24,7 @@ pub(crate) async fn print_line(name: &str, shutdown: &CancellationToken) -> Resu
     muster_base::terminal::out(format!("{line}\n").as_bytes())
 }
 
-/// Asks twice, so that a slip of the finger is noticed.
+/// Asks twice, to detect typing errors.
 async fn ask(name: &str, shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
     let _quiet = SilentTerminal::begin().trying("the terminal")?;
     prompt(&format!("password of {name}: "));
@@ -35,12 +35,12 @@ async fn ask(name: &str, shutdown: &CancellationToken) -> Result<Vec<u8>, Failur
     if first == second { Ok(first) } else { Err(Failure::new(FailureKind::Usage, "these are two different passwords")) }
 }
 
-/// Speaks to the person, who does not read standard output: that goes into a file.
+/// Writes to standard error, because standard output may go to a file.
 fn prompt(text: &str) {
     muster_base::terminal::err(text);
 }
 
-/// The next line of standard input, without its end.
+/// The next line of standard input, without its line ending.
 async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
     let reading = tokio::task::spawn_blocking(|| {
         let mut line = Vec::new();
@@ -50,13 +50,13 @@ async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
     });
     let mut line = tokio::select! {
         line = reading => line.trying("standard input")?.trying("standard input")?,
-        // As a shell has it: 128 + SIGINT. The terminal is put right on the way out.
+        // As in a shell: 128 + SIGINT. The terminal is restored on the way out.
         () = shutdown.cancelled() => return Err(Failure::silent(FailureKind::Code(130))),
     };
     if line.pop_if(|last| *last == b'\n').is_some() {
         line.pop_if(|last| *last == b'\r');
     }
-    // Of a file that was written on another system.
+    // Files of some systems begin with this mark.
     if line.starts_with(BYTE_ORDER_MARK) {
         line.drain(..BYTE_ORDER_MARK.len());
     }
@@ -66,7 +66,7 @@ async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
     Ok(line)
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// A terminal without echo, until this is dropped.
 struct SilentTerminal(Termios);
 
 impl SilentTerminal {
@@ -81,7 +81,7 @@ impl SilentTerminal {
 
 impl Drop for SilentTerminal {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // If the terminal is gone, nothing needs to be restored.
         let _ = tcsetattr(stdin(), SetArg::TCSAFLUSH, &self.0);
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct RenderArgs {
 /// Writes the files, or prints them.
 ///
 /// # Errors
-/// If they cannot be made or written.
+/// If they cannot be rendered or written.
 pub(crate) fn run(wanted: &RenderArgs) -> Result<(), Failure> {
     let prefix = wanted.prefix.parse().map_err(|error| Failure::new(Failed::Usage, format!("--prefix: {error}")))?;
     let fleet = RenderInputs {
@@ -89,7 +89,7 @@ fn write(folder: &Path, all: &[RenderedFile]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the files, each below a line with its name if there are several.
+/// Prints the files; several are each preceded by a line with the name.
 fn print(all: &[RenderedFile]) -> Result<(), Failure> {
     let named = |file: &RenderedFile| match all {
         [_] => file.text.clone(),

@@ -15,18 +15,18 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often the revocation list's file is looked at.
+/// Interval at which the file of the revocation list is read.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A revocation list that is larger is somebody's mistake: this is half a million certificates.
+/// Largest accepted revocation list; it holds half a million certificates.
 const LIST_MAX_BYTES: u64 = 32 * 1024 * 1024;
 
 const HINT: &str = "the console keeps its authority's list as revoked.pem in its data folder; copy it from there whole";
 
-/// Puts the list of a console in the same process in force, and each that replaces it, until the handle is dropped.
+/// Applies the revocation list of a console in the same process, and each new version, until the handle is dropped.
 pub(crate) fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocations) -> AbortOnDropHandle<()> {
     let replace = move |list: &Arc<str>| {
-        // The console made it for this very authority, so that this is a mistake of its own.
+        // The console made the list for this authority, so an error is a bug of the console.
         if let Err(error) = revocations.replace(list) {
             tracing::error!("the console's revocation list is not taken: {}", with_causes(&error));
         }
@@ -39,12 +39,12 @@ pub(crate) fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocati
     }))
 }
 
-/// Puts the list in a file in force, and each that replaces it, until the handle is dropped. The file is looked at every
-/// two seconds, and on SIGHUP.
+/// Applies the revocation list in a file, and each new version, until the handle is dropped. The file is read every two
+/// seconds, and on SIGHUP.
 ///
 /// # Errors
-/// If the list that is there at the start is not one of the broker's authority: a broker that was to look at one does not
-/// do without.
+/// If the list at the start is not a valid one of the broker's authority: a broker that should use a list does not
+/// start without it.
 pub(crate) async fn watch(path: PathBuf, revocations: Revocations) -> Result<AbortOnDropHandle<()>, Failure> {
     let mut list = RevocationFile { path, revocations, seen: None };
     list.look().await.map_err(|why| {
@@ -54,21 +54,21 @@ pub(crate) async fn watch(path: PathBuf, revocations: Revocations) -> Result<Abo
     Ok(AbortOnDropHandle::new(tokio::spawn(list.follow(hang_up))))
 }
 
-/// A revocation list's file.
+/// The file of a revocation list.
 struct RevocationFile {
     path: PathBuf,
     revocations: Revocations,
-    /// What was in it last, or why it could not be read.
+    /// The last content, or the last error.
     seen: Option<Result<Vec<u8>, String>>,
 }
 
 impl RevocationFile {
-    /// Looks at the file now and then, and on SIGHUP. It ends with its task.
+    /// Reads the file regularly, and on SIGHUP, until its task ends.
     async fn follow(mut self, mut hang_up: Signal) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Both lose nothing when the other comes first.
+            // Both are safe to cancel.
             tokio::select! {
                 _ = looks.tick() => (),
                 Some(()) = hang_up.recv() => (),
@@ -80,7 +80,7 @@ impl RevocationFile {
         }
     }
 
-    /// Takes the list if the file has changed. Tells of each mistake once.
+    /// Applies the list if the file has changed. Reports each error once.
     async fn look(&mut self) -> Result<(), String> {
         let content = read_list(&self.path).await;
         if self.seen.as_ref() == Some(&content) {

@@ -2,43 +2,42 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The mask of a program for which no other was asked: what it makes others may read, and not write.
+/// The umask of programs for which none is set: others may read new files, but not write them.
 pub const UMASK: u32 = 0o022;
 
-/// Attributes of a process. The default is what most programs expect; where nothing is named, the
-/// process has what the shim has.
+/// Attributes of a process. The default suits most programs; attributes that are not set are inherited from the shim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessAttributes {
-    /// The mask of the files that it makes; [`UMASK`] if there is none.
+    /// Its umask; default: [`UMASK`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<u32>,
     /// Its nice value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nice: Option<i32>,
-    /// Limits that the kernel keeps for each of its processes.
+    /// Its resource limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rlimits: Vec<ResourceLimit>,
-    /// The only capabilities, by number, that it has and can ever get, as root and as any other user.
-    /// If there is no list, those that its user has anyway.
+    /// The only capabilities, by number, that it has and can ever gain, for root as for other users. `None`: those that
+    /// its user normally has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Vec<u8>>,
-    /// It can gain nothing by executing a file, such as one with the setuid bit.
+    /// Whether it cannot gain privileges by executing a file, such as one with the setuid bit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_new_privs: bool,
 }
 
-/// One limit.
+/// A resource limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimit {
-    /// Of what.
+    /// The limited resource.
     pub resource: LimitResource,
-    /// What holds; no limit if there is none.
+    /// The current limit; `None`: unlimited.
     pub soft: Option<u64>,
-    /// How far the process itself may raise it; without limit if there is none.
+    /// The limit up to which the process may raise the current one; `None`: unlimited.
     pub hard: Option<u64>,
 }
 
-/// What may be limited, by the names of `setrlimit`.
+/// Resources that can be limited, by their names in `setrlimit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitResource {
@@ -46,27 +45,27 @@ pub enum LimitResource {
     As,
     /// A core file, in bytes.
     Core,
-    /// Time of the processor, in seconds.
+    /// Processor time, in seconds.
     Cpu,
     /// The heap, in bytes.
     Data,
-    /// A file that is written, in bytes.
+    /// The size of a written file, in bytes.
     Fsize,
-    /// Memory that is locked, in bytes.
+    /// Locked memory, in bytes.
     Memlock,
     /// Message queues, in bytes.
     Msgqueue,
-    /// How far nice may be lowered: 20 minus the value.
+    /// How far the nice value may be lowered: 20 minus that value.
     Nice,
     /// Open files.
     Nofile,
     /// Processes of the user.
     Nproc,
-    /// Priority in real time.
+    /// Real-time priority.
     Rtprio,
-    /// Microseconds in real time without a pause.
+    /// Real-time scheduling without a pause, in microseconds.
     Rttime,
-    /// Signals that are queued.
+    /// Queued signals.
     Sigpending,
     /// The stack, in bytes.
     Stack,

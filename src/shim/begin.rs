@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Supervisor {
-    /// Starts the program that `launch.json` names.
+    /// Starts the program that `launch.json` describes.
     pub(crate) fn launch(lock: File) -> Result<Self, SpawnError> {
         let launch = files::read_launch(folder())?;
         if launch.v != VERSION {
@@ -60,9 +60,9 @@ impl Supervisor {
         let life = ProgramLife::new(launch, state.restarts, up_for_ms.unwrap_or_default(), state.notified.ready);
         let program = main.as_ref().map(MainProcess::adopt).transpose()?.flatten();
         let mut shim = Self::new(life, state, outputs, lock)?;
-        // If somebody has taken its name meanwhile, the program is not heard, and lives.
+        // If another process uses that name now, the program cannot send messages, but it continues to run.
         let _ = shim.listen_to_program();
-        // It will connect anew.
+        // The program will reconnect.
         shim.hang_up();
         match (program, main) {
             (Some(program), _) => {
@@ -70,7 +70,7 @@ impl Supervisor {
                 shim.want_next();
                 shim.look_for_main();
                 if shim.state.frozen {
-                    // The shim before may have been killed when it had said so and not yet done so.
+                    // The earlier shim may have been killed after it recorded the freeze and before it performed it.
                     shim.body.freeze();
                     shim.life.on(LifeInput::Frozen, 0);
                 }
@@ -80,9 +80,9 @@ impl Supervisor {
         Ok(shim)
     }
 
-    /// There is no main process to adopt, but perhaps something is left of it.
+    /// The main process to adopt is gone; ends what may be left of the program.
     fn end_adopted(&mut self, main: Option<MainProcessId>) {
-        // Nobody saw it end, so nobody may say that starting it again is what was wanted.
+        // Nobody saw how it ended, so it is not known whether it should be started again.
         self.life.on(LifeInput::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
         match (main, &self.state.last) {
             (None, Some(last)) => self.feed(LifeInput::MainEnded(last.exit)),
@@ -138,7 +138,7 @@ fn boot_id() -> String {
 }
 
 fn listen() -> io::Result<UnixListener> {
-    // Bound from within its folder, for a socket's path may have no more than 108 bytes.
+    // Bound relative to the current folder, because a socket's path may have at most 108 bytes.
     let listener = UnixListener::bind(files::SOCKET)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

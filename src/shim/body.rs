@@ -22,77 +22,79 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// How often to look whether a cgroup has come to be frozen before its processes are killed all the same.
-/// It takes less than a millisecond, unless one of them is stuck in the kernel.
+/// How often to check whether a cgroup is frozen, before its processes are killed anyway. Freezing takes less than a
+/// millisecond, unless a process is blocked in the kernel.
 const FROZEN_TRIES: u32 = 20;
 const FROZEN_TRY: Duration = Duration::from_millis(1);
-/// How often to look for processes that were forked just before their parent was suspended. Each time there
-/// are fewer that can fork.
+/// How often to search for processes that were forked just before their parent was stopped. In each round fewer
+/// processes can fork.
 const SUSPEND_TRIES: u32 = 20;
 
-/// The longest chain of parents: far more than programs have, and an end to one that changes while it is read.
+/// Longest chain of parents: far longer than in real programs. It ends the search if the chain changes while it is
+/// read.
 const ANCESTORS_MAX: usize = 256;
 
-/// The most of a file that names a process: the longest number, spaces, and what else some programs write after it.
+/// Longest PID file that is read: the longest number, spaces, and what some programs append.
 const PID_FILE_MAX_BYTES: u64 = 64;
 
-/// All that is alive.
+/// All processes of a program.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
     program: Option<MainProcess>,
-    /// What an adopted main process left behind.
+    /// Processes that an adopted main process left behind.
     others: Vec<OwnedFd>,
     cgroup: Cgroup,
-    /// What waits there to be the next main process. It counts as nothing that is alive.
+    /// The process that waits to become the next main process. It does not count as a process of the program.
     pub(crate) next: Option<NextProcess>,
-    /// How many processes had been killed for their memory before this main process.
+    /// Number of processes that were killed for lack of memory before this main process started.
     oom_kills_before: u64,
 }
 
 impl ProcessTree {
-    /// Nothing yet, in a cgroup that the agent has made.
+    /// An empty tree, in a cgroup that the agent created.
     pub(crate) fn new(cgroup: Cgroup) -> Self {
         Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup, next: None }
     }
 
-    /// Whether a process may wait in the cgroup to be the next main one: there is one, a further process is within
-    /// its limits, and this kernel tells who our children are.
+    /// Whether a process may wait in the cgroup to become the next main process: there is a cgroup, its limits allow
+    /// one more process, and this kernel lists children.
     pub(crate) fn has_room_to_wait(&self) -> bool {
         !self.cgroup.is_none() && !self.cgroup.limits_processes() && proc::children().is_some()
     }
 
-    /// The process that waits to be the next main one.
+    /// The process that waits to become the next main process.
     fn waiting(&self) -> Option<i32> {
         self.next.as_ref().map(NextProcess::pid)
     }
 
-    /// The main process is about to run.
+    /// Called before the main process runs.
     pub(crate) fn begin(&mut self) {
         self.oom_kills_before = self.cgroup.oom_kills();
     }
 
-    /// The main process runs.
+    /// Called when the main process runs.
     pub(crate) fn live(&mut self, program: MainProcess) {
         self.program = Some(program);
     }
 
-    /// The main process has ended. Says whether the kernel has killed something of it for its memory.
+    /// Called when the main process has ended. Returns whether the kernel killed a process of the program for lack of
+    /// memory.
     pub(crate) fn main_ended(&mut self) -> bool {
         self.others = self.program.take().map(MainProcess::into_others).unwrap_or_default();
         self.cgroup.oom_kills() > self.oom_kills_before
     }
 
-    /// The main process, if it is our child, and so ours to reap.
+    /// The main process, if it is a child of the shim, which reaps it.
     pub(crate) fn child(&self) -> Option<&MainProcessId> {
         self.program.as_ref().filter(|program| program.pidfd().is_none()).map(MainProcess::main)
     }
 
-    /// The main process, if it is not our child.
+    /// The main process, if it is not a child of the shim.
     pub(crate) fn adopted(&self) -> Option<(&MainProcessId, &OwnedFd)> {
         self.program.as_ref().and_then(|program| Some((program.main(), program.pidfd()?)))
     }
 
-    /// Sends a signal to the main process. False if there is none, or the system does not take it.
+    /// Sends a signal to the main process. Returns `false` if there is none or if sending fails.
     pub(crate) fn signal(&self, signal: i32) -> bool {
         self.program.as_ref().is_some_and(|program| program.signal(signal))
     }
@@ -104,9 +106,9 @@ impl ProcessTree {
         }
     }
 
-    /// Kills everything.
+    /// Kills all processes.
     pub(crate) fn kill(&mut self) {
-        // The kernel would spare nobody.
+        // The kernel's kill would also kill the waiting process.
         if self.next.is_some() || !self.cgroup.kill() {
             self.kill_members();
         }
@@ -119,7 +121,7 @@ impl ProcessTree {
         }
     }
 
-    /// Kills what is in the cgroup, one by one. If it can be frozen meanwhile, nothing escapes by forking.
+    /// Kills the processes of the cgroup one by one. While it is frozen, none can escape by forking.
     fn kill_members(&self) {
         if self.members().is_empty() {
             return;
@@ -134,8 +136,8 @@ impl ProcessTree {
         }
         let found: Vec<(i32, OwnedFd)> =
             self.members().into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
-        // A number that is still in the cgroup is one of a process in it: either the one that the handle
-        // means, or that has ended, and then the handle reaches nobody.
+        // A number that is still listed is a process in the cgroup: either the one of the handle, or a later one; in
+        // that case the handle's process has ended and the signal reaches nobody.
         let still = self.members();
         for (_, process) in found.iter().filter(|(pid, _)| still.contains(pid)) {
             let _ = sys::pidfd_kill(process, SIGKILL);
@@ -143,7 +145,7 @@ impl ProcessTree {
         let _ = self.cgroup.set_frozen(false);
     }
 
-    /// Whether nothing is alive any more.
+    /// Whether no process is left.
     pub(crate) fn is_gone(&mut self) -> bool {
         self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
         self.others.is_empty() && !self.has_children() && self.members().is_empty()
@@ -156,7 +158,7 @@ impl ProcessTree {
         members
     }
 
-    /// Whether anything else than what waits is a child of ours.
+    /// Whether the shim has other children than the waiting process.
     fn has_children(&self) -> bool {
         match self.waiting() {
             None => !matches!(sys::peek(), Ok(ReapedChild::NoChildren)),
@@ -164,8 +166,9 @@ impl ProcessTree {
         }
     }
 
-    /// What is left of the program beside the process that has ended, the oldest first: our own children, which are ours to
-    /// reap, or else what is in the cgroup. What was to be the next main process, or is dismissed and about to end, is none of it.
+    /// The remaining processes beside the one that has ended, oldest first: children of the shim, which it reaps, or
+    /// else the processes of the cgroup. The process that waits to be the next main process, or is about to be
+    /// dismissed, is not included.
     fn left(&self, ended: i32) -> Vec<i32> {
         let own = getpid().as_raw();
         let alive = |pid: i32| {
@@ -181,25 +184,25 @@ impl ProcessTree {
         left.into_iter().map(|(_, pid, _)| pid).collect()
     }
 
-    /// Whether anything is left beside the process that has ended.
+    /// Whether processes remain beside the one that has ended.
     pub(crate) fn has_left(&self, ended: i32) -> bool {
         !self.left(ended).is_empty()
     }
 
-    /// The oldest process that is left beside the one that has ended.
+    /// The oldest remaining process beside the one that has ended.
     pub(crate) fn oldest_left(&self, ended: i32) -> Option<MainProcess> {
         self.left(ended).into_iter().find_map(MainProcess::of)
     }
 
-    /// The process that a file names, if it is there and belongs to the program.
+    /// The process that a PID file names, if it exists and belongs to the program.
     pub(crate) fn named(&self, pid_file: &str) -> Option<MainProcess> {
         let pid = read_pid(Path::new(pid_file)).filter(|pid| Some(*pid) != self.waiting())?;
-        // Held before it is looked at, so that what is looked at is what is held.
+        // The handle is opened first, so that the check is about the same process.
         let program = MainProcess::of(pid)?;
         (pid != getpid().as_raw() && self.is_part(pid)).then_some(program)
     }
 
-    /// Suspends everything until it is thawed.
+    /// Suspends all processes until they are thawed.
     pub(crate) fn freeze(&mut self) {
         if self.cgroup.set_frozen(true) {
             return;
@@ -218,7 +221,7 @@ impl ProcessTree {
         }
     }
 
-    /// Lets everything go on.
+    /// Resumes all processes.
     pub(crate) fn thaw(&mut self) {
         if self.cgroup.set_frozen(false) {
             return;
@@ -228,7 +231,7 @@ impl ProcessTree {
         }
     }
 
-    /// The main process, and all that descends from it as far as anybody can know.
+    /// The main process and all known descendants.
     fn family(&self) -> Vec<(i32, OwnedFd)> {
         match self.adopted() {
             Some((main, _)) => {
@@ -237,7 +240,7 @@ impl ProcessTree {
                 family.extend(alive().map(|process| (main.pid, process)));
                 family
             }
-            // The shim is the subreaper of all of them, and has no other children but the one that waits.
+            // The shim is the subreaper of all of them; its only other child is the waiting process.
             None => {
                 let mut family = program::descendants(getpid().as_raw(), 0);
                 family.retain(|(pid, _)| Some(*pid) != self.waiting());
@@ -246,7 +249,7 @@ impl ProcessTree {
         }
     }
 
-    /// Whether a process that is there now belongs to the program.
+    /// Whether a process belongs to the program now.
     pub(crate) fn is_part(&self, pid: i32) -> bool {
         let Some(program) = &self.program else { return false };
         let (main, own) = (program.main().pid, getpid().as_raw());
@@ -257,14 +260,13 @@ impl ProcessTree {
             || self.cgroup.members().contains(&pid)
     }
 
-    /// Removes what there was made for it.
+    /// Removes the cgroup.
     pub(crate) fn remove(&self) {
         self.cgroup.remove();
     }
 }
 
-/// The number in a file that names a process. It is the program's to write, and so may be anything, also a pipe that nobody
-/// writes to.
+/// The number in a PID file. The program controls this file, so it can be anything, even a pipe without a writer.
 fn read_pid(path: &Path) -> Option<i32> {
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()?;
     if !file.metadata().ok()?.is_file() {

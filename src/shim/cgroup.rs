@@ -17,46 +17,46 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// How deep a program may have made further cgroups in its own. None that muster has seen makes more than
-/// two levels; what lies deeper is still killed by the kernel's own means (v2).
+/// Greatest depth of cgroups that a program may create in its own; known programs use at most two levels. Deeper ones
+/// are only killed by the kernel's own means (v2).
 const DEPTH_MAX: u32 = 8;
 
-/// How the folders begin in which agents have those of their realms, and these those of their units.
+/// Prefix of the folders in which agents create the cgroups of their realms, which contain those of units.
 pub const AGENT_PREFIX: &str = "muster-";
 
-/// The folders of a cgroup, all of which the agent has made. The default is none at all.
+/// The folders of a cgroup, created by the agent. The default is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// In the unified hierarchy (v2), where it kills and freezes, and limits what has no hierarchy of its own.
+    /// In the unified hierarchy (v2): kills and freezes, and applies limits without a hierarchy of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unified: Option<PathBuf>,
-    /// In the hierarchy of v1 that limits memory.
+    /// In the v1 hierarchy of memory limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
-    /// In the hierarchy of v1 that limits time of processors.
+    /// In the v1 hierarchy of processor limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<PathBuf>,
-    /// In the hierarchy of v1 that limits processes.
+    /// In the v1 hierarchy of process limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<PathBuf>,
-    /// In the hierarchy of v1 that freezes.
+    /// In the v1 hierarchy of freezing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub freezer: Option<PathBuf>,
 }
 
 impl Cgroup {
-    /// Whether there is none.
+    /// Whether it has no folders.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.folders().next().is_none()
     }
 
-    /// All its folders.
+    /// All folders.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         [&self.unified, &self.memory, &self.cpu, &self.pids, &self.freezer].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// Files that a process enters the cgroup by, by writing `0` to each.
+    /// Opens the files through which a process enters the cgroup, by writing `0` to each.
     ///
     /// # Errors
     /// If one of them cannot be opened.
@@ -64,7 +64,7 @@ impl Cgroup {
         self.folders().map(|folder| OpenOptions::new().write(true).open(folder.join("cgroup.procs"))).collect()
     }
 
-    /// The processes in it, as numbers that may have ended by now.
+    /// The processes in it and below. Some may have ended already.
     #[must_use]
     pub fn members(&self) -> Vec<i32> {
         let mut pids = Vec::new();
@@ -76,7 +76,7 @@ impl Cgroup {
         pids
     }
 
-    /// The processes in it itself, and not in cgroups below it, which the agent's probes have.
+    /// The processes directly in it, without those in cgroups below, where the agent's probes run.
     #[must_use]
     pub fn own_members(&self) -> Vec<i32> {
         let mut pids: Vec<i32> = self.folders().flat_map(pids_of).collect();
@@ -85,7 +85,7 @@ impl Cgroup {
         pids
     }
 
-    /// Whether no process is in it. One that has ended, and only its parent does not know yet, is not.
+    /// Whether no process is in it. Zombies do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members().is_empty()
@@ -98,13 +98,13 @@ impl Cgroup {
         [&self.unified, &self.pids].into_iter().flatten().filter_map(max).any(|max| max.trim_end() != "max")
     }
 
-    /// Has the kernel kill everything in it, and says whether it has (it needs v2 and Linux 5.14).
+    /// Makes the kernel kill all its processes. Returns `false` if that is not supported (it needs v2 and Linux 5.14).
     #[must_use]
     pub fn kill(&self) -> bool {
         self.unified.as_ref().is_some_and(|folder| write(&folder.join("cgroup.kill"), "1").is_ok())
     }
 
-    /// Freezes or thaws everything in it, and says whether it can.
+    /// Freezes or thaws it. Returns `false` if that is not supported.
     #[must_use]
     pub fn set_frozen(&self, frozen: bool) -> bool {
         let by = |folder: &Option<PathBuf>, file: &str, words: [&str; 2]| {
@@ -113,7 +113,7 @@ impl Cgroup {
         by(&self.unified, "cgroup.freeze", ["0", "1"]) || by(&self.freezer, "freezer.state", ["THAWED", "FROZEN"])
     }
 
-    /// Whether everything in it has come to be frozen, which takes the kernel a moment.
+    /// Whether all its processes are frozen, which takes the kernel a moment.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         let says = |folder: &Option<PathBuf>, file: &str, line: &str| {
@@ -123,7 +123,7 @@ impl Cgroup {
         says(&self.unified, "cgroup.events", "frozen 1") || says(&self.freezer, "freezer.state", "FROZEN")
     }
 
-    /// How many of its processes the kernel has killed because they used up its memory.
+    /// Number of its processes that the kernel killed because its memory was used up.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
         let count = |folder: &Option<PathBuf>, file: &str| {
@@ -134,12 +134,12 @@ impl Cgroup {
         unified.unwrap_or(0).saturating_add(memory.unwrap_or(0))
     }
 
-    /// Removes it, with its limits, and whatever cgroups the program has made in it; and those of its realm
-    /// and its agent if nothing else is in them. What still has a process stays.
+    /// Removes it with its limits and all cgroups below it, and the cgroups of its realm and agent if they are empty.
+    /// Cgroups that contain processes stay.
     pub fn remove(&self) {
         for folder in self.folders() {
             each(folder, DEPTH_MAX, &mut |folder| {
-                // One that is not there is removed already; one that is in use is found by `members`.
+                // A missing folder is fine, and one in use is reported by `members`.
                 let _ = fs::remove_dir(folder);
             });
             if let Some((realm, agent)) = folder.parent().and_then(|realm| Some((realm, realm.parent()?)))
@@ -157,7 +157,7 @@ fn pids_of(folder: &Path) -> Vec<i32> {
     text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0).collect()
 }
 
-/// Does something with each cgroup below a folder, and then with that.
+/// Calls a function for each cgroup below a folder, and then for the folder itself.
 fn each(folder: &Path, depth: u32, done: &mut impl FnMut(&Path)) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -167,7 +167,7 @@ fn each(folder: &Path, depth: u32, done: &mut impl FnMut(&Path)) {
     done(folder);
 }
 
-/// Writes to a file of the kernel's, which is there or is not.
+/// Writes to a file of the kernel, if it exists.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }

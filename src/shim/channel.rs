@@ -13,12 +13,12 @@ use crate::{
 };
 
 impl Supervisor {
-    /// A token for a process that will speak there, which is its own; nothing if the program has no such channel.
+    /// A new token for a process that may use the channel; `None` if the program has no channel.
     pub(crate) fn token(&self) -> io::Result<Option<ChannelToken>> {
         self.welcome().map(|_| new_token()).transpose()
     }
 
-    /// The process that is about to be the program has this token.
+    /// Sets the token of the process that is about to start.
     pub(crate) fn renew_channel(&mut self, token: Option<ChannelToken>) {
         if let Some((welcome, token)) = self.welcome().zip(token) {
             let playing = self.state.channel.as_ref().map_or(welcome.playing, |channel| channel.playing);
@@ -30,7 +30,7 @@ impl Supervisor {
         self.life.launch().notify.as_ref()?.lines.as_ref()
     }
 
-    /// Takes in who connects to the channel, and what is said there.
+    /// Accepts connections to the channel, and handles their lines.
     pub(crate) fn hear_lines(&mut self) {
         let (Some(lines), Some(channel)) = (&mut self.lines, &self.state.channel) else { return };
         lines.accept(|pid| self.body.is_part(pid));
@@ -42,9 +42,9 @@ impl Supervisor {
                 ChannelEvent::Line(ChannelLine::Status(status)) => {
                     self.heard(NotifyMessage::Status(notify::status(status.as_bytes())));
                 }
-                // The others are said as what they are.
+                // All other messages are events of their own.
                 ChannelEvent::Line(ChannelLine::Hello(_) | ChannelLine::Other) => {}
-                // While there is no agent nobody remembers what it would have been told.
+                // Without an agent the line is dropped: nobody would remember it.
                 ChannelEvent::Said(line) => self.tell(|agent, _| agent.relay(line)),
                 ChannelEvent::Gone => self.gone(),
             }
@@ -60,7 +60,7 @@ impl Supervisor {
         let welcome = self.welcome().map(|welcome| ChannelWelcome { playing, ..welcome.clone() });
         let text = serde_json::to_string(&welcome).unwrap_or_default();
         if let Some(lines) = &mut self.lines {
-            // If it is gone already, that is heard next.
+            // If the process is gone, the next read reports that.
             let _ = lines.say(&format!("{{\"welcome\":{text}}}"));
         }
         if is_ready {
@@ -68,7 +68,7 @@ impl Supervisor {
         }
     }
 
-    /// The process is gone, or was another shim's: it has no connection here.
+    /// Closes the connection: the process is gone, or belonged to another shim.
     pub(crate) fn hang_up(&mut self) {
         if let Some(lines) = &mut self.lines {
             lines.hang_up();
@@ -83,7 +83,7 @@ impl Supervisor {
         }
     }
 
-    /// Says a line to the program; if that cannot be, the agent hears so at once.
+    /// Sends a line to the program; if that fails, the agent is told at once.
     pub(crate) fn say(&mut self, id: &str, line: &str) {
         let said = line.len() <= SAID_MAX_BYTES && self.lines.as_mut().is_some_and(|lines| lines.say(line));
         if !said {
@@ -91,7 +91,7 @@ impl Supervisor {
         }
     }
 
-    /// Remembers what the next welcome says.
+    /// Sets what the next welcome says about playing.
     pub(crate) fn shall_play(&mut self, playing: bool) {
         if let Some(channel) = &mut self.state.channel
             && channel.playing != playing
@@ -102,7 +102,7 @@ impl Supervisor {
     }
 }
 
-/// 128 bits that nobody can guess.
+/// 128 random bits.
 fn new_token() -> io::Result<ChannelToken> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -29,7 +29,7 @@ use crate::{
     sys,
 };
 
-/// All steps, so that one can be told by its number.
+/// All steps; a step is reported by its index.
 const STEPS: [StartStep; 10] = [
     StartStep::Prepare,
     StartStep::Cgroup,
@@ -42,34 +42,35 @@ const STEPS: [StartStep; 10] = [
     StartStep::Cwd,
     StartStep::Exec,
 ];
-/// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
+/// The index that a child reports if its failure does not concern one of several limits or capabilities. There are
+/// always fewer of these.
 const NONE: u8 = u8::MAX;
 
-/// What a child says if it fails: step, which one, and error number.
+/// What a child reports if it fails: step, index, and error number.
 pub(crate) type ChildError = [u8; 6];
 
-/// The failure that a child tells of.
+/// The failure that a child reports.
 pub(crate) fn failure([step, which, errno @ ..]: ChildError) -> SpawnError {
     let step = STEPS.into_iter().find(|known| *known as u8 == step).unwrap_or(StartStep::Prepare);
     SpawnError { step, which: (which != NONE).then_some(which), errno: i32::from_ne_bytes(errno) }
 }
 
-/// Everything that a child needs, made before the fork.
+/// Everything that a child needs, prepared before the fork.
 pub(crate) struct PreparedChild<'a> {
-    /// What it is called until then.
+    /// Its process name until it executes the program.
     name: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
     cwd: CString,
     user: Option<(&'a ResolvedUser, Vec<Gid>)>,
-    /// Its cgroup is entered by these.
+    /// The files through which it enters its cgroup.
     doors: Vec<File>,
     attributes: &'a ProcessAttributes,
-    /// The capabilities to keep, as bits.
+    /// The capabilities that it keeps, as bits.
     keep: Option<u64>,
-    /// Where it goes in, if it runs in a container.
+    /// The container that it enters, if it runs in one.
     door: Option<ContainerEntry>,
-    /// The capabilities that it cannot exceed there.
+    /// The bounding set of its capabilities in the container.
     bounding: Option<u64>,
 }
 
@@ -102,13 +103,13 @@ impl<'a> PreparedChild<'a> {
         })
     }
 
-    /// Whether it runs in a container: then what is forked only goes in and forks the program there, and says which
-    /// process that is.
+    /// Whether it runs in a container. Then the forked process only enters the container, forks the program there, and
+    /// reports its number.
     pub(crate) fn is_inside(&self) -> bool {
         self.door.is_some()
     }
 
-    /// What the child does. In a container, `born` is told who the program is.
+    /// The child's work. In a container, `born` receives the number of the program's process.
     pub(crate) fn run(&self, leave: File, mut failure: File, born: Option<File>, stdio: &Stdio) -> ! {
         let gone = match (&self.door, born) {
             (Some(door), Some(born)) => self.go_inside(door, &leave, &failure, &born, stdio),
@@ -122,7 +123,7 @@ impl<'a> PreparedChild<'a> {
     }
 
     fn wait_and_execute(&self, mut leave: File, failure: &File) -> Result<Infallible, SpawnError> {
-        // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
+        // It may wait for a long time, and must not hold the shim's lock or connections meanwhile.
         let _ = prctl::set_name(&self.name);
         sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
         if leave.read_exact(&mut [0]).is_err() {
@@ -131,8 +132,8 @@ impl<'a> PreparedChild<'a> {
         self.execute()
     }
 
-    /// Goes into the container and forks the program's process there; only that returns. Who went in ends: it is seen by
-    /// nobody inside, and what can be seen there has nothing of the host's any more.
+    /// Enters the container and forks the program's process there; only that process returns. The process that entered
+    /// exits: it cannot be seen from the inside, and the program's process holds nothing of the host.
     fn go_inside(
         &self,
         door: &ContainerEntry,
@@ -142,7 +143,7 @@ impl<'a> PreparedChild<'a> {
         stdio: &Stdio,
     ) -> Result<(), SpawnError> {
         self.take_place(stdio)?;
-        // Limits can be raised here, and perhaps not there.
+        // Raising limits is allowed here, but perhaps not in the container.
         self.limit()?;
         let [process, root] = door.descriptors();
         let [leave, failure, told] = [leave.as_raw_fd(), failure.as_raw_fd(), born.as_raw_fd()];
@@ -151,17 +152,17 @@ impl<'a> PreparedChild<'a> {
         sys::close_all_but([leave, failure, told]);
         let at_enter = at(StartStep::Enter);
         if let Some(pid) = sys::fork_sibling().map_err(&at_enter)? {
-            // If the shim is gone, the program is never let run.
+            // If the shim is gone, the program never gets permission to run.
             let _ = enter::tell(born, pid);
             sys::exit_now(0);
         }
         setsid().map(drop).map_err(&at_enter)
     }
 
-    /// Goes where the program will be. To enter a cgroup takes the kernel up to some ten milliseconds.
+    /// Enters the program's environment. Entering a cgroup takes the kernel up to ten milliseconds.
     fn take_place(&self, [stdin, stdout, stderr]: &Stdio) -> Result<(), SpawnError> {
         setsid()?;
-        // First of all: from here on everything counts as the program's.
+        // This comes first: from here on everything is accounted to the program.
         for mut door in self.door.iter().flat_map(|door| &door.cgroups).chain(&self.doors) {
             door.write_all(b"0").map_err(|error| in_cgroup(&error))?;
         }
@@ -187,7 +188,7 @@ impl<'a> PreparedChild<'a> {
         if self.attributes.no_new_privs {
             prctl::set_no_new_privs().map_err(at(StartStep::NoNewPrivs))?;
         }
-        // As the user: a folder that only the shim may enter is not theirs to work in.
+        // Done as the user: a folder that only the shim may enter must fail.
         chdir(self.cwd.as_c_str()).map_err(at(StartStep::Cwd))?;
         execve(&self.argv[0], &self.argv, &self.env).map_err(at(StartStep::Exec))
     }
@@ -203,7 +204,7 @@ impl<'a> PreparedChild<'a> {
         Ok(())
     }
 
-    /// Becomes the user, and keeps those capabilities that it shall have all the same.
+    /// Changes to the program's user and keeps the configured capabilities.
     fn become_user(&self) -> Result<(), SpawnError> {
         if let Some(keep) = self.keep {
             drop_others(keep)?;
@@ -220,7 +221,7 @@ impl<'a> PreparedChild<'a> {
         }
         if let Some(keep) = self.keep {
             sys::set_capabilities(keep).map_err(at(StartStep::Capabilities))?;
-            // Without these a program of another user than root would lose them when it is executed.
+            // Without these, a program of another user than root would lose them on execution.
             for number in numbers(keep) {
                 sys::raise_ambient(number).map_err(at_one(StartStep::Capabilities, number))?;
             }
@@ -229,7 +230,7 @@ impl<'a> PreparedChild<'a> {
     }
 }
 
-/// Takes all capabilities but these from what any program executed from here on can ever get.
+/// Removes all other capabilities from those that any later executed program can gain.
 fn drop_others(keep: u64) -> Result<(), SpawnError> {
     let ours = sys::permitted_capabilities().map_err(at(StartStep::Capabilities))?;
     if let Some(number) = numbers(keep & !ours).next() {
@@ -238,10 +239,10 @@ fn drop_others(keep: u64) -> Result<(), SpawnError> {
     bound(keep)
 }
 
-/// Has it that nothing that is executed from here on gets any capability but these.
+/// Restricts later executed programs to these capabilities.
 fn bound(keep: u64) -> Result<(), SpawnError> {
     for number in 0..64 {
-        // Those past the last that this kernel knows are not in the set.
+        // Numbers above the last capability of this kernel are not in the set.
         if keep & (1 << number) == 0 && sys::is_bounded_by(number) {
             sys::drop_from_bounding(number).map_err(at_one(StartStep::Capabilities, number))?;
         }

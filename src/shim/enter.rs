@@ -19,7 +19,8 @@ use nix::{
 
 use crate::{program::SpawnError, sys};
 
-/// The namespaces that there may be, by their names below `/proc/<pid>/ns`. Without the first there is no container.
+/// The namespaces, by their names below `/proc/<pid>/ns`. A process without its own mount namespace (the first) is not
+/// in a container.
 const NAMESPACES: [(&str, i32); 8] = [
     ("mnt", libc::CLONE_NEWNS),
     ("user", libc::CLONE_NEWUSER),
@@ -28,23 +29,23 @@ const NAMESPACES: [(&str, i32); 8] = [
     ("ipc", libc::CLONE_NEWIPC),
     ("uts", libc::CLONE_NEWUTS),
     ("cgroup", libc::CLONE_NEWCGROUP),
-    // Not in every C library's headers.
+    // Not defined by all C libraries.
     ("time", 0x80),
 ];
 
-/// A container, and what it takes to go in. Nothing in here is the host's.
+/// A container, and what is needed to enter it. It holds nothing of the host.
 #[derive(Debug)]
 pub(crate) struct ContainerEntry {
     process: OwnedFd,
     root: File,
-    /// Those of its namespaces that are not ours.
+    /// Its namespaces that differ from the shim's.
     namespaces: i32,
-    /// Folders of cgroups are entered by these.
+    /// The files through which a process enters its cgroups.
     pub(crate) cgroups: Vec<File>,
 }
 
 impl ContainerEntry {
-    /// Finds the container that is meant.
+    /// Opens the container of the given process.
     pub(crate) fn open(inside: &ContainerNamespaces) -> Result<Self, SpawnError> {
         let found = |stat: &proc::Stat| stat.start_ticks == inside.start_ticks && !stat.is_dead();
         let is_meant = || proc::stat(inside.pid).as_ref().is_some_and(found);
@@ -52,7 +53,7 @@ impl ContainerEntry {
         let process = sys::pidfd_open(inside.pid).map_err(at_enter)?;
         let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(of_it("root"));
         let namespaces = namespaces(&of_it("ns"));
-        // Who has had this number since before the handle was made is whom the handle means, and all that was read.
+        // If the process still has this number and start time, the handle and everything that was read belong to it.
         if !is_meant() {
             return Err(failure(Errno::ESRCH));
         }
@@ -61,30 +62,30 @@ impl ContainerEntry {
         Ok(Self { process, root: root.map_err(at_enter)?, namespaces: namespaces?, cgroups })
     }
 
-    /// The descriptors that have to stay open for it.
+    /// The descriptors that must stay open until it is entered.
     pub(crate) fn descriptors(&self) -> [i32; 2] {
         [self.process.as_raw_fd(), self.root.as_raw_fd()]
     }
 
-    /// Goes in: what this process forks from here on is in the container.
+    /// Enters it: processes that are forked from now on are in the container.
     pub(crate) fn enter(&self) -> Result<(), SpawnError> {
-        // Nobody in there can look into what is not the program yet.
+        // Processes inside must not inspect this one before it executes the program.
         prctl::set_dumpable(false).map_err(failure)?;
         sys::join_namespaces(&self.process, self.namespaces).map_err(failure)?;
-        // Mostly that has done it; but the root of a process need not be that of its mounts.
+        // Joining the mount namespace usually changes the root too, but a process may have another root.
         fchdir(&self.root).map_err(failure)?;
         chroot(".").map_err(failure)
     }
 }
 
-/// Those of a process's namespaces that are not ours.
+/// The namespaces of a process that differ from the shim's.
 fn namespaces(folder: &str) -> Result<i32, SpawnError> {
     let mut differ = 0;
     for (name, flag) in NAMESPACES {
         let (theirs, ours) = (fs::metadata(format!("{folder}/{name}")), fs::metadata(format!("/proc/self/ns/{name}")));
         let (theirs, ours) = match (theirs, ours) {
             (Ok(theirs), Ok(ours)) => (theirs, ours),
-            // A kernel that does not know it.
+            // This kernel does not support it.
             (_, Err(_)) => continue,
             (Err(error), Ok(_)) => return Err(at_enter(error)),
         };
@@ -92,11 +93,11 @@ fn namespaces(folder: &str) -> Result<i32, SpawnError> {
             differ |= flag;
         }
     }
-    // What has the host's mounts is no container, and what ran there would run on the host.
+    // A process with the host's mounts is not in a container; the program would run on the host.
     if differ & libc::CLONE_NEWNS == 0 { Err(failure(Errno::EXDEV)) } else { Ok(differ) }
 }
 
-/// Tells the number of the process that was forked inside.
+/// Reports the number of the process that was forked inside.
 pub(crate) fn tell(mut to: &File, pid: i32) -> io::Result<()> {
     to.write_all(&pid.to_ne_bytes())
 }

@@ -30,15 +30,15 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Launch, ProgramState, proc};
 
-/// What to run.
+/// The program to run.
 pub const LAUNCH: &str = "launch.json";
-/// Locked for as long as a shim is here.
+/// Locked while a shim runs.
 pub const LOCK: &str = "lock";
-/// What has become of the program.
+/// The state of the program.
 pub const STATE: &str = "state.json";
-/// Where the shim listens.
+/// The socket of the shim.
 pub const SOCKET: &str = "socket";
-/// What a command reads.
+/// Standard input of a command.
 pub const STDIN: &str = "stdin";
 /// Standard output of a captured program.
 pub const STDOUT: &str = "stdout";
@@ -46,27 +46,27 @@ pub const STDOUT: &str = "stdout";
 pub const STDERR: &str = "stderr";
 /// The output of a logged program.
 pub const LOG: &str = "log";
-/// When that was written.
+/// The times at which the log was written.
 pub const TIMES: &str = "times";
 
 const STATE_NEW: &str = ".state.json.new";
 const BOOT_PREFIX: &str = "boot.";
 
-/// What `state.json` tells.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateFile {
-    /// There is none: no program was ever started here.
+    /// There is no file: no program was ever started here.
     Nothing,
-    /// This.
+    /// The recorded state.
     State(ProgramState),
-    /// It cannot be read, and a power cut explains that: it was begun in another boot.
+    /// It cannot be read, which a power failure can explain: it belongs to another boot.
     Damaged,
 }
 
 /// Reads `state.json`.
 ///
 /// # Errors
-/// If it cannot be read although it was begun in this boot, so that something may be alive.
+/// If it cannot be read and belongs to this boot, so that processes may still run.
 pub fn read_state(folder: &Path) -> io::Result<StateFile> {
     match read(&folder.join(STATE)) {
         Ok(state) => Ok(StateFile::State(state)),
@@ -78,11 +78,11 @@ pub fn read_state(folder: &Path) -> io::Result<StateFile> {
     }
 }
 
-/// Replaces `state.json`; once this returns it is seen by every later reader, and if `durable` also
-/// by one after a power cut.
+/// Replaces `state.json`. When this returns, later readers see the new content; if `durable`, also after a power
+/// failure.
 ///
 /// # Errors
-/// If it cannot be written; the old one then still stands.
+/// If it cannot be written; the old content then stays.
 pub fn write_state(folder: &Path, state: &ProgramState, durable: bool) -> io::Result<()> {
     let beside = folder.join(STATE_NEW);
     let written = write_private(&beside, &to_json(state)?).and_then(|file| {
@@ -107,7 +107,7 @@ pub fn read_launch(folder: &Path) -> io::Result<Launch> {
     read(&folder.join(LAUNCH))
 }
 
-/// Writes `launch.json`. It is not synced: without it, after a power cut, nothing was launched.
+/// Writes `launch.json`. It is not synced: if it is missing after a power failure, nothing was launched.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -115,18 +115,17 @@ pub fn write_launch(folder: &Path, launch: &Launch) -> io::Result<()> {
     write_private(&folder.join(LAUNCH), &to_json(launch)?).map(drop)
 }
 
-/// Forgets what an earlier launch recorded in `folder`, and notes that what is recorded from now on
-/// belongs to this boot. For the agent, which holds the lock.
+/// Removes the records of an earlier launch in `folder`, and records the current boot. Called by the agent, which holds
+/// the lock.
 ///
 /// # Errors
-/// If that cannot be noted.
+/// If this cannot be recorded.
 pub fn begin(folder: &Path) -> io::Result<()> {
     clear(folder)?;
     write_private(&folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)), b"").map(drop)
 }
 
-/// Makes `launch.json` and the name of this boot say what a shim knows, if somebody has damaged or deleted them since: a shim after
-/// it has nothing else.
+/// Writes `launch.json` and the boot id again if they were damaged or deleted: a later shim needs them.
 ///
 /// # Errors
 /// If they cannot be written.
@@ -138,7 +137,7 @@ pub fn mend(folder: &Path, launch: &Launch, boot_id: &str) -> io::Result<()> {
     if boot.is_file() { Ok(()) } else { write_private(&boot, b"").map(drop) }
 }
 
-/// Removes what an earlier launch recorded in `folder`; its output stays.
+/// Removes the records of an earlier launch in `folder`, but not its output.
 ///
 /// # Errors
 /// If it cannot be removed.
@@ -158,7 +157,7 @@ pub fn clear(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder that is in the place of a file of a shim's, which would be in the way for ever: nothing of anybody's belongs here.
+/// Removes a folder in the place of one of the shim's files. Nothing else belongs into this folder.
 fn clear_place(path: &Path) -> io::Result<()> {
     if path.is_dir() { fs::remove_dir_all(path) } else { Ok(()) }
 }
@@ -169,7 +168,7 @@ fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
     let bytes = fs::read(path).map_err(|error| match error.kind() {
-        // Whatever it is, it is no record.
+        // A folder is not a record.
         io::ErrorKind::IsADirectory => io::Error::new(io::ErrorKind::InvalidData, error),
         _ => error,
     })?;
@@ -180,7 +179,7 @@ fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(io::Error::other)
 }
 
-/// Environments have secrets, and so may output: what is here is for the agent alone.
+/// Writes a file that only the agent's user can read: environments and output can contain secrets.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
     clear_place(path)?;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;

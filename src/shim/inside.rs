@@ -13,18 +13,18 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The container, as the agent has found it.
+/// A container that the agent has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerNamespaces {
     /// Its first process.
     pub pid: i32,
-    /// When that started, in clock ticks since boot: with another one nothing is started.
+    /// Its start time, in clock ticks since boot; if it differs, nothing is started.
     pub start_ticks: u64,
-    /// Folders of cgroups that it is in and the program shall be in too, beside those of its own.
+    /// Folders of the container's cgroups, which the program enters in addition to its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroups: Vec<PathBuf>,
-    /// The capabilities, as bits, that nothing in there can exceed.
+    /// The bounding set of capabilities in the container, as bits.
     pub bounding: u64,
-    /// Who the program's user is outside, so that it can open its own output again.
+    /// The program's user as seen from the host, so that the program can reopen its own output.
     pub owner: u32,
 }

@@ -44,63 +44,63 @@ pub use inside::ContainerNamespaces;
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
 
-/// What a process is called that waits to be a program's next one. It has the shim's command line.
+/// Name of the process that waits to become the next main process. It has the shim's command line.
 pub const NEXT: &str = "muster-next";
 
-/// The longest line of a program's channel, either way: what one message on the bus may have, so that nothing that fits
-/// there has to be cut here.
+/// Longest line of a program's channel in either direction: as long as a message on the bus may be, so that nothing
+/// that fits there is cut here.
 pub const SAID_MAX_BYTES: usize = 64 * 1024;
 
-/// The longest line either side accepts: one of a channel as a text, where each quote takes two bytes, and what is
-/// around it. A [`ProgramState`] stays below 2 KiB.
+/// Longest line between shim and agent: a channel's line as a JSON string, in which each quote takes two bytes, with
+/// its envelope. A [`ProgramState`] is shorter than 2 KiB.
 pub const LINE_MAX_BYTES: usize = 2 * SAID_MAX_BYTES + 4 * 1024;
 
-/// The version of the protocol that a program speaks on its channel, as its hello has to say.
+/// The version of the channel's protocol that a program's hello must name.
 pub const CHANNEL_PROTOCOL: u32 = 1;
 
-/// The variable of a program's environment that names the socket of its channel.
+/// The environment variable that names the channel's socket.
 pub const SOCKET_VARIABLE: &str = "MUSTER_SOCKET";
 
-/// The variable that has the token with which a process proves that it is the one that was started.
+/// The environment variable with the token that identifies the started process.
 pub const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 
-/// What a shim shall run, written to `launch.json` before it starts.
+/// The program that a shim runs; in `launch.json`, which is written before the shim starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// Version of this protocol: 1.
     pub v: u32,
     /// The program, as an absolute path, and its arguments.
     pub argv: Vec<String>,
-    /// The whole environment.
+    /// The complete environment.
     pub env: Vec<(String, String)>,
     /// Working directory.
     pub cwd: String,
-    /// The user to become; the shim's own if there is none.
+    /// The user to run as; default: the shim's own.
     pub user: Option<ResolvedUser>,
-    /// Further attributes of its process.
+    /// Other attributes of the process.
     #[serde(default)]
     pub attributes: ProcessAttributes,
-    /// The cgroup that it shall be in, which is there, and empty; the shim removes it when it is over.
+    /// The cgroup to run in: an existing, empty one, which the shim removes at the end.
     #[serde(default, skip_serializing_if = "Cgroup::is_none")]
     pub cgroup: Cgroup,
-    /// The container that it shall run in, in which its user, folder and program are then; the host if there is none.
+    /// The container to run in, to which user, folder and program then refer; default: the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<ContainerNamespaces>,
-    /// What to do with its output.
+    /// How to handle its output.
     pub output: OutputMode,
-    /// How the program says that it is up, and alive; if it has no such way there is none.
+    /// How the program reports readiness and liveness, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyKind>,
-    /// How its main process is found, if it goes to the background; otherwise that is the process that is started.
+    /// How the main process is found, if the program goes to the background; otherwise it is the started process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forking: Option<ForkingMode>,
-    /// How often to start it again by itself.
+    /// How often the shim restarts it without asking the agent.
     pub restart: RestartLimits,
-    /// After this it is ended, as by [`ShimRequest::Stop`].
+    /// After this time it is ended, as by [`ShimRequest::Stop`].
     pub timeout_ms: Option<u64>,
     /// The signal that asks it to end.
     pub stop_signal: i32,
-    /// How long it may take to end before its whole group is killed.
+    /// Time between that signal and SIGKILL to the whole group.
     pub grace_ms: u64,
 }
 
@@ -115,51 +115,51 @@ pub struct ResolvedUser {
     pub groups: Vec<u32>,
 }
 
-/// How a program speaks with its shim: by systemd's notify protocol, or by JSON lines. Its environment has to name the
-/// socket, in `NOTIFY_SOCKET` or [`SOCKET_VARIABLE`], which the agent sees to.
+/// How a program communicates with its shim: by systemd's notify protocol, or by JSON lines. The agent puts the socket
+/// into its environment, as `NOTIFY_SOCKET` or [`SOCKET_VARIABLE`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotifyKind {
-    /// The abstract name of the socket, without the `@` before it.
+    /// The abstract name of the socket, without the leading `@`.
     pub name: String,
-    /// How long it may take to say that it is up. If it does not it is asked to end, and has failed.
+    /// Longest time until it is ready. After that it is asked to end and counts as failed.
     pub start_timeout_ms: u64,
-    /// How long it may be silent after that. If it is longer it is aborted, and has failed.
+    /// Longest time between signs of life after that. After that it is aborted and counts as failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
-    /// What it is told when it has said hello, if it speaks JSON lines.
+    /// The welcome that answers its hello, if it uses JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<ChannelWelcome>,
 }
 
-/// A program that goes to the background: the process that is started ends with exit code 0 once the program is up, and one
-/// of those that it leaves is the main one.
+/// A program that goes to the background: the started process exits with code 0 when the program is ready, and one of
+/// the remaining processes is the main one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkingMode {
-    /// The file in which the program writes the number of its main process, as an absolute path. Without one the main process
-    /// is the oldest of those that are left. What the file names counts only if it belongs to the program.
+    /// The PID file of the main process, as an absolute path; default: the oldest remaining process is the main one.
+    /// The process in the file must belong to the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<String>,
-    /// How long it may take to come up. If it does not it is asked to end, and has failed.
+    /// Longest time until it is ready. After that it is asked to end and counts as failed.
     pub start_timeout_ms: u64,
 }
 
-/// What a program is told once it has proved itself on its channel.
+/// The channel's welcome message, after the hello was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelWelcome {
-    /// The unit that it is.
+    /// The unit's id.
     pub unit: String,
-    /// The host that it runs on.
+    /// The host on which it runs.
     pub host: String,
     /// The unit's realm.
     pub realm: String,
-    /// Whether it shall play. [`ShimRequest::Playing`] changes this.
+    /// Whether it should play. [`ShimRequest::Playing`] changes this.
     pub playing: bool,
-    /// Where its configuration is.
+    /// The path of its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
 }
 
-/// A secret that only a process itself knows, its shim, and the agent.
+/// A secret that only a process, its shim and the agent know.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ChannelToken(pub String);
@@ -170,109 +170,106 @@ impl std::fmt::Debug for ChannelToken {
     }
 }
 
-/// What there is to know of a program's channel of JSON lines.
+/// The state of a program's channel of JSON lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelInfo {
-    /// What the process that runs now proves itself with.
+    /// The token of the current process.
     pub token: ChannelToken,
-    /// Whether it shall play, as its next welcome says.
+    /// Whether the next welcome says that it should play.
     pub playing: bool,
-    /// How many connections of this process have proved themselves.
+    /// Number of accepted connections of the current process.
     pub connections: u64,
-    /// The one that there is, if there is one.
+    /// The current connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<PeerConnected>,
 }
 
-/// A connection that has proved itself.
+/// An accepted connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerConnected {
-    /// Whether its welcome said that it shall play.
+    /// Whether its welcome said that it should play.
     pub playing: bool,
-    /// What it has said that it can.
+    /// The requests that it supports.
     pub can: Vec<String>,
 }
 
-/// What a program has said of itself since it was started.
+/// What a program has reported since it was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
-    /// It is up.
+    /// It is ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ready: bool,
-    /// It reads its configuration again.
+    /// It is reading its configuration again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reloading: bool,
     /// It is about to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
-    /// What it does, in a line for people.
+    /// What it is doing, in one line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
 }
 
 impl Notified {
-    /// Whether it has said nothing yet.
+    /// Whether it has reported nothing yet.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What to do with a program's output, and so what kind of program it is.
+/// How to handle a program's output, which also says what kind of program it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {
-    /// Both streams into one log, rotated, to which a later launch in the same folder appends.
+    /// Both streams go to one log with rotation. A later launch in the same folder appends to it.
     ///
-    /// The program is a service: the signal that asks it to end goes to its main process alone, and
-    /// whatever the main process leaves behind when it ends is killed, so that the next one does not
-    /// meet it.
+    /// The program is a service: the stop signal goes to its main process alone, and processes that remain when the
+    /// main process ends are killed, so that they do not disturb the next one.
     Log {
-        /// When to begin a new file.
+        /// The size at which a new file is begun.
         max_bytes: u64,
-        /// How many old files to keep.
+        /// Number of old files to keep.
         keep: u32,
-        /// When to begin a new file even if this one is not full: at the first line that comes when
-        /// it is so old. Never, if there is none.
+        /// The age at which a new file is begun, at the next line; default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_age_ms: Option<u64>,
     },
-    /// Each stream into a file of its own; what is over the limit is dropped and counted.
+    /// Each stream goes to its own file; output beyond the limit is counted and dropped.
     ///
-    /// The program is a command: the signal that asks it to end goes to its whole process group, and
-    /// what it leaves behind has the grace as well. If it ends by itself, what it started in the
-    /// background stays, as after `ssh`, and the shim stays with it for as long as that holds the
-    /// output, only to drain it.
+    /// The program is a command: the stop signal goes to its process group, and remaining processes get the grace time
+    /// as well. If it ends by itself, its background processes stay, as with `ssh`; the shim then stays only to drain
+    /// the output, as long as it is open.
     Capture(CaptureResult),
 }
 
-/// What becomes of a command's streams.
+/// How to handle the streams of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureResult {
-    /// The most of each stream.
+    /// Limit of each stream.
     pub max_bytes: u64,
-    /// The most of standard error, if that is not the same.
+    /// Limit of standard error, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_max_bytes: Option<u64>,
-    /// Nobody wants its standard output: it goes to `/dev/null`.
+    /// Standard output goes to `/dev/null`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drop_stdout: bool,
-    /// Nobody wants its standard error.
+    /// Standard error goes to `/dev/null`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drop_stderr: bool,
-    /// It reads the file [`files::STDIN`], which the agent has put there, rather than nothing.
+    /// Standard input is the file [`files::STDIN`], which the agent has written, instead of nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
 }
 
 impl CaptureResult {
-    /// Both streams, up to a limit.
+    /// Captures both streams, up to a limit.
     #[must_use]
     pub fn of(max_bytes: u64) -> Self {
         Self { max_bytes, ..Self::default() }
     }
 
-    /// The most of standard output, and of standard error; nothing for one that nobody wants.
+    /// The limits of standard output and standard error; `None` for a dropped stream.
     #[must_use]
     pub fn limits_bytes(&self) -> [Option<u64>; 2] {
         let stderr = self.stderr_max_bytes.unwrap_or(self.max_bytes);
@@ -280,104 +277,102 @@ impl CaptureResult {
     }
 }
 
-/// How often a shim may start its program again at once. What is beyond that the agent decides.
+/// How often a shim restarts its program at once. Any further restart is decided by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartLimits {
-    /// When at all.
+    /// When it restarts.
     pub on: RestartOn,
-    /// How often.
+    /// Number of restarts.
     pub budget: u32,
-    /// A program that was up this long has its whole budget again.
+    /// After running for this long, the program has its full budget again.
     pub reset_after_ms: u64,
 }
 
-/// When to start a program again.
+/// When to restart a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartOn {
     /// Never.
     Never,
-    /// When it did not end with exit code 0.
+    /// After any other end than exit code 0.
     Failure,
-    /// However it ended.
+    /// After any end.
     Always,
 }
 
-/// What an agent may ask of a shim.
+/// Requests of an agent to a shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShimRequest {
-    /// End the program: the signal, the grace, then SIGKILL for everything that descends from it. It is
-    /// not started again.
+    /// End the program: the signal, the grace time, then SIGKILL to all its processes. It is not restarted.
     Stop {
         /// The first signal.
         signal: i32,
-        /// How long to wait after it.
+        /// Time between the signal and SIGKILL.
         grace_ms: u64,
     },
     /// Send a signal to the program.
     Signal {
-        /// Which.
+        /// The signal.
         signal: i32,
     },
-    /// Suspend the program and everything that descends from it, until it is thawed or stopped.
+    /// Suspend all processes of the program, until it is thawed or stopped.
     Freeze,
-    /// Let it go on.
+    /// Resume it.
     Thaw,
-    /// Say a line to the program on its channel. If that is not possible the answer is [`ShimEvent::Unreachable`].
+    /// Send a line to the program on its channel. If that fails, the shim sends [`ShimEvent::Unreachable`].
     Say {
-        /// Names this request in that answer.
+        /// Identifies this request in that event.
         id: String,
-        /// The line, without its end, of at most [`SAID_MAX_BYTES`].
+        /// The line, without its line ending, of at most [`SAID_MAX_BYTES`].
         line: String,
     },
-    /// From now on the program's welcome says whether it shall play.
+    /// Sets what the next welcome says about playing.
     Playing {
-        /// Whether it shall.
+        /// Whether it should play.
         playing: bool,
     },
 }
 
-/// How the start of a shim went: the first line that it writes, to the agent that started it.
+/// The result of starting a shim: the first line that it sends, to the agent that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartReport {
     /// The program runs; events follow.
     Started,
-    /// It was to adopt a program that has ended meanwhile. One event follows, with `over`.
+    /// The program to adopt has ended meanwhile. One event with `over` follows.
     Over,
-    /// Nothing runs, and nothing is left of the attempt.
+    /// Nothing runs, and the attempt has left nothing behind.
     Failed {
-        /// What was being done.
+        /// The step that failed.
         step: StartStep,
-        /// Which one of several: the place of a limit among the rlimits of the launch, or the number
-        /// of a capability.
+        /// Which of several: the index of a limit in the launch's rlimits, or the number of a capability.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         which: Option<u8>,
-        /// Why it failed, as an error number of the system.
+        /// The system's error number.
         errno: i32,
     },
 }
 
-/// What a shim was doing when its start failed.
+/// The steps of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartStep {
-    /// Preparing itself: its folder, files and socket.
+    /// Preparing the shim: its folder, files and socket.
     Prepare,
     /// Entering its cgroup.
     Cgroup,
-    /// Going into its container.
+    /// Entering the container.
     Enter,
     /// Setting its nice value.
     Nice,
-    /// Setting one of its limits.
+    /// Setting a resource limit.
     Rlimit,
     /// Dropping capabilities, or keeping one.
     Capabilities,
     /// Becoming the program's user.
     User,
-    /// Having it gain nothing by executing a file.
+    /// Disabling privileges gained by execution.
     NoNewPrivs,
     /// Entering the program's working directory.
     Cwd,
@@ -385,113 +380,112 @@ pub enum StartStep {
     Exec,
 }
 
-/// What a shim tells.
+/// Events that a shim sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShimEvent {
-    /// What has become of the program: at first, and on each change.
+    /// The state of the program: once at the start, and after each change.
     State(ProgramState),
-    /// A captured stream's file has grown to this length.
+    /// The file of a captured stream has grown.
     Output {
-        /// Standard error rather than standard output.
+        /// Whether it is standard error.
         stderr: bool,
-        /// How long the file is now.
+        /// Its current length.
         len_bytes: u64,
     },
-    /// What has become of a [`ShimRequest::Signal`]. (Shims of before do not say so.)
+    /// The result of a [`ShimRequest::Signal`]. (Older shims do not send it.)
     Signalled {
-        /// Which signal.
+        /// The signal.
         signal: i32,
-        /// Whether the main process has got it: there was one, and the system took it.
+        /// Whether the main process got it.
         delivered: bool,
     },
-    /// The program has said a line on its channel that is not the shim's business. Of those that an agent does not
-    /// take fast enough some are not told.
+    /// The program sent a line for the agent on its channel. If the agent reads too slowly, some lines are dropped.
     Said {
-        /// The line, without its end.
+        /// The line, without its line ending.
         line: String,
     },
-    /// A line could not be said: there is no connection, or it takes no more.
+    /// A line could not be sent: there is no connection, or it is full.
     Unreachable {
-        /// Which.
+        /// The id of the request.
         id: String,
     },
 }
 
-/// What has become of a program; also the content of `state.json`.
+/// The state of a program; also the content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramState {
     /// Version of this protocol: 1.
     pub v: u32,
-    /// The boot that all of this belongs to.
+    /// The boot to which this state belongs.
     pub boot_id: String,
-    /// The process that runs now.
+    /// The running main process.
     pub main: Option<MainProcessId>,
-    /// How often it was started again by the shim.
+    /// Number of restarts by the shim.
     pub restarts: u32,
     /// How the last process ended, if one did.
     pub last: Option<ProgramEnd>,
-    /// It is over: there will be no further process, and the shim ends. Always with `last`.
+    /// There will be no further process, and the shim ends. Always together with `last`.
     pub over: bool,
-    /// What was dropped of stdout and of stderr because it was over the limit.
+    /// Bytes of stdout and of stderr that were dropped because of the limit.
     pub dropped_bytes: (u64, u64),
-    /// It is suspended. (One that is just about to be, or just not any more, says so too.)
+    /// It is suspended, or about to be suspended or resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
-    /// What it has said of itself.
+    /// What the program has reported.
     #[serde(default, skip_serializing_if = "Notified::is_nothing")]
     pub notified: Notified,
-    /// Its channel, if it is one of JSON lines.
+    /// Its channel, if it uses JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<Box<ChannelInfo>>,
 }
 
-/// A running process, by everything that tells it from a later one with the same number.
+/// A running process, identified so that a later one with the same number differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MainProcessId {
     /// Process id.
     pub pid: i32,
     /// Start time, in clock ticks since boot, from `/proc/<pid>/stat`.
     pub start_ticks: u64,
-    /// When it was started.
+    /// When it started.
     pub started_ms: i64,
 }
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramEnd {
-    /// How.
+    /// The exit.
     pub exit: ProcessExit,
-    /// When it was started, if that is known.
+    /// When it started, if known.
     pub started_ms: Option<i64>,
     /// When it ended.
     pub at_ms: i64,
-    /// It was ended because its time had run out.
+    /// It was ended because of its time limit.
     pub timed_out: bool,
-    /// It left a core file, or the host's handler of such has taken it.
+    /// It left a core dump, or the host's handler took it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub core_dumped: bool,
-    /// The kernel has killed it, or something of it, because it had used up the memory of its cgroup.
-    /// Without a limit for its memory nobody can tell.
+    /// The kernel killed it or one of its processes because the memory of its cgroup was used up. Not known without a
+    /// memory limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// It was ended because it had not said in time that it is up, or alive.
+    /// It was ended because it did not report in time that it is ready or alive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
-    /// What it had not said is that it is up, within its start timeout. (Shims of before do not tell.)
+    /// It did not report readiness within its start timeout. (Older shims do not say so.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub start_timed_out: bool,
-    /// The agent had asked for its end, by [`ShimRequest::Stop`]. (Shims of before do not say so.)
+    /// The agent asked for its end by [`ShimRequest::Stop`]. (Older shims do not say so.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
-    /// It ended with exit code 0 soon after its start, and what it had started still ran: as of a program that goes to the
-    /// background, and was not launched as one.
+    /// It exited with code 0 soon after its start and left processes behind: this is how a program behaves that goes to
+    /// the background but was not launched as one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_some: bool,
 }
 
 impl ProgramEnd {
-    /// An end of which nothing more is known.
+    /// An end without further details.
     #[must_use]
     pub fn new(exit: ProcessExit, started_ms: Option<i64>, at_ms: i64) -> Self {
         Self {
@@ -510,7 +504,7 @@ impl ProgramEnd {
 }
 
 impl ProgramState {
-    /// A program of this boot that has not been started yet.
+    /// A program of this boot that has not started yet.
     #[must_use]
     pub fn new(boot_id: String) -> Self {
         Self {
@@ -536,6 +530,6 @@ pub enum ProcessExit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
-    /// It ended while no shim could see how.
+    /// It ended while no shim was there to see how.
     Unknown,
 }

@@ -16,59 +16,59 @@ use muster_shim::{Launch, OutputMode, ProcessExit, RestartOn};
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 
-/// How soon a kill is repeated while something is left: what forked just then has been missed.
+/// Interval at which a kill is repeated while processes are left: those that were forked at that moment were missed.
 const KILL_AGAIN_MS: u64 = 100;
-/// How long to wait for what was killed. Only a process stuck in the kernel takes longer, and it will
-/// not run again.
+/// Longest wait for killed processes. Only a process that is blocked in the kernel takes longer, and it will not run
+/// again.
 const CLEAR_MS: u64 = 5_000;
-/// How long output may still come from what a program left behind. What the program itself wrote is
-/// in the pipe already; this is for helpers that were about to end with it (`… | tee`).
+/// How long output of remaining processes is read. The program's own output is in the pipe already; this is for helpers
+/// that are about to end with it (`… | tee`).
 const DRAIN_MS: u64 = 500;
-/// How long after its start, and after each time that it did so, a program may go to the background. What does that forks
-/// twice, and the second time takes microseconds; on a host that starves, seconds.
+/// How long after its start, and after each fork of this kind, a program may go to the background. Such programs fork
+/// twice, microseconds apart; on a host without free processor time, seconds apart.
 const FORK_AGAIN_MS: u64 = 10_000;
 
-/// Something has happened.
+/// Inputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifeInput {
     /// The main process has ended.
     MainEnded(ProcessExit),
-    /// Nothing that descends from the program is left.
+    /// No process of the program is left.
     NoneLeft,
     /// All output has been read to its end.
     OutputEnded,
-    /// The program says that it is up.
+    /// The program reports that it is ready.
     Ready,
-    /// The program says that it is alive.
+    /// The program reports that it is alive.
     Alive,
-    /// The program says that it is not well.
+    /// The program reports that it has failed.
     Unwell,
-    /// The program is suspended, and can say nothing.
+    /// The program is suspended, and cannot report anything.
     Frozen,
-    /// It goes on.
+    /// The program is resumed.
     Thawed,
-    /// It has gone to the background: another process is the main one from here on.
+    /// The program went to the background: another process is the main one now.
     Forked,
-    /// Somebody wants the program to end.
+    /// The agent wants the program to end.
     Stop { signal: i32, grace_ms: u64 },
     /// Time has passed.
     Tick,
 }
 
-/// Something to do.
+/// Outputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifeStep {
     /// Ask the program to end.
     Ask { signal: i32, group: bool },
-    /// Kill the main process and everything that descends from it.
+    /// Kill all processes of the program.
     KillAll,
-    /// Look whether anything is left, and say so by `NoneLeft`.
+    /// Check whether processes are left; if not, `NoneLeft` follows.
     LookWhatIsLeft,
     /// Start the program again.
     Start,
-    /// Read what output there is, and say so by `OutputEnded` if that was all.
+    /// Read the available output; if its end is reached, `OutputEnded` follows.
     Drain,
-    /// It is over.
+    /// The program is over.
     Finish,
 }
 
@@ -76,45 +76,45 @@ pub(crate) enum LifeStep {
 enum LifePhase {
     /// The main process runs.
     Up,
-    /// It was asked to end, and is killed from then on.
+    /// It was asked to end; after `kill_at_ms` it is killed.
     Stopping { kill_at_ms: u64 },
-    /// It has ended, and what it left behind is to end.
+    /// It has ended, and its remaining processes must end.
     Clearing { kill_at_ms: u64, until_ms: u64 },
-    /// Nothing runs that matters; output is still read.
+    /// No process matters any more; output is still read.
     Draining { until_ms: u64 },
     /// It is over.
     Over,
 }
 
-/// Where a program is in its life.
+/// The state machine of a program's life.
 #[derive(Debug)]
 pub(crate) struct ProgramLife {
     launch: Launch,
     phase: LifePhase,
     up_since_ms: u64,
-    /// Until when another process may take the place of the main one, once the program is up.
+    /// Until when another process may become the main one, after the program was ready.
     forks_until_ms: u64,
-    /// The signal that has asked it to end.
+    /// The signal with which it was asked to end.
     asked_by: i32,
     timeout_at_ms: Option<u64>,
     restarts_left: u32,
     ready: bool,
     frozen: bool,
-    /// When the program must have said something.
+    /// The deadline for its next report.
     heard_by_ms: Option<u64>,
-    /// It had not.
+    /// It missed the deadline.
     silent: bool,
-    /// And that was its start timeout.
+    /// The missed deadline was its start timeout.
     start_timed_out: bool,
-    /// It shall end for good.
+    /// It must not be restarted.
     stop: bool,
     timed_out: bool,
     last: Option<ProcessExit>,
 }
 
 impl ProgramLife {
-    /// A program that runs since `up_for_ms` before the shim's start, was started again `restarts` times
-    /// already, and has said that it is `ready`.
+    /// A program that has run for `up_for_ms` when the shim starts, has been restarted `restarts` times, and has
+    /// reported readiness or not.
     pub(crate) fn new(launch: Launch, restarts: u32, up_for_ms: u64, ready: bool) -> Self {
         let mut life = Self {
             timeout_at_ms: launch.timeout_ms.map(|timeout_ms| timeout_ms.saturating_sub(up_for_ms)),
@@ -137,61 +137,61 @@ impl ProgramLife {
         life
     }
 
-    /// What was to be run.
+    /// The launch.
     pub(crate) fn launch(&self) -> &Launch {
         &self.launch
     }
 
-    /// Whether it is a command rather than a service; see [`OutputMode`].
+    /// Whether it is a command and not a service; see [`OutputMode`].
     pub(crate) fn is_command(&self) -> bool {
         matches!(self.launch.output, OutputMode::Capture(_))
     }
 
-    /// Whether the program's time has run out.
+    /// Whether it reached its time limit.
     pub(crate) fn timed_out(&self) -> bool {
         self.timed_out
     }
 
-    /// Whether the program was ended because it had not said anything in time.
+    /// Whether it was ended because it missed a deadline for a report.
     pub(crate) fn was_silent(&self) -> bool {
         self.silent
     }
 
-    /// Whether it had not said within its start timeout that it is up.
+    /// Whether it missed its start timeout.
     pub(crate) fn was_late_to_start(&self) -> bool {
         self.start_timed_out
     }
 
-    /// Whether the program runs, and nobody wants it to end.
+    /// Whether the program runs and should not end.
     pub(crate) fn is_up(&self) -> bool {
         self.phase == LifePhase::Up
     }
 
-    /// Whether another process may take the place of the main one when that ends.
+    /// Whether another process may become the main one when the main one ends.
     pub(crate) fn may_fork(&self) -> bool {
         self.launch.forking.is_some() && matches!(self.phase, LifePhase::Up | LifePhase::Stopping { .. })
     }
 
-    /// Whether an end of the main process is what it is when a program goes to the background. (Of one that another shim had
-    /// started nobody has seen how it ended.)
+    /// Whether this end of the main process means that the program went to the background. (If another shim started it,
+    /// its exit code is not known.)
     pub(crate) fn is_fork(&self, exit: ProcessExit, now_ms: u64) -> bool {
         let in_time = !self.ready || now_ms < self.forks_until_ms;
         self.may_fork() && in_time && matches!(exit, ProcessExit::Code(0) | ProcessExit::Unknown)
     }
 
-    /// Whether an end of the main process looks like that of a program that goes to the background and should not.
+    /// Whether this end looks as if a program went to the background that was not launched as one.
     pub(crate) fn looks_like_fork(&self, exit: ProcessExit, now_ms: u64) -> bool {
         let is_fresh = now_ms.saturating_sub(self.up_since_ms) < FORK_AGAIN_MS;
         let stays = !self.is_command() && self.launch.forking.is_none();
         self.is_up() && stays && is_fresh && exit == ProcessExit::Code(0)
     }
 
-    /// Whether the program is up, as it has said or as it went to the background.
+    /// Whether the program is ready: it said so, or it went to the background.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Whether the program would be started again if it ended now.
+    /// Whether it would be restarted if it ended now.
     pub(crate) fn starts_again(&self) -> bool {
         let wanted = self.launch.restart.on != RestartOn::Never && self.launch.restart.budget > 0;
         wanted && !self.stop && !matches!(self.phase, LifePhase::Draining { .. } | LifePhase::Over)
@@ -202,7 +202,7 @@ impl ProgramLife {
         self.phase == LifePhase::Over
     }
 
-    /// Whether the shim waits for what the main process left behind.
+    /// Whether the shim waits for processes that the main process left behind.
     pub(crate) fn is_clearing(&self) -> bool {
         matches!(self.phase, LifePhase::Clearing { .. })
     }
@@ -212,7 +212,7 @@ impl ProgramLife {
         matches!(self.phase, LifePhase::Draining { .. })
     }
 
-    /// When the next [`LifeInput::Tick`] is due, if one is.
+    /// When the next [`LifeInput::Tick`] is due.
     pub(crate) fn wake_at_ms(&self) -> Option<u64> {
         match self.phase {
             LifePhase::Up => self.timeout_at_ms.into_iter().chain(self.heard_by_ms).min(),
@@ -223,7 +223,7 @@ impl ProgramLife {
         }
     }
 
-    /// Takes in what has happened.
+    /// Handles an input, and returns what to do.
     pub(crate) fn on(&mut self, input: LifeInput, now_ms: u64) -> Vec<LifeStep> {
         match input {
             LifeInput::MainEnded(exit) => self.main_ended(exit, now_ms),
@@ -233,7 +233,7 @@ impl ProgramLife {
             LifeInput::Tick => self.tick(now_ms),
             LifeInput::Ready | LifeInput::Alive | LifeInput::Frozen | LifeInput::Thawed => {
                 self.ready |= input == LifeInput::Ready;
-                // What it had said before it was suspended may come after that.
+                // Reports from before it was suspended may arrive after that.
                 self.frozen = input == LifeInput::Frozen || self.frozen && input != LifeInput::Thawed;
                 self.listen(now_ms);
                 Vec::new()
@@ -241,7 +241,7 @@ impl ProgramLife {
             LifeInput::Forked => {
                 self.forks_until_ms = now_ms.saturating_add(FORK_AGAIN_MS);
                 match self.phase {
-                    // Who was asked is gone, and this one was not.
+                    // The process that was asked to end is gone, and the new main process was not asked.
                     LifePhase::Stopping { .. } => {
                         vec![LifeStep::Ask { signal: self.asked_by, group: self.is_command() }]
                     }
@@ -253,7 +253,7 @@ impl ProgramLife {
         }
     }
 
-    /// From now on the program has its time again to say something, unless it is suspended.
+    /// Starts a new deadline for the next report, unless the program is suspended.
     fn listen(&mut self, now_ms: u64) {
         let notify = self.launch.notify.as_ref();
         let forking = || self.launch.forking.as_ref().map(|forking| forking.start_timeout_ms);
@@ -264,7 +264,7 @@ impl ProgramLife {
         self.heard_by_ms = within_ms.filter(|_| !self.frozen).map(|ms| now_ms.saturating_add(ms));
     }
 
-    /// Ends a program that is not well; it may be started again.
+    /// Ends a program that missed a deadline or reported a failure; it may be restarted.
     fn give_up(&mut self, signal: i32, now_ms: u64) -> Vec<LifeStep> {
         self.silent = true;
         self.asked_by = signal;
@@ -276,7 +276,7 @@ impl ProgramLife {
         self.stop = true;
         self.asked_by = signal;
         let grace_ms = if signal == SIGKILL { 0 } else { grace_ms };
-        // Who asks again may be in more of a hurry, but gives no further time.
+        // A second request to stop can shorten the grace time, but not extend it.
         let kill_at_ms = match self.phase {
             LifePhase::Up => now_ms.saturating_add(grace_ms),
             LifePhase::Stopping { kill_at_ms } => kill_at_ms.min(now_ms.saturating_add(grace_ms)),

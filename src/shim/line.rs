@@ -10,49 +10,49 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, Visitor},
 };
 
-/// How many things a program may say that it can, and how long the name of one may be: there are five, and each is
-/// part of every state that is told.
+/// Limits of the list of requests that a program supports: there are five, and each becomes part of every state that is
+/// sent.
 const CAN_MAX: usize = 8;
 const CAN_MAX_BYTES: usize = 32;
 
-/// A line that was understood.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelLine {
     /// The first line of a connection.
     Hello(ChannelHello),
-    /// It is up.
+    /// The program is ready.
     Ready,
-    /// What it does, for people.
+    /// What it is doing, for people.
     Status(String),
     /// It is alive.
     Alive,
-    /// Something for the agent.
+    /// A line for the agent.
     Other,
 }
 
-/// How a process proves itself.
+/// How a process identifies itself.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ChannelHello {
-    /// What it found in its environment.
+    /// The token from its environment.
     pub(crate) token: String,
-    /// The version of the protocol that it speaks.
+    /// The version of the protocol that it uses.
     pub(crate) protocol: u32,
-    /// What it can.
+    /// The requests that it supports.
     #[serde(default)]
     pub(crate) can: Vec<String>,
-    /// It is up already.
+    /// It is ready already.
     #[serde(default)]
     pub(crate) ready: bool,
 }
 
 impl ChannelHello {
-    /// What it can, as far as anybody has to remember it.
+    /// The supported requests, within the limits.
     pub(crate) fn can(self) -> Vec<String> {
         self.can.into_iter().filter(|word| word.len() <= CAN_MAX_BYTES).take(CAN_MAX).collect()
     }
 }
 
-/// Understands a line; if that is not possible, why not.
+/// Parses a line; otherwise returns the reason why not.
 pub(crate) fn parse(line: &[u8]) -> Result<ChannelLine, String> {
     serde_json::from_slice(line).map_err(|error| format!("a line is not understood: {error}"))
 }
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(parse(text.as_bytes()).ok(), wanted, "{text:?}");
         }
         assert!(parse(b"{\"status\":\"\xff\"}").is_err());
-        // No depth ends the shim.
+        // Deep nesting does not crash the shim.
         assert!(parse(&[b'['; 60_000]).is_err());
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(30_000), "]".repeat(30_000));
         assert_eq!(parse(deep.as_bytes()), Ok(ChannelLine::Other));

@@ -27,23 +27,22 @@ use nix::{
 
 use crate::line::{self, ChannelHello, ChannelLine};
 
-/// How much is read at once, on the stack, which is never given back.
+/// Size of one read, into a buffer on the stack, whose memory is never returned.
 const PIECE_BYTES: usize = 4 * 1024;
-/// How much of a connection is read before anything else gets its turn.
+/// Longest amount that is read from a connection before other work gets a turn.
 const TURN_BYTES: usize = SAID_MAX_BYTES;
-/// How much the program may leave unread: two of the longest lines.
+/// Longest unread output to the program: two lines of maximum length.
 const UNREAD_MAX_BYTES: usize = 2 * SAID_MAX_BYTES;
-/// How many connections are taken in before anything else gets its turn: as many as may wait where the system was not
-/// told otherwise is far more, and they wait.
+/// Largest number of connections that are accepted before other work gets a turn. Others wait in the kernel's queue.
 const ACCEPTS_MAX: u32 = 8;
 
-/// Where a program connects to, and its connections.
+/// The socket of a program's channel, and its connections.
 #[derive(Debug)]
 pub(crate) struct ChannelListener {
     listener: UnixListener,
-    /// Has not proved itself yet.
+    /// A connection that has not sent a valid hello yet.
     newcomer: Option<ChannelConnection>,
-    /// The program.
+    /// The connection of the program.
     speaker: Option<ChannelConnection>,
 }
 
@@ -55,36 +54,35 @@ struct ChannelConnection {
     unsent: Vec<u8>,
 }
 
-/// Something that was heard.
+/// An event of the channel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChannelEvent {
-    /// A newcomer has proved itself, and is the program's connection now.
+    /// A new connection has sent a valid hello, and replaces the program's connection.
     Hello(ChannelHello),
-    /// A line that is the shim's business.
+    /// A line for the shim.
     Line(ChannelLine),
-    /// A line that is not.
+    /// A line for the agent.
     Said(String),
-    /// The program's connection has ended.
+    /// The program's connection is closed.
     Gone,
 }
 
 impl ChannelListener {
-    /// Listens under an abstract name.
+    /// Listens on an abstract socket.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, newcomer: None, speaker: None })
     }
 
-    /// What to watch.
+    /// The descriptors to poll.
     pub(crate) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
         let connections = [&self.newcomer, &self.speaker].into_iter().flatten();
         let listener = PollFd::new(self.listener.as_fd(), PollFlags::POLLIN);
         std::iter::once(listener).chain(connections.map(ChannelConnection::watched))
     }
 
-    /// Takes in who connects. Of those that have not proved themselves only the newest is kept: who is part of the
-    /// program does so at once.
+    /// Accepts connections. Of those without a hello only the newest is kept: a real program sends its hello at once.
     pub(crate) fn accept(&mut self, is_part: impl Fn(i32) -> bool) {
         for _ in 0..ACCEPTS_MAX {
             let Ok((stream, _)) = self.listener.accept() else { return };
@@ -100,7 +98,7 @@ impl ChannelListener {
         }
     }
 
-    /// Takes in what was said; nothing if there is nothing more for now.
+    /// Reads the connections; empty if there is nothing more for now.
     pub(crate) fn hear(&mut self, token: &ChannelToken) -> Vec<ChannelEvent> {
         let mut heard = Vec::new();
         self.hear_newcomer(token, &mut heard);
@@ -143,7 +141,7 @@ impl ChannelListener {
         heard.push(ChannelEvent::Gone);
     }
 
-    /// Says a line to the program; false if it cannot be reached.
+    /// Sends a line to the program; returns `false` if that fails.
     pub(crate) fn say(&mut self, line: &str) -> bool {
         let Some(speaker) = &mut self.speaker else { return false };
         let fits = line.len() <= SAID_MAX_BYTES && speaker.unsent.len() + line.len() <= UNREAD_MAX_BYTES;
@@ -152,11 +150,11 @@ impl ChannelListener {
         }
         speaker.unsent.extend_from_slice(line.as_bytes());
         speaker.unsent.push(b'\n');
-        // One that is gone is found to be so when it is read from.
+        // A closed connection is detected by the next read.
         speaker.flush().is_ok()
     }
 
-    /// Ends all connections: the process that they were with is gone. Says whether the program's was among them.
+    /// Closes all connections, because their process is gone. Returns whether the program's was among them.
     pub(crate) fn hang_up(&mut self) -> bool {
         self.newcomer = None;
         self.speaker.take().is_some()
@@ -169,7 +167,7 @@ impl ChannelConnection {
         PollFd::new(self.stream.as_fd(), PollFlags::POLLIN | writable)
     }
 
-    /// Reads what there is, for a turn; fails at the end.
+    /// Reads what is available, up to the limit of a turn; an error at the end.
     fn receive(&mut self) -> Result<(), ()> {
         let mut piece = [0; PIECE_BYTES];
         let mut read_bytes = 0;
@@ -188,7 +186,7 @@ impl ChannelConnection {
         Ok(())
     }
 
-    /// Takes the first line out of what was received; fails if it is too long.
+    /// Takes the first line from what was received; an error if it is too long.
     fn take_line(&mut self) -> Result<Option<Vec<u8>>, String> {
         match self.received.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
@@ -201,7 +199,7 @@ impl ChannelConnection {
         }
     }
 
-    /// Takes all whole lines out of what was received, each with its end; fails if what remains is too long.
+    /// Takes all complete lines, with their line endings; an error if the rest is too long.
     fn take_lines(&mut self) -> Result<Vec<u8>, String> {
         let len = self.received.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let rest = self.received.split_off(len);
@@ -222,19 +220,19 @@ impl ChannelConnection {
                 Err(_) => return Err(()),
             }
         }
-        // What was there to hold a long line is given back.
+        // Frees the memory that a long line needed.
         self.unsent = Vec::new();
         Ok(())
     }
 
-    /// Says why, if that fits, and ends it.
+    /// Sends the reason, if there is space, and closes the connection.
     fn refuse(mut self, why: &str) {
         let why = serde_json::to_string(why).unwrap_or_default();
         let _ = self.stream.write_all(format!("{{\"refused\":{{\"why\":{why}}}}}\n").as_bytes());
     }
 }
 
-/// Whether a first line proves that a process is of this start.
+/// Whether a first line is a valid hello of the current process.
 fn prove(line: &[u8], token: &ChannelToken) -> Result<ChannelHello, String> {
     let ChannelLine::Hello(hello) = line::parse(line)? else {
         return Err("the first line has to be a hello".to_owned());
@@ -294,7 +292,7 @@ mod tests {
             self.lines.hear(&self.token)
         }
 
-        /// A connection that has proved itself.
+        /// A connection that has sent a valid hello.
         fn program(&mut self) -> BufReader<UnixStream> {
             let mut program = self.connect(true);
             say(&mut program, HELLO);
@@ -381,7 +379,7 @@ mod tests {
         let mut bench = Bench::new("unread");
         let _program = bench.program();
         let line = "x".repeat(SAID_MAX_BYTES);
-        // No socket's buffer holds a hundred megabytes, and neither does the shim.
+        // No socket buffer holds a hundred megabytes, and the shim must not either.
         assert!((0..2_000).any(|_| !bench.lines.say(&line)));
         assert!(bench.lines.speaker.as_ref().unwrap().unsent.len() <= UNREAD_MAX_BYTES + 1);
         assert!(!bench.lines.say(&"x".repeat(SAID_MAX_BYTES + 1)));

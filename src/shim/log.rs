@@ -17,24 +17,24 @@ use muster_shim::{files, times};
 
 use crate::program::now_ms;
 
-/// The least that times may take: as much as a file takes on the disk in any case.
+/// Smallest limit of a file of times: a file takes that much space in any case.
 const TIMES_MIN_BYTES: u64 = 4 * 1024;
 
-/// The most old files that are kept, whatever was asked for: each rotation renames all of them.
+/// Largest number of old files, whatever is configured: each rotation renames all of them.
 const KEEP_MAX: u32 = 100;
 
-/// The log `path`; older ones are `path.1`, `path.2`, and so on.
+/// The log `path`; older files are `path.1`, `path.2`, and so on.
 #[derive(Debug)]
 pub(crate) struct ProgramLog {
     path: PathBuf,
     file: File,
-    /// Which file that is.
+    /// The inode of the current file.
     inode: u64,
     times: LogTimesWriter,
     len_bytes: u64,
-    /// When its first line came.
+    /// When its first line was written.
     begun_ms: i64,
-    /// What was written last ended a line.
+    /// Whether the last write ended a line.
     line_ended: bool,
     max_bytes: u64,
     keep: u32,
@@ -42,11 +42,11 @@ pub(crate) struct ProgramLog {
 }
 
 impl ProgramLog {
-    /// Opens the log to append to it.
+    /// Opens the log for appending.
     pub(crate) fn open(path: &Path, max_bytes: u64, keep: u32, max_age_ms: Option<u64>) -> io::Result<Self> {
         let file = open(path)?;
         let metadata = file.metadata()?;
-        // A file system that does not know when a file was made has its log rotated later, not never.
+        // On a file system without creation times, the log is rotated later, but it is rotated.
         let begun = metadata.created().or_else(|_| metadata.modified())?.duration_since(UNIX_EPOCH).unwrap_or_default();
         let inode = metadata.ino();
         Ok(Self {
@@ -63,8 +63,8 @@ impl ProgramLog {
         })
     }
 
-    /// Appends `bytes`, and begins a new file between two lines when this one is full or old. What could
-    /// not be written is the error's business; how much of it that was is told.
+    /// Appends `bytes`; begins a new file between two lines when the current one is full or old. The error is the
+    /// number of bytes that could not be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), u64> {
         self.write_at(bytes, now_ms())
     }
@@ -85,7 +85,7 @@ impl ProgramLog {
                 self.rotate().map_err(|_| bytes.len() as u64)?;
                 continue;
             }
-            // Before what it is the time of: whoever reads that finds it.
+            // Written before the bytes that it is about, so that a reader finds it.
             self.times.add(self.inode, self.len_bytes, now_ms);
             self.file.write_all(&bytes[..now]).map_err(|_| bytes.len() as u64)?;
             self.len_bytes += now as u64;
@@ -95,12 +95,12 @@ impl ProgramLog {
         Ok(())
     }
 
-    /// Goes on in the file that has the log's name now, from where that ends.
+    /// Switches to the file that now has the log's name, and continues at its end.
     fn look_again(&mut self) -> io::Result<()> {
         let metadata = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.ino() == self.inode => metadata,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Ok(()),
-            // It was moved away, or removed.
+            // It was renamed or removed.
             _ => return self.begin(),
         };
         if metadata.len() != self.len_bytes {
@@ -112,7 +112,7 @@ impl ProgramLog {
         Ok(())
     }
 
-    /// How much of `bytes` goes into this file: whole lines, unless one line is a file's worth.
+    /// How many of `bytes` go into this file: complete lines, unless one line is longer than a file.
     fn fitting(&self, bytes: &[u8]) -> usize {
         let room = usize::try_from(self.max_bytes.saturating_sub(self.len_bytes)).unwrap_or(usize::MAX);
         if bytes.len() <= room {
@@ -127,20 +127,20 @@ impl ProgramLog {
 
     fn rotate(&mut self) -> io::Result<()> {
         if self.keep == 0 {
-            // Not cut: the next shim reads from the file when it was begun.
+            // Not truncated: the next shim reads the creation time of the file.
             fs::remove_file(&self.path)?;
             let _ = fs::remove_file(times_of(&self.path, 0));
         } else {
             for number in (0..self.keep).rev() {
                 rename_if_there(&numbered(&self.path, number), &numbered(&self.path, number + 1))?;
-                // Whose they are stands in them, so one that stays behind misleads nobody.
+                // A file of times contains the inode of its log, so one that is not renamed is not misread.
                 let _ = rename_if_there(&times_of(&self.path, number), &times_of(&self.path, number + 1));
             }
         }
         self.begin()
     }
 
-    /// Opens the file of the log's name, which is another one.
+    /// Opens the new file of the log's name.
     fn begin(&mut self) -> io::Result<()> {
         self.file = open(&self.path)?;
         let metadata = self.file.metadata()?;
@@ -150,17 +150,17 @@ impl ProgramLog {
     }
 }
 
-/// The times of what stands in one file. That they cannot be written is no reason to lose what was said.
+/// The writer of a log's times. Errors are ignored, so that output is never lost because of them.
 #[derive(Debug)]
 struct LogTimesWriter {
     file: Option<File>,
     len_bytes: u64,
-    /// The last record: of which byte, and when; none if the next has to be a mark.
+    /// Position and time of the last record; `None` if the next one must be a mark.
     last: Option<(u64, i64)>,
 }
 
 impl LogTimesWriter {
-    /// Those that there are of a log, or none yet.
+    /// Opens the times of a log, if there are any.
     fn open(log: &Path, inode: u64) -> Self {
         let path = times_of(log, 0);
         let mut beginning = [0; times::MARK_BYTES];
@@ -176,12 +176,12 @@ impl LogTimesWriter {
 
     fn anew(log: &Path) -> Self {
         let path = times_of(log, 0);
-        // Another file: whoever reads the times of a log that was cut has them whole.
+        // A new file: readers of the old one are not disturbed.
         let _ = fs::remove_file(&path);
         Self { file: open(&path).ok(), len_bytes: 0, last: None }
     }
 
-    /// What is written from a byte on is written now.
+    /// Records that bytes from this position on are written now.
     fn add(&mut self, inode: u64, at_bytes: u64, now_ms: i64) {
         let Some(file) = &mut self.file else { return };
         let mut record = Vec::with_capacity(times::MARK_BYTES);
@@ -193,7 +193,7 @@ impl LogTimesWriter {
             _ => times::mark(&mut record, inode, at_bytes, now_ms),
         }
         if file.write_all(&record).is_err() {
-            // What was written of it would be read as something else.
+            // A partial record would be misread.
             let _ = file.set_len(self.len_bytes);
             self.file = None;
             return;
@@ -211,7 +211,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Where the times of a log's file are.
+/// The path of the times of a log file.
 fn times_of(log: &Path, number: u32) -> PathBuf {
     numbered(&log.with_file_name(files::TIMES), number)
 }

@@ -57,7 +57,7 @@ use nix::{
 
 use crate::{peer::AgentPeer, program::SpawnError, supervise::Supervisor};
 
-/// SIGHUP, SIGINT, SIGQUIT and SIGPIPE: a terminal's business, or that of a write that fails anyway.
+/// SIGHUP, SIGINT, SIGQUIT and SIGPIPE: they come from terminals, or from a write that returns an error anyway.
 const IGNORED: [i32; 4] = [1, 2, 3, 13];
 
 fn main() -> ExitCode {
@@ -90,13 +90,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Becomes a process that has nothing in common with the agent but the connection and the lock, which
-/// came as standard input and output.
+/// Detaches from the agent, except for the connection and the lock, which are passed as standard input and output.
 fn detach() -> io::Result<(UnixStream, File)> {
     close_inherited()?;
     let connection: OwnedFd = clone(io::stdin())?;
     let lock: OwnedFd = clone(io::stdout())?;
-    // The agent waits for the parent, so it has no child to reap later.
+    // The agent waits for the parent, and has no child to reap later.
     if let ForkResult::Parent { .. } = sys::fork_process()? {
         sys::exit_now(0);
     }
@@ -105,7 +104,7 @@ fn detach() -> io::Result<(UnixStream, File)> {
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
-    // What this process writes is for the agent's user alone; a program gets a usual mask.
+    // Files of this process are for the agent's user alone; a program gets the usual umask.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
     IGNORED.into_iter().for_each(sys::ignore_signal);
     prctl::set_child_subreaper(true)?;
@@ -116,8 +115,7 @@ fn clone(stream: impl std::os::fd::AsFd) -> io::Result<OwnedFd> {
     stream.as_fd().try_clone_to_owned()
 }
 
-/// Closes whatever an agent, or what started it, forgot to: it would stay open for as long as the
-/// program runs.
+/// Closes descriptors that were inherited by mistake: otherwise they would stay open as long as the program runs.
 fn close_inherited() -> io::Result<()> {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .flatten()
@@ -125,7 +123,7 @@ fn close_inherited() -> io::Result<()> {
         .filter(|fd| *fd > 2)
         .collect();
     for fd in open {
-        // One of them was the folder that has just been read.
+        // One of them is the folder that was just read.
         let _ = close(fd);
     }
     Ok(())

@@ -14,10 +14,10 @@ use crate::{
     supervise::Supervisor,
 };
 
-/// How long a program has to be up before its next process is made. One that ends sooner is in no hurry.
+/// How long a program must run before its next process is prepared. If it ends sooner, a fast restart is not needed.
 const AFTER_MS: u64 = 1_000;
 
-/// A process that waits, with the token that it will speak with.
+/// The waiting process, and the channel token that it will use.
 #[derive(Debug)]
 pub(crate) struct NextProcess {
     pending: PendingChild,
@@ -25,18 +25,18 @@ pub(crate) struct NextProcess {
 }
 
 impl NextProcess {
-    /// Its process.
+    /// Its process id.
     pub(crate) fn pid(&self) -> i32 {
         self.pending.main().pid
     }
 }
 
 impl Supervisor {
-    /// Starts the program, which runs only once it is recorded.
+    /// Starts the program; it runs only after it has been recorded.
     pub(crate) fn start(&mut self) -> Result<(), SpawnError> {
         let waited = self.body.next.is_some();
         match self.start_one() {
-            // It may have been killed while it waited.
+            // The waiting process may have been killed.
             Err(_) if waited => self.start_one(),
             started => started,
         }
@@ -80,31 +80,31 @@ impl Supervisor {
         Ok(NextProcess { pending, token })
     }
 
-    /// A next process will be wanted, but not yet.
+    /// Plans to prepare a next process later.
     pub(crate) fn want_next(&mut self) {
         let wanted = self.body.next.is_none() && self.life.starts_again() && self.body.has_room_to_wait();
         self.next_at_ms = wanted.then(|| self.now_ms() + AFTER_MS);
     }
 
-    /// Makes it. If that cannot be, the program is started without it.
+    /// Prepares the next process. If that fails, the program is started without one.
     pub(crate) fn prepare_next(&mut self) {
         self.next_at_ms = None;
-        // What is frozen would not get anywhere. It is wanted again when it is thawed.
+        // In a frozen cgroup the new process would not make progress. It is prepared after thawing.
         if self.life.is_up() && self.life.starts_again() && !self.state.frozen && self.body.next.is_none() {
             self.body.next = self.fork().ok();
         }
     }
 
-    /// Ends it: it is not wanted any more.
+    /// Ends the waiting process, which is no longer needed.
     pub(crate) fn dismiss_next(&mut self) {
         self.next_at_ms = None;
-        // From here on it is a child like any other, which is gone before the program is.
+        // From now on it is an ordinary child, which ends before the program counts as gone.
         if let Some(next) = self.body.next.take() {
             next.pending.dismiss();
         }
     }
 
-    /// A child has been reaped, which may have been that one.
+    /// Called when a child was reaped, which may be the waiting process.
     pub(crate) fn reaped_next(&mut self, pid: i32) {
         self.body.next.take_if(|next| next.pid() == pid);
     }

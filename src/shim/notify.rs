@@ -22,38 +22,38 @@ use nix::{
     sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred},
 };
 
-/// The longest message: as systemd has it.
+/// Longest message, as in systemd.
 const MESSAGE_MAX_BYTES: usize = 4096;
-/// The longest status that is kept: a line for people, which is part of every state that the shim tells.
+/// Longest status that is kept: a line for people, which is part of every state that is sent.
 const STATUS_MAX_BYTES: usize = 200;
 
-/// The socket that a program speaks to.
+/// The notify socket of a program.
 #[derive(Debug)]
 pub(crate) struct NotifySocket {
     socket: UnixDatagram,
 }
 
-/// Something that a program says.
+/// A message of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyMessage {
-    /// It is up, or has read its configuration again.
+    /// It is ready, or has read its configuration again.
     Ready,
-    /// It reads its configuration again.
+    /// It is reading its configuration again.
     Reloading,
     /// It is about to end.
     Stopping,
     /// It is alive.
     Alive,
-    /// It finds itself that it is not well.
+    /// It reports a failure of its own.
     Unwell,
-    /// What it does, for people.
+    /// What it is doing, for people.
     Status(String),
-    /// Another process is its main one, which nobody may say here.
+    /// Another process is its main one, which is not allowed here.
     MainPid,
 }
 
 impl NotifySocket {
-    /// Listens under an abstract name.
+    /// Listens on an abstract socket.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         socket.set_nonblocking(true)?;
@@ -61,12 +61,12 @@ impl NotifySocket {
         Ok(Self { socket })
     }
 
-    /// What to watch for messages.
+    /// The descriptor to poll.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The next message, and the process that sent it, as the kernel says.
+    /// The next message, and the process that sent it according to the kernel.
     pub(crate) fn receive(&self) -> Option<(i32, Vec<NotifyMessage>)> {
         let mut message = [0; MESSAGE_MAX_BYTES];
         let mut control = cmsg_space!(UnixCredentials);
@@ -74,7 +74,7 @@ impl NotifySocket {
             let mut place = [IoSliceMut::new(&mut message)];
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_TRUNC;
             let received = recvmsg::<()>(self.socket.as_raw_fd(), &mut place, Some(&mut control), flags).ok()?;
-            // One with descriptors has no control messages that could be read, and one that is too long no sense.
+            // A message with descriptors has unreadable control messages, and one that is too long is invalid.
             let sender = received.cmsgs().ok().and_then(|mut all| {
                 all.find_map(|message| match message {
                     ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid()),
@@ -89,7 +89,7 @@ impl NotifySocket {
     }
 }
 
-/// What a message says, as far as it concerns us.
+/// The parts of a message that concern the shim.
 fn words(message: &[u8]) -> Vec<NotifyMessage> {
     message.split(|byte| *byte == b'\n').filter_map(word).collect()
 }
@@ -106,7 +106,7 @@ fn word(line: &[u8]) -> Option<NotifyMessage> {
     })
 }
 
-/// A status in one line of printable text.
+/// A status as one line of printable text.
 pub(crate) fn status(bytes: &[u8]) -> String {
     let mut text = String::new();
     for character in String::from_utf8_lossy(bytes).chars() {
@@ -162,7 +162,7 @@ mod tests {
         let ours = UnixDatagram::unbound().unwrap();
         ours.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
         let to = SocketAddr::from_abstract_name(&name).unwrap();
-        // What is too long, or brings descriptors along, is passed over.
+        // Messages that are too long or carry descriptors are ignored.
         ours.send_to_addr(&[b'x'; MESSAGE_MAX_BYTES + 1], &to).unwrap();
         ours.send_to_addr(b"READY=1", &to).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();

@@ -22,13 +22,13 @@ use nix::{
 
 use crate::log::ProgramLog;
 
-/// How much is read at once. More would hardly be faster, and stay in memory for ever.
+/// Size of one read. A larger buffer is hardly faster, and its memory is never returned.
 const PIECE_BYTES: usize = 8 * 1024;
-/// How much is read before anything else gets its turn when a program is to be drained: the most that
-/// a pipe may be made to hold by anybody but root, so at least what was in it.
+/// Longest amount that is read when a program is drained, before other work gets a turn: the largest pipe that users
+/// other than root can have, so at least everything that was in it.
 const DRAIN_MAX_BYTES: usize = 1024 * 1024;
 
-/// Where output goes.
+/// Where the output of a stream goes.
 #[derive(Debug)]
 enum OutputSink {
     Log(ProgramLog),
@@ -36,18 +36,18 @@ enum OutputSink {
     Nowhere,
 }
 
-/// One FIFO and its sink.
+/// A FIFO and its destination.
 #[derive(Debug)]
 struct OutputStream {
     path: PathBuf,
     fifo: File,
     sink: OutputSink,
-    /// Nobody has it open for writing.
+    /// No process has it open for writing.
     ended: bool,
     dropped_bytes: u64,
 }
 
-/// All output of a program: one stream if it is logged, two if it is captured.
+/// All output of a program: one stream for a log, two for captured output.
 #[derive(Debug)]
 pub(crate) struct ProgramOutput {
     streams: Vec<OutputStream>,
@@ -55,7 +55,7 @@ pub(crate) struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// New FIFOs; captured output begins anew, a log goes on.
+    /// Creates new FIFOs; captured output starts empty, a log is continued.
     pub(crate) fn create(launch: &Launch) -> io::Result<Self> {
         for (name, _) in sources(&launch.output) {
             remove_if_there(&fifo_path(name))?;
@@ -66,7 +66,7 @@ impl ProgramOutput {
         Self::open(launch, (0, 0))
     }
 
-    /// The FIFOs of another shim, whose output goes on.
+    /// Opens the FIFOs of an earlier shim, whose output is continued.
     pub(crate) fn open(launch: &Launch, dropped_bytes: (u64, u64)) -> io::Result<Self> {
         let mut streams = Vec::new();
         for ((name, to), dropped_bytes) in sources(&launch.output).into_iter().zip([dropped_bytes.0, dropped_bytes.1]) {
@@ -87,8 +87,8 @@ impl ProgramOutput {
         Ok(Self { streams, piece: vec![0; PIECE_BYTES].into_boxed_slice() })
     }
 
-    /// The program's ends of standard output and error. They must be open in a child before they are
-    /// closed here, lest the output seem to end.
+    /// The write ends for the program's standard output and error. A child must hold them before they are closed here;
+    /// otherwise the output seems to end.
     pub(crate) fn writers(&mut self) -> io::Result<[File; 2]> {
         let mut files = Vec::with_capacity(2);
         for stream in &mut self.streams {
@@ -100,19 +100,19 @@ impl ProgramOutput {
         Ok([stdout, stderr])
     }
 
-    /// What to watch for more output: an ended FIFO has nothing to tell, but would say so all the time.
+    /// The descriptors to poll. A FIFO without writers is left out, because poll would always return for it.
     pub(crate) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.streams.iter().filter(|stream| !stream.ended).map(|stream| stream.fifo.as_fd())
     }
 
-    /// Reads a piece of each stream.
+    /// Reads once from each stream.
     pub(crate) fn pump(&mut self) {
         for stream in &mut self.streams {
             stream.pump(&mut self.piece);
         }
     }
 
-    /// Reads what is there of each stream.
+    /// Reads all available output of each stream.
     pub(crate) fn drain(&mut self) {
         for stream in &mut self.streams {
             let mut read_bytes = 0;
@@ -127,7 +127,7 @@ impl ProgramOutput {
         self.streams.iter().all(|stream| stream.ended)
     }
 
-    /// How long the files of captured output are.
+    /// The lengths of the files of captured output.
     pub(crate) fn lens_bytes(&self) -> [u64; 2] {
         self.each(|stream| match &stream.sink {
             OutputSink::Capture { len_bytes, .. } => *len_bytes,
@@ -135,12 +135,12 @@ impl ProgramOutput {
         })
     }
 
-    /// How much was dropped.
+    /// Number of dropped bytes.
     pub(crate) fn dropped_bytes(&self) -> (u64, u64) {
         self.each(|stream| stream.dropped_bytes).into()
     }
 
-    /// Brings captured output to the disk.
+    /// Syncs captured output to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.streams.iter().try_for_each(|stream| match &stream.sink {
             OutputSink::Capture { file, len_bytes, .. } if *len_bytes > 0 => file.sync_data(),
@@ -148,12 +148,12 @@ impl ProgramOutput {
         })
     }
 
-    /// From now on, reads output only so that who writes it does not have to wait.
+    /// From now on, drops all output; reading only keeps writers from blocking.
     pub(crate) fn discard(&mut self) {
         self.streams.iter_mut().for_each(|stream| stream.sink = OutputSink::Nowhere);
     }
 
-    /// Puts a line of the shim's own into a log.
+    /// Writes a line of the shim's own into a log.
     pub(crate) fn note(&mut self, line: &str) {
         if let Some(OutputStream { sink: OutputSink::Log(log), .. }) = self.streams.first_mut() {
             let _ = log.write(format!("muster-shim: {line}\n").as_bytes());
@@ -166,14 +166,14 @@ impl ProgramOutput {
 }
 
 impl OutputStream {
-    /// One that nobody wants: the program writes to what is at its end for whoever reads it.
+    /// A dropped stream: the program writes to `/dev/null` itself, and there is nothing to read.
     fn to_nowhere() -> io::Result<Self> {
         let path = PathBuf::from("/dev/null");
         let fifo = File::open(&path)?;
         Ok(Self { path, fifo, sink: OutputSink::Nowhere, ended: false, dropped_bytes: 0 })
     }
 
-    /// Reads a piece; nothing if there is none now.
+    /// Reads once; `None` if nothing is available.
     fn pump(&mut self, piece: &mut [u8]) -> Option<usize> {
         if self.ended {
             return None;
@@ -185,7 +185,7 @@ impl OutputStream {
                 return Some(len);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // A FIFO that cannot be read will not become readable.
+            // A FIFO that failed once stays unreadable.
             Err(_) => self.ended = true,
         }
         None
@@ -206,8 +206,7 @@ impl OutputSink {
         }
     }
 
-    /// Writes what there is room for, and tells how much there was not: a limit or a full disk is no
-    /// reason for the program to wait.
+    /// Writes what fits, and returns how many bytes do not: a limit or a full disk must not block the program.
     fn write(&mut self, bytes: &[u8]) -> u64 {
         match self {
             Self::Log(log) => log.write(bytes).err().unwrap_or(0),
@@ -235,14 +234,14 @@ impl OutputSink {
     }
 }
 
-/// What kind of file a stream goes into.
+/// The kind of file that a stream goes to.
 #[derive(Clone, Copy, Debug)]
 enum SinkKind {
     Log { max_bytes: u64, keep: u32, max_age_ms: Option<u64> },
     File { max_bytes: u64 },
 }
 
-/// The streams of a program by the names of their files; without a kind of file those that nobody wants.
+/// The streams of a program and the names of their files; `None` for a dropped stream.
 fn sources(output: &OutputMode) -> Vec<(&'static str, Option<SinkKind>)> {
     match *output {
         OutputMode::Log { max_bytes, keep, max_age_ms } => {
@@ -259,15 +258,15 @@ fn fifo_path(name: &str) -> PathBuf {
     format!("{name}.fifo").into()
 }
 
-/// Opens a FIFO for reading; makes it first if it is not there. It belongs to the program's user, who
-/// could otherwise not open `/dev/stdout`.
+/// Opens a FIFO for reading, and creates it if it is missing. It belongs to the program's user, who could not open
+/// `/dev/stdout` otherwise.
 fn open_fifo(path: &Path, owner: Option<Uid>) -> io::Result<File> {
     if !path.try_exists()? {
         mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
     }
     let fifo = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if let Some(owner) = owner {
-        // Only root may give a file away, and who is not will not become that user either.
+        // Only root can change the owner, and without root the program's user is the same.
         let _ = fchown(&fifo, Some(owner), None);
     }
     Ok(fifo)

@@ -15,29 +15,29 @@ use muster_shim::{LINE_MAX_BYTES, ProgramState, ShimEvent, ShimRequest, StartRep
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::Serialize;
 
-/// How much an agent may leave unread. Several states; of growing output only the latest is told.
+/// Longest unread output to an agent: several states. Of growing output only the latest length is sent.
 const UNREAD_MAX_BYTES: usize = 8 * 1024;
-/// How much of a program's lines an agent may leave unread before more of them are dropped: one of the longest, and
-/// many of the usual.
+/// Limit of the program's lines in the unread output to an agent, after which more of them are dropped: one line of
+/// maximum length, and many ordinary ones.
 const RELAYED_MAX_BYTES: usize = 2 * LINE_MAX_BYTES;
 
-/// It cannot be spoken with any more.
+/// The connection is closed or broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerGone;
 
-/// An agent.
+/// The connection to an agent.
 #[derive(Debug)]
 pub(crate) struct AgentPeer {
     stream: UnixStream,
     received: Vec<u8>,
     unsent: Vec<u8>,
-    /// How much of what is unsent may be lines of the program's.
+    /// How much of the unsent output are lines of the program.
     relayed_bytes: usize,
     told_lens_bytes: [u64; 2],
 }
 
 impl AgentPeer {
-    /// An agent that has connected, if it is one: of our own user or root.
+    /// Accepts the connection of an agent, if it belongs to our own user or root.
     pub(crate) fn accept(stream: UnixStream) -> Option<Self> {
         let uid = getsockopt(&stream, PeerCredentials).ok()?.uid();
         if uid != 0 && uid != nix::unistd::geteuid().as_raw() {
@@ -46,33 +46,33 @@ impl AgentPeer {
         Self::new(stream).ok()
     }
 
-    /// The agent that started this shim.
+    /// The connection of the agent that started this shim.
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, received: Vec::new(), unsent: Vec::new(), relayed_bytes: 0, told_lens_bytes: [0; 2] })
     }
 
-    /// What to watch for requests.
+    /// The descriptor to poll.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Whether there is something to send that could not be sent yet.
+    /// Whether output is waiting to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Tells how the start went.
+    /// Sends the result of the start.
     pub(crate) fn report(&mut self, report: &StartReport) -> Result<(), PeerGone> {
         self.push(report)
     }
 
-    /// Tells what has become of the program.
+    /// Sends the state of the program.
     pub(crate) fn state(&mut self, state: &ProgramState) -> Result<(), PeerGone> {
         self.push(&ShimEvent::State(state.clone()))
     }
 
-    /// Tells how long captured output is now, unless there is other news that the agent has not taken yet.
+    /// Sends the length of captured output, unless other messages are still unsent.
     pub(crate) fn lens_bytes(&mut self, lens_bytes: [u64; 2]) -> Result<(), PeerGone> {
         if self.has_unsent() {
             return Ok(());
@@ -86,13 +86,13 @@ impl AgentPeer {
         Ok(())
     }
 
-    /// Tells what has become of a signal.
+    /// Sends the result of a signal.
     pub(crate) fn signalled(&mut self, signal: i32, delivered: bool) -> Result<(), PeerGone> {
         self.push(&ShimEvent::Signalled { signal, delivered })
     }
 
-    /// Passes on a line of the program's, unless the agent has too many of them before it: a program that floods costs
-    /// itself some of its lines, and nobody else anything.
+    /// Relays a line of the program, or drops it if too many are unsent: a program that floods the channel loses its
+    /// own lines and affects nobody else.
     pub(crate) fn relay(&mut self, line: String) -> Result<(), PeerGone> {
         let before = self.unsent.len();
         if before + line.len() > RELAYED_MAX_BYTES {
@@ -104,12 +104,12 @@ impl AgentPeer {
         self.flush()
     }
 
-    /// Tells that a line could not be said to the program.
+    /// Reports that a line could not be sent to the program.
     pub(crate) fn unreachable(&mut self, id: &str) -> Result<(), PeerGone> {
         self.push(&ShimEvent::Unreachable { id: id.to_owned() })
     }
 
-    /// Sends what could not be sent before.
+    /// Sends pending output.
     pub(crate) fn flush(&mut self) -> Result<(), PeerGone> {
         while self.has_unsent() {
             match self.stream.write(&self.unsent) {
@@ -120,14 +120,14 @@ impl AgentPeer {
             }
         }
         if !self.has_unsent() {
-            // What was there to hold a long line is given back.
+            // Frees the memory that a long line needed.
             self.unsent = Vec::new();
             self.relayed_bytes = 0;
         }
         Ok(())
     }
 
-    /// Takes what the agent has sent.
+    /// Reads the requests of the agent.
     pub(crate) fn receive(&mut self) -> Result<Vec<ShimRequest>, PeerGone> {
         let mut piece = [0; 512];
         match self.stream.read(&mut piece) {
@@ -151,8 +151,8 @@ impl AgentPeer {
     }
 }
 
-/// Takes the whole lines out of what was received. A request that is not known comes from a newer
-/// agent, which will see that nothing happens; what is not JSON comes from no agent.
+/// Takes the complete lines from what was received. An unknown request comes from a newer agent and is ignored; a line
+/// that is not JSON does not come from an agent.
 fn take_lines(received: &mut Vec<u8>) -> Result<Vec<ShimRequest>, PeerGone> {
     let Some(end) = received.iter().rposition(|byte| *byte == b'\n') else { return Ok(Vec::new()) };
     let lines: Vec<u8> = received.drain(..=end).collect();
@@ -194,7 +194,7 @@ mod tests {
     fn an_agent_that_does_not_read_is_disconnected() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut peer = AgentPeer::new(ours).unwrap();
-        // No socket buffer holds a hundred thousand states, and neither does the shim.
+        // No socket buffer holds a hundred thousand states, and the shim must not either.
         let gone = (0..100_000).any(|_| peer.state(&state()).is_err());
         assert!(gone && peer.unsent.len() < UNREAD_MAX_BYTES + LINE_MAX_BYTES);
         drop(theirs);

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use crate::MainProcessId;
 
-/// What `/proc/<pid>/stat` tells of a process.
+/// The fields of `/proc/<pid>/stat` that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Its state, as a letter.
@@ -21,7 +21,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Whether it has ended, and only its parent does not know yet.
+    /// Whether it is a zombie.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
@@ -31,59 +31,59 @@ impl Stat {
 /// The id of this boot.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not available.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned())
 }
 
-/// What there is to know of a process; nothing if there is none of that number.
+/// The state of a process; `None` if there is none with that number.
 #[must_use]
 pub fn stat(pid: i32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The process of that number: the number, and when it was started. Nobody else in this boot is both.
+/// The identity of a process: its number and start time, which are unique within a boot.
 #[must_use]
 pub fn identity(pid: i32) -> Option<(i32, u64)> {
     Some((pid, stat(pid)?.start_ticks))
 }
 
-/// Whether a number still means the process that it meant.
+/// Whether a number still refers to the same process.
 #[must_use]
 pub fn is_still((pid, start_ticks): (i32, u64)) -> bool {
     stat(pid).is_some_and(|stat| stat.start_ticks == start_ticks)
 }
 
-/// Whether a process that was recorded in this boot is still alive.
+/// Whether a process that was recorded in this boot is alive.
 #[must_use]
 pub fn is_alive(main: &MainProcessId) -> bool {
     stat(main.pid).is_some_and(|stat| stat.start_ticks == main.start_ticks && !stat.is_dead())
 }
 
-/// What a process is called, which is the beginning of its program's name or what it has called itself.
+/// The name of a process: the beginning of its program's name, or one that it has set itself.
 #[must_use]
 pub fn name(pid: i32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
 }
 
-/// The children of this process, which has one thread; nothing if this kernel does not tell.
+/// The children of this (single-threaded) process; `None` if this kernel does not list them.
 #[must_use]
 pub fn children() -> Option<Vec<i32>> {
     let text = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).ok()?;
     Some(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Every process id there is now.
+/// All current process ids.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not available.
 pub fn pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The second field, the program's name in parentheses, may have any character in it, also
-/// parentheses and spaces: what follows begins after the last of them.
+/// Parses a stat line. Its second field, the name in parentheses, may contain any character, also parentheses and
+/// spaces, so the last parenthesis ends it.
 fn parse(text: &[u8]) -> Option<Stat> {
     let close = text.iter().rposition(|byte| *byte == b')')?;
     let text = std::str::from_utf8(&text[close + 1..]).ok()?;

@@ -51,22 +51,22 @@ impl From<Errno> for SpawnError {
 /// Standard input, output and error of a program.
 pub(crate) type Stdio = [File; 3];
 
-/// A main process that runs.
+/// A running main process.
 #[derive(Debug)]
 pub(crate) struct MainProcess {
     main: MainProcessId,
     adopted: Option<AdoptedProcess>,
 }
 
-/// What is known of a main process that is not our child: another shim started it.
+/// A main process that is not a child of this shim: another shim started it.
 #[derive(Debug)]
 struct AdoptedProcess {
     process: OwnedFd,
-    /// What descended from it when it was last looked at.
+    /// Its descendants when they were last read.
     others: Vec<OwnedFd>,
 }
 
-/// A forked child that waits for leave to execute its program, and ends if the shim does.
+/// A forked child that waits for permission to execute its program, and ends if the shim ends.
 #[derive(Debug)]
 pub(crate) struct PendingChild {
     main: MainProcessId,
@@ -74,7 +74,7 @@ pub(crate) struct PendingChild {
     failure: File,
 }
 
-/// What a program is to read in the place of nothing, if it brought something.
+/// Replaces the empty standard input by the file that the launch brought, if there is one.
 fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
     let stdin = match launch.output {
         OutputMode::Capture(CaptureResult { stdin: true, .. }) if launch.inside.is_some() => {
@@ -87,7 +87,7 @@ fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<S
 }
 
 impl PendingChild {
-    /// Forks a child for a program, which finds a `token` of its own in its environment.
+    /// Forks a child for a program, with its own channel token in the environment.
     pub(crate) fn fork(launch: &Launch, token: Option<&str>, stdio: Stdio) -> Result<Self, SpawnError> {
         let prepared = child::PreparedChild::new(launch, token)?;
         let stdio = with_stdin(launch, stdio)?;
@@ -96,7 +96,7 @@ impl PendingChild {
         let (born, born_theirs) = prepared.is_inside().then(|| pipe2(OFlag::O_CLOEXEC)).transpose()?.unzip();
         match sys::fork_process()? {
             ForkResult::Child => {
-                // With this end open the child would never see the shim's end of it closed.
+                // If the child held this end open, it would never see the shim close its own.
                 drop(leave);
                 prepared.run(File::from(leave_theirs), File::from(failure_theirs), born_theirs.map(File::from), &stdio)
             }
@@ -117,7 +117,7 @@ impl PendingChild {
         Ok(Self { main, leave, failure })
     }
 
-    /// The process that one that went into a container has forked there, and that is our child as well.
+    /// The process that was forked inside a container; it is a child of the shim as well.
     fn forked_inside(went: i32, mut born: File, leave: File, mut failure: File) -> Result<Self, SpawnError> {
         let mut pid = [0; 4];
         let told = born.read_exact(&mut pid);
@@ -125,7 +125,7 @@ impl PendingChild {
             let _ = sys::reap(went);
             return Self::of(i32::from_ne_bytes(pid), leave, failure);
         }
-        // It has said why, or was killed. If it has forked before, that ends without leave.
+        // It has reported an error, or was killed. If it has forked already, that process ends without permission.
         drop(leave);
         let mut answer = Vec::new();
         let _ = failure.read_to_end(&mut answer);
@@ -134,16 +134,16 @@ impl PendingChild {
         Err(answer.first_chunk().map_or(killed, |answer| child::failure(*answer)))
     }
 
-    /// The process that it is, and its program will be.
+    /// The process, which will execute the program.
     pub(crate) fn main(&self) -> &MainProcessId {
         &self.main
     }
 
-    /// Lets it execute its program.
+    /// Permits it to execute its program.
     pub(crate) fn go(mut self) -> Result<MainProcess, SpawnError> {
         let mut answer = Vec::new();
         let allowed = self.leave.write_all(b"!");
-        // Also of one that was not allowed to any more: it may have failed before.
+        // Also if permission could not be given: it may have failed before.
         let told = self.failure.read_to_end(&mut answer);
         let failure = match (allowed.and(told), answer.first_chunk()) {
             (Ok(_), None) => return Ok(MainProcess { main: self.main, adopted: None }),
@@ -154,33 +154,33 @@ impl PendingChild {
         Err(failure)
     }
 
-    /// Ends it without its program having run.
+    /// Ends it before it has executed its program.
     pub(crate) fn abandon(self) {
         drop(self.leave);
         let _ = sys::reap(self.main.pid);
     }
 
-    /// Ends it, and leaves it to whoever reaps all children to reap it.
+    /// Ends it; the general reaping of children reaps it.
     pub(crate) fn dismiss(self) {
         let _ = sys::kill(self.main.pid, SIGKILL);
     }
 
-    /// Its program is about to run, since when it counts as up.
+    /// Sets the start time, immediately before the program runs.
     pub(crate) fn begin(&mut self) {
         self.main.started_ms = now_ms();
     }
 }
 
 impl MainProcess {
-    /// Takes over a program that another shim started; nothing if it has ended.
+    /// Takes over a program that another shim started; `None` if it has ended.
     pub(crate) fn adopt(main: &MainProcessId) -> io::Result<Option<Self>> {
         let process = match sys::pidfd_open(main.pid) {
             Ok(process) => process,
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // The process that has this start time had the number when it was recorded, so also when the
-        // handle was made: it is the one that the handle means.
+        // If the recorded process is alive now, it had its number when the handle was opened, so the handle refers to
+        // it.
         if !proc::is_alive(main) {
             return Ok(None);
         }
@@ -189,8 +189,8 @@ impl MainProcess {
         Ok(Some(program))
     }
 
-    /// Another process of the program as its main one; nothing if it has ended. A child of ours is reaped as any, and of
-    /// another one only the end is seen.
+    /// Another process of the program as its main one; `None` if it has ended. Only a child can be reaped; of another
+    /// process only the end is noticed.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let process = sys::pidfd_open(pid).ok()?;
         let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
@@ -198,7 +198,7 @@ impl MainProcess {
         if stat.ppid == getpid().as_raw() {
             return Some(Self { main, adopted: None });
         }
-        // What was looked at is what the handle means, or the handle means nobody any more.
+        // Either the handle refers to the process that was read, or that process is gone and the signal fails.
         sys::pidfd_kill(&process, 0).ok()?;
         let mut program = Self { main, adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
         program.look_around();
@@ -210,17 +210,17 @@ impl MainProcess {
         &self.main
     }
 
-    /// Whether it is that process.
+    /// Whether it is this process.
     pub(crate) fn is_same(&self, main: &MainProcessId) -> bool {
         (self.main.pid, self.main.start_ticks) == (main.pid, main.start_ticks)
     }
 
-    /// What to watch for the end of a main process that is not our child.
+    /// The descriptor to poll for the end of a main process that is not a child.
     pub(crate) fn pidfd(&self) -> Option<&OwnedFd> {
         self.adopted.as_ref().map(|adopted| &adopted.process)
     }
 
-    /// Sends a signal to the main process. False if it has ended at this moment.
+    /// Sends a signal to the main process. Returns `false` if it has just ended.
     pub(crate) fn signal(&self, signal: i32) -> bool {
         let sent = match &self.adopted {
             None => sys::kill(self.main.pid, signal),
@@ -229,10 +229,10 @@ impl MainProcess {
         sent.is_ok()
     }
 
-    /// Sends a signal to the main process and to all of its group.
+    /// Sends a signal to the main process and its group, or to all known descendants of an adopted one.
     pub(crate) fn signal_group(&mut self, signal: i32) {
         self.look_around();
-        // The main process leads its group, unless it has gone to the background: then nobody has a group of that number.
+        // The main process leads its group, unless it has gone to the background: then no group has that number.
         let _ = match &self.adopted {
             None => sys::kill(-self.main.pid, signal),
             Some(adopted) => {
@@ -242,7 +242,7 @@ impl MainProcess {
         };
     }
 
-    /// Asks the program to end; also one that was suspended, which could not hear it otherwise.
+    /// Asks the program to end, and resumes it if it is suspended, because it could not react otherwise.
     pub(crate) fn ask(&mut self, signal: i32, group: bool) {
         if group {
             self.signal_group(signal);
@@ -254,7 +254,7 @@ impl MainProcess {
         }
     }
 
-    /// Notes what descends from an adopted main process while that is alive: later it cannot be told.
+    /// Records the descendants of an adopted main process while it is alive: later they cannot be found.
     fn look_around(&mut self) {
         if let Some(adopted) = &mut self.adopted
             && proc::is_alive(&self.main)
@@ -264,14 +264,14 @@ impl MainProcess {
         }
     }
 
-    /// What an adopted main process left behind.
+    /// The processes that an adopted main process left behind.
     pub(crate) fn into_others(self) -> Vec<OwnedFd> {
         self.adopted.map(|adopted| adopted.others).unwrap_or_default()
     }
 }
 
-/// Kills our own children: what descends from the program becomes one, for the shim is its subreaper.
-/// What they had forked is ours a moment later, and killed in the next round. One of them may be `spared`.
+/// Kills the shim's children, except `spared`: because the shim is the subreaper, all orphaned descendants of the
+/// program become its children, and are killed in the next round.
 pub(crate) fn kill_children(spared: Option<i32>) {
     let own = getpid().as_raw();
     for pid in proc::pids().unwrap_or_default() {
@@ -281,20 +281,19 @@ pub(crate) fn kill_children(spared: Option<i32>) {
     }
 }
 
-/// Kills processes, and keeps those that are still there.
+/// Kills processes, and keeps the handles of those that still exist.
 pub(crate) fn kill_others(others: &mut Vec<OwnedFd>) {
     others.retain(|other| sys::pidfd_kill(other, SIGKILL).is_ok());
 }
 
-/// Handles of what belongs to a process that is alive, by number: whatever descends from it, and what is in
-/// a session.
+/// Handles of all descendants of a living process, and of the processes in a session, by process id.
 pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
     let all: Vec<(i32, Stat)> =
         proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
     let parent = |pid: i32| all.iter().find(|(other, _)| *other == pid).map_or(0, |(_, stat)| stat.ppid);
     let descends = |pid: i32| {
         let mut ancestors = std::iter::successors(Some(pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
-        // No chain is longer than there are processes, even if they change while they are read.
+        // A chain is never longer than the number of processes, even if it changes while it is read.
         ancestors.by_ref().take(all.len()).any(|pid| pid == ancestor)
     };
     all.iter()
@@ -306,7 +305,7 @@ pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
         .collect()
 }
 
-/// How long a process has been up.
+/// How long a process has been running.
 pub(crate) fn up_for_ms(main: &MainProcessId) -> io::Result<u64> {
     let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(100);
     let uptime = std::fs::read_to_string("/proc/uptime")?;
@@ -320,7 +319,7 @@ pub(crate) fn up_for_ms(main: &MainProcessId) -> io::Result<u64> {
     Ok((seconds * 1_000 + hundredths * 10).saturating_sub(started_ms))
 }
 
-/// Now, in milliseconds since the Unix epoch.
+/// The current time, in milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)

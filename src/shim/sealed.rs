@@ -14,10 +14,10 @@ use nix::{
     sys::memfd::{MFdFlags, memfd_create},
 };
 
-/// A copy of all that `original` gives, to be read from its beginning. `name` is what `/proc` shows of it.
+/// A sealed copy in memory of everything that `original` returns, positioned at its start. `name` appears in `/proc`.
 ///
 /// # Errors
-/// What reading, or making a file in memory, ends with.
+/// If reading or creating the file in memory fails.
 pub fn copy(name: &CStr, original: &mut impl Read) -> io::Result<File> {
     let mut copy = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
     io::copy(original, &mut copy)?;

@@ -31,32 +31,32 @@ use crate::{
 };
 
 pub(crate) const SIGKILL: i32 = 9;
-/// How many messages of a program are heard before anything else gets its turn: as many as may wait in a
-/// socket where the system was not told otherwise, twice.
+/// Largest number of the program's messages that are read before other work gets a turn: twice the default length of a
+/// socket's queue.
 const MESSAGES_MAX: u32 = 20;
-/// How long a status is kept back, lest each of many be told.
+/// Delay of status messages, so that not each of many is sent.
 const STATUS_PAUSE_MS: u64 = 250;
-/// How soon to try again to record how it ended, if that fails: the disk may be full.
+/// Interval at which recording the end is repeated if it fails, for example because the disk is full.
 const RECORD_AGAIN_MS: u64 = 1_000;
-/// How often memory is given back before going to sleep. It takes some microseconds, and as many again
-/// after waking up, which is nothing once in a while, and too much for each line of a busy log.
+/// Interval at which memory is released before sleeping. It costs some microseconds, and the same again after waking
+/// up, which would be too much for each line of a busy log.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
-/// How often it is looked whether a program that goes to the background has written which process is its main one.
+/// Interval at which the PID file of a program that goes to the background is read.
 const LOOK_AGAIN_MS: u64 = 50;
-/// What a shell answers for a program that it cannot find, and for one that it cannot execute.
+/// A shell's exit codes for a program that is not found, and for one that cannot be executed.
 const CODE_NOT_FOUND: i32 = 127;
 const CODE_NOT_EXECUTABLE: i32 = 126;
 
-/// A shim at work. Its folder is the working directory.
+/// A running shim. Its folder is the working directory.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pub(crate) life: ProgramLife,
     pub(crate) state: ProgramState,
-    /// The state is not what `state.json` says.
+    /// The state differs from `state.json`.
     pub(crate) unrecorded: bool,
-    /// The state is not what the agent was told.
+    /// The state differs from what the agent was sent.
     pub(crate) untold: bool,
-    /// `state.json` says that it is over, and so does the disk.
+    /// `state.json` on disk says that the program is over.
     pub(crate) closed: bool,
     pub(crate) body: ProcessTree,
     pub(crate) outputs: ProgramOutput,
@@ -64,29 +64,29 @@ pub(crate) struct Supervisor {
     pub(crate) listener: Option<UnixListener>,
     pub(crate) agent: Option<AgentPeer>,
     pub(crate) began: Instant,
-    /// Held for as long as a program may be started here.
+    /// Held while a program may be started here.
     pub(crate) lock: Option<File>,
-    /// It was told to end itself.
+    /// The shim was asked to end itself.
     pub(crate) quit: bool,
-    /// The agent has asked for the program's end.
+    /// The agent has asked for the end of the program.
     pub(crate) asked_to_stop: bool,
-    /// When memory was last given back.
+    /// When memory was last released.
     pub(crate) shrunk_at: Option<Instant>,
-    /// Where the program speaks, if it does.
+    /// The program's notify socket, if it has one.
     pub(crate) notify: Option<NotifySocket>,
-    /// Where it speaks JSON lines, if it does that.
+    /// The program's channel of JSON lines, if it has one.
     pub(crate) lines: Option<ChannelListener>,
-    /// The program was told once that it is not heard in everything.
+    /// A warning about ignored messages was written to the program's log.
     pub(crate) complained: bool,
-    /// When the agent is told what is not urgent.
+    /// When messages that are not urgent are sent to the agent.
     pub(crate) tell_at_ms: Option<u64>,
-    /// When the program's next process is to be made.
+    /// When the program's next process is prepared.
     pub(crate) next_at_ms: Option<u64>,
-    /// When to look for the main process that the program names.
+    /// When the PID file is read next.
     pub(crate) look_at_ms: Option<u64>,
 }
 
-/// What poll has found.
+/// The result of poll.
 #[derive(Debug, Default)]
 struct PollReady {
     signals: bool,
@@ -98,7 +98,7 @@ struct PollReady {
 }
 
 impl Supervisor {
-    /// Serves until the program is over, and as long as output must be drained after that.
+    /// Runs until the program is over, and until its output is drained.
     pub(crate) fn run(mut self, agent: AgentPeer) {
         self.agent = Some(agent);
         let report = if self.life.is_over() { StartReport::Over } else { StartReport::Started };
@@ -107,7 +107,7 @@ impl Supervisor {
         while !self.is_done() {
             let ready = self.wait();
             if ready.speaking {
-                // Before its end is taken in: it may be the last thing that it said.
+                // Before its end is handled: these may be its last messages.
                 self.hear();
             }
             if ready.lines {
@@ -143,12 +143,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether nothing is left to do: it is over and recorded, and nobody waits for us to read.
+    /// Whether nothing is left to do: the end is recorded, and no process writes output.
     fn is_done(&self) -> bool {
         self.closed && (self.outputs.ended() || !self.life.is_command() || self.quit)
     }
 
-    /// Sleeps until something happens or a time has come.
+    /// Sleeps until an event or the next deadline.
     fn wait(&mut self) -> PollReady {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
@@ -159,7 +159,7 @@ impl Supervisor {
             PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
         });
         let notify = self.notify.as_ref().map(|notify| readable(notify.fd()));
-        // Four places that are looked at again below, then the channel's, and then the output.
+        // Four fixed positions, which are checked again below, then the channel's, then the output's.
         let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
         let before = fds.len();
@@ -172,7 +172,7 @@ impl Supervisor {
             sys::shrink();
         }
         if poll(&mut fds, timeout).is_err() {
-            // Interrupted: whatever there was will be there the next time.
+            // Interrupted by a signal: the next poll reports the same events.
             return PollReady::default();
         }
         let mut found = fds.iter().map(|fd| fd.any().unwrap_or(false));
@@ -194,7 +194,7 @@ impl Supervisor {
         wait_ms.map_or(PollTimeout::NONE, |ms| PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX))
     }
 
-    /// Since the shim began.
+    /// Milliseconds since the shim began.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -210,11 +210,11 @@ impl Supervisor {
         self.reap();
     }
 
-    /// Reaps every child that has ended; one of them may be the main process.
+    /// Reaps all children that have ended; one of them may be the main process.
     fn reap(&mut self) {
         while let Ok(ReapedChild::Ended { pid, exit, core_dumped }) = sys::peek() {
             let main = self.body.child().filter(|main| main.pid == pid).map(|main| main.started_ms);
-            // Not reaped yet, it still keeps its number, and that of its group.
+            // As long as it is not reaped, its number and that of its group are not reused.
             let successor = main.and_then(|_| self.successor(pid, exit));
             let left_some = main.is_some() && self.life.looks_like_fork(exit, self.now_ms()) && self.body.has_left(pid);
             if main.is_some() && successor.is_none() && !self.life.is_command() {
@@ -241,8 +241,8 @@ impl Supervisor {
         }
     }
 
-    /// The process that takes the place of a main one that has ended, if the program goes to the background: the one that it
-    /// names, at any time, or what is left of it while it comes up.
+    /// The process that becomes the main one after the main one has ended, if the program goes to the background: the
+    /// one in the PID file, at any time, or during the start the oldest that remains.
     fn successor(&self, ended: i32, exit: ProcessExit) -> Option<MainProcess> {
         if !self.life.may_fork() {
             return None;
@@ -256,8 +256,8 @@ impl Supervisor {
         self.life.launch().forking.as_ref()?.pid_file.as_deref()
     }
 
-    /// Another process is the main one from here on, and unless the program is to say which one is, it is up. That is recorded
-    /// before anything else is done, so that a later shim finds it.
+    /// Makes another process the main one; unless a PID file is expected, the program is then ready. This is recorded
+    /// first, so that a later shim finds it.
     fn hand_over(&mut self, program: MainProcess) {
         let main = program.main().clone();
         let is_up = self.pid_file().is_none_or(|path| self.body.named(path).is_some_and(|named| named.is_same(&main)));
@@ -273,7 +273,7 @@ impl Supervisor {
         self.look_at_ms = (!self.life.is_ready()).then(|| self.now_ms() + LOOK_AGAIN_MS);
     }
 
-    /// Looks whether the program has said by now which process is its main one.
+    /// Reads the PID file, if the program has written it by now.
     pub(crate) fn look_for_main(&mut self) {
         self.look_at_ms = None;
         if !self.life.may_fork() || self.life.is_ready() {
@@ -286,7 +286,7 @@ impl Supervisor {
         }
     }
 
-    /// The main process has ended, as far as it was seen.
+    /// The main process has ended, with what is known about its end.
     pub(crate) fn main_ended(&mut self, seen: ProgramEnd) {
         let some_killed = self.body.main_ended();
         self.thaw();
@@ -300,7 +300,7 @@ impl Supervisor {
             silent: self.life.was_silent(),
             start_timed_out: self.life.was_late_to_start(),
             stopped: self.asked_to_stop,
-            // A program that coped with the loss of a process did not end of it.
+            // A program that exits normally has survived the loss of a process.
             oom_killed: some_killed && exit != ProcessExit::Code(0),
             ..seen
         });
@@ -308,7 +308,7 @@ impl Supervisor {
         self.feed(LifeInput::MainEnded(exit));
     }
 
-    /// Lets life go on, with everything that follows at once.
+    /// Passes an input to the state machine, and performs all its steps.
     pub(crate) fn feed(&mut self, input: LifeInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -336,7 +336,7 @@ impl Supervisor {
             LifeStep::LookWhatIsLeft => self.body.is_gone().then_some(LifeInput::NoneLeft),
             LifeStep::Start => self.start_again(),
             LifeStep::Drain => {
-                // It could write, too.
+                // The waiting process also has the output open.
                 self.dismiss_next();
                 self.outputs.drain();
                 self.outputs.ended().then_some(LifeInput::OutputEnded)
@@ -354,8 +354,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts it once more. One that cannot be started now, though it could before, has ended as a
-    /// shell would say it.
+    /// Starts the program again. If that fails, its end is reported with the exit code of a shell.
     fn start_again(&mut self) -> Option<LifeInput> {
         self.state.restarts += 1;
         let failure = self.start().err()?;
@@ -369,9 +368,9 @@ impl Supervisor {
         Some(LifeInput::MainEnded(exit))
     }
 
-    /// It is over: what was read is on the disk before the end is, and that before anybody is told.
+    /// The program is over: first the output is synced, then the end is recorded, then it is reported.
     fn finish(&mut self) {
-        // What could not be synced was counted when it was written, or is beyond our help.
+        // Output that could not be written has been counted; other errors cannot be handled.
         let _ = self.outputs.sync();
         self.body.remove();
         self.state.over = true;
@@ -381,22 +380,22 @@ impl Supervisor {
         }
     }
 
-    /// Records what has changed, then tells it.
+    /// Records changes of the state, then reports them.
     pub(crate) fn settle(&mut self) {
         if self.life.is_over() && !self.closed {
-            // While it cannot be recorded the shim stays, and whoever connects is told; unless its
-            // folder is gone, and so whoever might want to know.
+            // While the end cannot be recorded the shim stays and reports it to every agent that connects; unless its
+            // folder was removed, and with it every possible reader.
             self.closed = match self.record(true) {
                 Ok(()) => true,
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
         } else if self.unrecorded {
-            // If this fails, a later reader finds by the old record that the main process is gone.
+            // If this fails, a later reader sees from the old record that the main process is gone.
             let _ = self.record(false);
         }
         if self.closed && self.lock.is_some() {
-            // Before anybody is told, who might launch the next program in this folder at once. Its
-            // socket must not be the one that is removed.
+            // Before the report, after which the agent may launch the next program in this folder, whose socket must
+            // not be removed.
             let _ = std::fs::remove_file(files::SOCKET);
             self.listener = None;
             self.lock = None;
@@ -429,10 +428,10 @@ impl Supervisor {
         }
     }
 
-    /// Sees to it that the files say what the agent is told. They may have been damaged since they were written, and if this shim
-    /// is killed they alone tell that a program runs.
+    /// Repairs files that were damaged after they were written: if this shim is killed, only they say that a program
+    /// runs.
     fn mend(&mut self) {
-        // If this fails, they are as they were.
+        // If this fails, the files stay as they were.
         let _ = files::mend(folder(), self.life.launch(), &self.state.boot_id);
         let recorded = files::read_state(folder());
         if !matches!(recorded, Ok(StateFile::State(recorded)) if recorded == self.state) {
@@ -467,7 +466,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes in what the program says of itself.
+    /// Reads the messages of the program.
     fn hear(&mut self) {
         for _ in 0..MESSAGES_MAX {
             let Some((sender, words)) = self.notify.as_ref().and_then(NotifySocket::receive) else { return };
@@ -507,7 +506,7 @@ impl Supervisor {
             }
         };
         if before.status != self.state.notified.status {
-            // People do not read faster, and a program may write one for each thing that it does.
+            // A program may change its status often, and people do not read that fast.
             self.tell_at_ms.get_or_insert(self.now_ms() + STATUS_PAUSE_MS);
         }
         if (Notified { status: None, ..before }) != (Notified { status: None, ..self.state.notified.clone() }) {
@@ -518,8 +517,8 @@ impl Supervisor {
         }
     }
 
-    /// Suspends the program. First it is recorded, so that a later shim finds nothing frozen of which
-    /// nobody knows.
+    /// Suspends the program. This is recorded first, so that a later shim never finds a frozen program without knowing
+    /// it.
     fn freeze(&mut self) {
         if !self.life.is_up() || self.state.frozen {
             return;
@@ -543,7 +542,7 @@ impl Supervisor {
         }
     }
 
-    /// Says something to the agent, if there is one that listens.
+    /// Sends something to the agent, if one is connected.
     pub(crate) fn tell(&mut self, say: impl FnOnce(&mut AgentPeer, &Self) -> Result<(), PeerGone>) {
         if let Some(mut agent) = self.agent.take() {
             self.agent = say(&mut agent, self).is_ok().then_some(agent);
@@ -551,12 +550,12 @@ impl Supervisor {
     }
 }
 
-/// An end of the main process just now.
+/// An end of the main process at this moment.
 pub(crate) fn ended(exit: ProcessExit, started_ms: Option<i64>) -> ProgramEnd {
     ProgramEnd::new(exit, started_ms, now_ms())
 }
 
-/// Its folder.
+/// The shim's folder.
 pub(crate) fn folder() -> &'static Path {
     Path::new(".")
 }
