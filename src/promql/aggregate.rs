@@ -35,7 +35,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// What can be taken one series after another.
+    /// Aggregations that can handle one series after another.
     fn folded(&mut self, aggregate: &Aggregate, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         let Aggregate { function, vector, grouping } = aggregate;
         let mut places: HashMap<Labels, usize> = HashMap::new();
@@ -70,7 +70,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// What is kept of a group at a step.
+/// The intermediate result of a group at a step.
 #[derive(Clone, Copy, Default)]
 struct GroupCell {
     count: f64,
@@ -88,11 +88,11 @@ impl GroupCell {
             Aggregation::Minimum if first || value < self.value || self.value.is_nan() => self.value = value,
             Aggregation::Maximum if first || value > self.value || self.value.is_nan() => self.value = value,
             Aggregation::Average if first => self.mean = value,
-            // What is infinite stays so, unless the opposite or what is no number comes.
+            // An infinite average stays infinite, unless the opposite infinity or NaN follows.
             Aggregation::Average
                 if self.mean.is_infinite()
                     && (value.is_finite() || value.is_infinite() && (self.mean > 0.0) == (value > 0.0)) => {}
-            // Divided first, so that large values do not overflow.
+            // Divided before adding, so that large values do not overflow.
             Aggregation::Average => self.mean += value / self.count - self.mean / self.count,
             Aggregation::Deviation | Aggregation::Variance if first => self.mean = value,
             Aggregation::Deviation | Aggregation::Variance => {
@@ -119,7 +119,7 @@ impl GroupCell {
     }
 }
 
-/// Series, and which of them are together.
+/// Series, and the group of each.
 struct SeriesGroups {
     series: Vec<StepSeries>,
     groups: Vec<(Labels, Vec<usize>)>,
@@ -140,7 +140,7 @@ impl SeriesGroups {
         Self { series, groups }
     }
 
-    /// The members of a group that have a value at a step, and it.
+    /// The values of a group's members at a step, with their indices.
     fn present(&self, members: &[usize], step: usize) -> Vec<(usize, f64)> {
         let value = |member: &usize| Some((*member, *self.series.get(*member)?.values.get(step)?));
         members.iter().filter_map(value).filter(|(_, value)| !is_absent(*value)).collect()
@@ -160,7 +160,7 @@ impl SeriesGroups {
             .collect()
     }
 
-    /// The largest or smallest of each group, as many as are wanted at each step; at the first step in order.
+    /// The `counts` largest or smallest values of each group at each step; sorted if there is only one step.
     fn chosen(self, counts: &[f64], top: bool) -> Result<Vec<StepSeries>, Error> {
         let mut chosen: Vec<Vec<f64>> = self.series.iter().map(|one| vec![ABSENT; one.values.len()]).collect();
         let mut order = Vec::new();
@@ -196,9 +196,9 @@ impl SeriesGroups {
     }
 }
 
-/// How many are wanted.
+/// The number of wanted values.
 fn whole(count: f64) -> Result<usize, Error> {
-    // The bounds of a 64-bit integer, as Prometheus has it.
+    // The range of a 64-bit integer, as in Prometheus.
     if count.is_nan() || count.abs() > 9_223_372_036_854_775_807.0 {
         return Err(Error::Execution(format!("Scalar value {} overflows int64", number::value(count))));
     }
@@ -206,7 +206,7 @@ fn whole(count: f64) -> Result<usize, Error> {
     Ok(count)
 }
 
-/// How many series of a group have each value, which becomes a label.
+/// How many series of a group have each value; the value becomes a label.
 fn count_values(series: &[StepSeries], label: &str, grouping: &Grouping, steps: EvalSteps) -> Vec<StepSeries> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
     let mut counted: Vec<StepSeries> = Vec::new();

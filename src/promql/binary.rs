@@ -36,7 +36,7 @@ impl Evaluator<'_> {
         })
     }
 
-    /// Values of series that belong together.
+    /// The values of matching series, combined.
     fn paired(
         &self,
         binary: &Binary,
@@ -59,7 +59,7 @@ fn truth(kept: bool) -> f64 {
     if kept { 1.0 } else { 0.0 }
 }
 
-/// The value of an operator; of a comparison, whether it is so.
+/// The result of an arithmetic operator (`Ok`), or whether a comparison holds (`Err`).
 fn apply(operator: Operator, left: f64, right: f64) -> Result<f64, bool> {
     Ok(match operator {
         Operator::Add => left + right,
@@ -79,7 +79,7 @@ fn apply(operator: Operator, left: f64, right: f64) -> Result<f64, bool> {
     })
 }
 
-/// The value of an operator, if it is kept. A comparison keeps `kept`.
+/// The result of an operator, if there is one. A comparison that holds returns `kept`.
 fn outcome(operator: Operator, left: f64, right: f64, as_bool: bool, kept: f64) -> Option<f64> {
     match apply(operator, left, right) {
         Ok(value) => Some(value),
@@ -88,7 +88,7 @@ fn outcome(operator: Operator, left: f64, right: f64, as_bool: bool, kept: f64) 
     }
 }
 
-/// Whether the result of an operator is no longer what the series' name says.
+/// Whether the result of an operator has no series name.
 fn loses_name(operator: Operator, as_bool: bool) -> bool {
     as_bool || !operator.is_comparison() && operator != Operator::Atan2
 }
@@ -114,7 +114,7 @@ fn with_scalar(
     merged(changed.filter(|one| one.values.iter().any(|value| !is_absent(*value))).collect())
 }
 
-/// Numbers for what has to be the same in series that belong together.
+/// Numbers of the label sets by which series match.
 #[derive(Default)]
 struct Signatures {
     numbers: HashMap<Labels, usize>,
@@ -146,7 +146,7 @@ fn set(
     let mut signatures = Signatures::default();
     let (left_numbers, right_numbers) = (signatures.of(&left, grouping), signatures.of(&right, grouping));
     let count = signatures.numbers.len();
-    // Whether a side has a signature at a step.
+    // For each signature, whether a side has it at a step.
     let having = |series: &[StepSeries], numbers: &[usize]| -> Vec<Vec<bool>> {
         let mut having = vec![Vec::new(); count];
         for (one, number) in series.iter().zip(numbers) {
@@ -181,18 +181,18 @@ fn set(
     }
 }
 
-/// Series that belong together, and what came of them so far.
+/// Matching series, and the results so far.
 struct MatchedPairs<'a> {
     binary: &'a Binary,
     many: &'a [StepSeries],
     one: &'a [StepSeries],
     many_numbers: Vec<usize>,
     one_numbers: Vec<usize>,
-    /// For each signature, the series of the one side that has it at this step.
+    /// For each signature, the series of the "one" side that has it at this step.
     partners: Vec<Option<usize>>,
     /// For each signature, whether it has a result at this step.
     taken: Vec<bool>,
-    /// For each series of the many: its last partner, and where their result is.
+    /// For each series of the "many" side: its last partner, and the index of their result.
     last: Vec<Option<(usize, usize)>>,
     places: HashMap<Labels, usize>,
     found: Vec<StepSeries>,
@@ -221,7 +221,7 @@ impl<'a> MatchedPairs<'a> {
     }
 
     fn step(&mut self, step: usize, swapped: bool) -> Result<(), Error> {
-        // With one side empty nothing can be ambiguous.
+        // If one side is empty, nothing can be ambiguous.
         if !self.many.iter().any(|series| has(series, step)) {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl<'a> MatchedPairs<'a> {
         Ok(())
     }
 
-    /// Where the result of a pair is.
+    /// The index of a pair's result.
     fn place(&mut self, many: usize, one: usize) -> usize {
         if let Some(Some((partner, place))) = self.last.get(many)
             && *partner == one
@@ -293,7 +293,7 @@ impl<'a> MatchedPairs<'a> {
     }
 }
 
-/// The labels of a result: those of the many, or what both have; and what is taken over from the one.
+/// The labels of a result: those of the "many" side, or the common ones, plus those included from the "one" side.
 fn result_labels(binary: &Binary, many: &Labels, one: &Labels) -> Labels {
     let Matching { labels: grouping, many: side, include } = &binary.matching;
     let mut labels = if loses_name(binary.operator, binary.as_bool) { many.nameless() } else { many.clone() };

@@ -15,7 +15,7 @@ use crate::{
     window::WindowPurpose,
 };
 
-/// The label that holds a bucket's bound.
+/// The label with a bucket's upper bound.
 const BOUND_LABEL: &str = "le";
 
 impl Evaluator<'_> {
@@ -35,7 +35,7 @@ impl Evaluator<'_> {
             Expr::Timestamp(vector) => self.timestamp(vector, steps)?,
             Expr::Sort { vector, descending } => {
                 let mut series = self.vector(vector, steps)?;
-                // A range's answer is sorted by labels.
+                // The result of a range query is sorted by labels instead.
                 if steps.count == 1 {
                     sort(&mut series, *descending);
                 }
@@ -88,7 +88,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// When each value was measured; of what was computed, that is the step itself.
+    /// The time of each sample; of computed values, the time of the step.
     fn timestamp(&mut self, vector: &QueryNode, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         let Expr::Selector(selector) = &vector.expr else {
             return changed(self.vector(vector, steps)?, |index, _| Some(seconds(steps.time(index))));
@@ -126,7 +126,7 @@ fn has(series: &StepSeries, index: usize) -> bool {
     series.values.get(index).is_some_and(|value| !is_absent(*value))
 }
 
-/// One where there is nothing.
+/// The value 1 at each step without a value.
 fn absent(labels: &Labels, steps: EvalSteps, found: impl Fn(usize) -> bool) -> Vec<StepSeries> {
     let values: Vec<f64> = (0..steps.count).map(|index| if found(index) { ABSENT } else { 1.0 }).collect();
     if values.iter().all(|value| is_absent(*value)) {
@@ -152,7 +152,7 @@ fn to_scalar(series: &[StepSeries], steps: EvalSteps) -> Vec<f64> {
     only.collect()
 }
 
-/// Series without their names, each value changed.
+/// Series without names, with each value mapped.
 fn changed(series: Vec<StepSeries>, change: impl Fn(usize, f64) -> Option<f64>) -> Result<Vec<StepSeries>, Error> {
     let change = |(index, value): (usize, f64)| {
         if is_absent(value) { ABSENT } else { change(index, value).unwrap_or(ABSENT) }
@@ -168,7 +168,7 @@ fn relabelled(series: Vec<StepSeries>, labels: impl Fn(&Labels) -> Labels) -> Re
     merged(series.into_iter().map(|one| StepSeries { labels: labels(&one.labels), values: one.values }).collect())
 }
 
-/// By the value of the first step; what is no number comes last.
+/// Sorts by the value of the first step, NaN last.
 fn sort(series: &mut [StepSeries], descending: bool) {
     let value = |one: &StepSeries| one.values.first().copied().unwrap_or(ABSENT);
     series.sort_by(|a, b| {
@@ -178,10 +178,10 @@ fn sort(series: &mut [StepSeries], descending: bool) {
     });
 }
 
-/// A bucket's bound, and how many are below it at each step.
+/// The upper bound of a bucket, and its count at each step.
 type BucketCounts<'a> = (f64, &'a [f64]);
 
-/// Quantiles of histograms, whose buckets are series that differ in a bound.
+/// Quantiles of histograms, whose buckets are series that differ in their bound.
 fn buckets(series: &[StepSeries], shares: &[f64]) -> Vec<StepSeries> {
     let mut places: HashMap<Labels, usize> = HashMap::new();
     let mut histograms: Vec<(Labels, Vec<BucketCounts<'_>>)> = Vec::new();

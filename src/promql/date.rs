@@ -1,6 +1,6 @@
 //! Parts of a date, of a time in seconds since 1970, in UTC.
 
-/// Which part.
+/// The parts of a date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatePart {
     Minute,
@@ -13,11 +13,11 @@ pub(crate) enum DatePart {
     Year,
 }
 
-/// The largest time that has a date here, some 30,000 years from now; beyond it nothing is meant.
+/// Largest time with a date, about 30,000 years from now.
 const TIME_MAX_S: f64 = 1e12;
 
 impl DatePart {
-    /// By its name in queries.
+    /// The part with this name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "minute" => Self::Minute,
@@ -32,7 +32,7 @@ impl DatePart {
         })
     }
 
-    /// The part; no number if the time is none or too far away.
+    /// The part of a time; NaN if the time is NaN or out of range.
     pub(crate) fn of(self, seconds: f64) -> f64 {
         if seconds.is_nan() || seconds.abs() > TIME_MAX_S {
             return f64::NAN;
@@ -43,7 +43,7 @@ impl DatePart {
         let part = match self {
             Self::Minute => of_day % 3600 / 60,
             Self::Hour => of_day / 3600,
-            // 1970 began on a Thursday.
+            // 1 January 1970 was a Thursday.
             Self::DayOfWeek => (days + 4).rem_euclid(7),
             Self::DayOfMonth => day,
             Self::DayOfYear => days - day_number(year, 1, 1) + 1,
@@ -58,8 +58,8 @@ impl DatePart {
     }
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar. Years are counted from March, so that the day
-/// that not every year has is the last.
+/// Year, month and day of a day number since 1970, in the Gregorian calendar. Years are counted from March, so that the
+/// leap day is the last day.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
@@ -71,7 +71,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The day since 1970 of a date: the inverse of [`civil`].
+/// The day number since 1970 of a date: the inverse of [`civil`].
 fn day_number(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

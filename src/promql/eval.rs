@@ -21,16 +21,16 @@ use crate::{
     window::{WindowPurpose, reference, slide},
 };
 
-/// Stands where a series has no value at a step. It is Prometheus's mark of a series that has ended, and no arithmetic
-/// makes it.
+/// Marks a series without a value at a step. It is Prometheus's staleness marker, which no arithmetic operation
+/// produces.
 pub(crate) const ABSENT: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
-/// Whether a series has no value here.
+/// Whether the value is missing.
 pub(crate) fn is_absent(value: f64) -> bool {
     value.to_bits() == ABSENT.to_bits()
 }
 
-/// What two series with the same labels are.
+/// The error of two series with the same labels.
 pub(crate) fn same_labels() -> Error {
     Error::Execution("vector cannot contain metrics with the same labelset".to_owned())
 }
@@ -42,14 +42,14 @@ pub(crate) struct StepSeries {
     pub(crate) values: Vec<f64>,
 }
 
-/// What a node gives.
+/// The value of a node.
 #[derive(Debug)]
 pub(crate) enum NodeValue {
     Scalar(Vec<f64>),
     Vector(Vec<StepSeries>),
 }
 
-/// Times at which a node is evaluated; at least one.
+/// The times at which a node is evaluated; at least one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EvalSteps {
     pub(crate) start_ms: Millis,
@@ -67,14 +67,14 @@ impl EvalSteps {
         self.time(self.count.saturating_sub(1))
     }
 
-    /// Values with their times, without those that are absent.
+    /// The values that exist, with their times.
     pub(crate) fn samples(&self, values: &[f64]) -> Vec<TimedValue> {
         let present = values.iter().enumerate().filter(|(_, value)| !is_absent(**value));
         present.map(|(index, value)| (self.time(index), *value)).collect()
     }
 }
 
-/// Whether a range can be asked for.
+/// Whether a range is valid.
 pub(crate) fn check_range(range: QueryRange, limits: &QueryLimits) -> Result<(), Error> {
     let QueryRange { start_ms, end_ms, step_ms } = range;
     if step_ms <= 0 {
@@ -85,7 +85,7 @@ pub(crate) fn check_range(range: QueryRange, limits: &QueryLimits) -> Result<(),
     if end_ms < start_ms {
         return Err(Error::Query("end timestamp must not be before start time".to_owned()));
     }
-    // As Prometheus counts: intervals, not their ends.
+    // As in Prometheus, intervals are counted, not their ends.
     if usize::try_from(end_ms.saturating_sub(start_ms) / step_ms).is_ok_and(|steps| steps <= limits.steps_max) {
         Ok(())
     } else {
@@ -97,14 +97,14 @@ pub(crate) fn check_range(range: QueryRange, limits: &QueryLimits) -> Result<(),
 }
 
 pub(crate) type SeriesSink<'s> = &'s mut dyn FnMut(StepSeries) -> Result<(), Error>;
-/// The value of a window at a step, by its index.
+/// The value of a window at a step, which is given by its index.
 pub(crate) type WindowFunction<'m> = &'m dyn Fn(usize, &SampleWindow<'_>) -> Option<f64>;
 
 pub(crate) struct Evaluator<'a> {
     pub(crate) source: &'a dyn Source,
     pub(crate) limits: &'a QueryLimits,
     pub(crate) range: QueryRange,
-    /// Samples and stretches that were read.
+    /// Number of samples and stretches that were read.
     pub(crate) samples: usize,
 }
 
@@ -113,24 +113,24 @@ impl<'a> Evaluator<'a> {
         Self { source, limits, range, samples: 0 }
     }
 
-    /// The steps of the query as a whole.
+    /// The steps of the whole query.
     pub(crate) fn steps(&self) -> EvalSteps {
         let QueryRange { start_ms, end_ms, step_ms } = self.range;
         let count = usize::try_from(end_ms.saturating_sub(start_ms) / step_ms.max(1)).unwrap_or(0) + 1;
         EvalSteps { start_ms, step_ms, count }
     }
 
-    /// Whether to go on.
+    /// Returns an error if the caller has cancelled the query.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if (self.limits.enough)() { Err(Error::Enough) } else { Ok(()) }
     }
 
-    /// The most values that a vector may have.
+    /// Largest number of values of a vector.
     pub(crate) fn values_max(&self) -> usize {
         self.limits.values_max
     }
 
-    /// Whether a vector may be this large.
+    /// Returns an error if a vector of this size is too large.
     pub(crate) fn check_room(&self, series: usize, steps: EvalSteps) -> Result<(), Error> {
         if series.saturating_mul(steps.count) <= self.limits.values_max {
             return self.check();
@@ -142,13 +142,13 @@ impl<'a> Evaluator<'a> {
         )))
     }
 
-    /// A node's value at each step.
+    /// The value of a node at each step.
     pub(crate) fn eval(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<NodeValue, Error> {
         self.check()?;
         if !node.fixed || steps.count == 1 {
             return self.eval_each(node, steps);
         }
-        // One value is enough.
+        // The value is the same at every step, so one is enough.
         let spread = |values: &[f64]| vec![values.first().copied().unwrap_or(ABSENT); steps.count];
         Ok(match self.eval_each(node, EvalSteps { count: 1, ..steps })? {
             NodeValue::Scalar(values) => NodeValue::Scalar(spread(&values)),
@@ -160,7 +160,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// A node's value, which has to be a vector.
+    /// The value of a node that must be a vector.
     pub(crate) fn vector(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<Vec<StepSeries>, Error> {
         Ok(match self.eval(node, steps)? {
             NodeValue::Vector(series) => series,
@@ -168,7 +168,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// A node's value, which has to be a number.
+    /// The value of a node that must be a number.
     pub(crate) fn scalar(&mut self, node: &QueryNode, steps: EvalSteps) -> Result<Vec<f64>, Error> {
         Ok(match self.eval(node, steps)? {
             NodeValue::Scalar(values) => values,
@@ -199,7 +199,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Gives the series of a vector one after another.
+    /// Passes the series of a vector to `sink`, one after another.
     pub(crate) fn stream(&mut self, node: &QueryNode, steps: EvalSteps, sink: SeriesSink<'_>) -> Result<(), Error> {
         if matches!(node.expr, Expr::Selector(_) | Expr::Over { .. }) && (!node.fixed || steps.count == 1) {
             return self.stream_each(node, steps, sink);
@@ -227,7 +227,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Gives what is made of the last sample of each series at each step, if it is fresh.
+    /// Passes on what a function returns for the last sample of each series at each step, unless the sample is too old.
     pub(crate) fn select(
         &mut self,
         selector: &VectorSelector,
@@ -263,7 +263,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Gives what is made of the samples of each series in the window of each step.
+    /// Passes on what a function returns for the window of each series at each step.
     pub(crate) fn ranged(
         &mut self,
         ranged: &RangeVector,
@@ -292,7 +292,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// The steps of a subquery: multiples of its own step that any window of it holds.
+    /// The steps of a subquery: the multiples of its own step in any of its windows.
     fn substeps(&self, ranged: &RangeVector, steps: EvalSteps) -> Result<Option<EvalSteps>, Error> {
         let RangeVector::Subquery { range_ms, step_ms, at, offset_ms, .. } = ranged else { return Ok(None) };
         let end = |now| reference(self.range, *at, *offset_ms, now);
@@ -347,7 +347,7 @@ fn negated(series: Vec<StepSeries>) -> Result<Vec<StepSeries>, Error> {
         .collect()
 }
 
-/// Makes one of series that have come to have the same labels; an error if two have a value at one step.
+/// Merges series that have the same labels now; an error if two of them have a value at the same step.
 pub(crate) fn merged(series: Vec<StepSeries>) -> Result<Vec<StepSeries>, Error> {
     let mut places: HashMap<Labels, usize> = HashMap::with_capacity(series.len());
     let mut merged: Vec<StepSeries> = Vec::with_capacity(series.len());

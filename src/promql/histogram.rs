@@ -1,13 +1,13 @@
 //! `histogram_quantile`: a quantile of observations that were counted in buckets.
 
-/// Observations up to a bound.
+/// The number of observations up to a bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HistogramBucket {
     pub(crate) bound: f64,
     pub(crate) count: f64,
 }
 
-/// The value below which a share of the observations lies, as if they were evenly spread within each bucket.
+/// The value below which a share of the observations lies, if they are evenly distributed within each bucket.
 pub(crate) fn quantile(share: f64, mut buckets: Vec<HistogramBucket>) -> f64 {
     if share.is_nan() {
         return f64::NAN;
@@ -41,7 +41,7 @@ pub(crate) fn quantile(share: f64, mut buckets: Vec<HistogramBucket>) -> f64 {
     }
 }
 
-/// Buckets of one bound are one, and no count is less than the one before: scrapes and sums are not quite exact.
+/// Merges buckets with equal bounds, and makes the counts ascend, because scraped and summed counts are not exact.
 fn rising(buckets: Vec<HistogramBucket>) -> Vec<HistogramBucket> {
     let mut rising: Vec<HistogramBucket> = Vec::with_capacity(buckets.len());
     for bucket in buckets {
@@ -61,7 +61,7 @@ fn rising(buckets: Vec<HistogramBucket>) -> Vec<HistogramBucket> {
     rising
 }
 
-/// The first index of `0..end` that is such, by halving.
+/// The first index in `0..end` for which `such` holds, by binary search.
 fn search(end: usize, such: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, end);
     while low < high {

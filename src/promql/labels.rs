@@ -2,15 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-/// The label that holds a series' name.
+/// The label with the name of a series.
 pub const NAME: &str = "__name__";
 
-/// Labels, sorted by name; none has an empty value, for that is the same as not having it.
+/// Labels, sorted by name. None has an empty value, which would be the same as not having the label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Vec<(Arc<str>, Arc<str>)>);
 
 impl Labels {
-    /// A label's value; empty if there is none.
+    /// The value of a label; empty if it is missing.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {
         self.find(name).ok().and_then(|at| self.0.get(at)).map_or("", |(_, value)| value)
@@ -32,25 +32,25 @@ impl Labels {
         }
     }
 
-    /// These, but without some.
+    /// A copy without some labels.
     #[must_use]
     pub fn without(&self, names: &[&str]) -> Self {
         Self(self.0.iter().filter(|(name, _)| !names.contains(&name.as_ref())).cloned().collect())
     }
 
-    /// Some of these only.
+    /// A copy with only some labels.
     #[must_use]
     pub fn only(&self, names: &[&str]) -> Self {
         Self(self.0.iter().filter(|(name, _)| names.contains(&name.as_ref())).cloned().collect())
     }
 
-    /// These, but without the name.
+    /// A copy without the name.
     #[must_use]
     pub fn nameless(&self) -> Self {
         self.without(&[NAME])
     }
 
-    /// Names and values, sorted by name.
+    /// All labels, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
@@ -70,7 +70,7 @@ impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Labels {
     }
 }
 
-/// As a selector that means this series: `name{label="value"}`.
+/// As a selector of this series: `name{label="value"}`.
 impl fmt::Display for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.get(NAME))?;
@@ -83,7 +83,7 @@ impl fmt::Display for Labels {
     }
 }
 
-/// Whether this can be a label's name.
+/// Whether a text is a valid label name.
 pub(crate) fn is_label_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())

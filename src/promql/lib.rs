@@ -74,38 +74,38 @@ pub use self::{
     summary::StretchSummary,
 };
 
-/// A query's answer at one time.
+/// The result of a query at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instant {
     /// A number.
     Scalar(f64),
     /// A text.
     Text(String),
-    /// A value of each series; in order if the query sorts.
+    /// One value of each series; sorted if the query sorts.
     Vector(Vec<(Labels, f64)>),
     /// Samples of each series, oldest first.
     Matrix(Vec<(Labels, Vec<TimedValue>)>),
 }
 
-/// A query that was understood.
+/// A parsed query.
 #[derive(Debug)]
 pub struct ParsedQuery {
     top: tree::QueryRoot,
 }
 
 impl ParsedQuery {
-    /// Reads a query.
+    /// Parses a query.
     ///
     /// # Errors
-    /// If it is not one, or uses what is missing here.
+    /// If the text is not a query, or uses an unsupported feature.
     pub fn parse(text: &str) -> Result<Self, Error> {
         Ok(Self { top: parse::query(text)? })
     }
 
-    /// The answer at one time.
+    /// The result at one time.
     ///
     /// # Errors
-    /// If the series do not allow one, if it costs too much, or if they cannot be read.
+    /// If the series do not allow a result, if a limit is exceeded, or if they cannot be read.
     pub fn instant(&self, source: &dyn Source, at_ms: Millis, limits: &QueryLimits) -> Result<Instant, Error> {
         let range = QueryRange { start_ms: at_ms, end_ms: at_ms, step_ms: 1 };
         let mut evaluator = eval::Evaluator::new(source, limits, range);
@@ -127,10 +127,10 @@ impl ParsedQuery {
         }
     }
 
-    /// The answer at the steps of a range: values of each series, sorted by labels.
+    /// The result at the steps of a range: the values of each series, sorted by labels.
     ///
     /// # Errors
-    /// As [`Self::instant`], and if the query gives no numbers or the range has too many steps.
+    /// As [`Self::instant`], and if the query does not return numbers or the range has too many steps.
     pub fn range(
         &self,
         source: &dyn Source,
@@ -159,10 +159,10 @@ impl ParsedQuery {
     }
 }
 
-/// Reads a plain selector, as `series` and `labels` are asked with.
+/// Parses a plain selector, as used by `series` and `labels`.
 ///
 /// # Errors
-/// If it is anything else.
+/// If the text is anything else.
 pub fn selector(text: &str) -> Result<Matchers, Error> {
     if let tree::QueryRoot::Node(node) = parse::query(text)?
         && let tree::Expr::Selector(tree::VectorSelector { matchers, at: None, offset_ms: 0 }) = node.expr

@@ -2,31 +2,31 @@
 
 use std::sync::Arc;
 
-/// What a query may cost.
+/// Limits of the cost of a query.
 #[derive(Clone)]
 pub struct QueryLimits {
-    /// The most steps of a range.
+    /// Largest number of steps of a range.
     pub steps_max: usize,
-    /// The most series that one selector may choose.
+    /// Largest number of series that one selector may choose.
     pub series_max: usize,
-    /// The most samples that may be read.
+    /// Largest number of samples that may be read.
     pub samples_max: usize,
-    /// The most values that any part of a query may have, all series and steps together.
+    /// Largest number of values of any part of a query, over all series and steps.
     pub values_max: usize,
-    /// Whether the caller has had enough; asked often.
+    /// Whether the caller has cancelled the query; called often.
     pub enough: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Default for QueryLimits {
     fn default() -> Self {
         Self {
-            // As Prometheus has it: a point a second for three hours, a point a minute for a week.
+            // As in Prometheus: one point a second for three hours, one a minute for a week.
             steps_max: 11_000,
-            // A fleet of 10,000 hosts, each with a few of one name.
+            // A fleet of 10,000 hosts with a few series of a name each.
             series_max: 50_000,
-            // As Prometheus has it.
+            // As in Prometheus.
             samples_max: 50_000_000,
-            // 80 MB, of which a deep query holds a few at a time.
+            // 80 MB; a nested query holds a few of these at a time.
             values_max: 10_000_000,
             enough: Arc::new(|| false),
         }

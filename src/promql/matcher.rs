@@ -19,35 +19,35 @@ use regex_automata::{
 
 use crate::re2;
 
-/// The largest compiled expression; `[0-9a-f]{64}` takes a fiftieth of it.
+/// Largest compiled expression; `[0-9a-f]{64}` needs a fiftieth of it.
 const PATTERN_MAX_BYTES: usize = 256 * 1024;
-/// How deep groups may nest, for the parser of expressions calls itself.
+/// Deepest nesting of groups, because the parser of expressions is recursive.
 const PATTERN_NEST_MAX: u32 = 50;
 
-/// What one label has to be.
+/// A condition on one label.
 #[derive(Clone, Debug)]
 pub struct Matcher {
-    /// Which one.
+    /// The label.
     pub label: String,
-    /// What it has to be.
+    /// The condition.
     pub test: MatchOperator,
 }
 
 /// The four operators.
 #[derive(Clone, Debug)]
 pub enum MatchOperator {
-    /// This very value.
+    /// Equal to this value.
     Equal(String),
-    /// Any other.
+    /// Any other value.
     NotEqual(String),
-    /// What the expression matches.
+    /// A value that the expression matches.
     Match(Pattern),
-    /// What it does not.
+    /// A value that the expression does not match.
     NotMatch(Pattern),
 }
 
 impl MatchOperator {
-    /// How it is written.
+    /// The operator as it is written.
     #[must_use]
     pub fn operator(&self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl MatchOperator {
         }
     }
 
-    /// What stands behind the operator.
+    /// The text behind the operator.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -67,7 +67,7 @@ impl MatchOperator {
         }
     }
 
-    /// Whether a value is what it has to be.
+    /// Whether a value fulfils the condition.
     #[must_use]
     pub fn accepts(&self, value: &str) -> bool {
         match self {
@@ -79,14 +79,14 @@ impl MatchOperator {
     }
 }
 
-/// A compiled expression that matches whole values, and the memory that it needs to run.
+/// A compiled expression that must match a whole value, and the memory that it needs to run.
 pub struct Pattern {
     text: String,
     machine: PikeVM,
     cache: Mutex<Cache>,
 }
 
-/// What was compiled is shared; the memory to run in is each one's own.
+/// Clones share the compiled expression; each has its own memory to run.
 impl Clone for Pattern {
     fn clone(&self) -> Self {
         let machine = self.machine.clone();
@@ -96,15 +96,15 @@ impl Clone for Pattern {
 }
 
 impl Pattern {
-    /// Compiles an expression that only tests.
+    /// Compiles an expression without groups.
     ///
     /// # Errors
-    /// If it is not one, or too large.
+    /// If it is invalid or too large.
     pub fn new(text: &str) -> Result<Self, String> {
         Self::build(text, WhichCaptures::None)
     }
 
-    /// Compiles an expression whose groups are wanted.
+    /// Compiles an expression with groups.
     pub(crate) fn with_groups(text: &str) -> Result<Self, String> {
         Self::build(text, WhichCaptures::All)
     }
@@ -112,7 +112,7 @@ impl Pattern {
     fn build(text: &str, groups: WhichCaptures) -> Result<Self, String> {
         let syntax = syntax::Config::new().dot_matches_new_line(true).nest_limit(PATTERN_NEST_MAX);
         let translated = re2::translate(text)?;
-        // By itself first, for once it is wrapped `a)|(b` would be an expression.
+        // Parsed by itself first, because `a)|(b` would be valid once it is wrapped.
         syntax::parse_with(&translated, &syntax).map_err(|error| explain(&error))?;
         let thompson = thompson::Config::new().nfa_size_limit(Some(PATTERN_MAX_BYTES)).which_captures(groups);
         let machine = PikeVM::builder()
@@ -124,7 +124,7 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), machine, cache })
     }
 
-    /// The expression.
+    /// The text of the expression.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -146,7 +146,7 @@ impl Pattern {
     }
 }
 
-/// The last line of what the parser of expressions says; those before it draw the expression.
+/// The last line of the parser's error; earlier lines draw the expression.
 fn explain(error: &dyn fmt::Display) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

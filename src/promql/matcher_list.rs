@@ -8,17 +8,17 @@ use crate::{
     text::quote,
 };
 
-/// Matchers that a series must all satisfy; never such that a series without labels would.
+/// Matchers that a series must all fulfil. A series without labels never fulfils them all.
 #[derive(Debug)]
 pub struct Matchers(pub(crate) Vec<Matcher>);
 
 impl Matchers {
-    /// Each of them.
+    /// All matchers.
     pub fn iter(&self) -> impl Iterator<Item = &Matcher> {
         self.0.iter()
     }
 
-    /// Labels that must have this very value: any of them leads to the series.
+    /// Labels that must have a given value; any of them can be used to find the series.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|matcher| match &matcher.test {
             MatchOperator::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
@@ -26,12 +26,12 @@ impl Matchers {
         })
     }
 
-    /// Whether a series is meant that has these values; an empty one is a label that it does not have.
+    /// Whether a series with these values fulfils all matchers; an empty value means that the label is missing.
     pub fn accept<'a>(&self, value: impl Fn(&str) -> &'a str) -> bool {
         self.0.iter().all(|matcher| matcher.test.accepts(value(&matcher.label)))
     }
 
-    /// The labels that `absent` gives: those that must have one value.
+    /// The labels of the result of `absent`: those that must have a given value.
     pub(crate) fn wanted(&self) -> Labels {
         let mut labels = Labels::default();
         let mut seen: Vec<&str> = Vec::new();
@@ -48,7 +48,7 @@ impl Matchers {
     }
 }
 
-/// As it could have been written.
+/// As it could be written in a query.
 impl fmt::Display for Matchers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;

@@ -11,7 +11,7 @@ pub(crate) enum MathFunction {
 }
 
 impl MathFunction {
-    /// By its name in queries.
+    /// The function with this name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let plain: fn(f64) -> f64 = match name {
             "abs" => f64::abs,
@@ -46,7 +46,7 @@ impl MathFunction {
         Some(Self::Plain(plain))
     }
 
-    /// How many numbers it takes beside the vector: at least and at most.
+    /// Smallest and largest number of arguments beside the vector.
     pub(crate) fn parameters(self) -> (usize, usize) {
         match self {
             Self::Plain(_) => (0, 0),
@@ -56,7 +56,7 @@ impl MathFunction {
         }
     }
 
-    /// The value, if there is one.
+    /// The result, if there is one.
     pub(crate) fn apply(self, value: f64, parameters: &[f64]) -> Option<f64> {
         Some(match (self, parameters) {
             (Self::Plain(function), _) => function(value),
@@ -75,7 +75,7 @@ impl MathFunction {
     }
 }
 
-/// Half is rounded up. Multiplied by the inverse, for that is more exact for steps such as 0.1.
+/// Rounds half up. Multiplies by the inverse, which is more exact for steps such as 0.1.
 fn round(value: f64, nearest: f64) -> f64 {
     let inverse = 1.0 / nearest;
     (value * inverse + 0.5).floor() / inverse
@@ -91,7 +91,7 @@ fn sign(value: f64) -> f64 {
     }
 }
 
-/// The larger one. What is no number wins over all but infinity.
+/// The larger value. NaN wins over all values except infinity.
 fn maximum(a: f64, b: f64) -> f64 {
     if a == f64::INFINITY || b == f64::INFINITY {
         f64::INFINITY
@@ -102,7 +102,7 @@ fn maximum(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The smaller one. What is no number wins over all but infinity.
+/// The smaller value. NaN wins over all values except infinity.
 fn minimum(a: f64, b: f64) -> f64 {
     -maximum(-a, -b)
 }

@@ -2,7 +2,7 @@
 
 use crate::query_range::Millis;
 
-/// A number in decimals, never with an exponent; `NaN`, `+Inf`, `-Inf`.
+/// Formats a number without an exponent; `NaN`, `+Inf`, `-Inf`.
 #[must_use]
 pub fn value(value: f64) -> String {
     if value.is_nan() {
@@ -14,7 +14,7 @@ pub fn value(value: f64) -> String {
     }
 }
 
-/// A time in seconds, with three decimals if they are not all zero.
+/// Formats a time in seconds, with three decimals unless all are zero.
 #[must_use]
 pub fn seconds(at_ms: Millis) -> String {
     let sign = if at_ms < 0 { "-" } else { "" };
@@ -22,7 +22,7 @@ pub fn seconds(at_ms: Millis) -> String {
     if part == 0 { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part:03}") }
 }
 
-/// A duration such as `5m` or `1h30m`, in milliseconds; larger units first, each once.
+/// Parses a duration such as `5m` or `1h30m` into milliseconds; larger units come first, each at most once.
 #[must_use]
 pub fn duration(text: &str) -> Option<Millis> {
     const UNITS: [(&str, Millis); 7] = [

@@ -3,22 +3,22 @@
 use super::source::SampleStretch;
 use crate::{query_range::Millis, source::TimedValue, stretch};
 
-/// What one series has in a window, oldest first; never nothing.
+/// The samples of one series in a window, oldest first; never empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleWindow<'a> {
-    /// Before all samples, where samples are not to be had or not wanted.
+    /// Summaries of the time before the samples, where samples are not available or not needed.
     pub(crate) stretches: &'a [SampleStretch],
     pub(crate) samples: &'a [TimedValue],
-    /// Where it starts.
+    /// Start of the window.
     pub(crate) start_ms: Millis,
-    /// Where it ends.
+    /// End of the window.
     pub(crate) end_ms: Millis,
-    /// The step that it is for.
+    /// The step to which the window belongs.
     pub(crate) now_ms: Millis,
 }
 
 impl SampleWindow<'_> {
-    /// The newest value; that of a stretch is given as if it were measured at its end.
+    /// The newest value; that of a stretch gets the time of its end.
     pub(crate) fn last(&self) -> Option<TimedValue> {
         self.samples
             .last()
@@ -74,7 +74,7 @@ impl OverTimeFunction {
         ("present_over_time", Self::Present),
     ];
 
-    /// By its name in queries.
+    /// The function with this name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(one, _)| *one == name).map(|(_, function)| function)
     }
@@ -84,7 +84,7 @@ impl OverTimeFunction {
         Self::NAMES.into_iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it is known of summaries as well as of samples; by how much it may be wrong then is said in `stretch`.
+    /// Whether it can also be computed from summaries; `stretch` describes the possible error.
     pub(crate) fn of_summaries(self) -> bool {
         matches!(
             self,
@@ -101,12 +101,12 @@ impl OverTimeFunction {
         )
     }
 
-    /// Whether the result still has the series' name.
+    /// Whether the result keeps the name of the series.
     pub(crate) fn keeps_name(self) -> bool {
         self == Self::Last
     }
 
-    /// The value, if the window has enough for one.
+    /// The result, if the window has enough samples.
     pub(crate) fn apply(self, window: &SampleWindow<'_>, parameter: f64) -> Option<f64> {
         if !window.stretches.is_empty() {
             return stretch::apply(self, window);
@@ -153,8 +153,9 @@ fn count_pairs(samples: &[TimedValue], counts: impl Fn(f64, f64) -> bool) -> f64
     samples.windows(2).filter(|pair| matches!(pair, [(_, a), (_, b)] if counts(*a, *b))).count() as f64
 }
 
-/// By how much the value changed, extended to the ends of the window where the samples nearly reach them; where they do
-/// not, by half the distance between two, for the series may have begun or ended there. A counter is never taken below 0.
+/// The change of the value, extrapolated to the ends of the window if the samples nearly reach them; otherwise by half
+/// the distance between two samples, because the series may have begun or ended there. A counter is never extrapolated
+/// below 0.
 fn extrapolated(window: &SampleWindow<'_>, counter: bool, per_second: bool) -> Option<f64> {
     let [(first_ms, first), .., (last_ms, last)] = window.samples else { return None };
     let mut change = last - first;
@@ -174,7 +175,7 @@ fn extrapolated(window: &SampleWindow<'_>, counter: bool, per_second: bool) -> O
     if counter && change > 0.0 && *first >= 0.0 {
         to_start = to_start.min(sampled * (first / change));
     }
-    // A tenth more than the distance: samples do not come quite regularly.
+    // Ten per cent of tolerance, because samples are not perfectly regular.
     let near = distance * 1.1;
     let extended = sampled
         + if to_start < near { to_start } else { distance / 2.0 }
@@ -186,18 +187,18 @@ fn extrapolated(window: &SampleWindow<'_>, counter: bool, per_second: bool) -> O
     Some(change * factor)
 }
 
-/// From the sample before the last to the last.
+/// The change between the last two samples.
 fn last_two(samples: &[TimedValue], rate: bool) -> Option<f64> {
     let [.., (before_ms, before), (last_ms, last)] = samples else { return None };
     if before_ms == last_ms {
         return None;
     }
-    // A counter that fell began anew from 0.
+    // A counter that fell was reset to 0.
     let change = if rate && last < before { *last } else { last - before };
     Some(if rate { change / seconds(last_ms - before_ms) } else { change })
 }
 
-/// A sum and what rounding took from it (Kahan's method, as Neumaier improved it).
+/// A sum and its rounding error (Kahan's method with Neumaier's improvement).
 #[derive(Clone, Copy, Default)]
 struct KahanSum {
     sum: f64,
@@ -222,13 +223,13 @@ fn sum(values: impl Iterator<Item = f64>) -> f64 {
     if sum.sum.is_infinite() { sum.sum } else { sum.total() }
 }
 
-/// Divided before it is summed, so that large values do not overflow.
+/// Divides before summing, so that large values do not overflow.
 fn average(values: impl Iterator<Item = f64>) -> f64 {
     let mut mean = KahanSum::default();
     let mut count = 0.0;
     for value in values {
         count += 1.0;
-        // What is infinite stays so, unless the opposite or what is no number comes.
+        // An infinite average stays infinite, unless the opposite infinity or NaN follows.
         if mean.sum.is_infinite() && (value.is_finite() || value.is_infinite() && (mean.sum > 0.0) == (value > 0.0)) {
             continue;
         }
@@ -249,7 +250,7 @@ fn variance(samples: &[TimedValue]) -> f64 {
     squares.total() / count
 }
 
-/// The line that is nearest to the samples: by how much it rises in a second, and where it is at a time.
+/// Linear regression of the samples: the slope per second, and the value at a time.
 fn line(samples: &[TimedValue], at_ms: Millis) -> Option<(f64, f64)> {
     let [(_, first), _, ..] = samples else { return None };
     if values(samples).all(|value| value == *first) {
@@ -270,7 +271,7 @@ fn line(samples: &[TimedValue], at_ms: Millis) -> Option<(f64, f64)> {
     Some((slope, y / count - slope * x / count))
 }
 
-/// The value below which a share of the values lies; between two of them in proportion.
+/// The quantile of the values, with linear interpolation.
 pub(crate) fn quantile(share: f64, mut values: Vec<f64>) -> f64 {
     if values.is_empty() || share.is_nan() {
         return f64::NAN;
@@ -281,7 +282,7 @@ pub(crate) fn quantile(share: f64, mut values: Vec<f64>) -> f64 {
     if share > 1.0 {
         return f64::INFINITY;
     }
-    // What is no number sorts first.
+    // NaN sorts first.
     values.sort_by(|a, b| a.partial_cmp(b).unwrap_or_else(|| b.is_nan().cmp(&a.is_nan())));
     let rank = share * (values.len() - 1) as f64;
     let weight = rank - rank.floor();

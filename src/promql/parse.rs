@@ -27,18 +27,19 @@ use crate::{
     },
 };
 
-/// The longest query: a list of a few hundred hosts in one regular expression fits.
+/// Longest query: enough for a regular expression with a few hundred hosts.
 const TEXT_MAX_BYTES: usize = 16 * 1024;
-/// The most operators and brackets; each can make the tree deeper by one. Dashboards have some dozens.
+/// Largest number of operators and brackets, each of which can make the tree one level deeper. Dashboards use a few
+/// dozen.
 const SIGNS_MAX: usize = 500;
-/// The deepest tree that is evaluated: far deeper than people write, and far within a thread's stack.
+/// Deepest tree that is evaluated: deeper than people write, and far within a thread's stack.
 const DEPTH_MAX: usize = 100;
-/// The most matchers in one selector.
+/// Largest number of matchers in one selector.
 const MATCHERS_MAX: usize = 32;
-/// The longest range or offset: a hundred years.
+/// Longest range or offset: a hundred years.
 const DURATION_MAX_MS: Millis = 100 * 365 * 24 * 3_600_000;
 
-/// Reads a query.
+/// Parses a query.
 pub(crate) fn query(text: &str) -> Result<QueryRoot, Error> {
     check_size(text)?;
     let text = text::normalise(text).map_err(|error| wrong(format!("at byte {}: {error}", error.offset + 1)))?;
@@ -58,7 +59,7 @@ fn missing(what: impl std::fmt::Display) -> Error {
     Error::Query(format!("{what} is not available here"))
 }
 
-/// Refuses what would be too much for the parser, or for what walks its tree.
+/// Refuses a query that would be too large for the parser or for later recursion.
 fn check_size(text: &str) -> Result<(), Error> {
     if text.len() > TEXT_MAX_BYTES {
         return Err(wrong(format!("it has more than {TEXT_MAX_BYTES} bytes")));
@@ -92,7 +93,7 @@ fn check_size(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What stands within parentheses.
+/// The tree without enclosing parentheses.
 fn bare(tree: &Given) -> &Given {
     let mut tree = tree;
     while let Given::Paren(inner) = tree {
@@ -345,7 +346,7 @@ fn aggregate(given: &given::AggregateExpr, depth: usize) -> Result<QueryNode, Er
     Ok(vector_node(Expr::Aggregate(Box::new(Aggregate { function, vector, grouping })), fixed))
 }
 
-/// A function's arguments.
+/// The arguments of a function.
 struct Arguments<'a> {
     place: String,
     given: Vec<&'a Given>,
@@ -416,7 +417,7 @@ fn over(function: OverTimeFunction, arguments: &Arguments<'_>) -> Result<QueryNo
     arguments.count(count, count)?;
     let ranged = arguments.ranged(range)?;
     let parameter = parameter.map(|index| arguments.scalar(index)).transpose()?;
-    // A prediction is made from the step's own time.
+    // A prediction starts at the time of the step, so it differs between steps.
     let fixed = ranged.at().is_some()
         && parameter.as_ref().is_none_or(|node| node.fixed)
         && function != OverTimeFunction::PredictLinear;

@@ -12,18 +12,18 @@
 
 use std::fmt::Write as _;
 
-/// The most repetitions that RE2 accepts.
+/// Largest number of repetitions that RE2 accepts.
 const REPEAT_MAX: u32 = 1_000;
-/// The classes that have names in brackets, such as `[[:alpha:]]`.
+/// Named character classes, such as `[[:alpha:]]`.
 const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
 ];
 
-/// Writes an expression of RE2 as one of `regex-automata`. Groups keep their numbers and names.
+/// Translates an expression of RE2 to the syntax of `regex-automata`. Groups keep their numbers and names.
 ///
 /// # Errors
-/// If it is not an expression of RE2, as far as that shows before it is compiled.
+/// If it is not valid in RE2, as far as this can be seen before compilation.
 pub(crate) fn translate(text: &str) -> Result<String, String> {
     let mut translator = Translator { rest: text, out: String::with_capacity(text.len() + 16) };
     translator.expression()?;
@@ -35,13 +35,13 @@ struct Translator<'a> {
     out: String,
 }
 
-/// What a backslash and what follows it stand for.
+/// The meaning of an escape sequence.
 enum Escape {
     /// One character.
     Literal(char),
-    /// A set of characters, as it is written within brackets, and whether it is all others.
+    /// A character class, as written within brackets, and whether it is negated.
     Set(&'static str, bool),
-    /// A class of Unicode's, and whether it is all others.
+    /// A Unicode class, and whether it is negated.
     Unicode(String, bool),
 }
 
@@ -72,7 +72,7 @@ impl Translator<'_> {
         rest.is_some()
     }
 
-    /// Writing to a String cannot fail, here and below.
+    /// Appends a character. Writing to a `String` cannot fail, here and below.
     fn literal(&mut self, c: char) {
         if c.is_ascii_alphanumeric() || !c.is_ascii() {
             self.out.push(c);
@@ -81,9 +81,9 @@ impl Translator<'_> {
         }
     }
 
-    /// Behind a backslash that is not in brackets.
+    /// Parses an escape sequence outside brackets, after the backslash.
     fn escaped(&mut self) -> Result<(), String> {
-        // What each of these says of a place says the same in both languages, words being those of ASCII.
+        // These assertions mean the same in both syntaxes, with ASCII words.
         for (name, written) in [("A", r"\A"), ("z", r"\z"), ("b", r"(?-u:\b)"), ("B", r"(?-u:\B)")] {
             if self.take(name) {
                 self.out.push_str(written);
@@ -98,7 +98,7 @@ impl Translator<'_> {
         }
         match self.escape()? {
             Escape::Literal(c) => self.literal(c),
-            // They do not know of upper and lower case.
+            // These classes are not affected by case-insensitive matching.
             Escape::Set(set, negated) => {
                 let _ = write!(self.out, "(?-i:[{}{set}])", if negated { "^" } else { "" });
             }
@@ -109,7 +109,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Behind a backslash, wherever it is.
+    /// Parses an escape sequence, after the backslash.
     fn escape(&mut self) -> Result<Escape, String> {
         let Some(c) = self.next() else { return Err("trailing backslash at end of expression".to_owned()) };
         let literal = |c: char| Ok(Escape::Literal(c));
@@ -125,7 +125,7 @@ impl Translator<'_> {
             't' => literal('\t'),
             'v' => literal('\x0b'),
             'x' => self.hexadecimal().ok_or_else(|| bad_escape("x")).map(Escape::Literal),
-            // A digit from 1 to 7 alone would mean an earlier group, which RE2 does not have.
+            // A single digit from 1 to 7 would be a reference to a group, which RE2 does not support.
             '0'..='7' => {
                 let more: String = self.rest.chars().take(2).take_while(|c| ('0'..='7').contains(c)).collect();
                 if c != '0' && more.is_empty() {
@@ -140,7 +140,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Behind `\x`: two digits, or any number of them in braces.
+    /// Parses two hexadecimal digits, or any number of them in braces, after `\x`.
     fn hexadecimal(&mut self) -> Option<char> {
         let digits = match self.rest.strip_prefix('{') {
             Some(rest) => {
@@ -158,7 +158,7 @@ impl Translator<'_> {
         is_hexadecimal.then(|| u32::from_str_radix(digits, 16).ok().and_then(char::from_u32)).flatten()
     }
 
-    /// Behind `\p` or `\P`: one letter, or a name in braces.
+    /// Parses one letter, or a name in braces, after `\p` or `\P`.
     fn unicode(&mut self, negated: bool) -> Result<Escape, String> {
         let wrong = || "invalid character class range: `\\p`".to_owned();
         let name = if self.take("{") {
@@ -179,7 +179,7 @@ impl Translator<'_> {
         Ok(Escape::Unicode(name, negated != turned))
     }
 
-    /// Behind an opening bracket. (As `parseClass` of Go's `regexp/syntax` goes through it.)
+    /// Parses a class, after the opening bracket, with the same rules as `parseClass` of Go's `regexp/syntax`.
     fn class(&mut self) -> Result<(), String> {
         self.out.push('[');
         if self.take("^") {
@@ -228,7 +228,7 @@ impl Translator<'_> {
         }
     }
 
-    /// A class with a name, `[:alpha:]`; false if what stands here is none, and so just characters.
+    /// Parses a named class, `[:alpha:]`; returns `false` if there is none, so that these are ordinary characters.
     fn posix(&mut self) -> Result<bool, String> {
         let Some((name, rest)) = self.rest.strip_prefix("[:").and_then(|rest| rest.split_once(":]")) else {
             return Ok(false);
@@ -241,7 +241,7 @@ impl Translator<'_> {
         Ok(true)
     }
 
-    /// Behind an opening parenthesis.
+    /// Parses a group, after the opening parenthesis.
     fn group(&mut self) -> Result<(), String> {
         self.out.push('(');
         if !self.take("?") {
@@ -265,7 +265,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Behind an opening brace: how often something repeats, or just a brace.
+    /// Parses a repetition, or an ordinary brace, after the opening brace.
     fn braces(&mut self) -> Result<(), String> {
         let Some((counts, rest)) = self.rest.split_once('}').filter(|(counts, _)| is_repetition(counts)) else {
             self.literal('{');
@@ -290,7 +290,7 @@ impl Translator<'_> {
     }
 }
 
-/// Whether braces with this between them repeat what stands before them: `2`, `2,` or `2,5`.
+/// Whether the text between braces is a repetition: `2`, `2,` or `2,5`.
 fn is_repetition(counts: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     match counts.split_once(',') {

@@ -2,7 +2,7 @@
 
 use crate::{labels::Labels, matcher::Pattern};
 
-/// Sets a label to what a pattern makes of another; if it does not match, nothing changes.
+/// Sets a label to a replacement that uses the groups of a pattern in another label; without a match nothing changes.
 pub(crate) fn replace(labels: &Labels, to: &str, replacement: &str, from: &str, pattern: &Pattern) -> Labels {
     let value = labels.get(from);
     let mut labels = labels.clone();
@@ -19,7 +19,7 @@ pub(crate) fn replace(labels: &Labels, to: &str, replacement: &str, from: &str, 
     labels
 }
 
-/// Puts groups in the place of `$1`, `${1}` and `$name`; `$$` is a dollar, and so is one that stands before no name.
+/// Replaces `$1`, `${1}` and `$name` by groups; `$$`, and a `$` without a name, become a dollar.
 fn expand<'a>(template: &str, group: impl Fn(&str) -> &'a str) -> String {
     let mut out = String::new();
     let mut rest = template;
@@ -45,7 +45,7 @@ fn expand<'a>(template: &str, group: impl Fn(&str) -> &'a str) -> String {
     out
 }
 
-/// The name at the beginning, with or without braces, and what stands behind it.
+/// The name at the beginning, with or without braces, and the rest.
 fn name(text: &str) -> Option<(&str, &str)> {
     let braced = text.strip_prefix('{');
     let inner = braced.unwrap_or(text);
@@ -60,7 +60,7 @@ fn name(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Sets a label to others, joined.
+/// Sets a label to other labels, joined.
 pub(crate) fn join(labels: &Labels, to: &str, separator: &str, from: &[String]) -> Labels {
     let parts: Vec<&str> = from.iter().map(|name| labels.get(name)).collect();
     let mut joined = labels.clone();

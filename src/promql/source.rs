@@ -5,56 +5,55 @@ use std::ops::RangeInclusive;
 use super::{labels::Labels, matcher_list::Matchers, summary::StretchSummary};
 use crate::query_range::Millis;
 
-/// A value and when it was measured.
+/// A value and its time.
 pub type TimedValue = (Millis, f64);
 
-/// Why samples could not be had. One that holds an [`Error`](crate::Error) is taken for it.
+/// Why samples could not be read. If it contains an [`Error`](crate::Error), that one is returned.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a [`SampleStretch`] may be at most: an hour.
+/// Longest [`SampleStretch`]: one hour.
 pub const STRETCH_MAX_MS: Millis = 3_600_000;
 
-/// What samples are wanted for, by which a source chooses how finely it answers (Prometheus's `SelectHints`).
+/// What samples are needed for, so that a source can choose the resolution (Prometheus's `SelectHints`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints {
-    /// From one step to the next; nothing if one time alone is asked for.
+    /// The distance between two steps; `None` for a single time.
     pub step_ms: Option<Millis>,
-    /// How long the window of each step is; nothing if the newest value is wanted.
+    /// The length of each step's window; `None` if the newest value is needed.
     pub window_ms: Option<Millis>,
-    /// The function that the samples go to.
+    /// The function that receives the samples.
     pub function: &'static str,
-    /// Whether what it gives is known of summaries, too.
+    /// Whether the function can also use summaries.
     pub summaries: bool,
 }
 
-/// What the samples of a series come to in a stretch of time: `start_ms <= time < start_ms + width_ms`. `start_ms` is a
+/// The summary of a series' samples in a stretch of time: `start_ms <= time < start_ms + width_ms`. `start_ms` is a
 /// multiple of `width_ms`, which is at most [`STRETCH_MAX_MS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleStretch {
-    /// When it begins.
+    /// Its start.
     pub start_ms: Millis,
-    /// How long it is.
+    /// Its length.
     pub width_ms: Millis,
-    /// What they come to; there is at least one.
+    /// The summary of at least one sample.
     pub summary: StretchSummary,
 }
 
 impl SampleStretch {
-    /// When it is over.
+    /// Its end.
     #[must_use]
     pub fn end_ms(&self) -> Millis {
         self.start_ms.saturating_add(self.width_ms)
     }
 }
 
-/// Something that has series. It may block: a query runs on a thread that may wait.
+/// A source of series. It may block: a query runs on a thread that may wait.
 pub trait Source {
-    /// The series that satisfy all matchers and may have samples in these times, both ends included: their labels, with
-    /// the name among them, and a number by which [`Self::read`] finds each. No two have the same labels. More than
-    /// `series_max` need not be given.
+    /// The series that match and may have samples in this time range, both ends included: their labels, with the name,
+    /// and an id for [`Self::read`]. No two have the same labels. The source may stop after `series_max`.
     ///
     /// # Errors
-    /// If it cannot be told.
+    /// If this cannot be determined.
     fn select(
         &self,
         matchers: &Matchers,
@@ -62,8 +61,8 @@ pub trait Source {
         series_max: usize,
     ) -> Result<Vec<(Labels, u64)>, SourceError>;
 
-    /// Appends the samples of a series in these times, both ends included, oldest first, no two of one time. If there
-    /// are more than `samples_max`, it may stop behind that many and one.
+    /// Appends the samples of a series in this time range, both ends included, sorted by time, with distinct times. If
+    /// there are more than `samples_max`, it may stop after `samples_max + 1`.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -75,17 +74,17 @@ pub trait Source {
         into: &mut Vec<TimedValue>,
     ) -> Result<(), SourceError>;
 
-    /// From when on samples are to be read; what is before that is asked of [`Self::stretches`]. Asked once for each
-    /// selector. It is the end of a stretch. A source that has samples alone has nothing to say.
+    /// The time from which samples are to be read; earlier times are read by [`Self::stretches`]. Called once for each
+    /// selector. It must be the end of a stretch. A source without summaries uses the default.
     ///
     /// # Errors
-    /// If it cannot be told, or if samples are needed where there are none any more.
+    /// If this cannot be determined, or if samples are needed that no longer exist.
     fn samples_from(&self, _hints: &Hints, _times: &RangeInclusive<Millis>) -> Result<Millis, SourceError> {
         Ok(Millis::MIN)
     }
 
-    /// Appends the stretches of a series that meet these times, oldest first, none of them twice. If there are more than
-    /// `stretches_max`, it may stop behind that many and one.
+    /// Appends the stretches of a series that overlap this time range, sorted by time, without duplicates. If there are
+    /// more than `stretches_max`, it may stop after `stretches_max + 1`.
     ///
     /// # Errors
     /// If they cannot be read.

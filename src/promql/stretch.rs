@@ -34,25 +34,25 @@ use crate::{
     query_range::Millis,
 };
 
-/// Samples do not come quite regularly: what is a tenth more than their distance away is still near.
+/// Samples are not perfectly regular: up to ten per cent more than their distance still counts as near.
 const NEAR: f64 = 1.1;
 
 impl SampleStretch {
-    /// What some samples come to.
+    /// The summary of some samples.
     pub(crate) fn over(samples: &[TimedValue]) -> Option<Self> {
         let (first, last) = (samples.first()?.0, samples.last()?.0);
         let summary = StretchSummary::over(samples.iter().map(|sample| sample.1))?;
         Some(Self { start_ms: first, width_ms: last - first, summary })
     }
 
-    /// This one and one that comes after it.
+    /// Joins this summary and a later one.
     fn join(self, later: &Self) -> Self {
         let (start_ms, width_ms) = (self.start_ms, later.end_ms() - self.start_ms);
         Self { start_ms, width_ms, summary: self.summary.join(later.summary) }
     }
 }
 
-/// The value of a function over a window with stretches, if the window has enough for one.
+/// The result of a function over a window with stretches, if the window has enough data.
 pub(crate) fn apply(function: OverTimeFunction, window: &SampleWindow<'_>) -> Option<f64> {
     let stretches = window.stretches.iter().copied();
     let whole = stretches.chain(SampleStretch::over(window.samples)).reduce(|one, next| one.join(&next))?;
@@ -73,17 +73,17 @@ pub(crate) fn apply(function: OverTimeFunction, window: &SampleWindow<'_>) -> Op
     })
 }
 
-/// How far what is known reaches, beside the window that it stands for.
+/// The range that the data covers, in relation to the window.
 struct StretchReach {
-    /// Of the window, as it was asked for.
+    /// Length of the requested window.
     window_ms: Millis,
-    /// Of the window, moved to whole stretches.
+    /// Start of the window, aligned to stretches.
     start_ms: Millis,
     end_ms: Millis,
-    /// Of what there is in it.
+    /// Start of the data.
     from_ms: Millis,
     to_ms: Millis,
-    /// Whether `to_ms` is the time of a sample, and not just of the end of a stretch.
+    /// Whether `to_ms` is the time of a sample, and not only the end of a stretch.
     exact_end: bool,
 }
 
@@ -103,18 +103,20 @@ impl StretchReach {
         })
     }
 
-    /// By how much longer the window is than what it is answered with.
+    /// Ratio of the window's length to that of the data.
     fn factor(&self) -> f64 {
         seconds(self.window_ms) / seconds(self.end_ms - self.start_ms)
     }
 
-    /// By how much the value changed, as Prometheus extrapolates it; within stretches, samples are taken for evenly spread.
+    /// The change of the value, extrapolated as in Prometheus; samples are assumed to be evenly distributed within a
+    /// stretch.
     fn extrapolated(&self, whole: &StretchSummary, counter: bool) -> Option<f64> {
         if whole.count < 2 {
             return None;
         }
         let count = whole.count as f64;
-        // The first sample is half a distance behind its stretch's beginning, the last one half a distance before its end.
+        // The first sample is assumed half a distance after the start of its stretch, the last half a distance before
+        // its end.
         let distance = seconds(self.to_ms - self.from_ms) / if self.exact_end { count - 0.5 } else { count };
         let sampled = distance * (count - 1.0);
         let change = if counter { whole.increase() } else { whole.last - whole.first };

@@ -4,39 +4,39 @@
 //! Adjacent stretches can be joined into one, wherever they were cut
 //! (but for the rounding of sums).
 
-/// A stretch of points of one series in short.
+/// The summary of a series' points in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StretchSummary {
-    /// How many points.
+    /// Number of points.
     pub count: u64,
-    /// The least value.
+    /// Smallest value.
     pub min: f64,
-    /// The greatest value.
+    /// Largest value.
     pub max: f64,
-    /// All values together.
+    /// Sum of all values.
     pub sum: f64,
     /// The value of the earliest point.
     pub first: f64,
     /// The value of the latest point.
     pub last: f64,
-    /// What a counter had reached each time before it began anew. Kept in the place of the increase, for it is 0 for most
-    /// counters, and nothing is rounded away.
+    /// The sum of a counter's values before each reset. Stored instead of the increase, because it is 0 for most
+    /// counters and causes no rounding errors.
     pub resets: f64,
 }
 
 impl StretchSummary {
-    /// Of one point.
+    /// The summary of one point.
     #[must_use]
     pub fn of(value: f64) -> Self {
         Self { count: 1, min: value, max: value, sum: value, first: value, last: value, resets: 0.0 }
     }
 
-    /// Of values in the order of time; nothing of none.
+    /// The summary of values in order of time; `None` if there are none.
     pub fn over(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         values.into_iter().map(Self::of).reduce(Self::join)
     }
 
-    /// Of this stretch and one that comes after it.
+    /// The summary of this stretch and a later one.
     #[must_use]
     pub fn join(self, later: Self) -> Self {
         let reset = if later.first < self.last { self.last } else { 0.0 };
@@ -58,7 +58,7 @@ impl StretchSummary {
         self.sum / self.count.max(1) as f64
     }
 
-    /// By how much a counter has grown from the first point to the last; where it fell, it began anew at 0.
+    /// The increase of a counter from the first point to the last; when it fell, it was reset to 0.
     #[must_use]
     pub fn increase(&self) -> f64 {
         self.last - self.first + self.resets

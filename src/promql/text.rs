@@ -3,20 +3,20 @@
 
 use std::fmt::Write as _;
 
-/// Why a text does not begin with a string.
+/// Why a text does not begin with a valid string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct StringError {
-    /// Where, in bytes from the beginning of the string.
+    /// The position, in bytes from the beginning of the string.
     pub offset: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub problem: String,
 }
 
-/// Reads the string that a text begins with: its value, and how many bytes it takes with its quotes.
+/// Parses the string at the beginning of a text: its value, and its length in bytes with the quotes.
 ///
 /// # Errors
-/// If there is none, or none that ends, or one that is not UTF-8.
+/// If there is none, if it has no end, or if it is not UTF-8.
 pub fn read(text: &str) -> Result<(String, usize), StringError> {
     let error = |offset: usize, problem: &str| Err(StringError { offset, problem: problem.to_owned() });
     let quote = match text.chars().next() {
@@ -47,7 +47,7 @@ pub fn read(text: &str) -> Result<(String, usize), StringError> {
     error(0, "this quote is never closed")
 }
 
-/// Adds what an escape stands for, and gives how many bytes it takes behind the backslash.
+/// Appends the value of an escape sequence, and returns its length after the backslash, in bytes.
 fn unescape(text: &str, quote: char, value: &mut Vec<u8>) -> Option<usize> {
     let c = text.chars().next()?;
     let simple = match c {
@@ -71,7 +71,7 @@ fn unescape(text: &str, quote: char, value: &mut Vec<u8>) -> Option<usize> {
         text.chars().all(|c| c.is_digit(radix)).then(|| u32::from_str_radix(text, radix).ok()).flatten()
     };
     match c {
-        // A byte, which may be a part of a character.
+        // A byte, which may be part of a character.
         'x' => {
             value.push(u8::try_from(number(1, 2, 16)?).ok()?);
             Some(3)
@@ -90,7 +90,7 @@ fn unescape(text: &str, quote: char, value: &mut Vec<u8>) -> Option<usize> {
     }
 }
 
-/// A value in quotes, such that [`read`] gives it again.
+/// Quotes a value, so that [`read`] returns it.
 #[must_use]
 pub fn quote(value: &str) -> String {
     let mut out = String::with_capacity(value.len() + 2);
@@ -108,9 +108,9 @@ pub fn quote(value: &str) -> String {
     out
 }
 
-/// A query with each of its strings written in the one way that every parser of the language reads alike. The parser that is
-/// used here takes escapes between backquotes for escapes, bytes for characters, and compiles regular expressions of another
-/// dialect, so what stands behind `=~` and `!~` is written as [`hide`] does.
+/// Rewrites all strings of a query in a form that all parsers of the language understand alike. The parser used here
+/// interprets escape sequences between backquotes, takes bytes for characters, and compiles regular expressions of
+/// another dialect; the strings after `=~` and `!~` are therefore encoded by [`hide`].
 pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
     let mut out = String::with_capacity(query.len() + 16);
     let (mut at, mut behind) = (0, TextBefore::Anything);
@@ -144,7 +144,7 @@ pub(crate) fn normalise(query: &str) -> Result<String, StringError> {
     Ok(out)
 }
 
-/// What stands before a place in a query.
+/// The token before a position in a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextBefore {
     Anything,
@@ -154,7 +154,7 @@ enum TextBefore {
     PatternSign,
 }
 
-/// Letters, digits and `_` alone, which are an expression of any dialect that means themselves.
+/// Encodes a pattern with letters, digits and `_` only, which is a valid expression in any dialect.
 fn hide(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() * 2);
     for byte in pattern.bytes() {
@@ -168,7 +168,7 @@ fn hide(pattern: &str) -> String {
     out
 }
 
-/// What was [hidden](hide).
+/// Decodes a [hidden](hide) pattern.
 pub(crate) fn reveal(hidden: &str) -> Option<String> {
     let mut out = Vec::with_capacity(hidden.len());
     let mut rest = hidden;

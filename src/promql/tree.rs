@@ -5,7 +5,7 @@ use crate::{
     date::DatePart, labels::NAME, matcher::Pattern, math::MathFunction, over::OverTimeFunction, query_range::Millis,
 };
 
-/// What a query as a whole is.
+/// The type of a whole query.
 #[derive(Debug)]
 pub(crate) enum QueryRoot {
     Text(String),
@@ -13,16 +13,16 @@ pub(crate) enum QueryRoot {
     Ranged(RangeVector),
 }
 
-/// A part that has a value at each step.
+/// A part of a query that has a value at each step.
 #[derive(Debug)]
 pub(crate) struct QueryNode {
     pub(crate) expr: Expr,
     pub(crate) kind: ValueType,
-    /// Whether the value is the same at every step, so that one is enough.
+    /// Whether the value is the same at every step, so that it is evaluated once.
     pub(crate) fixed: bool,
 }
 
-/// What a node's value is.
+/// The kind of a node's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueType {
     Scalar,
@@ -51,7 +51,7 @@ pub(crate) enum Expr {
     LabelJoin { vector: Box<QueryNode>, to: String, separator: String, from: Vec<String> },
 }
 
-/// Series, and when to look at them.
+/// A selector of series, and the time at which they are read.
 #[derive(Debug)]
 pub(crate) struct VectorSelector {
     pub(crate) matchers: Matchers,
@@ -67,7 +67,7 @@ pub(crate) enum AtModifier {
     Time(Millis),
 }
 
-/// What has many samples at each step.
+/// A part with several samples at each step.
 #[derive(Debug)]
 pub(crate) enum RangeVector {
     Selector { selector: VectorSelector, range_ms: Millis },
@@ -96,7 +96,7 @@ pub(crate) struct Binary {
     pub(crate) left: QueryNode,
     pub(crate) right: QueryNode,
     pub(crate) matching: Matching,
-    /// A comparison gives 0 or 1 rather than leaving out.
+    /// A comparison returns 0 or 1, instead of dropping values.
     pub(crate) as_bool: bool,
 }
 
@@ -131,12 +131,12 @@ impl Operator {
     }
 }
 
-/// Which series of two sides belong together.
+/// Which series of the two sides match.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     pub(crate) labels: Grouping,
     pub(crate) many: ManySide,
-    /// Labels that the many take over from the one.
+    /// Labels that the "many" side takes from the "one" side.
     pub(crate) include: Vec<String>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) enum ManySide {
     Right,
 }
 
-/// Labels that count.
+/// The labels that form groups.
 #[derive(Debug)]
 pub(crate) enum Grouping {
     Only(Vec<String>),
@@ -162,7 +162,7 @@ impl Default for Grouping {
 }
 
 impl Grouping {
-    /// What is left of a series' labels. The name counts only if it is asked for.
+    /// The labels of a series that form its group. The name only counts if it is listed.
     pub(crate) fn of(&self, labels: &Labels) -> Labels {
         match self {
             Self::Only(names) => labels.only(&names.iter().map(String::as_str).collect::<Vec<_>>()),

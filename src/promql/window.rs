@@ -11,27 +11,27 @@ use crate::{
     tree::{AtModifier, VectorSelector},
 };
 
-/// Between two windows more than this must lie for each to be read by itself: skipping less costs more than reading it.
+/// Windows that are further apart than this are read separately: skipping a shorter gap costs more than reading it.
 const APART_MS: Millis = 600_000;
-/// The latest time that can be asked for, in the year 9999, so that no sum of times overflows.
+/// Latest time that can be queried, in the year 9999, so that sums of times do not overflow.
 const TIME_MAX_MS: Millis = 253_402_300_799_000;
 
-/// What windows are wanted for.
+/// What windows are needed for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowPurpose {
     function: &'static str,
-    /// Whether summaries do.
+    /// Whether summaries are sufficient.
     summaries: bool,
-    /// Whether the newest value alone is wanted. It may be a mark that the series has ended.
+    /// Whether only the newest value is needed. It may be a staleness marker.
     newest: bool,
 }
 
 impl WindowPurpose {
-    /// The value itself.
+    /// The value.
     pub(crate) const VALUE: Self = Self { function: "a value", summaries: true, newest: true };
-    /// When it was measured.
+    /// The time of the value.
     pub(crate) const TIME: Self = Self { function: "timestamp", summaries: false, newest: true };
-    /// Whether there is anything.
+    /// Whether there is a value.
     pub(crate) const ABSENCE: Self = Self { function: "absent_over_time", summaries: true, newest: false };
     /// The samples themselves.
     pub(crate) const POINTS: Self = Self { function: "a range of samples", summaries: false, newest: false };
@@ -42,12 +42,12 @@ impl WindowPurpose {
     }
 }
 
-/// What is known of a series: stretches, and samples behind them.
+/// The data of a series: stretches, and the samples after them.
 type KnownSeries<'k> = (&'k [TimedValue], &'k [SampleStretch]);
 
 impl Evaluator<'_> {
-    /// The windows of a selector. Of marks that a series has ended only the last sample of a window may be one, and only
-    /// if the newest is wanted.
+    /// The windows of a selector. Staleness markers are removed, except the last sample of a window if the newest value
+    /// is needed.
     pub(crate) fn windows(
         &mut self,
         selector: &VectorSelector,
@@ -147,7 +147,7 @@ impl Evaluator<'_> {
     ) -> Result<(), Error> {
         let left = self.limits.samples_max.saturating_sub(self.samples);
         self.source.stretches(id, times, hints, left, stretches).map_err(unreadable)?;
-        // A source that gave none that is empty or too long keeps windows in order.
+        // Empty or too long stretches would break the order of windows.
         stretches.retain(|one| one.summary.count > 0 && (1..=STRETCH_MAX_MS).contains(&one.width_ms));
         self.count(stretches.len(), left)
     }
@@ -163,12 +163,12 @@ impl Evaluator<'_> {
     }
 }
 
-/// Why samples could not be had; a source may say that there was enough.
+/// The error of a source; it may contain a limit that was exceeded.
 fn unreadable(error: SourceError) -> Error {
     error.downcast::<Error>().map_or_else(Error::Source, |error| *error)
 }
 
-/// When a selector is looked at, at a step.
+/// The time at which a selector is read for a step.
 pub(crate) fn reference(range: QueryRange, at: Option<AtModifier>, offset_ms: Millis, now_ms: Millis) -> Millis {
     let base = match at {
         None => now_ms,
@@ -179,14 +179,14 @@ pub(crate) fn reference(range: QueryRange, at: Option<AtModifier>, offset_ms: Mi
     base.saturating_sub(offset_ms).clamp(-TIME_MAX_MS, TIME_MAX_MS)
 }
 
-/// Of stretches in order, those that a window may look at.
+/// The stretches that a window can use; they are sorted.
 fn near(stretches: &[SampleStretch], start_ms: Millis, end_ms: Millis) -> &[SampleStretch] {
     let first = stretches.partition_point(|one| one.end_ms() <= start_ms.saturating_sub(STRETCH_MAX_MS));
     let last = stretches.partition_point(|one| one.end_ms() <= end_ms);
     stretches.get(first..last).unwrap_or_default()
 }
 
-/// Moves a window over what is known.
+/// Moves a window over the data.
 pub(crate) fn slide(
     (samples, stretches): KnownSeries<'_>,
     range_ms: Millis,
@@ -214,7 +214,7 @@ pub(crate) fn slide(
         }
         let samples = samples.get(low..high).unwrap_or_default();
         let mut stretches = stretches.get(..behind).unwrap_or_default();
-        // One that is shorter than a stretch may lie within one, and is answered with the one before.
+        // A window that is shorter than a stretch may contain the end of none; the latest stretch is used then.
         let covers = |one: &SampleStretch| one.end_ms() > end_ms.saturating_sub(one.width_ms);
         if first < behind || !samples.is_empty() || !stretches.last().is_some_and(covers) {
             stretches = stretches.get(first..).unwrap_or_default();
