@@ -18,72 +18,72 @@ use super::{
 };
 use muster_promql::StretchSummary;
 
-/// The label that stands for the name in selectors, so no tag may be called so.
+/// The label that stands for the name in selectors; not allowed as a tag.
 pub(super) const NAME_LABEL: &str = "__name__";
-/// The most labels of a series: agents set five, and hosts' own labels come beside them.
+/// Largest number of labels of a series: agents set five, and hosts' own labels are added.
 const LABELS_MAX: usize = 32;
-/// So many points of a series in one hour are made a chunk at once, and not rows first: fewer would make a chunk that is
-/// mostly header.
+/// With at least this many points of a series in one hour a chunk is written at once, without rows first; with fewer,
+/// the chunk would mostly consist of its header.
 const RUN_MIN: usize = 32;
-/// The longest name or label, in bytes: a path may be a label.
+/// Longest name or label, in bytes: a path may be a label.
 const TEXT_MAX_BYTES: usize = 1024;
 
-/// What tells a series from every other one.
+/// What identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SeriesIdentity {
     /// `measurement_field`.
     pub(super) name: String,
-    /// A JSON object with sorted names.
+    /// A JSON object, sorted by name.
     pub(super) labels: String,
 }
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BatchSample {
-    /// Which of the batch's series.
+    /// Index into the batch's series.
     pub(super) series: usize,
-    /// When.
+    /// The time.
     pub(super) at_ms: Millis,
-    /// What.
+    /// The value.
     pub(super) value: f64,
 }
 
-/// Many points of a series in one hour, sealed already.
+/// Many points of a series in one hour, already sealed.
 #[derive(Debug)]
 pub(super) struct SealedRun {
-    /// Which of the batch's series.
+    /// Index into the batch's series.
     pub(super) series: usize,
-    /// Which hour.
+    /// The hour.
     pub(super) hour: Hour,
-    /// The points, sorted by time: for an hour of which something is there already.
+    /// The points, sorted by time, for the case that the hour already has points in the store.
     pub(super) samples: Vec<thin::ThinPoint>,
-    /// Where each chunk begins, and its body.
+    /// Start and body of each chunk.
     pub(super) chunks: Vec<(u16, Vec<u8>)>,
     /// The body of the hour's summary.
     pub(super) summary: Vec<u8>,
 }
 
-/// What was found out of fields of points so far, by measurement, tags and field as they came: which of the batch's series they are, if
-/// they are fit. Samples of a series come several at a time.
+/// Series that were found for measurement, tags and field, as these arrive: an index into the batch's series, or `None`
+/// if they are invalid. Several samples of a series usually follow each other.
 type FieldCache<'a> = HashMap<(&'a str, &'a [(String, String)], &'a str), Option<usize>>;
 
-/// Points, ready to be written.
+/// A batch of points that is ready to be written.
 #[derive(Debug, Default)]
 pub(super) struct WriteBatch {
-    /// The series that occur, each once.
+    /// The series, without duplicates.
     pub(super) series: Vec<SeriesIdentity>,
-    /// Their values.
+    /// The values.
     pub(super) samples: Vec<BatchSample>,
-    /// Those of them that are many in one hour. No series has the same hour here and there.
+    /// Series with many values in one hour. No series has the same hour here and in `samples`.
     pub(super) runs: Vec<SealedRun>,
-    /// How many values were left out because their time is not one that is kept.
+    /// Number of values that were dropped because their time is out of range.
     pub(super) untimely: usize,
-    /// How many values were left out because their names or labels are not fit.
+    /// Number of values that were dropped because their names or labels are invalid.
     pub(super) unfit: usize,
 }
 
 impl WriteBatch {
-    /// Sorts points into series. Only values of the times `accepted` are taken.
+    /// Sorts points into series. Values outside the times `accepted` are dropped.
     pub(super) fn new(points: &[Point], accepted: &RangeInclusive<Millis>) -> Self {
         let mut batch = Self::default();
         let (mut numbers, mut seen) = (HashMap::new(), FieldCache::new());
@@ -98,7 +98,7 @@ impl WriteBatch {
         batch
     }
 
-    /// The same of columns.
+    /// As [`Self::new`], from columns.
     pub(super) fn of_columns(columns: Vec<SeriesColumn>, accepted: &RangeInclusive<Millis>) -> Self {
         let mut batch = Self::default();
         let mut numbers = HashMap::new();
@@ -116,12 +116,12 @@ impl WriteBatch {
         batch
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub(super) fn len(&self) -> usize {
         self.samples.len() + self.runs.iter().map(|run| run.samples.len()).sum::<usize>()
     }
 
-    /// Finds what is many in one hour.
+    /// Finds series with many values in one hour.
     fn gather(&mut self) {
         let mut counts = vec![0_usize; self.series.len()];
         for sample in &self.samples {
@@ -143,7 +143,7 @@ impl WriteBatch {
         }
     }
 
-    /// Takes points of one series, in the order in which they were written.
+    /// Moves the values of one series, in the order in which they were written.
     fn gather_series(&mut self, series: usize, mut samples: Vec<thin::ThinPoint>) {
         chunk::settle(&mut samples);
         for samples in samples.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
@@ -189,14 +189,14 @@ impl WriteBatch {
     }
 }
 
-/// Which series a field of a point is of; none, if its names or labels are not fit.
+/// The series of a point's field; `None` if its names or labels are invalid.
 fn identity(point: &Point, field: &str) -> Option<SeriesIdentity> {
     let name = format!("{}_{field}", point.measurement);
     let labels = canonical(&point.tags)?;
     (name.len() <= TEXT_MAX_BYTES).then_some(SeriesIdentity { name, labels })
 }
 
-/// One spelling for one set of labels. Of two tags with one name the first counts.
+/// The canonical form of a set of labels. Of two tags with the same name the first counts.
 fn canonical(tags: &[(String, String)]) -> Option<String> {
     let mut labels = BTreeMap::new();
     for (name, value) in tags {

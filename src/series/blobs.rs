@@ -17,10 +17,10 @@ use super::{
     thin::ThinPoint,
 };
 
-/// What is set aside at most: enough to see what happened, and to try to save the latest of it. Blobs have some
-/// hundred bytes each.
+/// Largest number of damaged blobs that are kept: enough to see what happened, and to try to recover the latest. Blobs
+/// have a few hundred bytes each.
 const DAMAGED_MAX: i64 = 10_000;
-/// Rows per statement, where there are many.
+/// Rows per statement.
 pub(crate) const ROWS: usize = 16;
 
 /// A table of blobs.
@@ -33,7 +33,7 @@ pub(crate) enum BlobTable {
 }
 
 impl BlobTable {
-    /// Its name in the database.
+    /// The name of the table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chunk => "chunk",
@@ -43,7 +43,7 @@ impl BlobTable {
         }
     }
 
-    /// Which series and which time a key of it means, for people.
+    /// The series and the time of a key, for messages.
     fn describe(self, key: i64) -> (Option<i64>, Millis) {
         let (series, hour) = match self {
             Self::Chunk => ChunkKey::from_sql(key).map_or((None, 0), |key| (Some(key.series), key.hour.0)),
@@ -60,7 +60,7 @@ impl BlobTable {
         (series.map(SeriesId::to_sql), Hour(hour).start_ms())
     }
 
-    /// Whether a blob of it can be read.
+    /// Whether a blob can be decoded.
     fn check(self, key: i64, data: &[u8]) -> Result<(), DecodeError> {
         match self {
             Self::Chunk => {
@@ -72,10 +72,10 @@ impl BlobTable {
     }
 }
 
-/// Blobs that could not be read.
+/// Blobs that could not be decoded.
 pub(crate) type UnreadableBlobs = Vec<(BlobTable, i64, DecodeError)>;
 
-/// Reads all blobs from one key to another.
+/// Reads all blobs in a range of keys.
 pub(crate) async fn range(
     connection: &mut SqliteConnection,
     table: BlobTable,
@@ -90,7 +90,7 @@ pub(crate) async fn range(
     sqlx::query_as(statement).bind(first).bind(last).fetch_all(connection).await
 }
 
-/// Reads a span of summaries; an empty one if there is none, or none that can be read.
+/// Reads a span of summaries; empty if there is none, or if it cannot be decoded.
 pub(crate) async fn span(
     connection: &mut SqliteConnection,
     table: BlobTable,
@@ -107,7 +107,7 @@ pub(crate) async fn span(
     Ok(span)
 }
 
-/// Reads the points of a series in some hours that follow each other, by the hour, sorted by time.
+/// Reads the points of a series in consecutive hours, by hour, sorted by time.
 pub(crate) async fn points(
     connection: &mut SqliteConnection,
     series: SeriesId,
@@ -118,7 +118,7 @@ pub(crate) async fn points(
     if hours.is_empty() {
         return Ok(found);
     }
-    // One step of the recursion is one search in the table: its keys begin with the hour.
+    // Each step of the recursion is one search by key, because keys begin with the hour.
     let mut rows = sqlx::query_as(
         "WITH RECURSIVE hour(first) AS (SELECT $1 UNION ALL SELECT first + $3 FROM hour WHERE first + $3 <= $2)
          SELECT chunk.key, chunk.data FROM hour CROSS JOIN chunk ON chunk.key BETWEEN hour.first AND hour.first + $4",
@@ -142,7 +142,7 @@ pub(crate) async fn points(
     Ok(found)
 }
 
-/// Which of some hours of series have chunks, by their places in the list.
+/// Which of the given hours of series have chunks, as indices into the list.
 pub(crate) async fn meets(
     connection: &mut SqliteConnection,
     hours: &[(SeriesId, Hour)],
@@ -159,7 +159,7 @@ pub(crate) async fn meets(
     Ok(found.into_iter().filter_map(|place| usize::try_from(place).ok()).collect())
 }
 
-/// Writes bodies, each in the place of what is there under its key.
+/// Writes blobs, and replaces those with the same keys.
 pub(crate) async fn put(
     connection: &mut SqliteConnection,
     table: BlobTable,
@@ -182,18 +182,18 @@ fn put_statement(table: BlobTable, rows: usize) -> Arc<str> {
     format!("INSERT OR REPLACE INTO {} (key, data) VALUES {}", table.name(), pairs(rows)).into()
 }
 
-/// Parameters of so many rows of two columns. They have no names: `$1` is one to SQLite, and for each parameter it goes
-/// through the names of all those before, which takes as long as the rows do.
+/// Parameters for this many rows of two columns. They are anonymous: SQLite treats `$1` as a name, and compares each
+/// parameter's name with all earlier ones, which takes as long as writing the rows.
 pub(crate) fn pairs(rows: usize) -> String {
     vec!["(?, ?)"; rows].join(", ")
 }
 
-/// Numbers as one parameter, for `json_each`.
+/// Numbers as one parameter for `json_each`.
 pub(crate) fn list(numbers: impl Iterator<Item = i64>) -> String {
     serde_json::Value::from_iter(numbers).to_string()
 }
 
-/// Deletes what lies between two keys.
+/// Deletes a range of keys.
 pub(crate) async fn delete(
     connection: &mut SqliteConnection,
     table: BlobTable,
@@ -208,7 +208,7 @@ pub(crate) async fn delete(
     Ok(sqlx::query(statement).bind(first).bind(last).execute(connection).await?.rows_affected())
 }
 
-/// Moves blobs to where the damaged ones are, if they are still as they were found.
+/// Moves damaged blobs to their own table, if they have not changed meanwhile.
 pub(crate) async fn set_aside(
     connection: &mut SqliteConnection,
     faults: UnreadableBlobs,

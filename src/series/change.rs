@@ -6,12 +6,12 @@
 
 use sqlx::SqliteConnection;
 
-/// Begins one.
+/// Begins a transaction.
 pub(crate) async fn begin(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
     sqlx::query("BEGIN IMMEDIATE").execute(connection).await.map(drop)
 }
 
-/// Commits what was done, or takes it back if that has failed.
+/// Commits a transaction, or rolls it back if the work failed.
 pub(crate) async fn end<T>(
     connection: &mut SqliteConnection,
     mut done: Result<T, sqlx::Error>,
@@ -22,7 +22,7 @@ pub(crate) async fn end<T>(
         done = Err(error);
     }
     if done.is_err() {
-        // This fails where SQLite has done so already.
+        // This fails if SQLite has rolled back already.
         let _ = sqlx::query("ROLLBACK").execute(connection).await;
     }
     done

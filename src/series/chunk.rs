@@ -9,15 +9,15 @@ use super::{
     thin::ThinPoint,
 };
 
-/// The most points of a chunk: what a series that is measured every second has in an hour, and as many again. It is
-/// more than one part of an hour can hold, so that dividing always helps.
+/// Largest number of points in a chunk: twice what a series that is measured every second has in an hour. It is more
+/// than one slot of an hour can hold, so splitting always helps.
 pub(crate) const POINTS_MAX: usize = 8_192;
 
-/// How times are written.
+/// The encodings of times.
 const REGULAR: u8 = 0;
 const IRREGULAR: u8 = 1;
 
-/// What a chunk holds, before it gets its checksum. There is at least one point, and they are sorted by time.
+/// Encodes a chunk, without its checksum. There is at least one point, and they are sorted by time.
 pub(crate) fn encode(hour: Hour, samples: &[ThinPoint]) -> Vec<u8> {
     let times: Vec<i64> = samples.iter().map(|sample| sample.0 - hour.start_ms()).collect();
     let values: Vec<f64> = samples.iter().map(|sample| sample.1).collect();
@@ -36,7 +36,7 @@ pub(crate) fn encode(hour: Hour, samples: &[ThinPoint]) -> Vec<u8> {
     body
 }
 
-/// The points of a chunk, sorted by time. They are those that were written, or a fault is told.
+/// Decodes a chunk into points, sorted by time. They are exactly what was written, or an error is returned.
 pub(crate) fn decode(key: i64, hour: Hour, bytes: &[u8]) -> Result<Vec<ThinPoint>, DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let kind = numbers::take_byte(&mut body)?;
@@ -60,7 +60,7 @@ pub(crate) fn decode(key: i64, hour: Hour, bytes: &[u8]) -> Result<Vec<ThinPoint
     Ok(times.into_iter().map(|time| hour.start_ms() + time).zip(values).collect())
 }
 
-/// Divides the points between two parts of an hour so that each chunk has few enough: gives where each begins.
+/// Splits the points between two slots of an hour into chunks that are small enough; returns the start of each.
 pub(crate) fn divide(hour: Hour, first: u16, end: u16, samples: &[ThinPoint]) -> Vec<(u16, &[ThinPoint])> {
     if samples.is_empty() {
         return Vec::new();
@@ -76,12 +76,12 @@ pub(crate) fn divide(hour: Hour, first: u16, end: u16, samples: &[ThinPoint]) ->
     parts
 }
 
-/// The points of a whole hour as chunks: where each begins, and its body.
+/// The points of a whole hour as chunks: start and body of each.
 pub(crate) fn encode_hour(hour: Hour, samples: &[ThinPoint]) -> Vec<(u16, Vec<u8>)> {
     divide(hour, 0, SLOTS, samples).into_iter().map(|(slot, samples)| (slot, encode(hour, samples))).collect()
 }
 
-/// Points of both, sorted by time; where both have one of the same time, the later writer's counts.
+/// Merges two lists by time; for equal times the later list counts.
 pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinPoint> {
     if earlier.last().is_none_or(|last| later.first().is_none_or(|first| last.0 < first.0)) {
         return earlier.into_iter().chain(later).collect();
@@ -99,13 +99,13 @@ pub(crate) fn merge(earlier: Vec<ThinPoint>, later: Vec<ThinPoint>) -> Vec<ThinP
     merged
 }
 
-/// Of points in the order in which they were written: sorted by time, and of those of one time the last.
+/// Sorts points, given in the order in which they were written; for equal times the last one counts.
 pub(crate) fn settle(samples: &mut Vec<ThinPoint>) {
     if samples.is_sorted_by(|one, next| one.0 < next.0) {
         return;
     }
     samples.sort_by_key(|sample| sample.0);
-    // The first of a run is kept, and gets the value of the last.
+    // The first of a run of equal times is kept, with the value of the last.
     samples.dedup_by(|next, kept| {
         let same = next.0 == kept.0;
         if same {

@@ -21,22 +21,22 @@ use super::{
     view::StoreView,
 };
 
-/// The most series of one export: what a thousand hosts have, and their units.
+/// Largest number of series in one export: those of a thousand hosts and their units.
 const SERIES_MAX: usize = 200_000;
-/// Pieces that may wait to be taken.
+/// Number of pieces that may wait to be read.
 const WAITING: usize = 2;
 
-/// How measurements are written.
+/// The format of exported measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
-    /// InfluxDB's line protocol, with times in milliseconds. A name is divided into measurement and field at its last
-    /// `_`: whoever joins the two with `_`, as VictoriaMetrics and this store do, has the same name again.
+    /// InfluxDB's line protocol, with times in milliseconds. A name is split into measurement and field at its last
+    /// `_`; importers that join both with `_`, such as VictoriaMetrics and this store, get the same name again.
     Lines,
-    /// `series,time_ms,value`, with a first line that says so.
+    /// `series,time_ms,value`, with a header line.
     Csv,
 }
 
-/// Begins to write; gives where the text comes out, and what could not be read at its end.
+/// Starts an export; returns the stream of its text, and of what could not be read.
 pub(crate) async fn export(
     readers: SqlitePool,
     selector: SeriesSelector,
@@ -57,7 +57,7 @@ pub(crate) async fn export(
             match one(&readers, &series, (start_ms, end_ms), format, &sender).await {
                 Ok(Some(faults)) if faults.is_empty() => {}
                 Ok(Some(faults)) => damaged(faults),
-                // Whoever asked has gone.
+                // The reader is gone.
                 Ok(None) => return,
                 Err(error) => {
                     let _ = sender.send(Err(error)).await;
@@ -69,7 +69,7 @@ pub(crate) async fn export(
     Ok(receiver)
 }
 
-/// Writes one series; gives nothing if nobody takes it any more.
+/// Writes one series; returns `None` if the reader is gone.
 async fn one(
     readers: &SqlitePool,
     series: &ChosenSeries,
@@ -78,7 +78,7 @@ async fn one(
     sender: &mpsc::Sender<Result<String, SeriesError>>,
 ) -> Result<Option<UnreadableBlobs>, SeriesError> {
     let mut faults = UnreadableBlobs::new();
-    // Each look is short: a long one would keep SQLite from shortening its log.
+    // Each view is short-lived: a long one would keep SQLite from truncating its log.
     let Some(extent) = StoreView::new(readers).await?.extent() else { return Ok(Some(faults)) };
     let prefix = prefix(series, format);
     for (from_ms, to_ms) in reader::windows(start_ms.max(*extent.start()), end_ms.min(*extent.end()), DAY_MS) {
@@ -104,7 +104,7 @@ async fn one(
     Ok(Some(faults))
 }
 
-/// What stands before each value of a series.
+/// The part of a line before each value of a series.
 fn prefix(series: &ChosenSeries, format: LineFormat) -> String {
     match format {
         LineFormat::Lines => {

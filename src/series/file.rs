@@ -19,32 +19,32 @@ use sqlx::{
 
 use super::error::SeriesError;
 
-/// A store up to this size is read whole when it is opened, a tenth of a second or so. A larger one is
-/// only if damage was met while it was used.
+/// A store up to this size is checked completely when it is opened, which takes about a tenth of a second. A larger one
+/// is only checked if damage was found while it was in use.
 const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// Mode of what only its owner may read: names of hosts and units are nobody else's business.
+/// Mode of files that only their owner may read: names of hosts and units are confidential.
 const PRIVATE_MODE: u32 = 0o600;
-/// Connections that answer queries: as many as would keep the smallest machine's processors busy.
+/// Number of connections for queries: enough for the processors of a small machine.
 const READERS: u32 = 2;
 
-/// What each of them keeps of the file in memory, 1 MiB: inner pages. Of what is read little is read again before it has changed.
+/// Cache of each of these, 1 MiB, for inner pages. Other pages are seldom read again before they change.
 const READER_CACHE: &str = "-1024";
 
-/// Rows that may wait to be taken from SQLite's thread: what one hour of points comes to, so that the two threads seldom wait
-/// for each other.
+/// Number of rows that may be buffered between SQLite's thread and the caller: those of one hour of points, so that the
+/// threads seldom wait for each other.
 const ROWS_AHEAD: usize = 512;
 
-/// What makes the tables what they are now.
+/// The migrations of the tables.
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-/// An open store: the one connection that writes, and those that answer queries.
+/// An open store: the connection that writes, and those for queries.
 pub(super) struct OpenStore {
     pub(super) writer: SqliteConnection,
     pub(super) readers: SqlitePool,
     pub(super) set_aside: Option<PathBuf>,
 }
 
-/// Opens the store, and makes it if there is none, or none that can be read.
+/// Opens the store; creates it if there is none, or none that can be read.
 pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, SeriesError> {
     let (writer, set_aside) = match open_writer(path).await {
         Ok(writer) => (writer, None),
@@ -63,8 +63,8 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<OpenStore, Serie
     forget_damage(path);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS)
-        // Their caches fill once and are bounded. A connection made anew every half an hour fills another, in memory that
-        // the allocator does not give back.
+        // Their caches are bounded. A connection that is replaced every half an hour would fill a new one, in memory
+        // that the allocator does not return.
         .max_lifetime(None)
         .idle_timeout(None)
         .connect_with(options(path).read_only(true).pragma("cache_size", READER_CACHE))
@@ -79,28 +79,27 @@ async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
     match prepare(&mut writer, to_check).await {
         Ok(()) => Ok(writer),
         Err(error) => {
-            // A connection that closes deletes the write-ahead log by its name: that has to be over before
-            // a new store takes the name. What it says to being closed adds nothing to `error`.
+            // A connection that closes deletes the write-ahead log by name, so this must be over before a new store
+            // uses that name. Its error adds nothing to `error`.
             let _ = writer.close().await;
             Err(error)
         }
     }
 }
 
-/// The first statements. (As options of the connection they would be its own, and their failing would
-/// drop it rather than close it.)
+/// Runs the first statements. (As options of the connection, their failure would drop it instead of closing it.)
 async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), SeriesError> {
     for pragma in [
         "PRAGMA journal_mode = WAL",
-        // An agent forgets what was acknowledged, so that must survive a power cut: each commit syncs the write-ahead
-        // log. NORMAL would leave that to the next checkpoint. Group commit makes it one sync for many batches.
+        // An agent deletes what was acknowledged, so it must survive a power failure: each commit syncs the write-ahead
+        // log. With NORMAL only a checkpoint would. Group commit needs one sync for many batches.
         "PRAGMA synchronous = FULL",
-        // 64 MiB: what a burst leaves of the log is given back.
+        // 64 MiB: the log shrinks to this size after a burst.
         "PRAGMA journal_size_limit = 67108864",
-        // 4 MiB: the inner pages, and those that hosts have just written to.
+        // 4 MiB: inner pages, and those that hosts have just written to.
         "PRAGMA cache_size = -4096",
-        // A statement of many rows notes the pages that it changes, to be able to take them back. Points of a host lie in as many
-        // pages as it has series, so these notes would go to a file of their own each time.
+        // A statement of many rows keeps copies of the pages that it changes, for a rollback. The points of a host are
+        // on as many pages as it has series, so the copies would go to a temporary file each time.
         "PRAGMA temp_store = MEMORY",
     ] {
         sqlx::query(pragma).execute(&mut *writer).await?;
@@ -118,7 +117,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new().filename(path).row_buffer_size(ROWS_AHEAD).disable_statement_logging()
 }
 
-/// Whether the file itself is at fault, so that no retry can help.
+/// Whether the file itself is damaged, so that a retry cannot help.
 fn is_damage(error: &SeriesError) -> bool {
     match error {
         SeriesError::Damaged(_) => true,
@@ -127,14 +126,14 @@ fn is_damage(error: &SeriesError) -> bool {
     }
 }
 
-/// Whether SQLite says that what it read cannot be.
+/// Whether SQLite reports corrupt data.
 pub(super) fn is_corrupt(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
     // The low byte of the extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
     code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
 }
 
-/// Leaves word for the next start that the whole file has to be read.
+/// Records that the next start must check the whole file.
 pub(super) fn remember_damage(path: &Path) {
     tracing::error!(
         store = %path.display(),
@@ -146,7 +145,7 @@ pub(super) fn remember_damage(path: &Path) {
 }
 
 fn forget_damage(path: &Path) {
-    // Failing to do so costs another check at the next start.
+    // If this fails, the next start checks once more.
     let _ = fs::remove_file(suspicion(path));
 }
 
@@ -160,7 +159,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Renames the store's files. The write-ahead log goes first: beside a new store it would be read as its own.
+/// Renames the files of the store. The write-ahead log comes first: a new store would read it as its own.
 fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
     let aside = with_suffix(path, &format!(".damaged-{now_ms}"));
     for suffix in ["-wal", "-shm"] {
@@ -174,8 +173,8 @@ fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Makes a file that only its owner may read, if there is none, and sees to that if there is one: SQLite makes its
-/// files readable by all, and gives those beside a store the mode of the store.
+/// Creates a file that only its owner may read, or sets that mode if it exists: SQLite creates files that everybody can
+/// read, and gives additional files the mode of the store.
 fn make_private(path: &Path) -> io::Result<()> {
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_MODE).open(path);
     made.and_then(|file| {
@@ -185,7 +184,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Makes renames and new files beside `path` last.
+/// Syncs the folder of `path`, so that renames and new files survive a power failure.
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

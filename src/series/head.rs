@@ -15,16 +15,16 @@ use super::{
     thin::ThinPoint,
 };
 
-/// Rows per statement, the largest first. A statement costs about as much as twenty rows.
+/// Rows per statement, largest first. A statement costs about as much as twenty rows.
 const ROWS: [usize; 4] = [256, 128, 64, 16];
-/// So many rows too few, and a statement is filled up rather than followed by a smaller one.
+/// If at most this many rows are missing, a statement is filled with copies instead of being followed by a smaller one.
 const FILLED_MAX: usize = 32;
-/// The most rows that are sealed at once: two full chunks, some ten milliseconds' work.
+/// Largest number of rows that are sealed at once: two full chunks, some ten milliseconds of work.
 const SEALED_MAX: usize = 2 * chunk::POINTS_MAX;
-/// Numbers of series that are sealed at once: an hour of each has 360 points, if they are measured every ten seconds.
+/// Number of series that are sealed at once: measured every ten seconds, each has 360 points in an hour.
 const SEALED_SERIES: i64 = 32;
 
-/// Statements for so many rows each, prepared once.
+/// Prepared statements for these numbers of rows.
 #[derive(Debug)]
 pub(crate) struct InsertStatements([(usize, Arc<str>); ROWS.len()]);
 
@@ -33,7 +33,8 @@ impl InsertStatements {
         Self(ROWS.map(|rows| (rows, insert_statement(rows))))
     }
 
-    /// Which statement takes the next of so many rows: the one that takes most of them, or with few more the rest.
+    /// The statement for the next rows of this many: the largest that is full, or one that is nearly full with the
+    /// rest.
     fn next(&self, rows: usize) -> &(usize, Arc<str>) {
         let [first, rest @ ..] = &self.0;
         let least = rest.last().unwrap_or(first).0;
@@ -41,14 +42,14 @@ impl InsertStatements {
         self.0.iter().find(fits).unwrap_or(first)
     }
 
-    /// Inserts rows, of which those that are there already stay as they are, or get the new value. A statement that is not
-    /// full is filled up with its last row, which changes nothing: so few statements, prepared once, are enough.
+    /// Inserts rows; existing ones keep their value or get the new one, as the statement says. A statement that is not
+    /// full is filled with copies of its last row, which change nothing, so that a few prepared statements are enough.
     pub(crate) async fn insert(
         &self,
         tx: &mut SqliteConnection,
         rows: &mut Vec<(PointKey, f64)>,
     ) -> Result<(), sqlx::Error> {
-        // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
+        // In the order of the file; of equal keys the last counts, here as in the table.
         rows.sort_by_key(|(key, _)| *key);
         let mut rest = &rows[..];
         while let Some(last) = rest.last() {
@@ -76,7 +77,7 @@ fn insert_statement(rows: usize) -> Arc<str> {
     .into()
 }
 
-/// Slices that have points, of whatever series: one search for each.
+/// Slices with points of any series, with one search for each.
 pub(crate) async fn slices(
     connection: &mut SqliteConnection,
     times: RangeInclusive<Millis>,
@@ -98,7 +99,7 @@ pub(crate) async fn slices(
     Ok(numbers.into_iter().map(Slice).collect())
 }
 
-/// Points of a series in some slices, which are sorted; as the points are then.
+/// The points of a series in some slices, which are sorted, as are the points.
 pub(crate) async fn points(
     connection: &mut SqliteConnection,
     series: SeriesId,
@@ -118,7 +119,7 @@ pub(crate) async fn points(
     Ok(rows.into_iter().map(|(key, value)| (PointKey::from_sql(key).at_ms(), value)).collect())
 }
 
-/// Which of some hours of series have points, by their places in the list.
+/// Which of the given hours of series have points, as indices into the list.
 pub(crate) async fn meets(
     connection: &mut SqliteConnection,
     hours: &[(SeriesId, Hour)],
@@ -135,7 +136,7 @@ pub(crate) async fn meets(
             firsts.push(slice.first(*series));
         }
     }
-    // Mostly nothing is there of what comes an hour at a time.
+    // Usually there are none, when whole hours arrive at once.
     if firsts.is_empty() {
         return Ok(Vec::new());
     }
@@ -150,7 +151,7 @@ pub(crate) async fn meets(
     Ok(found.into_iter().filter_map(|index| places.get(usize::try_from(index).ok()?).copied()).collect())
 }
 
-/// Those of some slices that meet a range of time.
+/// The slices that overlap a range of time.
 pub(crate) fn within<'a>(slices: &'a [Slice], times: &RangeInclusive<Millis>) -> &'a [Slice] {
     let (first, last) = (Slice::of(*times.start()), Slice::of(*times.end()));
     let start = slices.partition_point(|slice| *slice < first);
@@ -158,32 +159,32 @@ pub(crate) fn within<'a>(slices: &'a [Slice], times: &RangeInclusive<Millis>) ->
     slices.get(start..end).unwrap_or_default()
 }
 
-/// What came for an hour of some series.
+/// New points of some series in one hour.
 #[derive(Debug)]
 pub(crate) struct HourArrivals {
     /// By series, sorted by time.
     pub(crate) points: BTreeMap<SeriesId, Vec<ThinPoint>>,
-    /// The first number of a series that has been looked at.
+    /// The first series id that was read.
     first: SeriesId,
-    /// Where they are.
+    /// The slices of the points.
     slices: Vec<Slice>,
-    /// The last that was read, if there may be more.
+    /// The last point that was read, if there may be more.
     cut: Option<PointKey>,
 }
 
 impl HourArrivals {
-    /// The number of a series from which on there may be more.
+    /// The series id at which to continue.
     pub(crate) fn next(&self) -> i64 {
         self.first.to_sql() + if self.cut.is_some() { 0 } else { SEALED_SERIES }
     }
 }
 
-/// From the first key of a series in a slice to behind the last of those that are sealed with it: at the end of the slice there are fewer.
+/// The distance in keys between the first series that are sealed together and the next; shorter at the end of a slice.
 fn sealed_stride(first: SeriesId) -> i64 {
     (SEALED_SERIES * SLICE_MS).min(SLICE_STRIDE - first.to_sql() * SLICE_MS)
 }
 
-/// The first hour with points, from one on.
+/// The first hour with points, starting at `from`.
 pub(crate) async fn first_hour(tx: &mut SqliteConnection, from: Hour) -> Result<Option<Hour>, sqlx::Error> {
     let key: Option<i64> = sqlx::query_scalar("SELECT key FROM head WHERE key >= $1 ORDER BY key LIMIT 1")
         .bind(Slice::of(from.start_ms()).keys().0)
@@ -192,7 +193,7 @@ pub(crate) async fn first_hour(tx: &mut SqliteConnection, from: Hour) -> Result<
     Ok(key.map(|key| PointKey::from_sql(key).slice().hour()))
 }
 
-/// What came for an hour, of some series from a number on; of very much the earliest.
+/// The new points of an hour, for some series starting at an id; if there are very many, the earliest.
 pub(crate) async fn of_hour(
     tx: &mut SqliteConnection,
     hour: Hour,
@@ -230,7 +231,7 @@ pub(crate) async fn of_hour(
     Ok(Some(HourArrivals { points, first, slices, cut }))
 }
 
-/// Deletes what came, once it is elsewhere: in the same transaction in which it was read.
+/// Deletes points after they were sealed, in the same transaction in which they were read.
 pub(crate) async fn delete(tx: &mut SqliteConnection, came: &HourArrivals) -> Result<(), sqlx::Error> {
     for slice in &came.slices {
         let first = slice.first(came.first);

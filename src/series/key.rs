@@ -12,55 +12,55 @@ use std::ops::{Range, RangeInclusive};
 
 use muster_topics::Millis;
 
-/// Bits of the time, in milliseconds: enough for 69 years.
+/// Number of bits of the time in milliseconds: enough for 69 years.
 const TIME_BITS: u32 = 41;
-/// Bits of a series' number: what is left beside the time and the sign.
+/// Number of bits of a series id: what remains beside time and sign.
 const SERIES_BITS: u32 = 63 - TIME_BITS;
-/// The first time that has a key: 2020-01-01, before the first agent was built.
+/// First time that has a key: 2020-01-01, before the first agent existed.
 pub(crate) const TIME_FIRST_MS: Millis = 1_577_836_800_000;
-/// The last time that has a key, in 2089: the end of an hour.
+/// Last time that has a key, in 2089: the end of an hour.
 pub(crate) const TIME_LAST_MS: Millis = TIME_FIRST_MS + (1 << TIME_BITS) / HOUR_MS * HOUR_MS - 1;
-/// The largest number of a series: what the 22 bits beside the time and the sign hold.
+/// Largest series id: it has 22 bits.
 pub(crate) const ID_MAX: u32 = (1 << SERIES_BITS) - 1;
 
-/// A series' number.
+/// The id of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeriesId(u32);
 
 impl SeriesId {
-    /// A number that came out of the store.
+    /// An id from the store.
     pub(crate) fn new(id: i64) -> Option<Self> {
         u32::try_from(id).ok().filter(|id| (1..=ID_MAX).contains(id)).map(Self)
     }
 
-    /// For the store.
+    /// As an integer for the store.
     pub(crate) fn to_sql(self) -> i64 {
         i64::from(self.0)
     }
 }
 
-/// How long a slice is, in milliseconds. A longer one spreads what a host sends at a time over more pages, a shorter one an hour of a
-/// series. An hour has a whole number of them.
+/// Length of a slice, in milliseconds. With a longer one, the points that a host sends at a time are spread over more
+/// pages; with a shorter one, those of a series in an hour. An hour is a whole number of slices.
 pub(crate) const SLICE_MS: Millis = 300_000;
-/// From one slice to the next, in keys of points.
+/// Distance between two slices, in keys of points.
 pub(crate) const SLICE_STRIDE: i64 = SLICE_MS << SERIES_BITS;
 
-/// Five minutes since 2020-01-01 UTC: points of all series in them lie side by side.
+/// A slice: five minutes, counted since 2020-01-01 UTC, in which the points of all series are stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slice(pub(crate) i64);
 
 impl Slice {
-    /// That of a time; times without a key take the nearest that has one.
+    /// The slice of a time; times without a key count as the nearest one that has a key.
     pub(crate) fn of(at_ms: Millis) -> Self {
         Self((at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS) / SLICE_MS)
     }
 
-    /// Its first key that a series can have; the last is less than [`SLICE_MS`] behind it.
+    /// The first key of a series in the slice; the last one is less than [`SLICE_MS`] later.
     pub(crate) fn first(self, series: SeriesId) -> i64 {
         self.0 * SLICE_STRIDE + series.to_sql() * SLICE_MS
     }
 
-    /// Its first and its last key, whatever the series.
+    /// The first and last key of all series in the slice.
     pub(crate) fn keys(self) -> (i64, i64) {
         (self.0 * SLICE_STRIDE, self.0 * SLICE_STRIDE + (SLICE_STRIDE - 1))
     }
@@ -70,30 +70,30 @@ impl Slice {
         TIME_FIRST_MS + self.0 * SLICE_MS
     }
 
-    /// The hour that it is a part of.
+    /// The hour that contains it.
     pub(crate) fn hour(self) -> Hour {
         Hour::of(self.start_ms())
     }
 }
 
-/// Where a point lies: a series and a time.
+/// The key of a point: a time and a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PointKey(i64);
 
 impl PointKey {
-    /// The key of a point. Times without a key take the nearest that has one.
+    /// The key of a point; times without a key count as the nearest one that has a key.
     pub(crate) fn new(series: SeriesId, at_ms: Millis) -> Self {
         let slice = Slice::of(at_ms);
         let since = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
         Self(slice.first(series) + since % SLICE_MS)
     }
 
-    /// A key that came out of the store.
+    /// A key from the store.
     pub(crate) fn from_sql(key: i64) -> Self {
         Self(key)
     }
 
-    /// For the store.
+    /// As an integer for the store.
     pub(crate) fn to_sql(self) -> i64 {
         self.0
     }
@@ -114,22 +114,23 @@ impl PointKey {
     }
 }
 
-/// An hour, in milliseconds: what is sealed together.
+/// Length of an hour in milliseconds: the unit of sealing.
 pub(crate) const HOUR_MS: Millis = 3_600_000;
 /// Hours of a day.
 pub(crate) const DAY_HOURS: u32 = 24;
-/// Parts of an hour that a chunk can begin at. One has at most 7,032 points, for times are whole milliseconds.
+/// Number of slots of an hour at which a chunk can begin. A slot has at most 7,032 points, because times are whole
+/// milliseconds.
 pub(crate) const SLOTS: u16 = 512;
 const SLOT_BITS: u32 = 9;
-/// Bits of an hour, beside a series: those of all times that have keys fit.
+/// Number of bits of an hour: enough for all times with keys.
 const HOUR_BITS: u32 = 20;
 
-/// An hour since 2020-01-01 UTC.
+/// An hour, counted since 2020-01-01 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Hour(pub(crate) u32);
 
 impl Hour {
-    /// The hour of a time; times without a key take the nearest that has one.
+    /// The hour of a time; times without a key count as the nearest one that has a key.
     pub(crate) fn of(at_ms: Millis) -> Self {
         let since = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
         Self(u32::try_from(since / HOUR_MS).unwrap_or(u32::MAX >> (u32::BITS - HOUR_BITS)))
@@ -145,34 +146,34 @@ impl Hour {
         self.start_ms()..=self.start_ms() + HOUR_MS - 1
     }
 
-    /// Its day, since 2020-01-01 UTC.
+    /// Its day, counted since 2020-01-01 UTC.
     pub(crate) fn day(self) -> u32 {
         self.0 / DAY_HOURS
     }
 
-    /// The part of the hour in which a time of it lies.
+    /// The slot of a time.
     pub(crate) fn slot(self, at_ms: Millis) -> u16 {
         let within = (at_ms - self.start_ms()).clamp(0, HOUR_MS - 1);
         u16::try_from(within * Millis::from(SLOTS) / HOUR_MS).unwrap_or(SLOTS - 1)
     }
 }
 
-/// Where a chunk lies.
+/// The key of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ChunkKey {
     pub(crate) hour: Hour,
     pub(crate) series: SeriesId,
-    /// The first part of the hour that is meant to be in it; it goes up to the next chunk of the hour.
+    /// The first slot of the chunk; it extends to the next chunk of the hour.
     pub(crate) slot: u16,
 }
 
 impl ChunkKey {
-    /// For the store.
+    /// As an integer for the store.
     pub(crate) fn to_sql(self) -> i64 {
         i64::from(self.hour.0) << (SERIES_BITS + SLOT_BITS) | self.series.to_sql() << SLOT_BITS | i64::from(self.slot)
     }
 
-    /// A key that came out of the store.
+    /// A key from the store.
     pub(crate) fn from_sql(key: i64) -> Option<Self> {
         let hour = Hour(u32::try_from(key >> (SERIES_BITS + SLOT_BITS)).ok()?);
         let series = SeriesId::new(key >> SLOT_BITS & i64::from(ID_MAX))?;
@@ -181,60 +182,60 @@ impl ChunkKey {
     }
 }
 
-/// The keys that the chunks of a series' hour can have, first and last.
+/// The first and last possible key of the chunks of a series' hour.
 pub(crate) fn chunks_of(series: SeriesId, hour: Hour) -> (i64, i64) {
     let key = |slot| ChunkKey { hour, series, slot }.to_sql();
     (key(0), key(SLOTS - 1))
 }
 
-/// The first key that a chunk of an hour can have; from one hour to the next it is always as far.
+/// The first possible key of a chunk in an hour; the distance between hours is constant.
 pub(crate) fn chunks_from(hour: Hour) -> i64 {
     i64::from(hour.0) << (SERIES_BITS + SLOT_BITS)
 }
 
-/// From one series to the next, in keys of stretches where those of one series lie side by side.
+/// Distance between two series, in keys of stretches that are ordered by series.
 pub(crate) const HOUR_STRIDE: i64 = 1 << HOUR_BITS;
 
-/// From a chunk of a series to that of its next hour.
+/// Distance between the chunks of a series in consecutive hours.
 pub(crate) const CHUNK_STRIDE: i64 = 1 << (SERIES_BITS + SLOT_BITS);
 
-/// The key of a stretch of time of a series, where those of one series lie side by side.
+/// The key of a stretch of time, ordered by series first.
 pub(crate) fn series_first(series: SeriesId, stretch: u32) -> i64 {
     series.to_sql() << HOUR_BITS | i64::from(stretch)
 }
 
-/// Which stretch such a key means.
+/// The series and the stretch of such a key.
 pub(crate) fn of_series_first(key: i64) -> (Option<SeriesId>, u32) {
     let stretch = u32::try_from(key & ((1 << HOUR_BITS) - 1)).unwrap_or_default();
     (SeriesId::new(key >> HOUR_BITS), stretch)
 }
 
-/// The key of a stretch of time of a series, where those of one time lie side by side.
+/// The key of a stretch of time, ordered by time first.
 pub(crate) fn time_first(series: SeriesId, stretch: u32) -> i64 {
     i64::from(stretch) << SERIES_BITS | series.to_sql()
 }
 
-/// The first key of a stretch of time, whatever the series.
+/// The first key of a stretch, for all series.
 pub(crate) fn time_from(stretch: i64) -> i64 {
     stretch << SERIES_BITS
 }
 
-/// Which stretch such a key means.
+/// The series and the stretch of such a key.
 pub(crate) fn of_time_first(key: i64) -> (Option<SeriesId>, u32) {
     (SeriesId::new(key & i64::from(ID_MAX)), u32::try_from(key >> SERIES_BITS).unwrap_or_default())
 }
 
-/// Times up to the end of the hour that the last of them lies in, by the hour.
+/// Splits a range of times into hours, up to the end of the last one.
 pub(crate) fn hours(times: &RangeInclusive<Millis>) -> Range<u32> {
     Hour::of(*times.start()).0..Hour::of(*times.end()).0 + 1
 }
 
-/// Whether any of these times has a key.
+/// Whether the range contains a time with a key.
 pub(crate) fn overlaps(times: &RangeInclusive<Millis>) -> bool {
     *times.start() <= TIME_LAST_MS && *times.end() >= TIME_FIRST_MS
 }
 
-/// Whether points of this time can be kept.
+/// Whether points of this time can be stored.
 pub(crate) fn has_key(at_ms: Millis) -> bool {
     (TIME_FIRST_MS..=TIME_LAST_MS).contains(&at_ms)
 }

@@ -85,23 +85,23 @@ pub use self::{
 };
 pub use muster_promql::StretchSummary;
 
-/// How long whoever feeds the store lets a batch wait for others, to append them together: of a thousand hosts eight come
-/// meanwhile. Somebody who looks at a chart does not see it.
+/// How long a writer may hold a batch to append it together with others: from a thousand hosts, eight arrive meanwhile.
+/// The delay is not visible in a chart.
 pub const GATHER: Duration = Duration::from_millis(250);
-/// The most batches that are gathered. One has about 60 values.
+/// Largest number of batches that are gathered. One has about 60 values.
 pub const GATHERED_MAX: usize = 128;
 
-/// How far ahead a host's clock may be before its points are left out. Retention could never delete them otherwise. A
-/// console whose own clock is behind by more has no valid certificates, so nothing reaches it.
+/// How far a host's clock may be ahead before its points are dropped, because retention could never delete them. A
+/// console whose own clock is behind by more has no valid certificates, so it receives nothing.
 const AHEAD_MAX_MS: Millis = 24 * 3600 * 1000;
 
-/// Times of points that are taken, as far as the clock knows.
+/// The range of times in which points are accepted.
 fn accepted() -> RangeInclusive<Millis> {
     Millis::MIN..=clock::now_ms().saturating_add(AHEAD_MAX_MS)
 }
 
-/// The store; a handle that can be cloned. Once the last one is dropped what was appended is still
-/// committed, and the file closed.
+/// A handle of the store, which can be cloned. When the last one is dropped, pending points are still committed, and
+/// the file is closed.
 #[derive(Clone, Debug)]
 pub struct SeriesStore {
     requests: mpsc::Sender<WriterRequest>,
@@ -113,15 +113,15 @@ pub struct SeriesStore {
 }
 
 impl SeriesStore {
-    /// Opens the store in `path`, and makes it if there is none. A damaged one is set aside first.
+    /// Opens the store in `path`; creates it if there is none. A damaged one is renamed first.
     ///
     /// # Errors
-    /// If it cannot be opened or brought up to date.
+    /// If it cannot be opened or migrated.
     pub async fn open(path: &Path) -> Result<Self, SeriesError> {
         Self::open_with(path, &StoreSettings::default()).await
     }
 
-    /// Opens the store with other settings.
+    /// Opens the store with given settings.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -134,8 +134,8 @@ impl SeriesStore {
         Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside, left_out: None })
     }
 
-    /// What stands in for a store that cannot be opened: whatever is asked of it is answered with
-    /// [`SeriesError::LeftOut`], and its file is not touched.
+    /// A replacement for a store that cannot be opened: all operations return [`SeriesError::LeftOut`], and the file is
+    /// not changed.
     #[must_use]
     pub fn left_out(path: &Path, reason: &str) -> Self {
         let (requests, _) = mpsc::channel(1);
@@ -143,13 +143,13 @@ impl SeriesStore {
         Self { requests, readers, path: path.into(), set_aside: None, left_out: Some(reason.into()) }
     }
 
-    /// Why it cannot be used, if it is left out.
+    /// Why it cannot be used, if it is a replacement.
     #[must_use]
     pub fn why_left_out(&self) -> Option<&str> {
         self.left_out.as_deref()
     }
 
-    /// The connections that answer queries.
+    /// The connections for queries.
     fn readers(&self) -> Result<&SqlitePool, SeriesError> {
         match &self.left_out {
             Some(reason) => Err(SeriesError::LeftOut(Arc::clone(reason))),
@@ -157,19 +157,20 @@ impl SeriesStore {
         }
     }
 
-    /// Where a damaged store was moved to when this one was opened.
+    /// The new path of a damaged store that was renamed when this one was opened.
     #[must_use]
     pub fn set_aside(&self) -> Option<&Path> {
         self.set_aside.as_deref()
     }
 
-    /// Stores points; when this returns they are committed. Storing one twice changes nothing; of two values of a series
-    /// at one time the last counts. Points that can never be kept (far in the future, before 2020, older than what has been
-    /// deleted, with unfit names) are left out and logged. If this is cancelled, they may or may not have been stored.
+    /// Stores points; when this returns they are committed. Storing a point twice changes nothing; of two values of a
+    /// series at the same time the last counts. Points that cannot be stored (far in the future, before 2020, older
+    /// than deleted ones, with invalid names) are dropped and logged. If this is cancelled, the points may or may not
+    /// have been stored.
     ///
     /// # Errors
-    /// If they could not be committed; none of them has to be there then. It is never the points' fault, so the same
-    /// points can be appended later, and must not be acknowledged before.
+    /// If they could not be committed; any number of them may be missing then. The cause is never the points, so the
+    /// same points can be appended later, and must not be acknowledged before.
     pub async fn append(&self, points: &[Point]) -> Result<(), SeriesError> {
         let batch = WriteBatch::new(points, &accepted());
         if batch.untimely + batch.unfit > 0 {
@@ -181,8 +182,8 @@ impl SeriesStore {
         self.commit(batch).await
     }
 
-    /// The same for many points of each series, such as an import or what a bridge has kept: those of an hour are sealed
-    /// at once. A series may be there once.
+    /// As [`Self::append`], for many points of each series, such as an import: the points of an hour are sealed at
+    /// once. Each series may occur once.
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -205,11 +206,11 @@ impl SeriesStore {
         answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Sql)
     }
 
-    /// Measurements that a selector such as `muster_host_cpu_busy_ratio{host="…"}` chooses, thinned to at most
-    /// `points_max` each; without a range the last value of each within five minutes.
+    /// Measurements that match a selector such as `muster_host_cpu_busy_ratio{host="…"}`, reduced to at most
+    /// `points_max` per series; without a range, the last value of each series within five minutes.
     ///
     /// # Errors
-    /// If the selector is not one, if it asks for too much, or if the store cannot be read.
+    /// If the selector is invalid, if a limit is exceeded, or if the store cannot be read.
     pub async fn query(
         &self,
         selector: &str,
@@ -220,7 +221,7 @@ impl SeriesStore {
         self.noted(answer)
     }
 
-    /// The series that a selector means, at most so many, sorted by name and labels.
+    /// The series that match a selector, at most this many, sorted by name and labels.
     ///
     /// # Errors
     /// If there are more, or if the store cannot be read.
@@ -229,7 +230,7 @@ impl SeriesStore {
         self.noted(chosen.map(|chosen| (chosen, UnreadableBlobs::new())))
     }
 
-    /// Points of some series from one time to another, both included: for each of them in its turn, sorted by time.
+    /// The points of some series in a time range, both ends included: of one series after another, sorted by time.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -250,10 +251,10 @@ impl SeriesStore {
         self.noted(read.await)
     }
 
-    /// Summaries of some series whose five minutes or hours meet a range: for each of them in its turn, in the order of
-    /// time. Where a resolution is kept no longer they are coarser. [`Resolution::for_step`] chooses one; for
-    /// [`Resolution::Raw`] there are none, and five minutes are given. The module `view` says what they may be wrong by: over
-    /// ranges of whole five minutes or hours, nothing.
+    /// Summaries of some series whose five minutes or hours overlap a range: of one series after another, in order of
+    /// time. Where a resolution has been deleted, they are coarser. [`Resolution::for_step`] chooses one;
+    /// [`Resolution::Raw`] has no summaries, and returns those of five minutes. The module `view` describes their
+    /// error: over ranges of whole five minutes or hours there is none.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -275,7 +276,7 @@ impl SeriesStore {
         self.noted(read.await)
     }
 
-    /// From when on points are kept as they came: the beginning of an hour. Nothing as long as none was ever deleted.
+    /// The time from which raw points are kept: the beginning of an hour. `None` if none has been deleted yet.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -283,7 +284,7 @@ impl SeriesStore {
         reader::points_from(self.readers()?).await
     }
 
-    /// How many series there are.
+    /// Number of series.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -292,7 +293,7 @@ impl SeriesStore {
         Ok(count.unsigned_abs())
     }
 
-    /// Names of labels that some series has, sorted; `__name__` is one.
+    /// The names of all labels, sorted, including `__name__`.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -300,7 +301,7 @@ impl SeriesStore {
         reader::label_names(self.readers()?).await
     }
 
-    /// Values that a label has, sorted; `__name__` stands for the names of series.
+    /// The values of a label, sorted; those of `__name__` are the names of series.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -308,11 +309,11 @@ impl SeriesStore {
         reader::label_values(self.readers()?, name).await
     }
 
-    /// Writes out points that a selector chooses, from one time to another, both included. The text comes piece by piece,
-    /// each whole lines, as fast as it is taken.
+    /// Exports the points that match a selector in a time range, both ends included. The text is streamed in pieces of
+    /// whole lines, as fast as it is read.
     ///
     /// # Errors
-    /// If the selector is not one, if it asks for too much, or if the store cannot be read.
+    /// If the selector is invalid, if a limit is exceeded, or if the store cannot be read.
     pub async fn export(
         &self,
         selector: &str,
@@ -325,7 +326,7 @@ impl SeriesStore {
         export::export(self.readers()?.clone(), selector, range, format, damaged).await
     }
 
-    /// What was damaged and has been set aside, newest first.
+    /// Damaged pieces that were moved away, newest first.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -334,16 +335,16 @@ impl SeriesStore {
         Ok(rows.fetch_all(self.readers()?).await?)
     }
 
-    /// Seals, rolls up and deletes now what would be by and by. For whoever wants to measure, or to copy the file.
+    /// Seals, rolls up and deletes now, instead of in the next rounds. For measurements, and before the file is copied.
     pub async fn settle(&self) {
         let (reply, answer) = oneshot::channel();
-        // If nobody takes the request or answers it, the writer has ended.
+        // If the request cannot be sent or is not answered, the writer has ended.
         if self.requests.send(WriterRequest::Settle(reply)).await.is_ok() {
             let _ = answer.await;
         }
     }
 
-    /// Sees to it that damage is dealt with: a piece is set aside, a file at the next start.
+    /// Reports damage that a reader has found: a piece is moved away, the whole file is checked at the next start.
     fn noted<T>(&self, answer: Result<(T, UnreadableBlobs), SeriesError>) -> Result<T, SeriesError> {
         if let Err(SeriesError::Sql(error)) = &answer
             && file::is_corrupt(error)
@@ -352,17 +353,17 @@ impl SeriesStore {
         }
         let (answer, faults) = answer?;
         if !faults.is_empty() {
-            // If there is no room now, whoever reads it next finds it again.
+            // If the queue is full, the next reader reports it again.
             let _ = self.requests.try_send(WriterRequest::Damaged(faults));
         }
         Ok(answer)
     }
 
-    /// Commits what waits and closes the file; later appends are answered with [`SeriesError::Stopped`].
+    /// Commits pending points and closes the file; later appends return [`SeriesError::Stopped`].
     pub async fn stop(&self) {
         self.readers.close().await;
         let (reply, answer) = oneshot::channel();
-        // If nobody takes the request or answers it, the writer has ended before.
+        // If the request cannot be sent or is not answered, the writer has ended before.
         if self.requests.send(WriterRequest::Stop(reply)).await.is_ok() {
             let _ = answer.await;
         }

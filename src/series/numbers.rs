@@ -9,34 +9,34 @@ use pco::{
     standalone::{simple_compress, simple_decompress_into},
 };
 
-/// Columns shorter than this are not worth `pco`'s header of about twenty bytes.
+/// Columns that are shorter than this are not worth `pco`'s header of about twenty bytes.
 const PACKED_MIN: usize = 16;
-/// How hard `pco` tries: beyond 4 columns of an hour hardly get smaller, and take longer.
+/// `pco`'s level: above 4, columns of an hour hardly get smaller and take longer.
 const LEVEL: usize = 4;
-/// Numbers up to this size are whole in a float: 2^53.
+/// Up to 2^53 all integers are exact in a float.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
-/// The scales that are tried, as powers of ten.
+/// The scales that are tried.
 const SCALES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 
-/// How a column is written.
+/// The encodings of columns.
 const PLAIN: u8 = 0;
 const CONSTANT: u8 = 1;
 const FLOATS: u8 = 2;
-/// From here on: whole numbers, times the scale of this index.
+/// From this value on: integers, with the scale of this index.
 const WHOLE: u8 = 3;
 
-/// Why bytes cannot be read.
+/// Why bytes cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     /// They are not what was written.
     #[error("its checksum is wrong")]
     Checksum,
-    /// They are what was written, but nothing that this program writes.
+    /// The checksum is right, but this program does not write such content.
     #[error("its content makes no sense: {0}")]
     Content(&'static str),
 }
 
-/// Writes a column behind what is there.
+/// Appends an encoded column.
 pub(crate) fn put(out: &mut Vec<u8>, values: &[f64]) {
     let Some(first) = values.first() else { return };
     if values.iter().all(|value| value.to_bits() == first.to_bits()) {
@@ -54,7 +54,7 @@ pub(crate) fn put(out: &mut Vec<u8>, values: &[f64]) {
     }
 }
 
-/// Reads a column of so many numbers, and leaves what stands behind it.
+/// Decodes a column of this many numbers, and leaves the rest of the input.
 pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeError> {
     if count == 0 {
         return Ok(Vec::new());
@@ -71,7 +71,7 @@ pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, DecodeEr
     }
 }
 
-/// Writes whole numbers.
+/// Appends encoded integers.
 pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
     let divisor = values.iter().fold(0, |divisor, value| gcd(divisor, value.unsigned_abs())).max(1);
     let divisor = i64::try_from(divisor).unwrap_or(1);
@@ -91,7 +91,7 @@ pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
     }
 }
 
-/// Reads so many whole numbers.
+/// Decodes this many integers.
 pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, DecodeError> {
     let divisor = i64::try_from(take_varint(input)?).map_err(|_| DecodeError::Content("a divisor"))?;
     let packed = take_bytes(input)?;
@@ -111,7 +111,7 @@ pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, D
     Ok(values)
 }
 
-/// The column as whole numbers, and with which scale; nothing if some number has too many decimals.
+/// The column as integers with a scale; `None` if a number has too many decimals.
 fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
     for (index, scale) in (0_u8..).zip(SCALES) {
         let whole: Option<Vec<i64>> = values.iter().map(|value| to_whole(*value, scale)).collect();
@@ -144,7 +144,7 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// A kind of number that `pco` packs.
+/// A type of number that `pco` compresses.
 trait Packed: pco::data_types::Number {}
 impl Packed for f64 {}
 impl Packed for i64 {}
@@ -216,18 +216,18 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
-/// The checksum of a body. The key is part of it, so that nothing can be taken for what stands under another key.
+/// The checksum of a body. It includes the key, so that data under a wrong key is detected.
 pub(crate) fn checksum(body: &[u8], key: i64) -> u32 {
     crc32fast::hash(body) ^ crc32fast::hash(&key.to_le_bytes())
 }
 
-/// What stands behind its checksum.
+/// The body after its checksum, which is verified.
 pub(crate) fn checked(bytes: &[u8], key: i64) -> Result<&[u8], DecodeError> {
     let (found, body) = bytes.split_first_chunk::<4>().ok_or(DecodeError::Checksum)?;
     if u32::from_le_bytes(*found) == checksum(body, key) { Ok(body) } else { Err(DecodeError::Checksum) }
 }
 
-/// A body behind its checksum.
+/// A body after its checksum.
 pub(crate) fn sealed(body: &[u8], key: i64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + body.len());
     bytes.extend(checksum(body, key).to_le_bytes());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::Millis;
 
-/// One series, and points of it.
+/// A series and some of its points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeriesPoints {
     /// Its name, such as `muster_host_cpu_busy_ratio`.
@@ -15,7 +15,7 @@ pub struct SeriesPoints {
     pub points: Vec<(Millis, f64)>,
 }
 
-/// Many points of one series.
+/// Many points of one series, to be stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SeriesColumn {
     /// The series' name.
@@ -26,7 +26,7 @@ pub struct SeriesColumn {
     pub samples: Vec<(Millis, f64)>,
 }
 
-/// A piece of the store that could not be read and was set aside.
+/// A damaged piece of the store that was moved away.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct DamagedPiece {
     /// Its table: `chunk`, `summary`, `five` or `hourly`.

@@ -21,31 +21,31 @@ use super::{
     view::{StoreView, ViewBucket},
 };
 
-/// The most series in one answer: more than a page or a person reads.
+/// Largest number of series in one result: more than a page or a person reads.
 const SERIES_MAX: usize = 1_000;
-/// The most points of one series, as Prometheus has it: more than a screen has columns.
+/// Largest number of points of one series, as in Prometheus: more than a screen has columns.
 const POINTS_MAX: usize = 11_000;
-/// The most points in one answer, 8 MB of them: many series are thinned further.
+/// Largest number of points in one result, 8 MB: many series are reduced further.
 const ANSWER_POINTS_MAX: usize = 500_000;
-/// The most time for one answer; who waits longer has gone, or has asked for too much.
+/// Longest time for one query; a client that waits longer is gone or has asked for too much.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
-/// How old a last value may be, as Prometheus has it.
+/// Greatest age of a last value, as in Prometheus.
 const LAST_MAX_AGE_MS: Millis = 300_000;
-/// Series with a label that are counted to find its rarest one.
+/// Number of series with a label that are counted to find the rarest one.
 const RARITY_MAX: i64 = 1_000;
 /// Ranges up to this length are answered from points: those of a series fit into memory, and peaks keep their times.
 const POINTS_RANGE_MS: Millis = 2 * DAY_MS;
-/// Points are read by the day, so that memory is bounded.
+/// Points are read day by day, so that memory is bounded.
 pub(crate) const DAY_MS: Millis = 24 * 3600 * 1000;
-/// Summaries are read by so many days.
+/// Summaries are read in pieces of this many days.
 const BUCKETS_RANGE_MS: Millis = 64 * DAY_MS;
-/// The most names or values of labels in one answer.
+/// Largest number of names or values of labels in one result.
 const LABELS_MAX: i64 = 100_000;
 
-/// A series that was chosen.
+/// A series that matches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenSeries {
-    /// Its number, for reading its points.
+    /// Its id, for reading its points.
     pub id: SeriesId,
     /// Its name.
     pub name: String,
@@ -53,7 +53,7 @@ pub struct ChosenSeries {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Measurements that a selector chooses, sorted by name and labels; see [`super::SeriesStore::query`].
+/// Measurements that match a selector, sorted by name and labels; see [`super::SeriesStore::query`].
 pub(crate) async fn query(
     readers: &SqlitePool,
     selector: &str,
@@ -75,7 +75,7 @@ pub(crate) async fn query(
         for ChosenSeries { id, name, labels } in chosen {
             let points = match range {
                 Some((start_ms, end_ms)) => thinned(&mut view, id, start_ms..=end_ms, points_max).await?,
-                // Clocks of hosts may be ahead, so there is no upper end.
+                // Hosts' clocks may be ahead, so the range has no upper end.
                 None => view.points(id, now_ms - LAST_MAX_AGE_MS..=TIME_LAST_MS).await?.pop().into_iter().collect(),
             };
             if !points.is_empty() {
@@ -87,12 +87,12 @@ pub(crate) async fn query(
     .await
 }
 
-/// What is asked for, or that it takes too long.
+/// The result, or an error if it takes too long.
 pub(crate) async fn within_deadline<T>(answer: impl Future<Output = Result<T, SeriesError>>) -> Result<T, SeriesError> {
     tokio::time::timeout(DEADLINE, answer).await.map_err(|_| SeriesError::Deadline(DEADLINE))?
 }
 
-/// The series that a selector means.
+/// The series that match a selector.
 pub(crate) async fn choose(
     readers: &SqlitePool,
     selector: SeriesSelector,
@@ -125,7 +125,7 @@ pub(crate) async fn choose(
     Ok(chosen)
 }
 
-/// Of the labels that must have a certain value, the one that the fewest series have.
+/// Of the labels that must have a given value, the one that the fewest series have.
 async fn rarest(readers: &SqlitePool, selector: &SeriesSelector) -> Result<Option<(String, String)>, SeriesError> {
     let mut rarest = None;
     for (name, value) in selector.equalities() {
@@ -144,16 +144,16 @@ async fn rarest(readers: &SqlitePool, selector: &SeriesSelector) -> Result<Optio
     Ok(rarest.map(|(_, label)| label))
 }
 
-/// From when on there are points, if any were deleted.
+/// The time from which there are points, if any were deleted.
 pub(crate) async fn points_from(readers: &SqlitePool) -> Result<Option<Millis>, SeriesError> {
     let mut connection = readers.acquire().await?;
     let kept = upkeep::kept(&mut connection).await?;
     Ok(Some(kept.raw_ms).filter(|raw_ms| *raw_ms > TIME_FIRST_MS))
 }
 
-/// Names of labels that some series has.
+/// The names of all labels.
 pub(crate) async fn label_names(readers: &SqlitePool) -> Result<Vec<String>, SeriesError> {
-    // One search for each name: there are few, and many series.
+    // One search for each name: there are few names and many series.
     let names = sqlx::query_scalar(
         "WITH RECURSIVE one(name) AS (
              SELECT (SELECT name FROM label ORDER BY name LIMIT 1)
@@ -166,7 +166,7 @@ pub(crate) async fn label_names(readers: &SqlitePool) -> Result<Vec<String>, Ser
     Ok(names.fetch_all(readers).await?)
 }
 
-/// Values that a label has.
+/// The values of a label.
 pub(crate) async fn label_values(readers: &SqlitePool, name: &str) -> Result<Vec<String>, SeriesError> {
     let values = sqlx::query_scalar(
         "WITH RECURSIVE one(value) AS (
@@ -182,8 +182,8 @@ pub(crate) async fn label_values(readers: &SqlitePool, name: &str) -> Result<Vec
     Ok(values.fetch_all(readers).await?)
 }
 
-/// The points of a series from one time to another, thinned while they are read: points where they are kept and the range
-/// is short, else summaries that are finer than the answer.
+/// The points of a series in a time range, reduced while they are read: raw points if they are kept and the range is
+/// short, otherwise summaries that are finer than the result.
 async fn thinned(
     view: &mut StoreView,
     series: SeriesId,
@@ -203,7 +203,7 @@ async fn thinned(
     let points_from_ms = if resolution == Resolution::Raw { start_ms.max(*extent.start()) } else { Millis::MAX };
     for (from_ms, to_ms) in windows(start_ms, end_ms.min(points_from_ms.saturating_sub(1)), BUCKETS_RANGE_MS) {
         for bucket in view.buckets(series, from_ms..=to_ms, resolution).await? {
-            // The widths of buckets divide those of windows, which begin anywhere: one may be met twice.
+            // Widths of buckets divide those of windows, which may begin anywhere: a bucket may overlap two.
             if bucket.start_ms >= from_ms || from_ms == start_ms {
                 outline(&bucket).for_each(|sample| thinner.push(sample));
             }
@@ -217,7 +217,7 @@ async fn thinned(
     Ok(thinner.finish())
 }
 
-/// A range in pieces.
+/// Splits a range into windows.
 pub(crate) fn windows(start_ms: Millis, end_ms: Millis, width_ms: Millis) -> impl Iterator<Item = (Millis, Millis)> {
     let mut next = Some(start_ms).filter(|start_ms| *start_ms <= end_ms);
     std::iter::from_fn(move || {
@@ -228,8 +228,8 @@ pub(crate) fn windows(start_ms: Millis, end_ms: Millis, width_ms: Millis) -> imp
     })
 }
 
-/// A summary as a chart shows it: it begins with its first value and ends with its last, and between them are the
-/// least and the greatest where those are others. A counter stays a counter.
+/// A summary as a chart shows it: its first and last value, and between them the smallest and largest if they differ. A
+/// counter stays a counter.
 fn outline(bucket: &ViewBucket) -> impl Iterator<Item = (Millis, f64)> {
     let ViewBucket { start_ms, width_ms, summary } = *bucket;
     let ends = [summary.first, summary.last];
@@ -261,7 +261,7 @@ mod tests {
         );
     }
 
-    /// Not measured in time, which says more of the machine: rows that are looked at.
+    /// Counts rows instead of measuring time, which would depend on the machine.
     #[tokio::test]
     async fn a_year_costs_few_rows() {
         const BASE_MS: Millis = 1_704_067_200_000;
@@ -277,7 +277,7 @@ mod tests {
             let mut view = StoreView::new(&store.readers).await.unwrap();
             let points = thinned(&mut view, series, end_ms - days * DAY_MS..=end_ms, 360).await.unwrap();
             assert!(points.len() > 150, "{days} days: {}", points.len());
-            // Of 105,120 points: blobs of 16 days, and the hours of a day that is not rolled up yet.
+            // Instead of 105,120 points: blobs of 16 days, and the hours of a day that is not rolled up yet.
             assert!(view.rows <= 100, "{days} days: {} rows", view.rows);
         }
     }

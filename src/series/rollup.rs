@@ -13,7 +13,7 @@ use super::{
 };
 use muster_promql::StretchSummary;
 
-/// Rolls up the fresh hours of a series' day. Gives how many there were.
+/// Rolls up the new hours of a series' day. Returns how many there were.
 pub(crate) async fn roll(
     tx: &mut SqliteConnection,
     series: SeriesId,
@@ -39,7 +39,7 @@ pub(crate) async fn roll(
                 None
             }
         };
-        // The points are the better source; without them what was known before is all there is.
+        // Points are the better source; without them the earlier summary stays.
         if let Some((_, samples)) = points.iter().find(|(of, _)| *of == hour) {
             fives.retain(|place, _| !span::fives_of(hour).contains(place));
             fives.extend(span::by_fives(hour, samples));

@@ -19,7 +19,7 @@ use super::{
 };
 use muster_promql::StretchSummary;
 
-/// Part of an hour: where it begins and ends, whether it has a chunk, and what came for it.
+/// A part of an hour: its start and end, whether it has a chunk, and its new points.
 struct HourPart {
     first: u16,
     end: u16,
@@ -27,7 +27,8 @@ struct HourPart {
     came: Vec<ThinPoint>,
 }
 
-/// Seals what came for an hour, of some series from a number on. Gives the number to go on at, or nothing if there are no more.
+/// Seals new points of an hour, for some series starting at an id. Returns the id at which to continue, or `None` if
+/// there are no more.
 pub(crate) async fn seal(
     tx: &mut SqliteConnection,
     hour: Hour,
@@ -40,7 +41,7 @@ pub(crate) async fn seal(
     Ok(Some(came.next()))
 }
 
-/// Merges what came for an hour into its chunks, of all these series together: a statement costs as much as many rows.
+/// Merges new points of an hour into its chunks, for all these series together: a statement costs as much as many rows.
 async fn put(
     tx: &mut SqliteConnection,
     hour: Hour,
@@ -69,12 +70,12 @@ async fn put(
     for series in several {
         summaries.extend(summarise(tx, series, hour, now_ms).await?.map(|summary| (series, summary)));
     }
-    // Such a row says, too, that the hour has to be rolled up.
+    // Such a row also says that the hour must be rolled up.
     let body = |(series, summary)| (key::series_first(series, hour.0), span::encode(&[(0, summary)].into()));
     blobs::put(tx, BlobTable::Summary, &summaries.into_iter().map(body).collect::<Vec<_>>()).await
 }
 
-/// Where the chunks of an hour begin, of some series.
+/// The starts of the chunks of an hour, for some series.
 async fn stored(
     tx: &mut SqliteConnection,
     hour: Hour,
@@ -93,7 +94,7 @@ async fn stored(
     Ok(stored)
 }
 
-/// Which chunk each point belongs into: the last that begins before it, up to the next.
+/// Assigns points to chunks: to the last one that begins before the point.
 fn parts(hour: Hour, starts: &[u16], came: Vec<ThinPoint>) -> Vec<HourPart> {
     let mut parts: Vec<HourPart> = Vec::new();
     for sample in came {
@@ -110,7 +111,8 @@ fn parts(hour: Hour, starts: &[u16], came: Vec<ThinPoint>) -> Vec<HourPart> {
     parts
 }
 
-/// Merges what came into one part of an hour. Gives what is to be there then, in `chunks` too, or nothing if that is as before.
+/// Merges new points into one part of an hour. Returns the points that it has then, also in `chunks`; `None` if nothing
+/// changes.
 async fn seal_part(
     tx: &mut SqliteConnection,
     series: SeriesId,
@@ -151,7 +153,7 @@ fn same(one: &[ThinPoint], other: &[ThinPoint]) -> bool {
     one.iter().zip(other).all(|(one, other)| one.0 == other.0 && one.1.to_bits() == other.1.to_bits())
 }
 
-/// What an hour of several chunks comes to.
+/// The summary of an hour with several chunks.
 async fn summarise(
     tx: &mut SqliteConnection,
     series: SeriesId,

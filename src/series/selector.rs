@@ -17,32 +17,32 @@ use muster_promql::{
 
 use super::batch::NAME_LABEL;
 
-/// The longest selector, in bytes: a list of a hundred hosts in one regular expression fits.
+/// Longest selector, in bytes: enough for a regular expression with a hundred hosts.
 const SELECTOR_MAX_BYTES: usize = 8 * 1024;
-/// The most matchers in one.
+/// Largest number of matchers.
 const MATCHERS_MAX: usize = 32;
 
 /// Why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at character {position}: {problem}")]
 pub struct SelectorError {
-    /// Where, in characters, counted from 1.
+    /// The position in characters, counted from 1.
     pub position: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub problem: String,
 }
 
-/// Which series are meant.
+/// A selector of series.
 #[derive(Debug)]
 pub struct SeriesSelector {
     matchers: Vec<Matcher>,
 }
 
 impl SeriesSelector {
-    /// Of matchers that were read, and compiled, elsewhere. The name is the label `__name__`.
+    /// A selector from matchers that were parsed and compiled elsewhere. The name is the label `__name__`.
     ///
     /// # Errors
-    /// If there are too many, or one is too long. The position of an error is which matcher it is.
+    /// If there are too many, or one is too long. The position of the error is the number of the matcher.
     pub fn of<'a>(matchers: impl IntoIterator<Item = &'a Matcher>) -> Result<Self, SelectorError> {
         let mut selector = Self { matchers: Vec::new() };
         for (index, matcher) in matchers.into_iter().enumerate() {
@@ -55,10 +55,10 @@ impl SeriesSelector {
         Ok(selector)
     }
 
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// If the text is not one, or means everything.
+    /// If the text is invalid, or would match all series.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         if text.len() > SELECTOR_MAX_BYTES {
             let problem = format!("a selector may have at most {SELECTOR_MAX_BYTES} bytes");
@@ -73,7 +73,7 @@ impl SeriesSelector {
         Ok(selector)
     }
 
-    /// Labels that must have this very value: any of them leads to the series.
+    /// Labels that must have a given value; any of them can be used to find the series.
     pub(crate) fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.matchers.iter().filter_map(|matcher| match &matcher.test {
             MatchOperator::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
@@ -81,7 +81,7 @@ impl SeriesSelector {
         })
     }
 
-    /// Whether a series is meant.
+    /// Whether a series matches.
     pub fn accepts(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.matchers.iter().all(|matcher| {
             let value = match matcher.label.as_str() {
@@ -93,12 +93,12 @@ impl SeriesSelector {
     }
 }
 
-/// Compiles an expression, under the limits that PromQL has for it.
+/// Compiles an expression with the limits of PromQL.
 fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::new(text).map_err(|problem| format!("the regular expression: {problem}"))
 }
 
-/// As it could have been written: parsing it gives the same selector.
+/// As it could be written: parsing it returns the same selector.
 impl fmt::Display for SeriesSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
@@ -111,10 +111,10 @@ impl fmt::Display for SeriesSelector {
     }
 }
 
-/// Reads from left to right, one character ahead.
+/// Parses from left to right, with one character of lookahead.
 struct SelectorParser<'a> {
     text: &'a str,
-    /// In bytes, always between two characters.
+    /// In bytes, always at a character boundary.
     at: usize,
 }
 
@@ -144,7 +144,7 @@ impl SelectorParser<'_> {
         }
     }
 
-    /// Behind the opening brace, up to and with the closing one.
+    /// Parses matchers after the opening brace, up to and including the closing one.
     fn matchers(&mut self, matchers: &mut Vec<Matcher>) -> Result<(), SelectorError> {
         loop {
             self.blanks();
@@ -190,7 +190,7 @@ impl SelectorParser<'_> {
         Ok(Matcher { label, test })
     }
 
-    /// A string in one of three kinds of quotes.
+    /// Parses a string in one of three kinds of quotes.
     fn string(&mut self) -> Result<String, SelectorError> {
         let (value, length) =
             text::read(&self.text[self.at..]).map_err(|error| self.error_at(self.at + error.offset, &error.problem))?;

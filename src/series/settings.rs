@@ -2,31 +2,32 @@
 
 use std::time::Duration;
 
-/// What can be chosen about the store.
+/// Settings of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// How long points are kept as they came.
+    /// How long raw points are kept.
     pub raw: Duration,
-    /// How long summaries of five minutes are kept; not shorter than points.
+    /// How long five-minute summaries are kept; at least as long as points.
     pub five_minutes: Duration,
-    /// How long summaries of an hour are kept; not shorter than those of five minutes.
+    /// How long hourly summaries are kept; at least as long as those of five minutes.
     pub hours: Duration,
-    /// How large the store may get, as far as deleting points older than a day helps: the oldest go first.
+    /// Largest size of the store, as far as it can be reached by deleting points that are older than a day, oldest
+    /// first.
     pub size_max_bytes: u64,
 }
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for StoreSettings {
-    /// Points for two weeks, five minutes for a quarter, hours for two years: for a thousand hosts with twenty series each,
-    /// every ten seconds, about 4, 5 and 15 GB.
+    /// Points for two weeks, five-minute summaries for a quarter, hourly ones for two years: for a thousand hosts with
+    /// twenty series each, measured every ten seconds, about 4, 5 and 15 GB.
     fn default() -> Self {
         Self { raw: DAY * 14, five_minutes: DAY * 90, hours: DAY * 730, size_max_bytes: 32 << 30 }
     }
 }
 
 impl StoreSettings {
-    /// Nothing coarse is deleted before what is finer.
+    /// The effective retention: coarse data is never deleted before finer data.
     pub(super) fn five_minutes(&self) -> Duration {
         self.five_minutes.max(self.raw)
     }

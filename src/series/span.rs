@@ -14,18 +14,18 @@ use muster_promql::StretchSummary;
 pub(crate) const FIVE_MS: Millis = 300_000;
 /// Five minutes in an hour.
 pub(crate) const FIVES: u16 = 12;
-/// Hours in one blob of them: sixteen days, as many numbers as an hour of points every ten seconds.
+/// Hours in one blob: sixteen days, as many numbers as an hour of points every ten seconds.
 pub(crate) const SPAN_HOURS: u32 = 16 * DAY_HOURS;
-/// The most summaries of one blob.
+/// Largest number of summaries in one blob.
 const BUCKETS_MAX: usize = SPAN_HOURS as usize;
 
-/// Summaries by their place in a stretch of time.
+/// Summaries by their index in a span of time.
 pub(crate) type SummarySpan = BTreeMap<u16, StretchSummary>;
 
-/// How finely points are kept.
+/// Resolution of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resolution {
-    /// As they came.
+    /// Raw points.
     Raw,
     /// Summaries of five minutes.
     FiveMinutes,
@@ -34,7 +34,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// The coarsest of which each step has at least one.
+    /// The coarsest resolution that has at least one summary in each step.
     #[must_use]
     pub fn for_step(step_ms: Millis) -> Self {
         match step_ms {
@@ -44,7 +44,7 @@ impl Resolution {
         }
     }
 
-    /// How long a summary is; nothing for points.
+    /// The length of a summary; `None` for points.
     #[must_use]
     pub fn width_ms(self) -> Option<Millis> {
         match self {
@@ -55,28 +55,28 @@ impl Resolution {
     }
 }
 
-/// Where a day by five minutes lies.
+/// The key of a day of five-minute summaries.
 pub(crate) fn day_key(series: SeriesId, day: u32) -> i64 {
     key::time_first(series, day)
 }
 
-/// Where the sixteen days lie that an hour is in.
+/// The key of the sixteen days that contain an hour.
 pub(crate) fn hourly_key(series: SeriesId, hour: Hour) -> i64 {
     key::series_first(series, hour.0 / SPAN_HOURS)
 }
 
-/// The place of an hour's first five minutes in its day.
+/// The indices of an hour's five-minute summaries in its day.
 pub(crate) fn fives_of(hour: Hour) -> std::ops::Range<u16> {
     let first = u16::try_from(hour.0 % DAY_HOURS).unwrap_or_default() * FIVES;
     first..first + FIVES
 }
 
-/// The place of an hour in its sixteen days.
+/// The index of an hour in its sixteen days.
 pub(crate) fn place_of(hour: Hour) -> u16 {
     u16::try_from(hour.0 % SPAN_HOURS).unwrap_or_default()
 }
 
-/// The points of an hour, sorted by time, by their place among its day's five minutes.
+/// Five-minute summaries of an hour's points, which are sorted by time, by their index in the day.
 pub(crate) fn by_fives(hour: Hour, samples: &[(Millis, f64)]) -> SummarySpan {
     let first = fives_of(hour).start;
     let mut span = SummarySpan::new();
@@ -88,12 +88,12 @@ pub(crate) fn by_fives(hour: Hour, samples: &[(Millis, f64)]) -> SummarySpan {
     span
 }
 
-/// How a column is written: as the first values, as the last ones, or by itself.
+/// The encodings of a column: equal to the first values, equal to the last ones, or its own.
 const AS_FIRST: u8 = 0;
 const AS_LAST: u8 = 1;
 const ITSELF: u8 = 2;
 
-/// What a blob holds, before it gets its checksum.
+/// Encodes a blob, without its checksum.
 pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
     put_places(&mut body, span);
@@ -114,7 +114,7 @@ pub(crate) fn encode(span: &SummarySpan) -> Vec<u8> {
     body
 }
 
-/// Reads a blob.
+/// Decodes a blob.
 pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError> {
     let mut body = numbers::checked(bytes, key)?;
     let input = &mut body;
@@ -137,7 +137,7 @@ pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<SummarySpan, DecodeError>
     Ok(places.into_iter().zip(summaries).collect())
 }
 
-/// Places that follow each other are one run: how many are left out before it, and how many it has.
+/// Encodes indices as runs: the length of the gap before each, and its own length.
 fn put_places(body: &mut Vec<u8>, span: &SummarySpan) {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for place in span.keys() {
@@ -193,8 +193,8 @@ fn same(one: &[f64], other: &[f64]) -> bool {
     one.iter().map(|value| value.to_bits()).eq(other.iter().map(|value| value.to_bits()))
 }
 
-/// A sum of numbers with few decimals has few decimals: what it has beyond four is its rounding, which takes space.
-/// The result differs by less than the sum may be wrong anyhow.
+/// Rounds a sum to four decimals: the sum of numbers with few decimals has few decimals, and the rest is rounding
+/// error, which takes space. The difference is smaller than the possible error of the sum.
 #[expect(clippy::cast_precision_loss, reason = "only its size matters")]
 fn tidy(sum: f64, count: u64) -> f64 {
     const SCALE: f64 = 10_000.0;

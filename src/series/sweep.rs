@@ -13,21 +13,21 @@ use super::{
     span::SPAN_HOURS,
 };
 
-/// Series that one step looks at, some milliseconds' work.
+/// Number of series in one step, some milliseconds of work.
 const SERIES_MAX: i64 = 256;
 
-/// What a step has done.
+/// The result of a step.
 pub(crate) struct SweepResult {
-    /// The last series that was looked at; nothing if there are no more.
+    /// The last series that was examined; `None` if there are no more.
     pub(crate) done: Option<i64>,
-    /// Series that are gone.
+    /// Series that were deleted.
     pub(crate) gone: HashSet<SeriesId>,
 }
 
-/// Goes on behind a series: deletes summaries of hours before a time, and series that have nothing any more.
+/// Continues after a series: deletes hourly summaries before a time, and series without any data.
 pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Millis) -> Result<SweepResult, sqlx::Error> {
     let mut slices = head::slices(tx, TIME_FIRST_MS..=TIME_LAST_MS).await?;
-    // A series that is measured still is in the latest.
+    // A series that is still measured has points in the latest slice.
     slices.reverse();
     let rows: Vec<(i64, bool)> = sqlx::query_as(
         "SELECT id, CASE
@@ -70,7 +70,7 @@ pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Milli
     Ok(SweepResult { done: more.then_some(last), gone })
 }
 
-/// Whether a series whose summaries are gone still has points, as it may once a blob was damaged.
+/// Whether a series without summaries still has points, which can happen after a blob was damaged.
 async fn has_chunks(tx: &mut SqliteConnection, series: SeriesId) -> Result<bool, sqlx::Error> {
     let bounds: (Option<i64>, Option<i64>) =
         sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)").fetch_one(&mut *tx).await?;
@@ -95,7 +95,7 @@ async fn delete(tx: &mut SqliteConnection, series: SeriesId) -> Result<(), sqlx:
         .fetch_optional(&mut *tx)
         .await?;
     if let Some((name, labels)) = labels {
-        // By the whole key, one label at a time: there is no index that begins with the series.
+        // By the complete key, one label at a time, because no index begins with the series.
         sqlx::query(
             "DELETE FROM label WHERE (name, value, series) IN
              (SELECT $1, $2, $3 UNION ALL SELECT key, value, $3 FROM json_each($4))",

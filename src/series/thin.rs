@@ -9,13 +9,13 @@
 
 use muster_topics::Millis;
 
-/// One time and value.
+/// A time and a value.
 pub(crate) type ThinPoint = (Millis, f64);
 
-/// The least that a series can be thinned to: least, greatest and last of one bucket, and one to spare.
+/// Smallest number of points that a series can be reduced to: smallest, largest and last of one bucket, and one more.
 pub(crate) const THIN_MIN: usize = 4;
 
-/// The least and the greatest point of a stretch of time.
+/// The smallest and the largest point of a stretch of time.
 #[derive(Clone, Copy, Debug)]
 struct ThinBucket {
     least: ThinPoint,
@@ -27,7 +27,7 @@ impl ThinBucket {
         Self { least: sample, greatest: sample }
     }
 
-    /// Takes in what comes later; of equal values the first stays.
+    /// Merges a later bucket; of equal values the first stays.
     fn fold(&mut self, later: Self) {
         if later.least.1 < self.least.1 {
             self.least = later.least;
@@ -48,24 +48,24 @@ impl ThinBucket {
     }
 }
 
-/// Takes points in the order of time, and gives back at most as many as it was told.
+/// Reduces points, given in order of time, to at most a given number.
 #[derive(Debug)]
 pub(crate) struct Thinner {
     samples_max: usize,
     width_ms: Millis,
     buckets: Vec<ThinBucket>,
-    /// Points in `buckets`.
+    /// Number of points in `buckets`.
     kept: usize,
     last: Option<ThinPoint>,
 }
 
 impl Thinner {
-    /// At most `samples_max` points, but never fewer than [`THIN_MIN`].
+    /// At most `samples_max` points, but at least [`THIN_MIN`].
     pub(crate) fn new(samples_max: usize) -> Self {
         Self { samples_max: samples_max.max(THIN_MIN), width_ms: 1, buckets: Vec::new(), kept: 0, last: None }
     }
 
-    /// Takes the next point.
+    /// Adds the next point.
     pub(crate) fn push(&mut self, sample: ThinPoint) {
         self.last = Some(sample);
         let bucket = ThinBucket::of(sample);
@@ -80,14 +80,14 @@ impl Thinner {
                 self.kept += 1;
             }
         }
-        // One place stays free for the last point, unless everything fits as it is.
+        // One place stays free for the last point, unless all points fit unchanged.
         let room = if self.width_ms == 1 { self.samples_max } else { self.samples_max - 1 };
         if self.kept > room {
             self.widen();
         }
     }
 
-    /// What is left, oldest first.
+    /// The remaining points, oldest first.
     pub(crate) fn finish(self) -> Vec<ThinPoint> {
         let mut samples: Vec<_> = self.buckets.iter().flat_map(|bucket| bucket.samples()).collect();
         if let Some(last) = self.last
@@ -98,8 +98,8 @@ impl Thinner {
         samples
     }
 
-    /// Doubles the width until there is room for the last point. It ends: a bucket that is wider than
-    /// the times that have keys is the only one, and [`THIN_MIN`] leaves room for its two points.
+    /// Doubles the width until there is room for the last point. This ends: a bucket that is wider than the range of
+    /// keys is the only one, and [`THIN_MIN`] leaves room for its two points.
     fn widen(&mut self) {
         while self.kept > self.samples_max - 1 {
             let Some(width_ms) = self.width_ms.checked_mul(2) else { return };
@@ -117,7 +117,7 @@ impl Thinner {
     }
 }
 
-/// Whether two buckets fall into one of this width.
+/// Whether two buckets belong to one of this width.
 fn same(a: &ThinBucket, b: &ThinBucket, width_ms: Millis) -> bool {
     a.least.0.div_euclid(width_ms) == b.least.0.div_euclid(width_ms)
 }

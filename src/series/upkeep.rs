@@ -28,30 +28,30 @@ use super::{
     sweep,
 };
 
-/// Between two rounds: late points are sealed soon, and still many at once.
+/// Interval of rounds: late points are sealed soon, but still many at once.
 const ROUND: Duration = Duration::from_secs(60);
-/// After the start, when there is more urgent work.
+/// Delay of the first round, because other work is more urgent at the start.
 const FIRST: Duration = Duration::from_secs(20);
-/// Between two steps of a round, so that whoever waits comes first.
+/// Pause between two steps of a round, so that waiting requests come first.
 const STEP: Duration = Duration::from_millis(2);
-/// Between two searches for series without points.
+/// Interval of searches for series without points.
 const SWEEP: Duration = Duration::from_secs(3600);
-/// An hour is sealed so long after its end: agents send what they have every half minute.
+/// An hour is sealed this long after its end: agents send every half minute.
 const SEAL_AFTER_MS: Millis = 5 * 60 * 1000;
-/// A day is rolled up so long after its end, when its last hour has been sealed.
+/// A day is rolled up this long after its end, when its last hour has been sealed.
 const ROLL_AFTER_MS: Millis = 10 * 60 * 1000;
-/// Series that one step looks at, a millisecond's work.
+/// Number of series that one step examines, about a millisecond of work.
 const LOOKED_AT: i64 = 512;
-/// Hours that one step rolls up, about ten milliseconds' work.
+/// Number of hours that one step rolls up, about ten milliseconds of work.
 const ROLLED: usize = 8 * DAY_HOURS as usize;
-/// Chunks or days that one step deletes: some hundred pages.
+/// Number of chunks or days that one step deletes: some hundred pages.
 const DELETED: i64 = 1_000;
-/// Hours that make place when the file is too large.
+/// Number of hours that are deleted when the file is too large.
 const PLACE_HOURS: u32 = 6;
-/// What is always kept, however large the file is: a file that small would be of no use to anybody.
+/// Number of hours that are always kept, however large the file is: a smaller store would be useless.
 const LEAST_HOURS: u32 = DAY_HOURS;
 
-/// From when on there is anything, by resolution.
+/// The times from which data is kept, for each resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetentionBounds {
     pub(crate) raw_ms: Millis,
@@ -59,7 +59,7 @@ pub(crate) struct RetentionBounds {
     pub(crate) hourly_ms: Millis,
 }
 
-/// Reads it.
+/// Reads the bounds.
 pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<RetentionBounds, sqlx::Error> {
     let mut kept = RetentionBounds { raw_ms: TIME_FIRST_MS, five_ms: TIME_FIRST_MS, hourly_ms: TIME_FIRST_MS };
     let rows: Vec<(String, Millis)> =
@@ -74,44 +74,44 @@ pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<RetentionB
     Ok(kept)
 }
 
-/// How far a round has come.
+/// The state of a round.
 #[derive(Clone, Copy, Debug)]
 enum UpkeepPhase {
-    /// At the beginning.
+    /// Not begun.
     Begin,
-    /// Sealing hours from this one on, of this hour series from this number on.
+    /// Sealing hours, starting at this one; in this hour, series starting at this id.
     Seal { hour: Hour, from: i64 },
     /// Looking for days to roll up.
     Roll { from: i64, again: bool },
     /// Deleting chunks and days.
     Cut,
-    /// Deleting sixteen days, and series without points, behind this one.
+    /// Deleting spans of sixteen days, and series without data, after this one.
     Sweep { done: i64 },
 }
 
-/// What a round does, and how far it has come.
+/// The work of a round, and its progress.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     settings: StoreSettings,
     phase: UpkeepPhase,
     pause: Duration,
     kept: RetentionBounds,
-    /// What this round will leave.
+    /// The bounds after this round.
     wanted: RetentionBounds,
     swept: Option<Instant>,
-    /// No point before this one waits to be sealed. To look at every series costs as much as to take in some seconds' points, so it
-    /// is done when there is something to be found.
+    /// No point before this time needs sealing. Examining all series costs as much as storing some seconds of points,
+    /// so it is only done if something can be found.
     unsealed_ms: Millis,
-    /// What that will be once all series have been looked at.
+    /// The value of `unsealed_ms` after all series have been examined.
     sealing_ms: Millis,
-    /// Whether there may be summaries that were not looked at since.
+    /// Whether there may be new summaries since the last roll-up.
     unrolled: bool,
-    /// As of which day, and of which first point, all others were.
+    /// The day and the first point up to which all series were rolled up.
     rolled: Option<(u32, Millis)>,
 }
 
 impl Upkeep {
-    /// Before the first round.
+    /// The state before the first round.
     pub(crate) fn new(settings: &StoreSettings, kept: RetentionBounds) -> Self {
         Self {
             settings: settings.clone(),
@@ -127,41 +127,41 @@ impl Upkeep {
         }
     }
 
-    /// Points were committed, the earliest of this time; and maybe summaries.
+    /// Records that points were committed, with the earliest time, and possibly summaries.
     pub(crate) fn note(&mut self, oldest_ms: Millis, summaries: bool) {
         self.unsealed_ms = self.unsealed_ms.min(oldest_ms);
         self.unrolled |= summaries;
     }
 
-    /// How long to wait before the next step.
+    /// The wait before the next step.
     pub(crate) fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// Whether a round is over, and the next has not begun.
+    /// Whether no round is in progress.
     pub(crate) fn rests(&self) -> bool {
         self.pause >= ROUND
     }
 
-    /// Points before this are not taken any more.
+    /// Points before this time are no longer accepted.
     pub(crate) fn taken_from_ms(&self) -> Millis {
         self.wanted.raw_ms
     }
 
-    /// Does one step, in one transaction; gives the series that are gone.
+    /// Does one step, in one transaction; returns the series that were deleted.
     pub(crate) async fn step(
         &mut self,
         connection: &mut SqliteConnection,
         now_ms: Millis,
     ) -> Result<HashSet<SeriesId>, sqlx::Error> {
-        // Whatever goes wrong, the next try comes with the next round.
+        // If the step fails, the next attempt comes with the next round.
         let phase = std::mem::replace(&mut self.phase, UpkeepPhase::Begin);
         self.pause = ROUND;
         change::begin(connection).await?;
         let done = self.perform(phase, connection, now_ms).await;
         let done = change::end(connection, done).await;
         if done.is_err() {
-            // It is not known what was done, so everything is looked at again.
+            // It is not known what was committed, so everything is examined again.
             self.note(Millis::MIN, true);
         }
         let (next, gone, kept) = done?;
@@ -177,7 +177,7 @@ impl Upkeep {
         Ok(gone)
     }
 
-    /// What one step does, and what comes next.
+    /// Does the work of one step, and returns the next phase.
     async fn perform(
         &mut self,
         phase: UpkeepPhase,
@@ -190,7 +190,7 @@ impl Upkeep {
                 self.wanted = self.want(tx, now_ms).await?;
                 if is_over(Hour::of(self.unsealed_ms), now_ms) {
                     self.sealing_ms = Hour::of(now_ms.saturating_sub(SEAL_AFTER_MS)).start_ms();
-                    // What comes from now on may be of a series that was looked at.
+                    // Points that arrive from now on may belong to series that were already examined.
                     self.unsealed_ms = Millis::MAX;
                     Some(self.seal_some(tx, Hour(0), 0, now_ms).await?)
                 } else {
@@ -210,7 +210,7 @@ impl Upkeep {
         Ok((next, gone, kept(tx).await?))
     }
 
-    /// What a round that begins now shall leave.
+    /// The bounds that a round beginning now should reach.
     async fn want(&self, tx: &mut SqliteConnection, now_ms: Millis) -> Result<RetentionBounds, sqlx::Error> {
         let since = |kept: Duration| {
             let kept_ms = Millis::try_from(kept.as_millis()).unwrap_or(Millis::MAX);
@@ -219,7 +219,7 @@ impl Upkeep {
         let (raw, five) = (since(self.settings.raw), since(self.settings.five_minutes()));
         let hourly = since(self.settings.hours());
         let mut raw_ms = raw.start_ms();
-        // Before the first point it is not known what time it is.
+        // Before the first point, the current time is not known.
         if now_ms > 0 && used_bytes(tx).await? > self.settings.size_max_bytes {
             let oldest: Option<i64> = sqlx::query_scalar("SELECT MIN(key) FROM chunk").fetch_one(&mut *tx).await?;
             let place = oldest.and_then(key::ChunkKey::from_sql).map(|key| Hour(key.hour.0 + PLACE_HOURS).start_ms());
@@ -234,7 +234,7 @@ impl Upkeep {
         })
     }
 
-    /// Seals some of the first hour with points, from one on, if it is over.
+    /// Seals some series of the first hour with points, starting at one, if it is over.
     async fn seal_some(
         &mut self,
         tx: &mut SqliteConnection,
@@ -255,14 +255,14 @@ impl Upkeep {
         })
     }
 
-    /// Whether there may be days to roll up; if so, they are about to be looked at.
+    /// Whether there may be days to roll up; if so, they are marked as examined.
     fn may_roll(&mut self, now_ms: Millis) -> bool {
         let as_of = (Hour::of(now_ms.saturating_sub(ROLL_AFTER_MS)).day(), self.wanted.raw_ms);
         let is_new = self.rolled.replace(as_of) != Some(as_of);
         std::mem::take(&mut self.unrolled) || is_new
     }
 
-    /// Rolls up some days that are over, or about to lose their points.
+    /// Rolls up some days that are over, or that are about to lose their points.
     async fn roll_some(
         &self,
         tx: &mut SqliteConnection,
@@ -290,7 +290,7 @@ impl Upkeep {
         })
     }
 
-    /// Deletes some of what is too old.
+    /// Deletes some data that is too old.
     async fn cut_some(&self, tx: &mut SqliteConnection) -> Result<UpkeepPhase, sqlx::Error> {
         for (resolution, wanted_ms, kept_ms) in [
             ("raw", self.wanted.raw_ms, self.kept.raw_ms),
@@ -320,7 +320,7 @@ impl Upkeep {
     }
 }
 
-/// Whether an hour is to be sealed.
+/// Whether an hour must be sealed.
 fn is_over(hour: Hour, now_ms: Millis) -> bool {
     hour.start_ms() + HOUR_MS + SEAL_AFTER_MS <= now_ms
 }
@@ -344,18 +344,18 @@ async fn firsts(tx: &mut SqliteConnection, from: i64) -> Result<Vec<i64>, sqlx::
     .await
 }
 
-/// Where to go on, if there may be more.
+/// The key at which to continue, if there may be more.
 fn next_from(keys: &[i64]) -> Option<i64> {
     let full = i64::try_from(keys.len()).is_ok_and(|count| count >= LOOKED_AT);
     keys.last().filter(|_| full).map(|last| next_series(*last))
 }
 
-/// The first key that the series after that of a key can have.
+/// The first possible key of the next series.
 fn next_series(key: i64) -> i64 {
     (key / key::HOUR_STRIDE + 1).saturating_mul(key::HOUR_STRIDE)
 }
 
-/// How much of the file is in use.
+/// The used size of the file.
 async fn used_bytes(tx: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
     let used: i64 = sqlx::query_scalar(
         "SELECT (pages.page_count - free.freelist_count) * size.page_size

@@ -30,38 +30,38 @@ use super::{
 };
 use muster_promql::StretchSummary;
 
-/// Slices of three hours: mostly all rows of `head` lie in fewer.
+/// Number of slices in three hours: usually all rows of `head` are in fewer.
 const SLICES_FEW: i64 = 36;
 
-/// What a stretch of time of a series comes to.
+/// The summary of a series in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViewBucket {
-    /// When it begins.
+    /// Its start.
     pub start_ms: Millis,
-    /// How long it is.
+    /// Its length.
     pub width_ms: Millis,
-    /// What its points come to; there is at least one.
+    /// The summary of its points; there is at least one.
     pub summary: StretchSummary,
 }
 
-/// A look at the store.
+/// A consistent view of the store.
 pub(crate) struct StoreView {
     tx: Transaction<'static, Sqlite>,
     kept: RetentionBounds,
-    /// The first and the last hour that has chunks.
+    /// The first and last hour with chunks.
     chunks: Option<(Hour, Hour)>,
-    /// The first and the last slice that has rows in `head`.
+    /// The first and last slice with rows in `head`.
     head: Option<(Slice, Slice)>,
-    /// All of those, once some of them are asked for.
+    /// All of these slices, after they were first needed.
     slices: Option<Vec<Slice>>,
-    /// What could not be read.
+    /// Pieces that could not be decoded.
     pub(crate) faults: UnreadableBlobs,
-    /// How many rows were read: what a look costs, whatever the machine.
+    /// Number of rows that were read: the cost of a query on any machine.
     pub(crate) rows: usize,
 }
 
 impl StoreView {
-    /// Begins to look.
+    /// Opens a view.
     pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut tx = readers.begin().await?;
         let kept = kept(&mut tx).await?;
@@ -78,7 +78,7 @@ impl StoreView {
         Ok(Self { tx, kept, chunks, head, slices: None, faults: UnreadableBlobs::new(), rows: 0 })
     }
 
-    /// Between when and when points of a series may be there; `None` if there are none of any.
+    /// The range of times in which points may exist; `None` if there are no points.
     pub(crate) fn extent(&self) -> Option<RangeInclusive<Millis>> {
         let head = self.head.map(|(first, last)| (first.start_ms(), last.start_ms() + SLICE_MS - 1));
         let chunks = self.chunks.map(|(first, last)| (first.start_ms(), *last.times().end()));
@@ -87,13 +87,13 @@ impl StoreView {
         first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last)
     }
 
-    /// From when on there is anything at all of a series whose points begin at a time.
+    /// The earliest time with any data of a series whose points begin at a given time.
     pub(crate) fn oldest_ms(&self, points_from_ms: Millis) -> Millis {
-        // As long as nothing was deleted, there are no summaries of what has no points.
+        // Until something is deleted, every summary has points.
         if self.kept.raw_ms > key::TIME_FIRST_MS { self.kept.hourly_ms } else { points_from_ms }
     }
 
-    /// Points of a series, sorted by time.
+    /// The points of a series, sorted by time.
     pub(crate) async fn points(
         &mut self,
         series: SeriesId,
@@ -109,7 +109,7 @@ impl StoreView {
         Ok(chunk::merge(sealed, self.came(series, &times).await?))
     }
 
-    /// Points of a series that are not sealed, sorted by time.
+    /// The points of a series that are not sealed, sorted by time.
     async fn came(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<Vec<ThinPoint>, sqlx::Error> {
         let Some((first, last)) = self.head else { return Ok(Vec::new()) };
         if Slice::of(*times.end()) < first || last < Slice::of(*times.start()) {
@@ -117,7 +117,7 @@ impl StoreView {
         }
         let slices = match self.slices.take() {
             Some(slices) => slices,
-            // To search some that are empty costs less than to find out which.
+            // Searching some empty slices costs less than finding out which are empty.
             None if last.0 - first.0 < SLICES_FEW => (first.0..=last.0).map(Slice).collect(),
             None => head::slices(&mut self.tx, key::TIME_FIRST_MS..=key::TIME_LAST_MS).await?,
         };
@@ -140,7 +140,7 @@ impl StoreView {
         Ok(found.into_iter().collect())
     }
 
-    /// Summaries of a series whose stretches meet a range, in the order of time; where they are deleted already, coarser ones.
+    /// Summaries of a series that overlap a range, in order of time; coarser ones where they have been deleted.
     pub(crate) async fn buckets(
         &mut self,
         series: SeriesId,
@@ -185,7 +185,7 @@ impl StoreView {
         Ok(came.into_iter().map(|sample| Hour::of(sample.0)).collect())
     }
 
-    /// By the hour: from the rollups, from what has been sealed since, and from what has not been sealed.
+    /// Hourly summaries: from the roll-ups, from newly sealed hours, and from points that are not sealed.
     async fn hourly(
         &mut self,
         series: SeriesId,
@@ -212,7 +212,7 @@ impl StoreView {
         Ok(found)
     }
 
-    /// By five minutes: from the rollups, and where they are behind, from points.
+    /// Five-minute summaries: from the roll-ups, and where these are missing, from points.
     async fn fives(
         &mut self,
         series: SeriesId,
@@ -226,7 +226,7 @@ impl StoreView {
                 .fetch_one(&mut *self.tx)
                 .await?;
         let day = |key: Option<i64>| key.map(|key| key::of_time_first(key).1);
-        // None of those that there are, if there are none.
+        // An empty range, if there are no hours.
         let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
         for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
             let key = span::day_key(series, day);
@@ -239,7 +239,7 @@ impl StoreView {
         let rows = blobs::range(&mut self.tx, BlobTable::Summary, stretch).await?;
         self.rows += rows.len();
         behind.extend(rows.iter().map(|(key, _)| Hour(key::of_series_first(*key).1)));
-        // One search for all that lie together: mostly today's.
+        // One search for consecutive hours: usually today's.
         for run in runs(&behind) {
             let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
             for samples in self.points(series, whole).await?.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
@@ -270,7 +270,7 @@ impl StoreView {
     }
 }
 
-/// Hours that follow each other, together.
+/// Groups of consecutive hours.
 fn runs(hours: &BTreeSet<Hour>) -> Vec<std::ops::Range<u32>> {
     let mut runs: Vec<std::ops::Range<u32>> = Vec::new();
     for hour in hours {

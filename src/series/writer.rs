@@ -33,39 +33,39 @@ use super::{
     upkeep::{self, Upkeep},
 };
 
-/// Requests that may wait: sixty-four batches are what a thousand hosts send in two seconds. Beyond that the
-/// console's ingest waits, and behind it the agents' batches, which they keep.
+/// Length of the queue: a thousand hosts send sixty-four batches in two seconds. If it is full, the console's ingest
+/// waits, and agents keep their batches.
 pub(super) const QUEUE_MAX: usize = 64;
-/// Values in one commit: a tenth of a second's work, so that nobody waits longer for it.
+/// Number of values in one commit: a tenth of a second of work, so that later requests do not wait longer.
 const GROUP_MAX: usize = 1 << 16;
-/// The most series. Ten thousand hosts with fifty each are half of it; remembering one takes 40 bytes.
+/// Largest number of series. Ten thousand hosts with fifty each are half of it; each takes 40 bytes of memory.
 const SERIES_MAX: usize = 1_000_000;
-/// What the writer is asked.
+/// A request to the writer.
 pub(super) enum WriterRequest {
     /// Commit this, then answer.
     Append(WriteBatch, oneshot::Sender<Result<(), sqlx::Error>>),
-    /// Look at these again, and set them aside.
+    /// Check these again, and move them away.
     Damaged(UnreadableBlobs),
-    /// Do at once what would be done by and by, then answer.
+    /// Do all pending upkeep now, then answer.
     Settle(oneshot::Sender<()>),
-    /// Commit what waits, close the file, then answer.
+    /// Commit pending points, close the file, then answer.
     Stop(oneshot::Sender<()>),
 }
 
-/// Who waits for which batch.
+/// Batches, and who waits for them.
 type BatchWaiters = Vec<(WriteBatch, oneshot::Sender<Result<(), sqlx::Error>>)>;
 
-/// The task's own state.
+/// The state of the writer's task.
 pub(super) struct WriterTask {
     path: PathBuf,
     connection: SqliteConnection,
-    /// Numbers of series, by fingerprint; at most [`SERIES_MAX`], for there are no more.
+    /// Series ids by fingerprint; at most [`SERIES_MAX`], because there are no more.
     known: HashMap<u128, SeriesId>,
     hashers: [RandomState; 2],
     count: usize,
     last_id: i64,
     inserts: InsertStatements,
-    /// The latest time of a point that came since the start.
+    /// The latest time of a point since the start.
     newest_ms: Option<Millis>,
     upkeep: Upkeep,
 }
@@ -92,7 +92,7 @@ impl WriterTask {
         })
     }
 
-    /// Runs until it is told to stop or nobody is left who could ask, and everything is committed.
+    /// Runs until it is told to stop, or until all handles are dropped and everything is committed.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
         let mut stopping = None;
         let mut upkeep_at = Instant::now() + self.upkeep.pause();
@@ -107,7 +107,7 @@ impl WriterTask {
             };
             let Some(first) = request else { break };
             if let Some(asked) = self.serve(first, &mut requests).await {
-                // What was queued before the channel closed is still handed out, and then `None`.
+                // Requests that were queued before the channel was closed are still received, and then `None`.
                 requests.close();
                 stopping = Some(asked);
             }
@@ -120,7 +120,7 @@ impl WriterTask {
         }
     }
 
-    /// Takes what waits behind the first request, and commits it together. Gives who asked to stop.
+    /// Takes all waiting requests and commits them together. Returns who asked to stop.
     async fn serve(
         &mut self,
         first: WriterRequest,
@@ -153,12 +153,12 @@ impl WriterTask {
         stopping
     }
 
-    /// Commits batches, and tells those who wait.
+    /// Commits batches, and answers their senders.
     async fn answer(&mut self, group: BatchWaiters) {
         let count = self.count;
         let mut result = self.commit(&group).await;
         if let Err(error) = &result {
-            // Series that were never committed must not be remembered.
+            // Series that were not committed must not be remembered.
             self.known.clear();
             self.count = count;
             tracing::error!(store = %self.path.display(), %error, batches = group.len(), "a commit of measurements failed");
@@ -166,7 +166,7 @@ impl WriterTask {
         }
         for (_, reply) in group {
             let copy = result.as_ref().copied().map_err(copied);
-            // Whoever gave up waiting is not told.
+            // The sender may have given up.
             let _ = reply.send(std::mem::replace(&mut result, copy));
         }
     }
@@ -181,7 +181,7 @@ impl WriterTask {
         Ok(())
     }
 
-    /// Writes points, within a transaction; gives the earliest and the latest time of one.
+    /// Writes points within a transaction; returns the earliest and latest time.
     async fn write(&mut self, group: &BatchWaiters) -> Result<Option<(Millis, Millis)>, sqlx::Error> {
         let from_ms = self.upkeep.taken_from_ms();
         let mut rows = Vec::with_capacity(group.iter().map(|(batch, _)| batch.samples.len()).sum());
@@ -232,8 +232,8 @@ impl WriterTask {
                     .map(|sample| sample.0)
                     .fold(times, widened);
             }
-            // In the order in which they were written: rows of an hour count more than its chunk, so they come first
-            // only if they came first.
+            // In the order of arrival: rows of an hour count more than its chunk, so rows are written first only if
+            // they arrived first.
             self.inserts.insert(tx, &mut rows).await?;
             put_runs(tx, &runs, &mut rows).await?;
         }
@@ -254,12 +254,12 @@ impl WriterTask {
         Ok(times)
     }
 
-    /// What time it is, as far as points and clock agree.
+    /// The current time, according to points and clock.
     fn now_ms(&self) -> Millis {
         self.newest_ms.map_or(0, |newest_ms| newest_ms.min(clock::now_ms()))
     }
 
-    /// One step of upkeep; how long to wait before the next.
+    /// Does one step of upkeep; returns the wait before the next.
     async fn keep_up(&mut self) -> std::time::Duration {
         let now_ms = self.now_ms();
         match self.upkeep.step(&mut self.connection, now_ms).await {
@@ -276,7 +276,7 @@ impl WriterTask {
         self.upkeep.pause()
     }
 
-    /// Goes through a whole round at once, after what is left of the one that is under way.
+    /// Finishes the current round, and does a complete one.
     async fn settle(&mut self) {
         while !self.upkeep.rests() {
             self.keep_up().await;
@@ -287,7 +287,7 @@ impl WriterTask {
         }
     }
 
-    /// Sets aside what a reader has found to be damaged.
+    /// Moves away pieces that a reader has found to be damaged.
     async fn set_aside(&mut self, faults: UnreadableBlobs) {
         let connection = &mut self.connection;
         let moved = async {
@@ -308,24 +308,24 @@ impl WriterTask {
     }
 }
 
-/// The earliest and the latest of some times and one more.
+/// The earliest and latest time, extended by one more.
 fn widened(times: Option<(Millis, Millis)>, at_ms: Millis) -> Option<(Millis, Millis)> {
     Some(times.map_or((at_ms, at_ms), |(oldest_ms, newest_ms)| (oldest_ms.min(at_ms), newest_ms.max(at_ms))))
 }
 
-/// The same for the next who waits: errors cannot be cloned, so all but the first have the words only.
+/// A copy of an error for other senders: errors cannot be cloned, so only the first sender gets the original.
 fn copied(error: &sqlx::Error) -> sqlx::Error {
     sqlx::Error::Io(io::Error::other(error.to_string()))
 }
 
-/// How many series there are, and the largest number.
+/// Number of series, and the largest id.
 async fn census(connection: &mut SqliteConnection) -> Result<(usize, i64), SeriesError> {
     let (count, last_id): (i64, i64) =
         sqlx::query_as("SELECT COUNT(*), COALESCE(MAX(id), 0) FROM series").fetch_one(connection).await?;
     Ok((usize::try_from(count).unwrap_or_default(), last_id))
 }
 
-/// Finds and makes the numbers of series, within a transaction.
+/// Finds and assigns series ids within a transaction.
 struct SeriesNumbers<'a> {
     known: &'a mut HashMap<u128, SeriesId>,
     hashers: &'a [RandomState; 2],
@@ -335,13 +335,13 @@ struct SeriesNumbers<'a> {
 }
 
 impl SeriesNumbers<'_> {
-    /// The number of a series; none if there are too many.
+    /// The id of a series; `None` if there are too many.
     async fn number(
         &mut self,
         tx: &mut SqliteConnection,
         identity: &SeriesIdentity,
     ) -> Result<Option<SeriesId>, sqlx::Error> {
-        // Two keyed hashes of 64 bits: hosts choose labels, but without the keys nobody finds two that collide.
+        // Two keyed hashes of 64 bits each: hosts choose labels, but without the keys they cannot cause collisions.
         let [a, b] = self.hashers;
         let fingerprint = u128::from(a.hash_one(identity)) << 64 | u128::from(b.hash_one(identity));
         if let Some(id) = self.known.get(&fingerprint) {
@@ -391,8 +391,8 @@ impl SeriesNumbers<'_> {
         Ok(Some(id))
     }
 
-    /// A number that no series has. Those of deleted ones come up again once the largest was given out;
-    /// a series is deleted after its last point, so none is left under its number.
+    /// An unused id. Those of deleted series are reused after the largest was assigned; a series is deleted after its
+    /// last point, so no point is left with its id.
     async fn free(&mut self, tx: &mut SqliteConnection) -> Result<Option<SeriesId>, sqlx::Error> {
         if *self.last_id < i64::from(ID_MAX) {
             *self.last_id += 1;
@@ -408,7 +408,7 @@ impl SeriesNumbers<'_> {
     }
 }
 
-/// Writes chunks for hours of which nothing is there; the points of other hours become rows, to be merged.
+/// Writes chunks for hours that have no points yet; the points of other hours become rows, which are merged later.
 async fn put_runs(
     tx: &mut SqliteConnection,
     runs: &[(SeriesId, &SealedRun)],
@@ -433,7 +433,7 @@ async fn put_runs(
         }
         summaries.push((key::series_first(*series, run.hour.0), run.summary.clone()));
     }
-    // Neighbours in the file one after the other.
+    // In the order of the file.
     chunks.sort_by_key(|(key, _)| *key);
     summaries.sort_by_key(|(key, _)| *key);
     blobs::put(tx, BlobTable::Chunk, &chunks).await?;

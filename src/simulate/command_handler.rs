@@ -30,7 +30,7 @@ use super::{
 };
 
 impl SimulatedHost {
-    /// A message on a topic of signed ones.
+    /// Handles a message of a signed topic.
     pub(super) async fn order(&mut self, message: InboundMessage) -> WriteResult {
         let channel = match &message.topic {
             Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
@@ -76,7 +76,7 @@ impl SimulatedHost {
     }
 
     async fn ack(&mut self, ack: Ack) -> WriteResult {
-        // What it has seen of the time it need not store but with answers: its lives are short.
+        // The signed time is only stored together with answers, because these lives are short.
         let taken = receive::ack(&ack, self.parts.me.host, &mut self.parts.time, Millis::MAX, clock::now_ms());
         if taken == AckEffect::NotMine {
             return Ok(());
@@ -101,8 +101,8 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// A simulated host raises no alert. But the console hears that the rules have arrived, as from any host, and does not
-    /// tell them again and again.
+    /// A simulated host raises no alerts. It acknowledges the rules, as any host, so that the console does not repeat
+    /// them.
     fn alert_rules(&mut self, told: &AlertRules) {
         let HostParts { me, state, time, .. } = &mut self.parts;
         if told.host != me.host || state.alert_rules.is_some_and(|rules| told.generation <= rules) {
@@ -113,7 +113,7 @@ impl SimulatedHost {
         self.state_changed();
     }
 
-    /// The console's labels, as an agent has them, but for this life alone.
+    /// Takes the console's labels, as an agent does, but only for this life.
     fn host_labels(&mut self, told: HostLabels) {
         let HostParts { me, state, time, groups, .. } = &mut self.parts;
         if told.host != me.host || state.label_generation.is_some_and(|labels| told.generation <= labels) {
@@ -203,7 +203,7 @@ impl SimulatedHost {
                     self.parts.publisher.done(message);
                     return Ok(());
                 }
-                // It is recorded: now the broker may forget it, and it may be acted on.
+                // It is recorded: now the broker may forget it, and it may take effect.
                 self.parts.publisher.done(message);
                 self.launch(id, clock::now_ms(), late_ms);
                 return Ok(());
@@ -222,7 +222,7 @@ impl SimulatedHost {
     }
 
     fn entry(command: &Command, is_done: bool) -> Entry {
-        // Made of texts and numbers, it serialises, as it did when it was signed.
+        // It consists of texts and numbers, and was serialised when it was signed.
         let body = serde_json::to_string(command).unwrap_or_default().into();
         Entry { id: command.id, body, expires_ms: command.expires_ms, received_ms: clock::now_ms(), is_done }
     }
@@ -236,7 +236,7 @@ impl SimulatedHost {
         Ok(new)
     }
 
-    /// A program that takes no time begins and ends in one transaction, as an edit of desired state does.
+    /// Runs a program that takes no time: it begins and ends in one transaction, like a change of desired state.
     async fn do_at_once(&mut self, command: &Command) -> WriteResult {
         let (id, entry) = (command.id, Self::entry(command, true));
         let answer = answer(id, Status::exited(self.exit(id)), Some(entry.received_ms));
@@ -248,14 +248,14 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// Pretends to run a program, for a while.
+    /// Pretends to run a program for a while.
     fn launch(&mut self, id: CommandId, received_ms: Millis, late_ms: Millis) {
         let since_ms = self.now_ms();
         let end_ms = since_ms.saturating_add(self.parts.manner.takes_ms.min(late_ms));
         self.running.insert(id, PretendedCommand { since_ms, end_ms, received_ms, late_ms, told: false });
     }
 
-    /// Takes up what an earlier life left: these programs went on without it, as under an agent's shim.
+    /// Resumes programs of an earlier life: they continued without it, as under an agent's shim.
     pub(super) fn resume(&mut self, unfinished: Vec<InterruptedCommand>) {
         let (now_ms, clock_ms) = (self.now_ms(), clock::now_ms());
         for InterruptedCommand { id, received_ms, late_ms } in unfinished {
@@ -265,14 +265,14 @@ impl SimulatedHost {
         }
     }
 
-    /// How a program ends: by lot, the same however often it is asked.
+    /// How a program ends: random, but always the same for one command.
     pub(super) fn exit(&self, id: CommandId) -> Exit {
         let lot = Digest::of(format!("{} {id}", self.parts.me.host).as_bytes());
         let lot = u32::from_str_radix(&lot.as_str()[..8], 16).unwrap_or(u32::MAX);
         Exit::Code(i32::from(f64::from(lot) < self.parts.manner.fail * f64::from(u32::MAX)))
     }
 
-    /// A command takes effect: in the one transaction in which it is answered.
+    /// A command takes effect, in the transaction that also stores its answer.
     pub(super) async fn finish(&mut self, id: CommandId, status: Status, started_ms: Option<Millis>) -> WriteResult {
         let answer = answer(id, status, started_ms);
         self.parts.journal.finish(self.parts.n, id, answer.clone()).await.ok_or(WriterEnded)?;
@@ -280,7 +280,7 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// Puts what was committed where the publisher finds it.
+    /// Puts a committed answer into the outbox.
     fn say(&mut self, id: CommandId, payload: Vec<u8>) {
         let now_ms = self.now_ms();
         self.parts.outbox.put(key(id), payload);
@@ -288,7 +288,7 @@ impl SimulatedHost {
         self.parts.publisher.queue(key(id), now_ms);
     }
 
-    /// Answers a command about which nothing is done.
+    /// Answers a command that is refused.
     async fn refuse(&mut self, id: CommandId, expires_ms: Millis, refusal: CommandRefusal) -> WriteResult {
         self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
         self.answer_now(id, expires_ms, refusal.into()).await
@@ -296,7 +296,7 @@ impl SimulatedHost {
 
     async fn answer_now(&mut self, id: CommandId, expires_ms: Millis, status: Status) -> WriteResult {
         let answer = answer(id, status, None);
-        // What is refused is never taken up again, so its text is of no use.
+        // A refused command is never resumed, so its text is not needed.
         let entry = Entry { id, body: "{}".into(), expires_ms, received_ms: clock::now_ms(), is_done: false };
         let new = self.parts.journal.enter(self.parts.n, entry, Some(answer.clone())).await.ok_or(WriterEnded)?;
         if !new {
@@ -306,7 +306,7 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// A command that the journal has already: if it has its answer, that is said again.
+    /// Handles a command that is in the journal already: if it has an answer, that is sent again.
     async fn repeated(&mut self, id: CommandId) -> WriteResult {
         self.parts.tally.repeated.fetch_add(1, Ordering::Relaxed);
         if let Some(payload) = self.parts.journal.again(self.parts.n, id).await.ok_or(WriterEnded)? {
@@ -319,7 +319,7 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// Ends another command. One that has not come yet is refused when it does.
+    /// Cancels another command. If that one has not arrived yet, it is refused when it arrives.
     async fn cancel(&mut self, command: &Command, which: CommandId) -> WriteResult {
         if let Some(one) = self.running.remove(&which) {
             let ended = Status::exited(Exit::Signal(nix::sys::signal::Signal::SIGTERM as i32));
@@ -333,13 +333,13 @@ impl SimulatedHost {
     }
 }
 
-/// An answer as it is said, and kept.
+/// Creates an answer.
 fn answer(id: CommandId, status: Status, started_ms: Option<Millis>) -> Answer {
     let at_ms = clock::now_ms();
     let (stdout, stderr) = (Output::default(), Output::default());
     let outcome = Outcome { status, started_ms, finished_ms: at_ms, stdout, stderr };
     let key = key(id);
     let report = Report { v: V1, command: id, seq: key.seq, at_ms, content: Content::Done { outcome } };
-    // Made of texts and numbers, it serialises.
+    // It consists of texts and numbers, so serialising cannot fail.
     Answer { at_ms, payload: serde_json::to_vec(&report).unwrap_or_default() }
 }

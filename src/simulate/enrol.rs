@@ -28,16 +28,16 @@ use super::{
     store::{HostLife, Number, SimulatedHostRow, Store},
 };
 
-/// Hosts that join at the same time. The console makes one a millisecond or two, so these keep it busy.
+/// Number of hosts that join at the same time. The console needs a millisecond or two for each, so these keep it busy.
 const AT_ONCE: usize = 16;
-/// Hosts that are kept in one go: what an end by force may cost.
+/// Number of hosts that are stored at once: as many as a kill may lose.
 const KEPT_AT_ONCE: usize = 64;
-/// A certificate that ends sooner than this is not worth starting with.
+/// A certificate that expires sooner than this is renewed by joining again.
 const GOOD_FOR_MS: Millis = 24 * 3_600_000;
-/// Hosts between two words about how far it is.
+/// Number of hosts between two progress messages.
 const TELL_EVERY: usize = 500;
 
-/// The hosts that have to join: those that are not kept, and those whose certificate ends.
+/// The hosts that must join: those that are not stored, and those whose certificate expires.
 pub(super) fn missing(count: Number, rows: &[SimulatedHostRow], membership: Option<&Membership>) -> Vec<Number> {
     let Some(membership) = membership else { return (0..count).collect() };
     let good: BTreeSet<Number> =
@@ -49,7 +49,7 @@ fn is_good(row: &SimulatedHostRow, membership: &Membership, now_ms: Millis) -> b
     row.identity(membership).validity_ms().is_ok_and(|(_, ends_ms)| ends_ms > now_ms + GOOD_FOR_MS)
 }
 
-/// Tokens from a file (`-` is standard input), one in each line.
+/// Reads tokens from a file (`-` is standard input), one on each line.
 pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     let what = || format!("the tokens in {}", path.display());
     let text = match path.as_os_str() == "-" {
@@ -72,10 +72,10 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
         .collect()
 }
 
-/// What joining needs.
+/// What is needed to join.
 pub(super) struct JoinInputs<'a> {
     pub(super) store: &'a Store,
-    /// Those that are kept already, which keep their ids.
+    /// Hosts that are stored already; they keep their ids.
     pub(super) rows: &'a [SimulatedHostRow],
     pub(super) membership: Option<Membership>,
     pub(super) facts: Facts,
@@ -83,7 +83,7 @@ pub(super) struct JoinInputs<'a> {
 }
 
 impl JoinInputs<'_> {
-    /// Has these hosts join, each with a token, and keeps them.
+    /// Makes these hosts join, each with a token, and stores them.
     pub(super) async fn join(
         self,
         missing: &[Number],
@@ -141,7 +141,7 @@ impl JoinInputs<'_> {
         let Some((_, first)) = joined.first() else { return Ok(()) };
         self.store.set_membership(&first.membership).await.trying("the simulation's store")?;
         let created_ms = clock::now_ms();
-        // As an agent's: later than every life that a lost store may have had.
+        // As an agent does: later than any epoch that a lost store can have had.
         let life = HostLife { epoch: u64::try_from(created_ms / 1000).unwrap_or_default(), instances: Vec::new() };
         let row = |(n, identity): (Number, MemberIdentity)| SimulatedHostRow {
             n,

@@ -27,22 +27,22 @@ use super::{
     writer::JournalWriter,
 };
 
-/// How long a host that has left stays away at most.
+/// Longest time that a host that has left stays away.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
-/// How long all hosts together may take to say goodbye.
+/// Longest time for the goodbyes of all hosts together.
 const FAREWELL: Duration = Duration::from_secs(20);
 
-/// How hosts come and go.
+/// When hosts connect and leave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FleetPlan {
-    /// Over how long the first connections are spread.
+    /// The time over which the first connections are spread.
     pub(super) ramp: Duration,
-    /// The share of hosts that leave in a minute, in `0..=1`.
+    /// The share of hosts that leave each minute, in `0..=1`.
     pub(super) churn: f64,
 }
 
-/// What all hosts have in common.
+/// What all hosts share.
 pub(super) struct FleetContext {
     pub(super) membership: Membership,
     pub(super) journal: JournalWriter,
@@ -58,7 +58,7 @@ pub(super) struct SimulatedFleet {
 }
 
 impl SimulatedFleet {
-    /// Starts all hosts, each in its turn. `left` is what the last run left.
+    /// Starts all hosts, one after another. `left` is what an earlier run has left.
     pub(super) fn start(common: FleetContext, rows: Vec<SimulatedHostRow>, mut left: LeftMessages) -> Self {
         let (common, stop) = (Arc::new(common), CancellationToken::new());
         let mut hosts = JoinSet::new();
@@ -122,7 +122,7 @@ impl HostRunner {
         }
     }
 
-    /// True if it is to end.
+    /// Sleeps. Returns `true` on shutdown.
     async fn sleep(&self, time: Duration) -> bool {
         tokio::select! {
             () = self.stop.cancelled() => true,
@@ -131,7 +131,7 @@ impl HostRunner {
     }
 
     async fn live(&self, life: &HostLife, unfinished: Vec<InterruptedCommand>) -> Vec<InterruptedCommand> {
-        // As agents have it by default.
+        // The defaults of agents.
         let config = Config::default();
         let mut instances = life.instances.iter().copied();
         let me = ClientIdentity {
@@ -142,7 +142,7 @@ impl HostRunner {
             keep_alive_s: config.keep_alive_s,
         };
         let shutdown = CancellationToken::new();
-        // Whatever ends this ends the connection.
+        // However this function ends, the connection ends.
         let _guard = shutdown.clone().drop_guard();
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
@@ -179,16 +179,16 @@ impl HostRunner {
         }
     }
 
-    /// What it says of itself: what all say, and a name of its own.
+    /// The state that it reports: the common one with its own name.
     fn state(&self) -> HostState {
         HostState { hostname: hostname(self.row.n), ..self.common.manner.state.clone() }
     }
 }
 
-/// How long a host stays, if a share of all leaves in each minute: times are spread as those between independent
-/// accidents are.
+/// How long a host stays if a share of all hosts leaves each minute: times are distributed as between independent
+/// events.
 fn time_of_life(churn: f64, random: f64) -> Duration {
-    /// Nobody simulates for so long.
+    /// Longer than any simulation.
     const EVER: Duration = Duration::from_secs(366 * 86_400);
     let minutes = -(1.0 - random.clamp(0.0, 1.0)).max(f64::MIN_POSITIVE).ln() / churn;
     Duration::try_from_secs_f64(minutes * 60.0).map_or(EVER, |time| time.min(EVER))
@@ -204,7 +204,7 @@ mod tests {
         let left = (0..count)
             .filter(|index| time_of_life(0.1, (f64::from(*index) + 0.5) / f64::from(count)) < Duration::from_secs(60))
             .count();
-        // 1 - 1/e^0.1 of them, as each may leave only once.
+        // 1 - 1/e^0.1 of them, because each can leave only once.
         assert!((900..1_000).contains(&left), "{left}");
     }
 

@@ -43,40 +43,40 @@ use super::{
     writer::JournalWriter,
 };
 
-/// As an agent: messages that are held back while it is not clear whether this host may work.
+/// As in an agent: number of messages that are held back while it is not known whether this host may work.
 const HELD_MAX: usize = 64;
-/// As an agent: `running` is told only of a command that takes longer than this.
+/// As in an agent: `running` is only reported for commands that take longer than this.
 const QUIET_MS: Millis = 1_000;
-/// As an agent: how long a goodbye may take.
+/// As in an agent: longest time for a goodbye.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How hosts pretend.
+/// The behaviour of simulated hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Behaviour {
     /// How long a program takes.
     pub(super) takes_ms: Millis,
     /// The share of commands that fail, in `0..=1`.
     pub(super) fail: f64,
-    /// How many series each measures.
+    /// Number of series that each host measures.
     pub(super) series: u32,
-    /// What all hosts carry, and forbid, and run as.
+    /// The realms of all hosts.
     pub(super) realms: BTreeSet<Name>,
     pub(super) policy: LocalPolicy,
     pub(super) user: String,
-    /// What each says of itself, but for its name.
+    /// The state that each host reports, except its name.
     pub(super) state: HostState,
 }
 
 /// How a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LifeEnd {
-    /// With a goodbye, as an agent that is stopped.
+    /// With a goodbye, as when an agent is stopped.
     InOrder,
-    /// Without a word, as one whose power fails: its last will is spoken.
+    /// Without one, as in a power failure: the last will is published.
     Broken,
 }
 
-/// What a host is made of.
+/// The parts of a host.
 pub(super) struct HostParts {
     pub(super) n: Number,
     pub(super) me: ClientIdentity,
@@ -89,26 +89,26 @@ pub(super) struct HostParts {
     pub(super) journal: JournalWriter,
     pub(super) manner: Arc<Behaviour>,
     pub(super) tally: Arc<FleetCounters>,
-    /// Nothing if it measures nothing.
+    /// `None` if it measures nothing.
     pub(super) measures: Option<HostMetrics>,
-    /// What it says of itself in this life.
+    /// The state that it reports in this life.
     pub(super) state: HostState,
-    /// The names of its labels, which the link follows.
+    /// The names of its labels, to which the link subscribes.
     pub(super) groups: watch::Sender<Vec<Name>>,
 }
 
-/// A command that takes its time.
+/// A command that takes some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PretendedCommand {
     pub(super) since_ms: Millis,
     pub(super) end_ms: Millis,
     pub(super) received_ms: Millis,
-    /// After how long it is ended, by its own time limit.
+    /// When it is ended by its own time limit.
     pub(super) late_ms: Millis,
     pub(super) told: bool,
 }
 
-/// See the module.
+/// A simulated host; see the module.
 pub(super) struct SimulatedHost {
     pub(super) parts: HostParts,
     pub(super) running: BTreeMap<CommandId, PretendedCommand>,
@@ -119,7 +119,7 @@ pub(super) struct SimulatedHost {
     began: Instant,
 }
 
-/// The writer has ended: so does everything.
+/// The writer has ended, so the host must end, too.
 #[derive(Debug)]
 pub(super) struct WriterEnded;
 
@@ -138,17 +138,17 @@ impl SimulatedHost {
         }
     }
 
-    /// This host as select expressions see it.
+    /// This host, for selectors.
     pub(super) fn seen(&self) -> select::Host<'_> {
         select::Host::of(self.parts.me.host, &self.parts.state, &[])
     }
 
-    /// Milliseconds of this life, by a clock that only goes forward.
+    /// Milliseconds since the start of this life, by a monotonic clock.
     pub(super) fn now_ms(&self) -> Millis {
         Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// Lives until `leave` says how to end. `unfinished` is what an earlier life left; gives what this one leaves.
+    /// Runs until `leave` says how to end. `unfinished` is what an earlier life has left; returns what this one leaves.
     pub(super) async fn run(
         mut self,
         mut link: LinkTask,
@@ -159,7 +159,8 @@ impl SimulatedHost {
         self.resume(unfinished);
         let how = loop {
             let deadline = self.deadline();
-            // Each arm is cancel-safe: the channel keeps what is not taken, and the sleep is made anew.
+            // Each arm is safe to cancel: the channel keeps messages that are not received, and the sleep is created
+            // again.
             let done = tokio::select! {
                 how = &mut leave => break how,
                 event = link.events.recv() => match event {
@@ -169,7 +170,7 @@ impl SimulatedHost {
                 () = until(deadline) => self.on_time(&link).await,
             };
             let now_ms = self.now_ms();
-            // An outbox in memory has no errors.
+            // An outbox in memory cannot fail.
             if done.is_err() || self.parts.publisher.pump(now_ms).await.is_err() {
                 break LifeEnd::Broken;
             }
@@ -198,7 +199,7 @@ impl SimulatedHost {
         let measures = self.parts.measures.as_ref().map(HostMetrics::next_ms);
         let due = [self.refresh_due_ms, self.parts.publisher.next_ms(self.now_ms()), running.min(), measures];
         let due_ms = due.into_iter().flatten().min()?;
-        // A timer's grain is a millisecond: a little later is never too early.
+        // Timers have a resolution of a millisecond: a little later is never too early.
         Some(self.began + Duration::from_millis(due_ms.max(0).unsigned_abs()) + Duration::from_millis(1))
     }
 
@@ -283,7 +284,7 @@ impl SimulatedHost {
         self.stand(verdict, link).await
     }
 
-    /// Puts a batch where the publisher finds it.
+    /// Puts a batch into the outbox.
     fn measured(&mut self, batch: Option<(Numbered, PackedBatch)>) {
         let Some((id, batch)) = batch else { return };
         let tally = &self.parts.tally;
@@ -306,7 +307,7 @@ impl SimulatedHost {
         }
     }
 
-    /// Says goodbye and waits, a little, until the broker has heard it.
+    /// Says goodbye and waits for a short time until the broker has received it.
     async fn farewell(&mut self, link: &mut LinkTask) {
         let Some(connection) = self.parts.publisher.farewell() else { return };
         let heard = async {
@@ -325,11 +326,11 @@ impl SimulatedHost {
 }
 
 fn disconnect(connection: &ConnectionHandle) {
-    // Full or gone: then the last will says what was said already.
+    // If the queue is full or closed, the last will says the same.
     let _ = connection.disconnect();
 }
 
-/// Whether this is the last word of a host.
+/// Whether this is a host's own last message.
 fn is_echo(message: &InboundMessage, instance: Uuid) -> bool {
     matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
         && serde_json::from_slice::<Presence>(message.payload())

@@ -2,7 +2,7 @@
 
 use super::store::Number;
 
-/// The name that a simulated host gives itself.
+/// The hostname of a simulated host.
 pub(super) fn hostname(n: Number) -> String {
     format!("sim-{n:05}")
 }

@@ -63,19 +63,19 @@ use self::{
     tally::{FleetCounters, FleetSummary},
 };
 
-/// The label of a simulated host.
+/// The label of simulated hosts.
 const SIMULATED: &str = "simulated";
 
-/// Files that are open beside one connection for each host.
+/// Number of open files in addition to one connection for each host.
 const FILES: u64 = 100;
 
-/// The most hosts of one process: each has a port of its own on this machine, and there are some 28,000.
+/// Largest number of hosts of one process: each uses a local port, of which there are about 28,000.
 const HOSTS_MAX: u32 = 25_000;
 
-/// Hosts of others in a fleet that nobody minds: the one of `muster up`.
+/// Number of other hosts in a fleet that do not need a confirmation: the one of `muster up`.
 const OTHERS_MAX: u64 = 1;
 
-/// How often it is looked at whether all hosts are online.
+/// Interval at which it is checked whether all hosts are online.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Simulate a fleet: many hosts in this process, to see how an installation bears them
@@ -139,7 +139,7 @@ pub struct Simulate {
     yes: bool,
 }
 
-/// A share, as people write it: `5%`, `0.5%`, with or without `/min`.
+/// Parses a share as people write it: `5%`, `0.5%`, with or without `/min`.
 fn share(text: &str) -> Result<f64, String> {
     let wrong = || "a share such as 5% is wanted".to_owned();
     let number = text.strip_suffix("/min").unwrap_or(text).strip_suffix('%').ok_or_else(wrong)?;
@@ -147,10 +147,10 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err("from 0% to 100% are possible".to_owned()) }
 }
 
-/// Simulates until `shutdown`, or as long as was asked for.
+/// Simulates until `shutdown`, or for the given time.
 ///
 /// # Errors
-/// If hosts cannot join, the folder cannot be used, or a command took effect twice.
+/// If hosts cannot join, if the folder cannot be used, or if a command took effect twice.
 pub async fn run(
     wanted: Simulate,
     options: &muster_cli::GlobalOptions,
@@ -179,7 +179,7 @@ pub async fn run(
     }
 }
 
-/// Nothing if it was ended before all hosts had joined.
+/// `None` if it was ended before all hosts had joined.
 async fn simulate(
     wanted: &Simulate,
     options: &muster_cli::GlobalOptions,
@@ -196,7 +196,7 @@ async fn simulate(
     let trying = "the simulation's store";
     let mut rows = store.hosts(wanted.hosts).await.trying(trying)?;
     let Some(mut membership) = store.membership().await.trying(trying)? else { return Ok(None) };
-    // The console knows where its broker is now.
+    // The console now knows the address of its broker.
     if let Some(client) = client
         && let Ok(status) = client.get::<Status>("status", &[]).await
     {
@@ -224,11 +224,11 @@ async fn simulate(
         left,
     );
     let watched = watch(wanted, options.output, &tally, began, shutdown).await;
-    // Those that are there until they are asked to leave; all else counts up to the last moment.
+    // The online hosts are counted before they leave; everything else is counted up to the end.
     let online = tally.online();
     print::say("stopping …");
     fleet.stop().await;
-    // The last handles on the journal are gone with the hosts.
+    // The hosts are gone, and with them the last handles of the journal.
     let _ = writer.await;
     let summary = tally.summary(u64::from(wanted.hosts), began, *watched.as_ref().unwrap_or(&None));
     let twice = store.twice().await.trying(trying)?;
@@ -248,7 +248,7 @@ fn manner(wanted: &Simulate) -> Behaviour {
     }
 }
 
-/// What every host says of itself, but for its name: this machine's facts, and that it is simulated.
+/// The state that all hosts report, except their names: facts of this machine, and the label of simulated hosts.
 fn state(realms: &BTreeSet<Name>) -> HostState {
     let simulated = SIMULATED.parse().map(|name| (name, "true".to_owned()));
     HostState {
@@ -272,12 +272,12 @@ fn course(wanted: &Simulate) -> FleetPlan {
     FleetPlan { ramp: wanted.ramp.map_or(usual, Into::into), churn: wanted.churn }
 }
 
-/// A document for programs, which read one after the other: how it goes, and at last the summary.
+/// Writes a line of JSON: the progress, and at the end the summary.
 fn json_line(summary: &FleetSummary) -> Result<(), Failure> {
     Printer::new(PrintFormat::Json).item(summary)
 }
 
-/// Tells how it goes until it is to end; gives when all hosts were online.
+/// Reports the progress until the end; returns when all hosts were online.
 async fn watch(
     wanted: &Simulate,
     format: PrintFormat,
@@ -311,7 +311,7 @@ async fn watch(
     Ok(all_online)
 }
 
-/// Sees that all hosts are members. False if it was ended meanwhile.
+/// Makes sure that all hosts are members. Returns `false` if it was ended meanwhile.
 async fn enrolled(
     wanted: &Simulate,
     client: Option<&ConsoleClient>,
@@ -343,7 +343,7 @@ async fn enrolled(
     Ok(!shutdown.is_cancelled())
 }
 
-/// Has the console make tokens, if nobody minds that these hosts join it.
+/// Asks the console for tokens, if it is confirmed that these hosts may join it.
 async fn ask_for_tokens(
     wanted: &Simulate,
     client: &ConsoleClient,
@@ -366,7 +366,7 @@ fn default_data() -> Result<PathBuf, Failure> {
     data.ok_or_else(folders::nowhere)
 }
 
-/// Takes the folder for this process.
+/// Locks the folder for this process.
 fn hold(data: &Path) -> Result<Flock<File>, Failure> {
     let what = || format!("the folder {}", data.display());
     files::make_folder(data, files::PRIVATE_FOLDER).trying(what())?;
@@ -377,7 +377,7 @@ fn hold(data: &Path) -> Result<Flock<File>, Failure> {
     })
 }
 
-/// Sees that so many connections may be open.
+/// Makes sure that this many connections can be open.
 fn files_for(hosts: u32) -> Result<(), Failure> {
     let wanted = u64::from(hosts) + FILES;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).trying("the limit of open files")?;

@@ -15,34 +15,34 @@ use muster_topics::{
     name::HostId,
 };
 
-/// The most series of a host. A batch of three samples is then some 40 kB, far below what a message may be.
+/// Largest number of series of a host. A batch of three samples then has about 40 kB, far below the limit of a message.
 pub(super) const SERIES_MAX: u32 = 1_000;
 
-/// What a value does from one sample to the next.
+/// How a value changes from one sample to the next.
 #[derive(Clone, Copy, Debug)]
 enum ValueModel {
-    /// It stands still.
+    /// It is constant.
     Still(f64),
-    /// Somewhere below this, in ten thousandths.
+    /// Random below this, in steps of 0.0001.
     Ratio(f64),
-    /// Somewhere below this, in hundredths.
+    /// Random below this, in steps of 0.01.
     Load(f64),
-    /// About this many bytes, in pages, and up to a hundredth of it more.
+    /// About this many bytes, in whole pages, and up to one per cent more.
     Pages(f64),
-    /// It counts up to twice as much in each sample.
+    /// Each sample adds up to twice as much.
     Counter(f64),
-    /// Seconds of this life.
+    /// Seconds since the start of this life.
     Uptime,
 }
 
-/// Measurement, a tag, field.
+/// Measurement, a tag, field, and how the value changes.
 type SeriesName = (&'static str, Option<(&'static str, &'static str)>, &'static str, ValueModel);
 
 const ETH0: Option<(&str, &str)> = Some(("interface", "eth0"));
 const ROOT: Option<(&str, &str)> = Some(("mount", "/"));
 const VDA: Option<(&str, &str)> = Some(("device", "vda"));
 
-/// The series that have a name of an agent's. Those of one measurement stand together.
+/// Series with names that agents use. Those of one measurement are adjacent.
 const SERIES: [SeriesName; 20] = [
     ("muster_host_cpu", None, "busy_ratio", ValueModel::Ratio(0.08)),
     ("muster_host_cpu", None, "user_ratio", ValueModel::Ratio(0.05)),
@@ -65,23 +65,23 @@ const SERIES: [SeriesName; 20] = [
     ("muster_host_uptime", None, "seconds", ValueModel::Uptime),
     ("muster_agent_memory", None, "resident_bytes", ValueModel::Pages(7.7e6)),
 ];
-/// What the rest are called.
+/// The measurement of all other series.
 const MORE: &str = "muster_simulated";
 
-/// A batch, ready to be sent.
+/// A serialised batch.
 #[derive(Clone, Debug)]
 pub(super) struct PackedBatch {
     pub(super) payload: Vec<u8>,
-    /// How many values are in it.
+    /// Number of values in it.
     pub(super) values: u64,
 }
 
-/// What one life of a host measures.
+/// The measurements of one life of a host.
 #[derive(Debug)]
 pub(super) struct HostMetrics {
     host: String,
     hostname: String,
-    /// What each series had last.
+    /// The last value of each series.
     values: Vec<f64>,
     points: Vec<Point>,
     samples: u32,
@@ -90,7 +90,7 @@ pub(super) struct HostMetrics {
 }
 
 impl HostMetrics {
-    /// Begins with a life, at the moment of its clock that is 0.
+    /// Starts at time 0 of a life.
     pub(super) fn new(series: u32, host: HostId, hostname: &str, epoch: u64) -> Self {
         let first = Duration::from_millis(rhythm().1.unsigned_abs()).mul_f64(metric::phase(host));
         Self {
@@ -104,18 +104,19 @@ impl HostMetrics {
         }
     }
 
-    /// When to measure next.
+    /// When the next sample is due.
     pub(super) fn next_ms(&self) -> Millis {
         self.next_ms
     }
 
-    /// Measures, if it is time to: `now_ms` is of this life, `clock_ms` of everybody's. Gives a batch once it is whole.
+    /// Takes a sample, if it is due: `now_ms` is the time of this life, `clock_ms` the wall clock. Returns a batch when
+    /// it is complete.
     pub(super) fn on_time(&mut self, now_ms: Millis, clock_ms: Millis) -> Option<(Numbered, PackedBatch)> {
         if now_ms < self.next_ms {
             return None;
         }
         let (sample_ms, publish_ms) = rhythm();
-        // What was missed is not made up for: nobody measures the past.
+        // Missed samples are not made up for.
         self.next_ms = (self.next_ms + sample_ms).max(now_ms + 1);
         let at_ms = metric::rounded(clock_ms, Duration::from_millis(sample_ms.unsigned_abs()));
         self.sample(at_ms, now_ms);
@@ -123,7 +124,7 @@ impl HostMetrics {
         if Millis::from(self.samples) * sample_ms < publish_ms { None } else { self.flush() }
     }
 
-    /// What was measured and is in no batch yet. Three samples of [`SERIES_MAX`] series fit into one message.
+    /// The incomplete batch. Three samples of [`SERIES_MAX`] series fit into one message.
     pub(super) fn flush(&mut self) -> Option<(Numbered, PackedBatch)> {
         self.samples = 0;
         let points = std::mem::take(&mut self.points);
@@ -159,7 +160,7 @@ impl HostMetrics {
     }
 }
 
-/// Between two samples, and between two batches: as agents have it by default.
+/// The intervals of samples and of batches: the defaults of agents.
 fn rhythm() -> (Millis, Millis) {
     let metrics = config::Config::default().metrics;
     (metrics.sample_ms.into(), metrics.publish_ms.into())

@@ -35,17 +35,17 @@ use super::{
     writer::{self, JournalWriter},
 };
 
-/// Earlier lives that a host remembers, as an agent does.
+/// Number of former instances that a host remembers, as an agent does.
 const FORMER_MAX: usize = 16;
 
-/// Batches of measurements of one host that wait for the console: ten minutes. They are in memory, and 10,000 hosts with twenty
-/// series each take some 100 MB.
+/// Number of batches of one host that wait for the console: ten minutes. They are in memory; 10,000 hosts with twenty
+/// series each use about 100 MB.
 const BATCHES_MAX: usize = 20;
 
-/// A host's own number in this simulation, from 0.
+/// The number of a host in this simulation, from 0.
 pub(super) type Number = u32;
 
-/// A host as it is kept.
+/// A stored host.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedHostRow {
     pub(super) n: Number,
@@ -57,9 +57,9 @@ pub(super) struct SimulatedHostRow {
 }
 
 impl SimulatedHostRow {
-    /// Who it is in the fleet that all of them are members of.
+    /// Its identity in the fleet that all hosts belong to.
     pub(super) fn identity(&self, fleet: &Membership) -> MemberIdentity {
-        // What keys their revisions is each host's own, and nothing here has revisions.
+        // The key of revisions differs per host; simulated hosts have no revisions.
         let (host, certificate) = (self.id, self.certificate.clone());
         let membership = Membership { host, certificate, revision_key: None, ..fleet.clone() };
         MemberIdentity { membership, key: self.key.clone() }
@@ -70,12 +70,12 @@ impl SimulatedHostRow {
 #[derive(Clone, Debug)]
 pub(super) struct HostLife {
     pub(super) epoch: u64,
-    /// What this life is known by, and then earlier ones, newest first.
+    /// The instance of this life, and then former ones, newest first.
     pub(super) instances: Vec<Uuid>,
 }
 
 impl HostLife {
-    /// The one that comes after this.
+    /// The next life.
     pub(super) fn next(&self) -> Self {
         let instances = std::iter::once(Uuid::new_v4()).chain(self.instances.iter().copied()).take(FORMER_MAX);
         Self { epoch: self.epoch + 1, instances: instances.collect() }
@@ -86,17 +86,17 @@ impl HostLife {
     }
 }
 
-/// A command that an earlier life of a host did not bring to an end.
+/// A command that an earlier life did not finish.
 #[derive(Clone, Debug)]
 pub(super) struct InterruptedCommand {
     pub(super) id: CommandId,
     pub(super) received_ms: Millis,
-    /// Its own time limit.
+    /// Its time limit.
     pub(super) late_ms: Millis,
 }
 
 impl InterruptedCommand {
-    /// As it stands in the journal.
+    /// Reads it from the journal.
     fn read(id: CommandId, received_ms: Millis, body: &str) -> Self {
         let late_ms = match serde_json::from_str::<Command>(body).map(|command| command.verb) {
             Ok(Verb::Exec(exec)) => Millis::try_from(exec.timeout_ms).unwrap_or(Millis::MAX),
@@ -106,33 +106,33 @@ impl InterruptedCommand {
     }
 }
 
-/// What was left when the last run ended.
+/// What an earlier run has left.
 #[derive(Debug, Default)]
 pub(super) struct LeftMessages {
     pub(super) unfinished: BTreeMap<Number, Vec<InterruptedCommand>>,
     pub(super) outboxes: BTreeMap<Number, Outbox>,
-    /// The latest signed time that any host has seen. Each host's own is no earlier than that of its last command, and
-    /// all hear from the same console.
+    /// The latest signed time that any host has seen. Each host's own is at least that of its last command, and all
+    /// receive from the same console.
     pub(super) signed_ms: Millis,
 }
 
 impl LeftMessages {
-    /// Answers that the console does not have.
+    /// Number of answers that the console does not have.
     pub(super) fn count(&self) -> u64 {
         self.outboxes.values().map(|outbox| outbox.map(|all| all.answers.len() as u64)).sum()
     }
 }
 
-/// An answer, ready to be said.
+/// An answer that is ready to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) at_ms: Millis,
     pub(super) payload: Vec<u8>,
 }
 
-/// What a host has to say that the console does not have yet. It outlives the lives of its host. Answers are in the store as
-/// well; this is how they are found without asking it. Batches are here alone: measurements that are lost when a simulation
-/// is killed were of nothing.
+/// Messages that the console has not stored yet. They outlive a host's life. Answers are in the store as well; this
+/// index finds them without a query. Batches are only in memory: simulated measurements that are lost with the process
+/// have no value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox(Arc<Mutex<UnsentMessages>>);
 
@@ -143,17 +143,17 @@ struct UnsentMessages {
 }
 
 impl Outbox {
-    /// Puts in what was committed.
+    /// Adds an answer that was committed.
     pub(super) fn put(&self, key: ReportAck, payload: Vec<u8>) {
         self.map(|all| drop(all.answers.insert(key, payload)));
     }
 
-    /// Takes out what the console has.
+    /// Removes answers that the console has stored.
     pub(super) fn remove(&self, keys: &[ReportAck]) {
         self.map(|all| keys.iter().for_each(|key| drop(all.answers.remove(key))));
     }
 
-    /// Puts in a batch of measurements; gives the values of the oldest one if that made room for it.
+    /// Adds a batch of measurements; returns the number of values in the oldest one if that was dropped.
     pub(super) fn put_batch(&self, id: Numbered, batch: PackedBatch) -> Option<u64> {
         self.map(|all| {
             all.batches.insert(id, batch);
@@ -162,7 +162,7 @@ impl Outbox {
         })
     }
 
-    /// Takes out batches that the console has; gives how many those were, and their values.
+    /// Removes batches that the console has stored; returns their number, and that of their values.
     pub(super) fn remove_batches(&self, ids: &[Numbered]) -> (u64, u64) {
         let found = self.map(|all| ids.iter().filter_map(|id| all.batches.remove(id)).collect::<Vec<_>>());
         (found.len() as u64, found.iter().map(|batch| batch.values).sum())
@@ -190,23 +190,23 @@ impl OutboxStore for Outbox {
     }
 }
 
-/// The store.
+/// The store of simulated hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     pool: SqlitePool,
 }
 
 impl Store {
-    /// Opens the store in `path`, and makes it if there is none.
+    /// Opens the store in `path`; creates it if there is none.
     pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
         files::make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            // Ten thousand answers of a command and the texts around them, with room to spare.
+            // Ten thousand answers of a command, with the texts around them.
             .pragma("cache_size", "-32768")
-            // What a statement may have to take back is otherwise written to a file, each page that it changes.
+            // Otherwise the pages that a statement changes are copied to a temporary file, for a rollback.
             .pragma("temp_store", "MEMORY")
             .row_buffer_size(ROWS_AHEAD);
         let pool = one_writer::pool().connect_with(options).await?;
@@ -214,7 +214,7 @@ impl Store {
         Ok(Self { pool })
     }
 
-    /// What hosts have in common, if there are any.
+    /// What all hosts share, if there are any.
     pub(super) async fn membership(&self) -> Result<Option<Membership>, StoreError> {
         let row: Option<(String,)> = sqlx::query_as("SELECT membership FROM fleet").fetch_optional(&self.pool).await?;
         row.map(|(text,)| serde_json::from_str(&text))
@@ -222,7 +222,7 @@ impl Store {
             .map_err(|source| StoreError::Content { what: "membership", source })
     }
 
-    /// Keeps what hosts have in common.
+    /// Stores what all hosts share.
     pub(super) async fn set_membership(&self, membership: &Membership) -> Result<(), StoreError> {
         let text = serde_json::to_string(&Membership { revision_key: None, ..membership.clone() })
             .map_err(|source| StoreError::Content { what: "membership", source })?;
@@ -235,7 +235,7 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps hosts that have joined, or joined anew.
+    /// Stores hosts that have joined, or joined again.
     pub(super) async fn put_hosts(&self, hosts: &[SimulatedHostRow]) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
         for row in hosts {
@@ -280,7 +280,7 @@ impl Store {
         rows.into_iter().map(row).collect()
     }
 
-    /// What is left of an earlier run, once what expired long ago is forgotten.
+    /// What an earlier run has left, without commands that expired long ago.
     pub(super) async fn left(&self) -> Result<LeftMessages, StoreError> {
         type Columns = (i64, Vec<u8>, i64, Option<Vec<u8>>, Option<String>);
         let (signed_ms,): (Option<i64>,) =
@@ -306,7 +306,7 @@ impl Store {
         Ok(left)
     }
 
-    /// Forgets commands that expired long before `signed_ms` and whose answers the console has.
+    /// Deletes commands that expired long before `signed_ms` and whose answers the console has.
     async fn prune(&self, signed_ms: Millis) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
         sqlx::query(
@@ -322,14 +322,14 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// How many commands have taken effect on a host more than once: a promise is broken if there is one.
+    /// Number of commands that took effect on a host more than once: if there is one, a promise is broken.
     pub(super) async fn twice(&self) -> Result<u64, StoreError> {
         let (count,): (i64,) =
             sqlx::query_as("SELECT count(*) FROM journal WHERE effects > 1").fetch_one(&self.pool).await?;
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
-    /// Begins new lives of all these hosts.
+    /// Starts new lives of all these hosts.
     pub(super) async fn begin_lives(&self, hosts: &mut [SimulatedHostRow]) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
         for host in hosts {
@@ -339,18 +339,18 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Starts the writer; it ends when the last [`JournalWriter`] is gone.
+    /// Starts the writer, which ends when the last [`JournalWriter`] is dropped.
     pub(super) fn start_writer(&self) -> (JournalWriter, JoinHandle<()>) {
         writer::start(self.pool.clone())
     }
 
-    /// Closes the store: the write-ahead log goes into the file.
+    /// Closes the store: the write-ahead log is merged into the file.
     pub(super) async fn close(&self) {
         self.pool.close().await;
     }
 }
 
-/// The number of a terminal answer: hosts that put out nothing have no other.
+/// The number of a terminal answer: without output there is no other.
 pub(super) fn key(command: CommandId) -> ReportAck {
     ReportAck { command, seq: 1 }
 }
@@ -377,7 +377,7 @@ pub(super) fn number(n: i64) -> Number {
     Number::try_from(n).unwrap_or(Number::MAX)
 }
 
-/// SQLite's integers are signed; what is kept there does not come near the edge.
+/// SQLite's integers are signed; these values are far from the limit.
 fn to_sql(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -11,94 +11,94 @@ use std::{
 use muster_agent::link::TrafficMeter;
 use serde::Serialize;
 
-/// Everything that is counted. All of it only grows, but for who is online.
+/// Counters. All of them only grow, except for the number of online hosts.
 #[derive(Debug, Default)]
 pub(super) struct FleetCounters {
-    /// Hosts that are connected, alone, and take commands.
+    /// Hosts that are connected, not in conflict, and accept commands.
     pub(super) online: AtomicI64,
-    /// Lives that ended because hosts come and go.
+    /// Lives that ended on purpose.
     pub(super) left: AtomicU64,
-    /// Commands that were new.
+    /// New commands.
     pub(super) commands: AtomicU64,
-    /// Commands that came again.
+    /// Repeated commands.
     pub(super) repeated: AtomicU64,
-    /// Commands that were refused.
+    /// Refused commands.
     pub(super) refused: AtomicU64,
-    /// Messages without a good signature.
+    /// Messages without a valid signature.
     pub(super) rejected: AtomicU64,
-    /// Answers that were made.
+    /// Answers that were created.
     pub(super) outcomes: AtomicU64,
-    /// Answers that the console has.
+    /// Answers that the console has stored.
     pub(super) acknowledged: AtomicU64,
     /// Answers of an earlier run that the console did not have.
     pub(super) inherited: AtomicU64,
-    /// Batches of measurements that were made.
+    /// Batches of measurements that were created.
     pub(super) batches: AtomicU64,
-    /// Those that the console has.
+    /// Batches that the console has stored.
     pub(super) batches_acknowledged: AtomicU64,
-    /// Those that made room for newer ones, because the console took none for long.
+    /// Batches that were dropped because the console accepted none for a long time.
     pub(super) batches_given_up: AtomicU64,
-    /// Values in batches that were made.
+    /// Values in batches that were created.
     pub(super) values: AtomicU64,
-    /// Values in those that the console has.
+    /// Values in batches that the console has stored.
     pub(super) values_acknowledged: AtomicU64,
-    /// Values in those that made room.
+    /// Values in dropped batches.
     pub(super) values_given_up: AtomicU64,
-    /// What goes over the connections.
+    /// Traffic of the connections.
     pub(super) meter: Arc<TrafficMeter>,
 }
 
-/// The same, at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FleetSummary {
-    /// Hosts that take part.
+    /// Number of hosts.
     pub(super) hosts: u64,
-    /// How long it has been.
+    /// Time since the start.
     pub(super) elapsed_ms: u64,
-    /// After how long all were online for the first time; nothing if they never were.
+    /// Time until all hosts were online; `None` if they never were.
     pub(super) all_online_ms: Option<u64>,
     /// Hosts that are online.
     pub(super) online: u64,
-    /// Connections that came to be.
+    /// Connections that were established.
     pub(super) connects: u64,
-    /// How often a host left by intent.
+    /// How often a host left on purpose.
     pub(super) left: u64,
-    /// Commands that were new.
+    /// New commands.
     pub(super) commands: u64,
-    /// Commands that came again.
+    /// Repeated commands.
     pub(super) repeated: u64,
-    /// Commands that were refused.
+    /// Refused commands.
     pub(super) refused: u64,
-    /// Messages without a good signature.
+    /// Messages without a valid signature.
     pub(super) rejected: u64,
-    /// Answers that were made.
+    /// Answers that were created.
     pub(super) outcomes: u64,
-    /// Answers that the console has.
+    /// Answers that the console has stored.
     pub(super) acknowledged: u64,
     /// Answers that wait for the console.
     pub(super) waiting: u64,
-    /// Batches of measurements that were made.
+    /// Batches of measurements that were created.
     pub(super) batches: u64,
-    /// Batches that the console has.
+    /// Batches that the console has stored.
     pub(super) batches_acknowledged: u64,
     /// Batches that wait for the console.
     pub(super) batches_waiting: u64,
-    /// Values in batches that were made.
+    /// Values in batches that were created.
     pub(super) values: u64,
-    /// Values in batches that the console has.
+    /// Values in batches that the console has stored.
     pub(super) values_acknowledged: u64,
-    /// Values in batches that made room for newer ones, because the console took none for long.
+    /// Values in batches that were dropped because the console accepted none for a long time.
     pub(super) values_given_up: u64,
-    /// Commands that took effect on a host more than once, ever: a promise is broken if there is one.
+    /// Commands that took effect on a host more than once: if there is one, a promise is broken.
     pub(super) twice: u64,
-    /// Bytes of MQTT that came, without what TLS and TCP add.
+    /// Received bytes of MQTT, without TLS and TCP.
     pub(super) in_bytes: u64,
-    /// Bytes of MQTT that went.
+    /// Sent bytes of MQTT.
     pub(super) out_bytes: u64,
 }
 
 impl FleetCounters {
-    /// What there is now.
+    /// The current summary.
     pub(super) fn summary(&self, hosts: u64, began: Instant, all_online: Option<Duration>) -> FleetSummary {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (outcomes, acknowledged) = (get(&self.outcomes), get(&self.acknowledged));
@@ -129,7 +129,7 @@ impl FleetCounters {
         }
     }
 
-    /// Hosts that are online.
+    /// Number of online hosts.
     pub(super) fn online(&self) -> u64 {
         u64::try_from(self.online.load(Ordering::Relaxed)).unwrap_or_default()
     }
@@ -140,7 +140,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl FleetSummary {
-    /// A line of it, and what has gone over the wire since `before`.
+    /// One line of progress, with the traffic since `before`.
     pub(super) fn line(&self, before: Option<&Self>) -> String {
         let (in_bytes, out_bytes) = before.map_or((0, 0), |before| (before.in_bytes, before.out_bytes));
         let measured = match self.batches {
@@ -161,7 +161,7 @@ impl FleetSummary {
         )
     }
 
-    /// All of it, for people.
+    /// The complete summary, for people.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let all = match self.all_online_ms {
             Some(ms) => format!("{}, all of them online after {:.1} s", self.hosts, ms as f64 / 1000.0),
@@ -214,11 +214,11 @@ mod tests {
         tally.outcomes.store(5, Ordering::Relaxed);
         tally.inherited.store(2, Ordering::Relaxed);
         tally.acknowledged.store(6, Ordering::Relaxed);
-        // A goodbye may be counted before the hello that another thread counts.
+        // A goodbye may be counted before the hello, by another thread.
         tally.online.store(-1, Ordering::Relaxed);
         let summary = tally.summary(10, Instant::now(), None);
         assert_eq!((summary.waiting, summary.online), (1, 0));
-        // An acknowledgement may come twice.
+        // An acknowledgement may arrive twice.
         tally.acknowledged.store(9, Ordering::Relaxed);
         assert_eq!(tally.summary(10, Instant::now(), None).waiting, 0);
     }

@@ -19,29 +19,29 @@ use tokio::{
 
 use super::store::{Answer, HostLife, Number, blob, live, number, uuid};
 
-/// The most that one transaction takes in. A row is some 5 µs and a sync of the disk some milliseconds, so larger ones
-/// gain nothing, and the first in them would wait for the last.
+/// Largest number of requests in one transaction. A row takes about 5 µs and a sync some milliseconds, so more gain
+/// nothing, and the first would wait for the last.
 const GROUP_MAX: usize = 2_048;
-/// What waits for the writer: hosts wait for their answers, so there is at most one of each.
+/// Length of the queue: hosts wait for their answers, so there is at most one request of each.
 const WRITES: usize = 4_096;
-/// How long to wait before what the store did not take is tried again.
+/// The wait before a failed transaction is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// What is to be written, and who waits for it.
+/// A request, and who waits for it.
 enum QueuedWrite {
-    /// A command arrives; with an answer if it is refused. True: it is new.
+    /// A command has arrived; with an answer if it is refused. `true`: it is new.
     Enter { host: Number, entry: Entry, answer: Option<Answer>, done: oneshot::Sender<bool> },
     /// A command takes effect and is answered.
     Finish { host: Number, id: CommandId, answer: Answer, done: oneshot::Sender<()> },
-    /// A command came again: its answer goes into the outbox again, if it has one.
+    /// A command has arrived again: its answer goes into the outbox again, if it has one.
     Again { host: Number, id: CommandId, done: oneshot::Sender<Option<Vec<u8>>> },
-    /// The console has stored these.
+    /// The console has stored these answers.
     Acknowledge { host: Number, keys: Vec<ReportAck>, signed_ms: Millis, done: oneshot::Sender<()> },
-    /// A host begins a new life.
+    /// A host starts a new life.
     Live { host: Number, life: HostLife, done: oneshot::Sender<()> },
 }
 
 impl QueuedWrite {
-    /// Who asks for it.
+    /// The host of the request.
     fn host(&self) -> Number {
         match self {
             Self::Enter { host, .. }
@@ -53,7 +53,7 @@ impl QueuedWrite {
     }
 }
 
-/// A command on its way into the journal.
+/// A new entry of the journal.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) id: CommandId,
@@ -64,7 +64,8 @@ pub(super) struct Entry {
     pub(super) is_done: bool,
 }
 
-/// What hosts write with; can be cloned. Its methods give nothing once the writer has ended, which it does last.
+/// A handle of the writer, which can be cloned. Its methods return `None` after the writer has ended, which only
+/// happens at the end.
 #[derive(Clone, Debug)]
 pub(super) struct JournalWriter {
     writes: mpsc::Sender<QueuedWrite>,
@@ -83,33 +84,34 @@ impl JournalWriter {
         answer.await.ok()
     }
 
-    /// Enters a command, and its answer if there is one already. True if it is new.
+    /// Enters a command, with its answer if there is one already. `true`: it is new.
     pub(super) async fn enter(&self, host: Number, entry: Entry, answer: Option<Answer>) -> Option<bool> {
         self.ask(|done| QueuedWrite::Enter { host, entry, answer, done }).await
     }
 
-    /// A command takes effect, and is answered.
+    /// Records that a command takes effect, and its answer.
     pub(super) async fn finish(&self, host: Number, id: CommandId, answer: Answer) -> Option<()> {
         self.ask(|done| QueuedWrite::Finish { host, id, answer, done }).await
     }
 
-    /// The answer of a command that is here already, which waits for the console again. Nothing inside if it has none yet.
+    /// The answer of a command that arrived again, which waits for the console again; the inner `None`: it has no
+    /// answer yet.
     pub(super) async fn again(&self, host: Number, id: CommandId) -> Option<Option<Vec<u8>>> {
         self.ask(|done| QueuedWrite::Again { host, id, done }).await
     }
 
-    /// The console has these.
+    /// Records that the console has stored these answers.
     pub(super) async fn acknowledge(&self, host: Number, keys: Vec<ReportAck>, signed_ms: Millis) -> Option<()> {
         self.ask(|done| QueuedWrite::Acknowledge { host, keys, signed_ms, done }).await
     }
 
-    /// A host begins a new life.
+    /// Records a host's new life.
     pub(super) async fn live(&self, host: Number, life: HostLife) -> Option<()> {
         self.ask(|done| QueuedWrite::Live { host, life, done }).await
     }
 }
 
-/// Starts the writer; it ends when the last [`JournalWriter`] is gone.
+/// Starts the writer, which ends when the last [`JournalWriter`] is dropped.
 pub(super) fn start(pool: SqlitePool) -> (JournalWriter, JoinHandle<()>) {
     let (writes, queue) = mpsc::channel(WRITES);
     (JournalWriter { writes }, tokio::spawn(write_all(pool, queue)))
@@ -132,7 +134,7 @@ async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<QueuedWrite>) {
     }
 }
 
-/// What one transaction writes.
+/// The contents of one transaction.
 #[derive(Default)]
 struct WriteGroup {
     enters: Vec<(Number, Entry, Option<Answer>)>,
@@ -140,13 +142,13 @@ struct WriteGroup {
     agains: Vec<(Number, CommandId)>,
     acknowledged: Vec<(Number, CommandId, Millis)>,
     lives: Vec<(Number, HostLife)>,
-    // Who waits for them, in the same order.
+    // The senders that wait for these, in the same order.
     entered: Vec<oneshot::Sender<bool>>,
     answered: Vec<oneshot::Sender<Option<Vec<u8>>>>,
     done: Vec<oneshot::Sender<()>>,
 }
 
-/// What came of a group.
+/// The results of a group.
 struct WriteResults {
     new: BTreeSet<(CommandId, Number)>,
     answers: Vec<Option<Vec<u8>>>,
@@ -155,7 +157,7 @@ struct WriteResults {
 impl WriteGroup {
     fn new(mut writes: Vec<QueuedWrite>) -> Self {
         let mut group = Self::default();
-        // In the order of hosts, which of one command is that of the table: each page is changed once, however many of its rows are.
+        // In the order of hosts, which is that of the table for one command: each page is changed only once.
         writes.sort_by_key(QueuedWrite::host);
         for write in writes {
             match write {
@@ -184,7 +186,7 @@ impl WriteGroup {
         group
     }
 
-    /// A host waits for each answer before it asks for the next, so their order among kinds does not matter.
+    /// Commits a group. A host waits for each answer before its next request, so the order of kinds does not matter.
     async fn commit(&self, pool: &SqlitePool) -> Result<WriteResults, sqlx::Error> {
         let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
         let new = self.enter(&mut transaction).await?;
@@ -205,7 +207,7 @@ impl WriteGroup {
         let texts: BTreeMap<(CommandId, &str), Millis> =
             self.enters.iter().map(|(_, entry, _)| ((entry.id, &*entry.body), entry.expires_ms)).collect();
         for ((id, body), expires_ms) in texts {
-            // What one host refuses, without a text, another may do.
+            // A host may run what another host has refused, without the text.
             sqlx::query(
                 "INSERT INTO command (id, body, expires_ms) VALUES ($1, $2, $3)
                  ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE command.body = '{}'",
@@ -218,8 +220,8 @@ impl WriteGroup {
         }
         let mut new = BTreeSet::new();
         for piece in pieces(&self.enters) {
-            // Nearly always all of them are new; to have each said would take as long as writing it. One that is not undoes
-            // this statement alone.
+            // Almost always all of them are new; asking for each row would take as long as writing it. If one is not,
+            // only this statement is undone.
             match insert(piece, "").execute(&mut *db).await {
                 Ok(_) => new.extend(piece.iter().map(|(host, entry, _)| (entry.id, *host))),
                 Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
@@ -236,7 +238,7 @@ impl WriteGroup {
         Ok(new)
     }
 
-    // `+` keeps the database from going through the whole journal to look each of its rows up among those that came.
+    // `+` keeps the database from scanning the whole journal and looking up each of its rows among the new ones.
     async fn finish(&self, db: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         for piece in pieces(&self.finishes) {
             let sql = format!(
@@ -272,7 +274,7 @@ impl WriteGroup {
         Ok(())
     }
 
-    /// Tells everybody. Who is gone meanwhile does not need it.
+    /// Answers all senders. Some may have given up.
     fn tell(self, written: WriteResults) {
         for ((host, entry, _), done) in self.enters.iter().zip(self.entered) {
             let _ = done.send(written.new.contains(&(entry.id, *host)));
@@ -286,7 +288,7 @@ impl WriteGroup {
     }
 }
 
-/// The statement that enters these; the second part says what is done about those that are there already.
+/// The statement that enters these; its second part says what happens to existing rows.
 fn insert<'q>(
     enters: &[(Number, Entry, Option<Answer>)],
     on_conflict: &str,
