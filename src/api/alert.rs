@@ -9,91 +9,93 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One occurrence of an alert: an item of `GET /api/v1/alerts` (those that hold) and of `GET /api/v1/alerts/history`.
+/// One occurrence of an alert: an item of `GET /api/v1/alerts` (active ones) and of `GET /api/v1/alerts/history`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "HostAlert")]
 pub struct Alert {
     /// The host.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// The host's name.
     pub hostname: String,
-    /// Whether it holds.
+    /// Whether it is active.
     pub standing: AlertStanding,
     /// When it ended, by the host's clock.
     pub ended_ms: Option<Millis>,
-    /// When the console first heard of it.
+    /// When the console first received it.
     pub received_ms: Millis,
-    /// What keeps it quiet.
+    /// The silence that covers it.
     pub silence: Option<AlertSilence>,
-    /// What the host said last.
+    /// The last message of the host about it.
     pub alert: muster_topics::alert::Alert,
 }
 
 impl Alert {
-    /// Since when it has been so: by the host's clock, or by when the console first heard of it if that clock cannot have been right.
+    /// Since when it has been active: by the host's clock, or the time at which the console first received it if that
+    /// clock cannot have been right.
     #[must_use]
     pub fn begun_ms(&self) -> Millis {
         if time::can_be_true(self.alert.since_ms, self.received_ms) { self.alert.since_ms } else { self.received_ms }
     }
 }
 
-/// Whether an alert holds, as far as the console knows.
+/// Whether an alert is active, as far as the console knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertStanding {
-    /// It does.
+    /// It is active.
     Raised,
-    /// The host has said that it is over.
+    /// The host has reported its end.
     Cleared,
-    /// The host holds it no more, and has not told how it ended.
+    /// The host no longer reports it as active, and has not reported its end.
     Gone,
 }
 
-/// A rule of the console: an item of `GET /api/v1/alert-rules`.
+/// A rule on the console: an item of `GET /api/v1/alert-rules`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertRule {
     /// Its name.
     pub name: Name,
-    /// The one host that it is for; all, if there is none.
+    /// The only host that it applies to; `null`: all hosts.
     pub host: Option<HostId>,
     /// The rule.
     pub rule: Rule,
 }
 
-/// `POST /api/v1/alert-rules`: sets a rule, which stands before one of the same name that hosts have of their own.
+/// `POST /api/v1/alert-rules`: sets a rule, which takes precedence over a host's own rule of the same name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAlertRule {
     /// Its name.
     pub name: Name,
-    /// The one host that it is for, by id or by a hostname that only one has; all, if left out.
+    /// The only host that it applies to, by id or by a unique hostname; all hosts, if left out.
     #[serde(default)]
     pub host: Option<String>,
     /// The rule.
     pub rule: Rule,
 }
 
-/// A silence: an item of `GET /api/v1/alert-silences`. Alerts that it covers hold, are kept and shown, and are told to nobody.
+/// A silence: an item of `GET /api/v1/alert-silences`. Alerts that it covers are stored and shown, but nobody is
+/// notified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlertSilence {
-    /// Names it.
+    /// Its id.
     pub id: Name,
-    /// Of this host; of all, if there is none.
+    /// The host; `null`: all hosts.
     pub host: Option<HostId>,
-    /// Of this rule; of all, if there is none.
+    /// The rule; `null`: all rules.
     pub rule: Option<Name>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Who wants it.
+    /// The operator who created it.
     pub operator: Name,
-    /// Since when.
+    /// When it was created.
     pub created_ms: Millis,
-    /// Until when.
+    /// When it ends.
     pub until_ms: Millis,
 }
 
 impl AlertSilence {
-    /// Whether it is about an alert of this host and this rule.
+    /// Whether it covers an alert of this host and rule.
     #[must_use]
     pub fn covers(&self, host: HostId, rule: &Name) -> bool {
         self.host.is_none_or(|of| of == host) && self.rule.as_ref().is_none_or(|of| of == rule)
@@ -104,14 +106,14 @@ impl AlertSilence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAlertSilence {
-    /// Of this host, by id or by a hostname that only one has; of all, if left out.
+    /// The host, by id or by a unique hostname; all hosts, if left out.
     #[serde(default)]
     pub host: Option<String>,
-    /// Of this rule; of all, if left out.
+    /// The rule; all rules, if left out.
     #[serde(default)]
     pub rule: Option<Name>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// For how long.
+    /// Its duration.
     pub for_s: u64,
 }

@@ -6,15 +6,15 @@ use muster_topics::name::HostId;
 
 use crate::CommandHost;
 
-/// How much of an id is shown: of ids that are random, four billion differ here.
+/// Number of characters of a host id that are shown: enough for four billion random ids.
 pub const SHORT_ID_CHARS: usize = 8;
 
-/// The hosts of one list, by their names.
+/// The hosts of one list, by name.
 #[derive(Debug, Default)]
 pub struct HostNames<'a>(BTreeMap<&'a str, BTreeSet<HostId>>);
 
 impl<'a> HostNames<'a> {
-    /// Of all hosts that a list shows; each may come many times.
+    /// From all hosts of a list; each may occur several times.
     pub fn new(hosts: impl IntoIterator<Item = (HostId, &'a str)>) -> Self {
         let mut names: BTreeMap<&str, BTreeSet<HostId>> = BTreeMap::new();
         for (host, name) in hosts {
@@ -28,7 +28,7 @@ impl<'a> HostNames<'a> {
         self.0.get(name).is_none_or(|hosts| hosts.len() < 2)
     }
 
-    /// A host's name, with the beginning of its id if another one has the same.
+    /// The name of a host, with the beginning of its id if another host has the same name.
     pub fn show(&self, host: HostId, name: &str) -> String {
         if self.is_unique(name) {
             return name.to_owned();
@@ -37,7 +37,7 @@ impl<'a> HostNames<'a> {
     }
 }
 
-/// The hosts of a command with names that tell them apart: for words, not for documents, in which a name is what it is.
+/// Makes the hostnames of a command's hosts unique: for text, not for data, where a name stays unchanged.
 pub fn tell_apart(mut hosts: Vec<CommandHost>) -> Vec<CommandHost> {
     let all: Vec<(HostId, String)> = hosts.iter().map(|host| (host.host, host.hostname.clone())).collect();
     let names = HostNames::new(all.iter().map(|(host, name)| (*host, name.as_str())));
@@ -47,7 +47,7 @@ pub fn tell_apart(mut hosts: Vec<CommandHost>) -> Vec<CommandHost> {
     hosts
 }
 
-/// The beginning of an id, which is enough to type it.
+/// The beginning of an id, which is enough to identify it on the command line.
 pub fn short_id(host: HostId) -> String {
     host.to_string().chars().take(SHORT_ID_CHARS).collect()
 }

@@ -11,35 +11,36 @@ use serde::{Deserialize, Serialize};
 
 use super::NewTarget;
 
-/// `POST /api/v1/host-labels`: gives hosts labels and takes labels back, of all hosts that are meant or of none.
+/// `POST /api/v1/host-labels`: sets and removes labels of all selected hosts, or of none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabelHosts {
-    /// Which hosts.
+    /// The hosts.
     pub target: NewTarget,
-    /// Labels that they carry from now on. They stand before those of the same name of the hosts' own configurations.
+    /// Labels to set. They take precedence over labels of the same name in the hosts' own configurations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<Name, LabelValue>,
-    /// Labels that were given here and are taken back. One of the same name of a host's own configuration shows again.
+    /// Console labels to remove. A label of the same name in a host's own configuration becomes effective again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub remove: BTreeSet<Name>,
-    /// Change a label that a host carries with another value; without it that is refused.
+    /// Replace a different existing value; without this, such a change is refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overwrite: bool,
 }
 
-/// The labels of one host: an item of the answer to [`LabelHosts`], and the whole of `GET /api/v1/hosts/{host}/labels`.
+/// The labels of one host: an item of the result of [`LabelHosts`], and the result of `GET
+/// /api/v1/hosts/{host}/labels`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabelledHost {
     /// The host.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// The host's name.
     pub hostname: String,
     /// Its labels, by name.
     pub labels: Vec<HostLabel>,
-    /// Whether the host has said that it has these.
+    /// Whether the host has confirmed them.
     pub confirmed: bool,
-    /// Since when the host has been away; nothing if it is there.
+    /// Since when the host has been offline; `null` if it is online.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since_ms: Option<Millis>,
 }
@@ -51,31 +52,31 @@ pub struct HostLabel {
     pub name: Name,
     /// Its value.
     pub value: String,
-    /// Where it comes from.
+    /// Where it was set.
     pub origin: LabelOrigin,
-    /// The value of the host's own configuration, which this one stands before.
+    /// The value in the host's own configuration, if this label replaces one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hides: Option<String>,
-    /// Who gave it, if an operator did.
+    /// The operator who set it, if it was set on the console.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<Name>,
-    /// And when.
+    /// When it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_ms: Option<Millis>,
 }
 
-/// Where a label of a host comes from.
+/// Where a label was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelOrigin {
-    /// The configuration of the host's own agent.
+    /// In the configuration of the host's agent.
     Agent,
-    /// An operator, on the console.
+    /// By an operator on the console.
     Console,
 }
 
 impl LabelOrigin {
-    /// It in a word.
+    /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -42,111 +42,112 @@ pub use muster_topics::join::Problem;
 pub use muster_rules::{compare::FieldDifference, cost::ChangeCost};
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
 
-/// `GET /api/v1/status`: the installation at a glance.
+/// `GET /api/v1/status`: an overview of the installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// The console's version.
     pub version: String,
     /// Whether the console is connected to its broker.
     pub broker_connected: bool,
-    /// Hosts that ever joined.
+    /// Number of hosts that have joined.
     pub hosts: u64,
-    /// Hosts that are online.
+    /// Number of hosts that are online.
     pub hosts_online: u64,
-    /// Hosts of which nobody knows whether they are: the console has no connection to the broker.
+    /// Number of hosts whose presence is unknown because the console is not connected to its broker.
     #[serde(default)]
     pub hosts_unknown: u64,
-    /// Where hosts connect to the broker.
+    /// The address of the broker for hosts.
     pub broker_url: String,
-    /// Where hosts reach the console.
+    /// The address of the console for hosts.
     pub console_url: String,
 }
 
-/// The header of every answer that says, for people, what is wrong with the console itself; it is left out if nothing is.
+/// The response header that describes a problem of the console itself, for people; left out if there is none.
 pub const NOTICE_HEADER: &str = "x-muster-notice";
 
-/// `POST /api/v1/login`: a one-time sign-in code becomes a lasting token.
+/// `POST /api/v1/login`: exchanges a one-time sign-in code for a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
-    /// The code of a sign-in link.
+    /// The code from a sign-in link.
     pub code: String,
 }
 
-/// The answer to [`Login`].
+/// The result of [`Login`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LoggedIn {
-    /// Who is signed in.
+    /// The operator.
     pub operator: Name,
-    /// Goes into `Authorization: Bearer …`.
+    /// The token for `Authorization: Bearer …`.
     pub token: String,
 }
 
-/// An item of `GET /api/v1/sign-ins`; `DELETE /api/v1/sign-ins/{id}` ends one at once.
+/// An item of `GET /api/v1/sign-ins`; `DELETE /api/v1/sign-ins/{id}` ends it at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SignIn {
-    /// Names it.
+    /// Its id.
     pub id: Name,
-    /// Who is signed in by it.
+    /// The kind of client.
     pub kind: SignInKind,
-    /// As whom.
+    /// The operator.
     pub operator: Name,
-    /// Since when.
+    /// When it began.
     pub created_ms: Millis,
-    /// Until when.
+    /// When it expires.
     pub expires_ms: Millis,
-    /// When it was last used, give or take an hour.
+    /// When it was last used, to within an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_ms: Option<Millis>,
 }
 
-/// Who is signed in.
+/// The kind of client that is signed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SignInKind {
     /// A browser.
     Browser,
-    /// A command line, or another program with a token.
+    /// A command line, or another program.
     Program,
 }
 
-/// A host: an item of `GET /api/v1/hosts`, and the whole of `GET /api/v1/hosts/{host}`, where
-/// `{host}` is an id or a hostname that only one host has.
+/// A host: an item of `GET /api/v1/hosts`, and the result of `GET /api/v1/hosts/{host}`, where `{host}` is an id or a
+/// unique hostname.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
     /// Its id.
     pub id: HostId,
-    /// The name that it gives itself.
+    /// Its hostname.
     pub hostname: String,
-    /// Whether its agent is there; nothing if it joined and never connected.
+    /// Its agent's presence; `null` if it has never connected.
     pub presence: Option<HostPresence>,
-    /// What it said of itself, and when that came.
+    /// The state that it last reported, and when that arrived.
     pub state: Option<Received<HostState>>,
     /// When it joined.
     pub joined_ms: Millis,
-    /// When its certificate ends; 0 if it was revoked.
+    /// When its certificate expires; 0 if it is revoked.
     pub certificate_expires_ms: Millis,
-    /// Its labels, by name: those of its own configuration as it said them last, and before them those that operators gave it.
+    /// Its labels, by name: those of its own configuration, as last reported, and those of the console, which take
+    /// precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<HostLabel>,
 }
 
-/// Whether a host is there, as far as the console can tell.
+/// Whether a host is connected, as far as the console knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostConnection {
-    /// It is.
+    /// It is connected.
     Online,
-    /// It is not, and did not say so.
+    /// It lost its connection without a goodbye.
     Offline,
     /// Its agent was stopped.
     Stopped,
-    /// The console has no connection to the broker, and hears of nobody.
+    /// Not known, because the console is not connected to its broker.
     Unknown,
 }
 
 impl HostConnection {
-    /// It in a word.
+    /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -168,12 +169,12 @@ impl From<PresenceState> for HostConnection {
     }
 }
 
-/// Whether a host's agent is there.
+/// The presence of a host's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostPresence {
-    /// Whether it is.
+    /// Whether it is connected.
     pub state: HostConnection,
-    /// The life of the agent that said so.
+    /// The epoch of the agent's instance.
     pub epoch: u64,
     /// Since when, by the console's clock.
     pub since_ms: Millis,
@@ -181,55 +182,55 @@ pub struct HostPresence {
     pub agent_version: String,
 }
 
-/// A value with its age.
+/// A value and when it arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Received<T> {
-    /// When it came, by the console's clock.
+    /// When it arrived, by the console's clock.
     pub at_ms: Millis,
-    /// What came.
+    /// The value.
     pub value: T,
 }
 
-/// `POST /api/v1/tokens`: a one-time password for a host that shall join.
+/// `POST /api/v1/tokens`: creates a one-time token with which a host joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// How long it may be used; an hour if left out.
+    /// Its lifetime; an hour if left out.
     #[serde(default)]
     pub ttl_s: Option<u64>,
-    /// A host that is there already, by id or by a hostname that only one has: it alone may join with the token, and with another key
-    /// than its own, such as one that was revoked, or has lost its folder.
+    /// An existing host, by id or by a unique hostname: only this host may join with the token, with a new key. For a
+    /// host that was revoked, or has lost its data folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
 }
 
-/// `POST /api/v1/token-batches`: many one-time passwords at once, for many hosts. The answer is a list of [`CreatedToken`].
+/// `POST /api/v1/token-batches`: creates many one-time tokens. The result is a list of [`CreatedToken`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTokens {
-    /// How many, at most [`TOKENS_MAX`].
+    /// Number of tokens, at most [`TOKENS_MAX`].
     pub count: u32,
-    /// How long each may be used; an hour if left out.
+    /// The lifetime of each; an hour if left out.
     #[serde(default)]
     pub ttl_s: Option<u64>,
 }
 
-/// The most one-time passwords that one request makes: some 250 KB, and a tenth of a second of the store.
+/// Largest number of tokens of one request: about 250 KB, and a tenth of a second of work for the store.
 pub const TOKENS_MAX: u32 = 1_000;
 
-/// The answer to [`NewToken`]: the only time that the token itself can be seen.
+/// The result of [`NewToken`]: the token itself is never shown again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CreatedToken {
-    /// Names it in listings.
+    /// Its id in lists.
     pub id: Name,
-    /// What the host is given (`muster agent --join …`).
+    /// The token, for `muster agent --join …`.
     pub token: String,
-    /// When it ends.
+    /// When it expires.
     pub expires_ms: Millis,
-    /// The whole command for the other machine.
+    /// The complete command for the other machine.
     #[serde(default)]
     pub command: String,
-    /// Why another machine cannot use it, and what to do about that.
+    /// Why another machine cannot use it, and what to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -237,17 +238,17 @@ pub struct CreatedToken {
 /// An item of `GET /api/v1/tokens`; `DELETE /api/v1/tokens/{id}` revokes one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Token {
-    /// Names it.
+    /// Its id.
     pub id: Name,
-    /// Who made it.
+    /// The operator who created it.
     pub operator: Name,
-    /// When it was made.
+    /// When it was created.
     pub created_ms: Millis,
-    /// When it ends.
+    /// When it expires.
     pub expires_ms: Millis,
-    /// When it was used, and by which host.
+    /// When and by which host it was used.
     pub used: Option<(Millis, HostId)>,
-    /// The host that it is for alone, if it is for one that was there already.
+    /// The only host that may use it, if it is for an existing host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<HostId>,
 }
@@ -256,136 +257,136 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewCommand {
-    /// Whom it is for.
+    /// The hosts that it is for.
     pub target: NewTarget,
-    /// How long it may wait for a host before it is refused. If left out, programs and questions wait for ten minutes, and
-    /// what is wanted of units, realms and snapshots for seven days.
+    /// How long it may wait for a host before it expires. Default: ten minutes for programs and questions, seven days
+    /// for changes of units, realms and snapshots.
     #[serde(default)]
     pub expires_in_ms: Option<u64>,
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
 }
 
-/// Whom a new command is for.
+/// The hosts of a new command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum NewTarget {
-    /// These hosts, each by id or by a hostname that only one host has.
+    /// These hosts, each by id or by a unique hostname.
     Hosts(Vec<String>),
     /// Every host that has joined.
     All,
-    /// Those that carry a label of this name, whatever its value.
+    /// All hosts with a label of this name, whatever its value.
     Group(Name),
-    /// Those that this picks. Whom the command is waited for is decided by what the console knows of the hosts; each
-    /// host then decides for itself.
+    /// All hosts that this expression selects. The console decides whose outcome is expected from what it knows of the
+    /// hosts; each host then decides for itself.
     Select(HostSelect),
 }
 
-/// A command in the ledger: the answer to [`NewCommand`], an item of `GET /api/v1/commands`
-/// (newest first; `?limit=` and `?host=`), and the whole of `GET /api/v1/commands/{id}`.
+/// A command in the ledger: the result of [`NewCommand`], an item of `GET /api/v1/commands` (newest first; `?limit=`
+/// and `?host=`), and the result of `GET /api/v1/commands/{id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
     /// Its id.
     pub id: CommandId,
-    /// Who wants it.
+    /// The operator who issued it.
     pub operator: Name,
-    /// When it was made.
+    /// When it was issued.
     pub issued_ms: Millis,
-    /// After this it is refused.
+    /// When it expires.
     pub expires_ms: Millis,
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
-    /// Whom it was meant for, where that was no list of hosts.
+    /// Its target, if that was not a list of hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// What became of it, host by host. Of a group and of a select expression there are those that were expected to
-    /// be meant, and those that have answered as they did.
+    /// The progress on each host. For a group or an expression: the hosts that were expected to be selected, and those
+    /// that answered as selected.
     pub hosts: Vec<CommandHost>,
 }
 
-/// What became of a command on one host.
+/// The progress of a command on one host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommandHost {
     /// The host.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// The host's name.
     pub hostname: String,
-    /// How far it has come.
+    /// The state of the command on the host.
     pub state: CommandState,
-    /// The terminal answer, with the part of the output that came with it.
+    /// The terminal answer, with the part of the output that it contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Received<Outcome>>,
-    /// Since when the host has been away, as far as is known, if the command waits for it. Of one that never connected it
-    /// is when it joined.
+    /// Since when the host has been offline, as far as known, if the command waits for it. For a host that has never
+    /// connected: since it joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away_since_ms: Option<Millis>,
-    /// What the host tells of that may be why the command waits for it: that its agent's disk is full.
+    /// A problem that the host reports and that may be why the command waits: its agent's disk is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How far a command has come on one host.
+/// The state of a command on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandState {
-    /// It goes out as long as it has not expired, and nothing has come back.
+    /// It is sent until it expires; the host has not answered yet.
     Waiting,
-    /// The agent has it, and it takes its time.
+    /// The agent has accepted it, and it is not finished.
     Accepted,
     /// It runs.
     Running,
-    /// There is an outcome.
+    /// It has an outcome.
     Done,
-    /// It expired without an answer. A late outcome still replaces this.
+    /// It expired without an answer. A late outcome replaces this state.
     Missing,
 }
 
-/// An event of `GET /api/v1/commands/{id}/events` (server-sent events, from the beginning, ending
-/// with `end` once no host is left to wait for).
+/// An event of `GET /api/v1/commands/{id}/events` (server-sent events, from the beginning; the last one is `end`, when
+/// no host is left to wait for).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum CommandEvent {
-    /// A host has come further.
+    /// A change on a host.
     Host(CommandHost),
     /// A piece of output.
     Output {
-        /// The host that it comes from.
+        /// The host.
         host: HostId,
-        /// Which of its streams.
+        /// The stream.
         stream: Stream,
-        /// Where in the stream the piece begins.
+        /// The position of the piece in the stream.
         offset_bytes: u64,
         /// The piece.
         data: Data,
     },
-    /// Every host has its outcome, or is missing.
+    /// Every host has an outcome, or is missing.
     End,
 }
 
-/// A unit on a host: an item of `GET /api/v1/units` (`?host=`), and the whole of
-/// `GET /api/v1/hosts/{host}/units/{realm}/{name}`.
+/// A unit on a host: an item of `GET /api/v1/units` (`?host=`), and the result of `GET
+/// /api/v1/hosts/{host}/units/{realm}/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unit {
     /// The host.
     pub host: HostId,
-    /// The name that it gives itself.
+    /// The host's name.
     pub hostname: String,
     /// The unit.
     pub unit: UnitName,
-    /// What it should be.
+    /// Its desired state.
     pub desired: Desired,
-    /// What it is.
+    /// Its observed state.
     pub observed: Observed,
-    /// Why it is, on purpose, not converging.
+    /// Why it is intentionally not reconciled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// What snapshots on its host need of it beyond what it should be; this is not removed either.
+    /// Versions that snapshots on its host need in addition to the desired state; they are not removed.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,
-    /// The numbers that it told last of its own accord.
+    /// The last statistics that it sent without a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<ToldStats>,
-    /// When this came, by the console's clock.
+    /// When this arrived, by the console's clock.
     pub at_ms: Millis,
 }
 
@@ -393,41 +394,41 @@ pub struct Unit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Labels {
-    /// What it is for.
+    /// Its role.
     pub role: Name,
-    /// Which one of the role.
+    /// Its version.
     pub version: Version,
-    /// Its manifest, which was added before.
+    /// Its manifest, which must have been added before.
     #[serde(default)]
     pub manifest: Option<Digest>,
 }
 
-/// The answer to `POST /api/v1/manifests`, which takes a manifest. `GET /api/v1/manifests/{sha256}` gives it.
+/// The result of `POST /api/v1/manifests`, which stores a manifest. `GET /api/v1/manifests/{sha256}` returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredManifest {
     /// SHA-256 of its canonical JSON.
     pub sha256: Digest,
 }
 
-/// `POST /api/v1/artifacts/gc`: removes every artifact that no unit needs.
+/// `POST /api/v1/artifacts/gc`: removes all artifacts that no unit needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Collect {
-    /// Only say which.
+    /// Only report what would be removed.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The answer to [`Collect`].
+/// The result of [`Collect`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Collected {
-    /// What was removed, or would be.
+    /// The removed artifacts, or those that would be removed.
     pub artifacts: Vec<Artifact>,
-    /// What that frees on the console's disk.
+    /// The freed space on the console's disk.
     pub freed_bytes: u64,
 }
 
-/// `POST /api/v1/realms`: a realm that is not there yet.
+/// `POST /api/v1/realms`: creates a realm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewRealm {
@@ -447,83 +448,83 @@ pub struct NewRealm {
     pub disabled: bool,
 }
 
-/// `POST /api/v1/realms/{realm}`: what a realm is from now on. What is left out it has from its parent, or else from
-/// what holds for all.
+/// `POST /api/v1/realms/{realm}`: replaces a realm's fields. A field that is left out is inherited from the parent, or
+/// has the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealmFields {
-    /// The realm that it has from what it leaves open.
+    /// The realm from which it inherits fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Name>,
-    /// Where its global endpoints listen.
+    /// The address of its global endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bind: Option<IpAddr>,
-    /// The ports of its endpoints.
+    /// The port range of its endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
-    /// Its units are not started.
+    /// Whether its units must not be started.
     #[serde(default)]
     pub disabled: bool,
-    /// Only if this is still its generation: for whoever has looked at it before.
+    /// Only change it if it still has this generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_generation: Option<u64>,
 }
 
-/// A realm: an item of `GET /api/v1/realms`, and the whole of `GET /api/v1/realms/{realm}`.
+/// A realm: an item of `GET /api/v1/realms`, and the result of `GET /api/v1/realms/{realm}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Realm {
-    /// What it says itself, as hosts are told.
+    /// Its own fields, as they are sent to hosts.
     #[serde(flatten)]
     pub realm: muster_topics::realm::Realm,
-    /// What it comes to, with its parents.
+    /// Its effective fields, with those of its parents.
     pub comes_to: RealmComesTo,
-    /// How many units hosts have in it.
+    /// Number of units in it.
     pub units: u64,
 }
 
-/// What a realm comes to.
+/// The effective fields of a realm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RealmComesTo {
-    /// Where its global endpoints listen.
+    /// The address of its global endpoints.
     pub bind: IpAddr,
-    /// The ports of its endpoints.
+    /// The port range of its endpoints.
     pub ports: PortRange,
-    /// The realm that is disabled, be it this one or a parent.
+    /// The disabled realm, if this one or a parent is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled_by: Option<Name>,
 }
 
-/// The answer to [`NewRealm`] and [`RealmFields`].
+/// The result of [`NewRealm`] and [`RealmFields`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RealmChanged {
-    /// What it is now.
+    /// The realm.
     pub realm: Realm,
-    /// The command that tells all hosts; nothing if there is none, or nothing has changed.
+    /// The command that informs all hosts; `null` if there are no hosts, or if nothing has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandId>,
 }
 
-/// The answer to `DELETE /api/v1/realms/{realm}`.
+/// The result of `DELETE /api/v1/realms/{realm}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RealmRemoved {
-    /// The command that tells all hosts; nothing if there is none.
+    /// The command that informs all hosts; `null` if there are no hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandId>,
 }
 
-/// An artifact: the answer to `POST /api/v1/artifacts` (the body is the blob), an
-/// item of `GET /api/v1/artifacts` (`?role=&version=`), and the whole of `GET /api/v1/artifacts/{sha256}`.
+/// An artifact: the result of `POST /api/v1/artifacts` (the body is the blob), an item of `GET /api/v1/artifacts`
+/// (`?role=&version=`), and the result of `GET /api/v1/artifacts/{sha256}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Artifact {
-    /// What identifies it.
+    /// The hash that identifies it.
     pub sha256: Digest,
     /// Its length.
     pub size_bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub role: Name,
-    /// Which one of the role.
+    /// Its version.
     pub version: Version,
-    /// Its manifest, by the SHA-256 of its canonical JSON, if it has one.
+    /// The SHA-256 of its manifest's canonical JSON, if it has a manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Digest>,
     /// When it was added.
@@ -545,12 +546,12 @@ pub struct NewConfig {
     pub id: ConfigId,
     /// Its version.
     pub version: Version,
-    /// The document, as text: it is parsed strictly (no duplicate keys).
+    /// The document, as text. It is parsed strictly: duplicate keys are an error.
     pub content: String,
 }
 
-/// A config: the answer to [`NewConfig`], an item of `GET /api/v1/configs`, and, with its content,
-/// the whole of `GET /api/v1/configs/{id}/{version}`.
+/// A config: the result of [`NewConfig`], an item of `GET /api/v1/configs`, and, with its content, the result of `GET
+/// /api/v1/configs/{id}/{version}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
     /// Its id.
@@ -566,28 +567,28 @@ pub struct Config {
     pub content: Option<Value>,
 }
 
-/// An item of `GET /api/v1/configs/{id}/{version}/diff?to=…`: one place in which two configs differ.
+/// An item of `GET /api/v1/configs/{id}/{version}/diff?to=…`: a difference between two configs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigDifference {
-    /// Where: a JSON pointer.
+    /// The position, as a JSON pointer.
     pub pointer: String,
-    /// What stands there in the one; secrets masked, nothing if it is not there.
+    /// The value in the first config, with secrets masked; `null` if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Value>,
-    /// What stands there in the other.
+    /// The value in the other config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Value>,
 }
 
-/// `GET /api/v1/series?selector=…&start_ms=…&end_ms=…&points=…`: measurements over time.
-/// With neither start nor end: the last value of each series within five minutes.
+/// `GET /api/v1/series?selector=…&start_ms=…&end_ms=…&points=…`: measurements in a time range. Without start and end:
+/// the last value of each series within five minutes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeriesAnswer {
-    /// What the selector chose, sorted by name and labels.
+    /// The selected series, sorted by name and labels.
     pub series: Vec<Series>,
 }
 
-/// One series.
+/// A series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
     /// Its name, such as `muster_host_cpu_busy_ratio`.

@@ -10,36 +10,36 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostListing {
-    /// Those that this picks.
+    /// Only hosts that this expression selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<HostSelect>,
-    /// In which order.
+    /// The order.
     #[serde(default)]
     pub sort: HostSort,
-    /// How many at most.
+    /// Largest number of hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// The order of hosts in a list. Those of one place are sorted by hostname.
+/// The order of hosts in a list. Equal hosts are sorted by hostname.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostSort {
-    /// By the names that they give themselves.
+    /// By hostname.
     #[default]
     Hostname,
-    /// Those that are away first, and of these who has left last.
+    /// Offline hosts first, and of these the most recent first.
     Presence,
-    /// Those first from which something came last.
+    /// Hosts with the most recent message first.
     Heard,
-    /// Those with the most units first.
+    /// Hosts with the most units first.
     Units,
-    /// Those first that joined last.
+    /// Hosts that joined last first.
     Joined,
 }
 
 impl HostSort {
-    /// The words for it.
+    /// The words of the orders.
     pub const WORDS: [&'static str; 5] = ["hostname", "presence", "heard", "units", "joined"];
 }
 
@@ -47,58 +47,58 @@ impl HostSort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitListing {
-    /// Those of this host, by id or hostname.
+    /// Only units of this host, given by id or hostname.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Those of this kind: `yuno` or `container`.
+    /// Only units of this kind: `yuno` or `container`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Name>,
-    /// Those that this picks.
+    /// Only units that this expression selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<Select>,
-    /// In which order.
+    /// The order.
     #[serde(default)]
     pub sort: UnitSort,
-    /// How many at most.
+    /// Largest number of units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// The order of units in a list. Those of one place are sorted by hostname and name.
+/// The order of units in a list. Equal units are sorted by hostname and name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitSort {
-    /// By the names of their hosts.
+    /// By hostname.
     #[default]
     Host,
-    /// By their own names.
+    /// By the units' names.
     Unit,
-    /// By what they do, those that fail first.
+    /// By phase, failed units first.
     Phase,
-    /// Those first that came to it last.
+    /// By the time of the last change of phase, most recent first.
     Since,
 }
 
 impl UnitSort {
-    /// The words for it.
+    /// The words of the orders.
     pub const WORDS: [&'static str; 4] = ["host", "unit", "phase", "since"];
 }
 
-/// The order of alerts in a list. Those of one place are sorted by their beginning, the last first.
+/// The order of alerts in a list. Equal alerts are sorted by their start, most recent first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertSort {
-    /// Those that began last first.
+    /// Most recent first.
     #[default]
     Since,
-    /// The worst first.
+    /// Most severe first.
     Severity,
-    /// By the names of their hosts.
+    /// By hostname.
     Host,
 }
 
 impl AlertSort {
-    /// The words for it.
+    /// The words of the orders.
     pub const WORDS: [&'static str; 3] = ["since", "severity", "host"];
 }
 

@@ -4,59 +4,60 @@ use muster_topics::{Millis, name::Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An item of `GET /api/v1/metric-stores`: a time-series store elsewhere, and how it is fed. Counts are since the console started.
+/// An item of `GET /api/v1/metric-stores`: an external time-series store, and how it is fed. Counters start with the
+/// console.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetricStore {
-    /// What it is called here.
+    /// Its name in the configuration.
     pub name: Name,
-    /// What it is.
+    /// Its kind.
     pub kind: String,
-    /// Where it is reached.
+    /// Its address.
     pub url: String,
     /// Whether the last attempt failed.
     pub failing: bool,
-    /// Lines that wait for it.
+    /// Number of lines that wait to be sent.
     pub waiting_lines: u64,
-    /// What they take on disk.
+    /// Their size on disk.
     pub waiting_bytes: u64,
-    /// How much may wait.
+    /// Largest size of the queue.
     pub queue_max_bytes: u64,
-    /// Lines that it took.
+    /// Number of lines that it has accepted.
     pub sent_lines: u64,
-    /// Requests that failed in a way that may pass, and were to be sent again.
+    /// Number of requests that failed temporarily and were repeated.
     pub retries: u64,
-    /// Lines that it refused, and that were set aside.
+    /// Number of lines that it refused, which were set aside.
     pub refused_lines: u64,
-    /// Lines that made place for newer ones because the queue was full, or that its disk has lost.
+    /// Number of lines that were dropped because the queue was full, or that were lost with the disk.
     pub dropped_lines: u64,
-    /// What is set aside.
+    /// The lines that were set aside.
     pub quarantine: MetricQuarantine,
-    /// When it last took something.
+    /// When it last accepted lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_ms: Option<Millis>,
-    /// What went wrong last, whether it has passed or not.
+    /// The last error, even if it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<MetricStoreError>,
 }
 
-/// What a store refused, as far as it is kept.
+/// Lines that a store refused, as far as they are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetricQuarantine {
-    /// Where, on the console's machine.
+    /// The folder on the console's machine.
     pub folder: String,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// The lines in them.
+    /// Number of lines.
     pub lines: u64,
-    /// Their bytes.
+    /// Their size.
     pub bytes: u64,
 }
 
-/// Something that went wrong with a store.
+/// An error of a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MetricStoreError {
-    /// When.
+    /// When it happened.
     pub at_ms: Millis,
-    /// What.
+    /// The message.
     pub message: String,
 }

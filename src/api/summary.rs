@@ -9,37 +9,37 @@ use muster_topics::{
 
 use crate::{CommandHost, CommandState};
 
-/// What a command has come to on one host, as it is counted. What needs an eye stands after what went well.
+/// The result of a command on one host, as it is counted. Results that need attention come after successful ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// It did what was asked.
+    /// It succeeded.
     Ok,
-    /// The host has it, or may yet get it.
+    /// It is not finished: the host has it, or may still get it.
     Open,
-    /// It was done, and not with success.
+    /// It ran and failed.
     Failed,
-    /// It took too long.
+    /// It reached its time limit.
     TimedOut,
-    /// Somebody ended it.
+    /// It was cancelled.
     Cancelled,
-    /// The host did not begin it.
+    /// The host refused it.
     Refused,
-    /// Nobody knows what became of it.
+    /// Its outcome is unknown.
     Lost,
-    /// No answer came before it expired.
+    /// It expired without an answer.
     Missing,
-    /// The host is none of those that were meant any more; it did nothing.
+    /// The host was no longer selected, and did nothing.
     NotSelected,
 }
 
 impl Class {
-    /// Of what is known of one host.
+    /// The class of a host's progress.
     #[must_use]
     pub fn of(host: &CommandHost) -> Self {
         Self::of_state(host.state, host.outcome.as_ref().map(|outcome| &outcome.value.status))
     }
 
-    /// Of how far one host has come, and how it ended.
+    /// The class of a state and a status.
     #[must_use]
     pub fn of_state(state: CommandState, status: Option<&Status>) -> Self {
         match (status, state) {
@@ -57,7 +57,7 @@ impl Class {
             Status::Refused { code: RefusalCode::NotSelected, .. } => Self::NotSelected,
             Status::Refused { .. } => Self::Refused,
             Status::Lost => Self::Lost,
-            // What stopped a batch is what became of it.
+            // The step that stopped a batch decides.
             Status::Batch { steps } => steps
                 .iter()
                 .find(|step| !step.status.is_success())
@@ -70,7 +70,7 @@ impl Class {
         }
     }
 
-    /// In words, behind a number or before names.
+    /// The words behind a number or before names.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -87,18 +87,18 @@ impl Class {
     }
 }
 
-/// How many hosts there are of each class, and which.
+/// The number and the names of hosts in each class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary(BTreeMap<Class, Vec<String>>);
 
 impl Summary {
-    /// Of all hosts of a command. Where several go by one name, their ids tell them apart.
+    /// For all hosts of a command. Hosts with the same name are distinguished by their ids.
     #[must_use]
     pub fn of(hosts: &[CommandHost]) -> Self {
         Self::of_each(hosts.iter().map(|host| (host.host, host.hostname.as_str(), Class::of(host))))
     }
 
-    /// The same of their ids, names and classes.
+    /// The same, from ids, names and classes.
     #[must_use]
     pub fn of_each<'a>(hosts: impl Iterator<Item = (HostId, &'a str, Class)> + Clone) -> Self {
         let (mut seen, mut twins) = (HashSet::new(), HashSet::new());
@@ -128,7 +128,7 @@ impl Summary {
         format!("{all} host{}: {ok} ok{}", if all == 1 { "" } else { "s" }, others.collect::<String>())
     }
 
-    /// What did not go well, by name.
+    /// The classes that need attention, with the names of their hosts.
     pub fn others(&self) -> impl Iterator<Item = (Class, &[String])> {
         self.0.iter().filter(|(class, _)| **class != Class::Ok).map(|(class, names)| (*class, names.as_slice()))
     }

@@ -8,7 +8,7 @@ use muster_topics::{
 use super::Unit;
 
 impl Unit {
-    /// What selectors look at.
+    /// The properties that selectors use.
     #[must_use]
     pub fn selectable(&self) -> select::Unit<'_> {
         select::Unit {
@@ -21,7 +21,8 @@ impl Unit {
         }
     }
 
-    /// What runs, or is installed; nothing if nothing is, or its host has not told what a former revision was.
+    /// What runs or is installed; `None` if nothing is, or if the host has not reported the contents of an earlier
+    /// revision.
     #[must_use]
     pub fn content(&self) -> Option<Content> {
         self.observed.content.clone().or_else(|| {
@@ -30,19 +31,19 @@ impl Unit {
         })
     }
 
-    /// What it is wanted to be made of.
+    /// The desired contents.
     #[must_use]
     pub fn wanted(&self) -> Content {
         Content::of(&self.desired.spec)
     }
 
-    /// Whether what there is of it is another revision than the one that is wanted.
+    /// Whether what runs or is installed is another revision than the desired one.
     #[must_use]
     pub fn is_other(&self) -> bool {
         self.observed.revision.as_ref().is_some_and(|revision| *revision != self.desired.revision)
     }
 
-    /// The version that there is, and the one that is wanted where it is another: for a list.
+    /// The version that runs or is installed, and the desired one if it differs: for a list.
     #[must_use]
     pub fn version(&self) -> String {
         let wanted = self.wanted();
@@ -58,7 +59,8 @@ impl Unit {
         }
     }
 
-    /// The hold of one that is retired: stopped and held, as it has to be before it can be removed. Nothing is the matter with it, however it ended.
+    /// The hold of a retired unit: stopped and held, which is required before it can be removed. This is not a problem,
+    /// whatever its last exit was.
     #[must_use]
     pub fn retired(&self) -> Option<&Hold> {
         let is_over = matches!(self.observed.phase, Phase::Absent | Phase::Stopped | Phase::Failed | Phase::Backoff);
@@ -66,7 +68,7 @@ impl Unit {
         self.hold.as_ref().filter(is_held).filter(|_| is_over && !self.desired.run.is_running())
     }
 
-    /// How what there is differs from what is wanted; nothing if it does not.
+    /// How the actual contents differ from the desired ones; `None` if they do not.
     #[must_use]
     pub fn deviation(&self) -> Option<String> {
         let revision = self.observed.revision.as_ref().filter(|_| self.is_other())?;
@@ -105,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// One that is wanted in version 1.2.0, and of which there is nothing.
+    /// A unit with desired version 1.2.0 that is not installed.
     fn absent() -> Unit {
         let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
             sha256: Digest::of(b"web"),

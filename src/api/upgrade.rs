@@ -19,23 +19,23 @@ use serde::Serialize;
 
 use super::{Artifact, Config};
 
-/// What there is to upgrade to: one artifact of a role, one version of a config.
+/// Available upgrades: one artifact for each role, one version for each config.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
     /// Artifacts, by role.
     artifacts: BTreeMap<Name, Artifact>,
     /// Configs.
     configs: BTreeMap<ConfigId, Config>,
-    /// It is taken even where it is older.
+    /// Whether older versions are allowed.
     force: bool,
-    /// When each version of a role was added.
+    /// When each version of each role was added.
     artifacts_added: BTreeMap<(Name, Version), i64>,
-    /// When each version of a config was.
+    /// When each version of each config was added.
     configs_added: BTreeMap<(ConfigId, Version), i64>,
 }
 
 impl Offer {
-    /// The newest of all that there are.
+    /// The newest artifacts and configs.
     #[must_use]
     pub fn newest(artifacts: Vec<Artifact>, configs: Vec<Config>) -> Self {
         let mut offer = Self::named(Vec::new(), Vec::new(), (&artifacts, &configs), false);
@@ -54,7 +54,7 @@ impl Offer {
         offer
     }
 
-    /// These, of all that there are; by force even where they are older.
+    /// The named artifacts and configs; with `force` also if they are older.
     #[must_use]
     pub fn named(
         artifacts: Vec<Artifact>,
@@ -84,7 +84,7 @@ impl Offer {
     }
 }
 
-/// Whether what was found is newer than what somebody has, of which perhaps nobody knows any more when it was added.
+/// Whether an available version is newer than the current one, for which the time of adding may be unknown.
 #[must_use]
 pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)) -> bool {
     match added_ms {
@@ -93,14 +93,14 @@ pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)
     }
 }
 
-/// From one version to another.
+/// A change from one version to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// Of what: a role, or the id of a config.
+    /// The role, or the id of the config.
     pub what: String,
-    /// What it has.
+    /// The current version.
     pub from: Version,
-    /// What it gets.
+    /// The new version.
     pub to: Version,
 }
 
@@ -110,20 +110,20 @@ impl fmt::Display for Step {
     }
 }
 
-/// What a unit gets.
+/// The upgrade of a unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upgrade {
-    /// Another artifact.
+    /// The new artifact.
     pub artifact: Option<Step>,
-    /// Other configs.
+    /// The new configs.
     pub configs: Vec<Step>,
-    /// What that costs its process.
+    /// The effect on its process.
     pub cost: ChangeCost,
-    /// What asks for it.
+    /// The command for it.
     pub verb: Verb,
 }
 
-/// What a unit would get of an offer, if anything.
+/// The upgrade of a unit, if there is one.
 #[must_use]
 pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgrade> {
     let spec = &desired.spec;
@@ -226,7 +226,7 @@ mod tests {
         check("9f3c21a", &["9f3c21a", "0a1b2c3"], false, Some("web 9f3c21a → 0a1b2c3"));
         check("9f3c21a", &["ffffff1", "9f3c21a"], false, None);
         check("1.2.0", &["1.2.0", "9f3c21a"], false, Some("web 1.2.0 → 9f3c21a"));
-        // Nobody knows when that was added.
+        // The time at which this version was added is unknown.
         check("9f3c21a", &["ffffff1"], false, None);
         check("1.2.0", &["1.2.0", "1.3.0-rc.1"], false, None);
         check("1.2.0", &["1.3.0-rc.1"], true, Some("web 1.2.0 → 1.3.0-rc.1"));
