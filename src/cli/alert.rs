@@ -161,10 +161,10 @@ fn metric(text: &str) -> Result<Metric, String> {
     })
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: AlertVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         AlertVerb::Ls { which, limit } => list(session, "alerts", which, limit).await,
@@ -199,7 +199,7 @@ pub async fn run(verb: AlertVerb, session: &CliSession) -> Result<(), Failure> {
     }
 }
 
-/// The most alerts that the console lists at once.
+/// Largest number of alerts that the console lists at once.
 const ALERTS_MAX: usize = 1_000;
 
 async fn list(session: &CliSession, path: &str, which: AlertFilterOptions, limit: Option<u32>) -> Result<(), Failure> {
@@ -282,14 +282,14 @@ async fn set(session: &CliSession, wanted: RuleOptions) -> Result<(), Failure> {
 }
 
 impl RuleOptions {
-    /// The rule that it comes to.
+    /// The resulting rule.
     fn of(self, before: Option<Rule>) -> Result<Rule, Failure> {
         let missing = |what: &str| {
             Failure::new(FailureKind::Usage, format!("there is no rule {} yet, so it needs {what}", self.rule))
                 .hint(format!("muster alert set {} --metric disk_used --above 80%", self.rule))
         };
         let metric = self.metric.or(before.as_ref().map(|rule| rule.metric)).ok_or_else(|| missing("--metric"))?;
-        // Levels of another metric mean nothing.
+        // The levels of another metric are meaningless.
         let before = before.filter(|rule| rule.metric == metric);
         let flag = (metric.measure() == muster_topics::alert::Measure::Flag).then_some(0.0);
         let threshold = self.above.or(before.as_ref().map(|rule| rule.threshold)).or(flag);
@@ -306,7 +306,7 @@ impl RuleOptions {
             severity: self.severity.map(Into::into).or(before.map(|rule| rule.severity)).unwrap_or_default(),
             disabled: self.off,
         };
-        // A clear level of before that does not go with the new threshold.
+        // The earlier clear level may not fit the new threshold.
         if self.clear.is_none() && rule.check().is_err() {
             rule.clear = None;
         }
@@ -314,12 +314,12 @@ impl RuleOptions {
     }
 }
 
-/// All hosts, if any of what is listed is of one alone.
+/// All hosts, if an item of the list applies to a single one.
 async fn hosts_of(session: &CliSession, mut of: impl Iterator<Item = Option<HostId>>) -> Result<Vec<Host>, Failure> {
     if of.any(|host| host.is_some()) { session.client.get("hosts", &[]).await } else { Ok(Vec::new()) }
 }
 
-/// Whom something is for: all hosts, or one by its name. One that is no member any more is known by its id alone.
+/// The hosts that something applies to: all, or one by its name. A removed host is only known by its id.
 fn whom(hosts: &[Host], names: &HostNames<'_>, host: Option<HostId>) -> String {
     let Some(id) = host else { return "all".to_owned() };
     hosts.iter().find(|host| host.id == id).map_or_else(|| id.to_string(), |host| names.show(id, &host.hostname))

@@ -40,10 +40,10 @@ use super::{
 };
 use muster_api::host_names::HostNames;
 
-/// The largest file: what the console takes of all of them together.
+/// Largest file: what the console accepts for all of them together.
 const FILE_MAX_BYTES: u64 = 2 * 1024 * 1024;
 
-/// How many commands are followed at a time, each over a connection of its own.
+/// Number of commands that are followed at a time, each over its own connection.
 const FOLLOWED: usize = 16;
 
 /// Make units what documents say: create what is missing, change what differs, leave the rest alone.
@@ -79,23 +79,23 @@ pub struct ApplyArgs {
     wait: WaitOptions,
 }
 
-/// What became of a unit.
+/// The result for a unit.
 #[derive(Debug, Serialize)]
 struct UnitResult<'a> {
     #[serde(flatten)]
     unit: &'a AppliedUnit,
     done: bool,
-    /// Whether its host is away, and does it once it is back.
+    /// Whether its host is offline, and will make the change when it is back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If a document is wrong, nobody says yes, or something cannot be done.
+/// If a document is invalid, if the user does not confirm, or if a change fails.
 pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> {
     let hosts = match &apply.select {
         Some(select) => target::picked(session, select).await?,
@@ -123,7 +123,7 @@ pub async fn run(apply: ApplyArgs, session: &CliSession) -> Result<(), Failure> 
     conclude(session, &units, (failures, &waiting), apply.wait.no_wait)
 }
 
-/// Reads every document of every file.
+/// Reads all documents of all files.
 fn read_all(files: &[PathBuf]) -> Result<Vec<ApplyDocument>, Failure> {
     let (mut documents, mut wrong) = (Vec::new(), Vec::new());
     for file in files {
@@ -163,11 +163,11 @@ pub(super) fn read_file(file: &Path) -> Result<String, String> {
     files::text(bytes).map_err(|error| error.to_string())
 }
 
-/// The documents in a text: JSON, or YAML with `---` between them. One that is empty is none.
+/// Parses documents: JSON, or YAML with `---` between them. Empty documents are skipped.
 pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
-    // This type takes no key twice, whichever form it comes in.
+    // This type refuses duplicate keys in both formats.
     let mut documents: Vec<serde_norway::Value> = Vec::new();
-    // Nearly all JSON is YAML, but its errors are better told by its own reader.
+    // Almost all JSON is valid YAML, but a JSON parser has better error messages.
     if text.trim_start().starts_with('{') && !text.contains("\n---") {
         for document in serde_json::Deserializer::from_str(text).into_iter() {
             documents.push(document.map_err(|error| error.to_string())?);
@@ -177,7 +177,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
             documents.push(serde_norway::Value::deserialize(document).map_err(|error| error.to_string())?);
         }
     }
-    // What `<<` takes from elsewhere in the document.
+    // Merge keys (`<<`) refer to other parts of the document.
     documents.iter_mut().try_for_each(|document| document.apply_merge()).map_err(|error| error.to_string())?;
     let documents = documents.into_iter().filter(|document| !document.is_null());
     documents.map(|document| serde_json::to_value(document).map_err(|error| error.to_string())).collect()
@@ -185,7 +185,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
 
 const HEADER: [&str; 6] = ["HOST", "UNIT", "ACTION", "COST", "FIELD", "CHANGE"];
 
-/// A line for each field that changes, the first with the unit before it.
+/// One row for each changed field; only the first row of a unit names it.
 fn rows(units: &[AppliedUnit]) -> impl Iterator<Item = Vec<String>> {
     let names = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
     units.iter().flat_map(move |unit| {
@@ -222,7 +222,7 @@ fn show(session: &CliSession, units: &[AppliedUnit]) -> Result<(), Failure> {
     session.printer.table(&units, &HEADER, rows(units))
 }
 
-/// What interrupts more than one process needs a yes.
+/// Asks for confirmation if more than one process is interrupted.
 fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     let interrupted: Vec<&AppliedUnit> =
         units.iter().filter(|unit| matches!(unit.cost, ChangeCost::Restart | ChangeCost::Stop)).collect();
@@ -240,19 +240,19 @@ fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
     Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
 }
 
-/// Which unit of the answer, and why it failed.
+/// The index of a unit in the result, and why it failed.
 type FailedUnit = BTreeMap<usize, Failure>;
 
-/// A host has answered a command.
+/// An answer of a host to a command.
 struct HostResult {
     command: Arc<Command>,
     line: CommandHost,
 }
 
-/// Answers that wait to be looked at, of all commands that are followed.
+/// Length of the queue of answers to all followed commands.
 const ANSWERS: usize = 64;
 
-/// The units whose hosts are away, if those are not to be waited for: it is said which, and what becomes of them.
+/// Reports the units whose hosts are offline, if these are not waited for.
 async fn tell_away(
     session: &CliSession,
     units: &[AppliedUnit],
@@ -277,8 +277,8 @@ async fn tell_away(
     Ok(away)
 }
 
-/// Follows every command until each of its units is what it should be: on each host by itself, so that one that is away keeps no
-/// other waiting. Gives what failed, and what waits for hosts that are away.
+/// Follows every command until each of its units is as desired; hosts are independent of each other, so none waits for
+/// another. Returns what failed, and what waits for offline hosts.
 async fn follow_all(
     session: &CliSession,
     units: &[AppliedUnit],
@@ -305,10 +305,10 @@ async fn follow_all(
     let listen = |command| listen(session, command, limit, tell.clone());
     let mut listeners = stream::iter(commands.into_iter().map(listen).collect::<Vec<_>>()).buffer_unordered(FOLLOWED);
     let (mut waits, mut failures, mut is_over) = (FuturesUnordered::new(), FailedUnit::new(), false);
-    // Those who are left are there: nobody listens on for the others.
+    // The remaining hosts are online: nobody waits for the others.
     while !(left.is_empty() && waits.is_empty()) {
         tokio::select! {
-            // Cancel-safe: what has come stays with the streams and the channel.
+            // Safe to cancel: unread events stay in the streams and the channel.
             result = listeners.next(), if !is_over => match result {
                 Some(result) => result?,
                 None => {
@@ -324,7 +324,7 @@ async fn follow_all(
             Some((place, result)) = waits.next() => {
                 failures.extend(result.err().map(|failure: Failure| (place, failure)));
             }
-            // One whose connection has just broken may be back in a moment, or away after all.
+            // A host whose connection has just broken may be back soon, or may be offline.
             () = tokio::time::sleep(command_follower::SILENCE), if !(left.is_empty() || is_over) => {
                 let gone = tell_away(session, units, &left, waiting).await?;
                 left.retain(|place| !gone.contains(place));
@@ -340,8 +340,8 @@ async fn follow_all(
     Ok((failures, away))
 }
 
-/// The units that an answer settles, each with what is desired of it if that was changed; they are not left then. A part of a set
-/// settles none, and the last part to come all of them.
+/// The units that an answer finishes, each with its desired state if that was changed; they are removed from `left`. A
+/// part of a set finishes none, and the last part all of them.
 fn settled(
     units: &[AppliedUnit],
     left: &mut BTreeSet<usize>,
@@ -365,7 +365,7 @@ fn settled(
     found
 }
 
-/// Tells of each answer to a command as it comes.
+/// Passes on each answer to a command as it arrives.
 async fn listen(
     session: &CliSession,
     command: CommandId,
@@ -378,7 +378,7 @@ async fn listen(
         loop {
             match events.next().await? {
                 Some(CommandEvent::Host(line)) if line.outcome.is_some() => {
-                    // Who listens is there as long as this is.
+                    // The receiver lives as long as this task.
                     let _ = tell.send(HostResult { command: command.clone(), line }).await;
                 }
                 Some(CommandEvent::Host(_) | CommandEvent::Output { .. }) => {}
@@ -386,7 +386,7 @@ async fn listen(
             }
         }
     };
-    // Who has not answered by then is told of as such.
+    // Hosts without an answer by then are reported as such.
     tokio::time::timeout(limit, heard).await.unwrap_or(Ok(()))
 }
 

@@ -29,10 +29,10 @@ use tokio_util::io::ReaderStream;
 
 use super::{print, session::CliSession};
 
-/// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
+/// Size of the pieces in which a file is sent: large enough to use the bandwidth, small enough to show progress.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// What the name of a manifest ends with that lies beside its artifact.
+/// Suffix of a manifest beside its artifact.
 const MANIFEST_SUFFIX: &str = ".manifest.json";
 
 /// Verbs on artifacts.
@@ -98,10 +98,10 @@ pub struct AddArgs {
     manifest: Option<PathBuf>,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: ArtifactVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         ArtifactVerb::Add(wanted) => {
@@ -165,7 +165,7 @@ async fn collect(session: &CliSession, dry_run: bool, yes: bool) -> Result<(), F
     Ok(())
 }
 
-/// An artifact with what its author says of it.
+/// An artifact with its manifest.
 #[derive(Serialize)]
 struct DescribedArtifact<'a> {
     #[serde(flatten)]
@@ -210,10 +210,10 @@ fn described(says: &Manifest) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What an artifact's author says of it, if anything.
+/// The manifest of an artifact, if it has one.
 ///
 /// # Errors
-/// If the console cannot be asked.
+/// If the console cannot be reached.
 pub async fn manifest(session: &CliSession, artifact: &Artifact) -> Result<Option<Manifest>, Failure> {
     match &artifact.manifest {
         Some(sha256) => session.client.get(&format!("manifests/{sha256}"), &[]).await.map(Some),
@@ -221,7 +221,7 @@ pub async fn manifest(session: &CliSession, artifact: &Artifact) -> Result<Optio
     }
 }
 
-/// The manifest for a file: the one that is named, or the one that lies beside it.
+/// The manifest for a file: the named one, or the one beside the file.
 async fn read_manifest(wanted: &AddArgs) -> Result<Option<Manifest>, Failure> {
     let path = match &wanted.manifest {
         Some(path) => path.clone(),
@@ -243,7 +243,7 @@ async fn read_manifest(wanted: &AddArgs) -> Result<Option<Manifest>, Failure> {
     Ok(Some(manifest))
 }
 
-/// What a flag says, or else the manifest. Both may, but not two different things.
+/// The value of an option, or of the manifest. Both may be given if they are equal.
 fn label<T: PartialEq + std::fmt::Display + Clone>(
     what: &str,
     flag: Option<&T>,
@@ -295,7 +295,7 @@ async fn upload(session: &CliSession, file: File, size: u64, query: &[(&str, Str
     answer
 }
 
-/// Files below this size are there before a progress line could be read.
+/// Smaller files are sent before a progress line could be read.
 const PROGRESS_FROM_BYTES: u64 = 8 * 1024 * 1024;
 
 fn show_progress(sent: u64, size: u64) {
@@ -306,8 +306,8 @@ fn show_progress(sent: u64, size: u64) {
     }
 }
 
-/// An artifact by its SHA-256, by `ROLE@VERSION`, by `ROLE` alone (then the newest), or by the beginning of a SHA-256 where there is no such
-/// role.
+/// Finds an artifact by its SHA-256, by `ROLE@VERSION`, by `ROLE` (the newest), or, if there is no such role, by the
+/// beginning of a SHA-256.
 ///
 /// # Errors
 /// If there is none.

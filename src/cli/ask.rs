@@ -25,10 +25,10 @@ use super::{
 };
 use muster_api::host_names::HostNames;
 
-/// How much longer than the yunos may take an answer may be on its way.
+/// Additional time for the answer to arrive, after the time limit of the yunos.
 const ON_ITS_WAY: Duration = Duration::from_secs(5);
 
-/// The shortest time that a command can be given to reach its host.
+/// Shortest time that is allowed for a command to reach its host.
 const EXPIRES_MIN_MS: u64 = 1_000;
 
 /// Where to ask, and for how long.
@@ -75,7 +75,7 @@ pub struct StatsArgs {
     pub whom: AskOptions,
 }
 
-/// What is asked: the words of a command line, taken apart.
+/// A question, parsed from the command line.
 #[derive(Debug, PartialEq)]
 struct Question {
     units: Vec<UnitRef>,
@@ -109,10 +109,10 @@ fn take_apart(words: &[String], json: Option<&str>) -> Result<Question, Failure>
     Ok(Question { units: units.collect::<Result<_, _>>()?, name: name.clone(), args })
 }
 
-/// Passes a command on.
+/// Sends a command to yunos.
 ///
 /// # Errors
-/// If it cannot be passed on, or a yuno has not done it.
+/// If it cannot be sent, or if a yuno did not perform it.
 pub async fn command(session: &CliSession, ask: AskArgs) -> Result<(), Failure> {
     let Question { units, name, args } = take_apart(&ask.words, ask.json.as_deref())?;
     let verb =
@@ -120,15 +120,15 @@ pub async fn command(session: &CliSession, ask: AskArgs) -> Result<(), Failure> 
     forward(session, &units, &ask.whom, verb).await
 }
 
-/// Asks for numbers.
+/// Asks for statistics.
 ///
 /// # Errors
-/// If that is not possible, or a yuno has not answered.
+/// If that fails, or if a yuno did not answer.
 pub async fn stats(session: &CliSession, stats: StatsArgs) -> Result<(), Failure> {
     forward(session, &stats.units, &stats.whom, |units, timeout_ms| Verb::UnitStats { units, timeout_ms }).await
 }
 
-/// What one host has answered, unit by unit.
+/// The answers of one host, by unit.
 type HostAnswers = BTreeMap<UnitName, UnitAnswer>;
 
 async fn forward(
@@ -155,7 +155,7 @@ async fn forward(
     let mut answers = BTreeMap::new();
     for (answer, (host, (hostname, _))) in join_all(asked).await.into_iter().zip(&picked) {
         for (unit, answer) in answer? {
-            // By a name that two hosts have, one answer would take the place of the other.
+            // If two hosts have the same name, one answer would overwrite the other.
             let name = if several { format!("{}:{unit}", names.show(*host, hostname)) } else { unit.to_string() };
             answers.insert(name, answer);
         }
@@ -178,7 +178,7 @@ fn words(answer: &UnitAnswer) -> String {
     }
 }
 
-/// Asks the units of one host. What cannot be had of the host is each of its units' answer.
+/// Asks the units of one host. An error of the host counts as the answer of each unit.
 async fn ask_host(
     session: &CliSession,
     host: HostId,
@@ -212,7 +212,7 @@ async fn ask_host(
     }
 }
 
-/// Waits for the one host's outcome, and puts its output together.
+/// Waits for the outcome of the only host, and collects its output.
 async fn gather(session: &CliSession, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
     let gone = || Failure::new(FailureKind::Unreachable, "the console ended the connection");
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;

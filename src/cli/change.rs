@@ -75,29 +75,29 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
-    /// The time that a command may wait for its hosts, if that was said.
+    /// The time until the command expires, if it was given.
     #[must_use]
     pub(super) fn expires_in_ms(&self) -> Option<u64> {
         self.expires.map(millis)
     }
 }
 
-/// What a verb came to for whom it was done.
+/// The result of a verb for one of its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeProgress {
-    /// It is as it was asked to be.
+    /// The change is complete.
     Done,
-    /// The console has stored it, and nobody waited for more.
+    /// The console has stored the command, and nobody waited for more.
     Stored(CommandId),
-    /// Its host is away, and does it once it is back.
+    /// Its host is offline, and will make the change when it is back.
     Waits(CommandId),
 }
 
 impl ChangeProgress {
-    /// The failure of a verb that had one thing to do.
+    /// The failure of a verb with one target.
     ///
     /// # Errors
-    /// If it is not done, and was waited for.
+    /// If the change is not complete, although it was waited for.
     pub(super) fn verdict(self) -> Result<(), Failure> {
         match self {
             Self::Done | Self::Stored(_) => Ok(()),
@@ -113,24 +113,24 @@ impl ChangeProgress {
     }
 }
 
-/// What a verb does to units.
+/// An operation on units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitAction {
     /// Start it.
     Run,
-    /// Start it, and have it play.
+    /// Start it, and let it play.
     RunAndPlay,
-    /// Have it play.
+    /// Let it play.
     Play,
-    /// Have it run and not play.
+    /// Let it run without playing.
     Pause,
-    /// Stop it, and send its process a signal at once as well.
+    /// Stop it, and also send its process a signal at once.
     Stop(Option<Signal>),
-    /// End its process and start it anew.
+    /// End its process and start it again.
     Restart,
-    /// Leave it as it is, with a note what for.
+    /// Hold it, with a note.
     Hold(Option<String>),
-    /// End its hold.
+    /// Release its hold.
     Unhold,
     /// Stop and hold it.
     Retire(Option<String>),
@@ -138,31 +138,31 @@ pub enum UnitAction {
     Label(BTreeMap<Name, Option<LabelValue>>),
     /// Suspend it.
     Freeze,
-    /// Let it go on.
+    /// Resume it.
     Thaw,
     /// Send its process a signal.
     Signal(Signal),
-    /// Change what it may use.
+    /// Change its limits.
     Quota(LimitOptions),
-    /// Forget it.
+    /// Remove it.
     Remove,
 }
 
-/// Limits to change: those that are not named stay, and one that is named with nothing goes.
+/// Limits to change: `None` keeps a limit, `Some(None)` removes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOptions {
     /// Memory, in bytes.
     pub memory_bytes: Option<Option<u64>>,
-    /// Time of processors.
+    /// Processor time.
     pub cpu: Option<Option<Cores>>,
     /// Processes and threads.
     pub pids: Option<Option<u32>>,
-    /// Room for what a container writes, in bytes.
+    /// Disk space for what a container writes, in bytes.
     pub disk_bytes: Option<Option<u64>>,
 }
 
 impl LimitOptions {
-    /// What comes of limits.
+    /// The limits after the change.
     fn of(self, limits: Limits) -> Limits {
         Limits {
             memory_bytes: self.memory_bytes.unwrap_or(limits.memory_bytes),
@@ -173,7 +173,7 @@ impl LimitOptions {
 }
 
 impl UnitAction {
-    /// What it is called where somebody is asked about it.
+    /// Its name in a question to the user.
     fn word(&self) -> String {
         match self {
             Self::Run => "run".to_owned(),
@@ -194,7 +194,7 @@ impl UnitAction {
         }
     }
 
-    /// Whether it ends or interrupts something.
+    /// Whether it stops or interrupts something, so that the user is asked first.
     fn asks_first(&self) -> bool {
         let harmless = matches!(self, Self::Run | Self::RunAndPlay | Self::Play | Self::Pause);
         !harmless && !matches!(self, Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
@@ -204,7 +204,7 @@ impl UnitAction {
         let unit = there.unit.clone();
         match self {
             Self::Quota(quota) => {
-                // As it is shown, which is without its secrets: its host keeps those.
+                // The spec as it is shown has no secrets: the host keeps them.
                 let mut spec = there.desired.spec.clone();
                 let limits = spec.limits_mut();
                 *limits = quota.of(*limits);
@@ -231,21 +231,21 @@ impl UnitAction {
     }
 }
 
-/// What a verb came to for one unit.
+/// The result for one unit.
 #[derive(Debug, Serialize)]
 struct ChangeResult<'a> {
     host: HostId,
     hostname: &'a str,
     unit: &'a UnitName,
-    /// Whether it is as it was asked to be.
+    /// Whether the change is complete.
     done: bool,
-    /// Whether its host is away, and does it once it is back.
+    /// Whether its host is offline, and will make the change when it is back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
-    /// The command that tells what becomes of it.
+    /// The command that makes the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<CommandId>,
-    /// Why not.
+    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
 }
@@ -267,17 +267,17 @@ impl<'a> ChangeResult<'a> {
     }
 }
 
-/// Does something to units of the kind that the noun says.
+/// Changes units of the kind that `noun` names.
 ///
 /// # Errors
-/// If there are none, nobody says yes, or it cannot be done with one of them.
+/// If there are no such units, if the user does not confirm, or if a change fails.
 pub async fn change(session: &CliSession, noun: Noun, which: UnitChange, action: UnitAction) -> Result<(), Failure> {
     let all = units(session, None).await?;
     let picked = pick(session, &all, &which, noun)?;
     if picked.len() > 1 && action.asks_first() && !which.yes {
         ask_first(&format!("{} {} {}s", action.word(), picked.len(), noun.word()), picked.iter().copied())?;
     }
-    // Each host has its order, and none waits for another.
+    // Each host has its own sequence, and none waits for another.
     let hosts = waves(&action, picked).into_iter();
     let each_host = hosts.map(|waves| change_host(session, waves, &action, which.wait));
     let results = stream::iter(each_host).buffered(HOSTS).collect::<Vec<_>>().await;
@@ -285,11 +285,10 @@ pub async fn change(session: &CliSession, noun: Noun, which: UnitChange, action:
     conclude(session, results)
 }
 
-/// How many hosts are gone through at a time, each over connections of its own.
+/// Number of hosts that are handled at a time, each over its own connections.
 const HOSTS: usize = 64;
 
-/// Does something to units of one host, wave after wave. One that is away gets all of it at once, and does it in that
-/// order.
+/// Changes the units of one host, wave after wave. An offline host gets all waves at once, and keeps their order.
 async fn change_host<'a>(
     session: &CliSession,
     waves: Vec<Vec<&'a Unit>>,
@@ -310,10 +309,10 @@ async fn change_host<'a>(
     results
 }
 
-/// Tells whether what ran before goes on, for a limit that cannot be changed otherwise has it started anew.
+/// Reports whether the process continued, because some limits can only be changed by a restart.
 async fn tell_how(session: &CliSession, before: &Unit) {
     let Unit { host, unit, hostname, .. } = before;
-    // It was reached a moment ago; if it cannot be shown now there is nothing to tell.
+    // It could be read a moment ago; if that fails now, nothing is reported.
     let Ok(now) = session.client.get::<Unit>(&format!("hosts/{host}/units/{unit}"), &[]).await else { return };
     match (before.observed.pid, now.observed.pid) {
         (Some(old), Some(new)) if old == new => print::say(format_args!("{unit} on {hostname}: changed in place")),
@@ -322,8 +321,8 @@ async fn tell_how(session: &CliSession, before: &Unit) {
     }
 }
 
-/// In which order it is done on each host: where much is stopped, what needs others before these, and higher numbers
-/// before lower. (What starts has its order on its host.)
+/// The order on each host: when units are stopped, dependent units come first, and higher priorities before lower ones.
+/// (The order of starts is decided by the host.)
 fn waves<'a>(action: &UnitAction, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> {
     let mut hosts: BTreeMap<HostId, Vec<&'a Unit>> = BTreeMap::new();
     for unit in picked {
@@ -340,10 +339,10 @@ fn waves<'a>(action: &UnitAction, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit
     hosts.into_values().map(in_order).collect()
 }
 
-/// Asks for something of each of some units, and tells what became of it.
+/// Changes each of some units, and reports the results.
 ///
 /// # Errors
-/// If it cannot be done with one of them.
+/// If a change fails.
 pub async fn change_each(
     session: &CliSession,
     wanted: Vec<(&Unit, Asked)>,
@@ -353,14 +352,14 @@ pub async fn change_each(
     conclude(session, results)
 }
 
-/// The same; each unit whose host is there is sent a signal beside that, if there is one.
+/// As [`change_each`]; in addition, each unit whose host is online is sent a signal, if there is one.
 async fn each<'a>(
     session: &CliSession,
     wanted: Vec<(&'a Unit, Asked)>,
     beside: Option<Signal>,
     waiting: WaitOptions,
 ) -> Vec<(&'a Unit, Result<ChangeProgress, Failure>)> {
-    // All are asked before any is waited for, and none waits for another.
+    // All commands are sent before any is waited for.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
         let command = submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await;
@@ -368,7 +367,8 @@ async fn each<'a>(
             && command.hosts.iter().all(|host| host.away_since_ms.is_none())
         {
             let asked = Asked::UnitSignal { unit: unit.unit.clone(), signal };
-            // What has ended meanwhile gets none, which is no failure; what becomes of the unit is waited for below.
+            // A process that has ended meanwhile gets no signal, which is not a failure; the unit's state is awaited
+            // below.
             if let Err(Failure { message: Some(why), .. }) =
                 submit(session, vec![unit.host.to_string()], asked, None).await
             {
@@ -384,10 +384,10 @@ async fn each<'a>(
     stream::iter(settled).buffered(HOSTS).collect().await
 }
 
-/// The units that are meant: of what picks several, those of the kind that the noun says.
+/// The selected units; selectors and `--all` only select units of the kind that `noun` names.
 ///
 /// # Errors
-/// If there are none, it is not clear which, or one that is named is of another kind.
+/// If there are none, if the selection is ambiguous, or if a named unit is of another kind.
 pub fn pick<'a>(
     session: &CliSession,
     all: &'a [Unit],
@@ -398,7 +398,7 @@ pub fn pick<'a>(
     for wanted in &which.units {
         let found = target::pick(all, wanted, &which.hosts, which.all, session.context.host)?;
         let (ours, others): (Vec<&Unit>, Vec<&Unit>) = found.into_iter().partition(|unit| noun.covers(unit));
-        // On another host the name may be that of something else.
+        // On other hosts units of another kind may have this name.
         if !which.all || ours.is_empty() {
             noun.check(others)?;
         }
@@ -423,10 +423,10 @@ pub fn pick<'a>(
     Ok(picked)
 }
 
-/// Asks before `what` is done with several units.
+/// Asks for confirmation before an operation on several units.
 ///
 /// # Errors
-/// If the answer is no, or nobody is there to give one.
+/// If the answer is no, or if there is no terminal.
 pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Result<(), Failure> {
     let units: Vec<&Unit> = units.collect();
     let hosts = HostNames::new(units.iter().map(|unit| (unit.host, unit.hostname.as_str())));
@@ -438,7 +438,7 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
     Err(Failure::new(FailureKind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
 }
 
-/// Tells what became of each unit, and of all.
+/// Reports the result for each unit, and the overall result.
 fn conclude(session: &CliSession, results: Vec<(&Unit, Result<ChangeProgress, Failure>)>) -> Result<(), Failure> {
     let done = results.iter().map(|(unit, result)| ChangeResult::new((unit.host, &unit.hostname, &unit.unit), result));
     session.printer.data(&done.collect::<Vec<_>>())?;
@@ -473,10 +473,10 @@ fn conclude(session: &CliSession, results: Vec<(&Unit, Result<ChangeProgress, Fa
     if failed == 0 { waits() } else { Err(Failure::silent(kind)) }
 }
 
-/// Gives a command to hosts.
+/// Submits a command to hosts.
 ///
 /// # Errors
-/// If the console does not take it.
+/// If the console refuses it.
 pub async fn submit(
     session: &CliSession,
     hosts: Vec<String>,
@@ -487,10 +487,10 @@ pub async fn submit(
     session.client.post("commands", &wanted).await
 }
 
-/// Makes a unit of which there is none of its name yet; or, if that is said, has the one that is there be this.
+/// Creates a unit; with `overwrite`, an existing one is changed.
 ///
 /// # Errors
-/// If there is one, or it does not come about.
+/// If the unit exists, or if it does not become as desired.
 pub async fn make(
     session: &CliSession,
     (host, unit): (String, UnitName),
@@ -508,9 +508,9 @@ pub async fn make(
         (Some(there), Some(differences)) if !overwrite && !differences.is_empty() => {
             return Err(exists(there, &differences));
         }
-        // It is so already, which changes nothing, or is to be so.
+        // It is already as described, which changes nothing, or it may be overwritten.
         (Some(_), _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
-        // Somebody else may be making it at this moment.
+        // Another operator may be creating it at this moment.
         (None, _) if !overwrite => {
             let units = vec![UnitWish { unit, spec: Box::new(spec), run, new: true }];
             Asked::UnitsApply(UnitSet { units, check: false, part: None })
@@ -524,7 +524,7 @@ pub async fn make(
     result?.verdict()
 }
 
-/// How a unit differs from what it would be. Whether values of its environment do, its console alone can tell.
+/// How a unit differs from a spec. Only the console can compare values of its environment.
 async fn differences(
     session: &CliSession,
     there: &Unit,
@@ -545,11 +545,11 @@ fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
     )
 }
 
-/// Waits for a command's outcomes and then until each unit is as desired; for one whose hosts are away only if that is
-/// wanted.
+/// Waits for a command's outcomes, and then until each unit is as desired; for units of offline hosts only if
+/// requested.
 ///
 /// # Errors
-/// If it was refused, or does not come about in time.
+/// If it was refused, or if the units do not become as desired in time.
 pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOptions) -> Result<ChangeProgress, Failure> {
     let limit: Duration = waiting.timeout.into();
     let away = command.hosts.iter().all(|host| host.away_since_ms.is_some());
@@ -565,7 +565,7 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
     if away && !waiting.wait_offline {
         return Ok(ChangeProgress::Waits(command.id));
     }
-    // The command itself lives longer: for a host that is away it waits until it expires.
+    // The command itself is valid for longer: for an offline host it waits until it expires.
     let followed = async {
         match waiting.wait_offline {
             true => command_follower::follow(session, command).await,
@@ -576,7 +576,7 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
         return Err(no_answer(&command.id.to_string(), limit));
     };
     let hosts = hosts?;
-    // They went away when the command was given, and have not come back.
+    // They were offline when the command was given, and still are.
     if !waiting.wait_offline && hosts.iter().all(|host| host.away_since_ms.is_some()) {
         return Ok(ChangeProgress::Waits(command.id));
     }
@@ -602,7 +602,7 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
     Ok(ChangeProgress::Done)
 }
 
-/// What is desired of a unit since a command was done.
+/// The desired state of a unit after a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReachedUnit {
     unit: UnitName,
@@ -615,7 +615,7 @@ impl ReachedUnit {
         Self { unit: one.unit.clone(), generation: one.generation, hold: one.hold.as_deref().cloned() }
     }
 
-    /// Of a command about one unit.
+    /// From the result of a command for one unit.
     pub(super) fn applied(command: &Command, status: &Status) -> Option<Self> {
         let Status::Applied { generation, hold, .. } = status else { return None };
         let unit = command.verb.units().first().copied()?.clone();
@@ -630,10 +630,10 @@ impl ReachedUnit {
     }
 }
 
-/// Desired state was changed: says what stands in the way, and waits.
+/// Desired state was changed: reports what prevents reconciliation, and waits.
 ///
 /// # Errors
-/// If it does not come about in time.
+/// If the unit does not become as desired in time.
 pub(super) async fn applied(
     session: &CliSession,
     host: &CommandHost,

@@ -21,24 +21,24 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{context::ConsoleContext, print};
 
-/// How long a connection may take: a console that is there answers at once.
+/// Longest time to connect; a console that is running answers at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest line of an event stream: a message of the bus, encoded once more.
+/// Longest line of an event stream: a message of the bus, encoded once more.
 const EVENT_MAX_BYTES: usize = 1024 * 1024;
 
-/// A console, and who speaks with it.
+/// A client of a console's API.
 #[derive(Clone, Debug)]
 pub struct ConsoleClient {
     http: reqwest::Client,
     base: String,
     token: String,
-    /// Whether it was said what is wrong with the console itself.
+    /// Whether a problem of the console itself was already reported.
     noticed: Arc<AtomicBool>,
 }
 
 impl ConsoleClient {
-    /// A client of the context's console.
+    /// A client for the console of a context.
     ///
     /// # Errors
     /// If the context's authority cannot be used.
@@ -80,7 +80,7 @@ impl ConsoleClient {
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
     }
 
-    /// Says what is wrong with the console itself, once.
+    /// Reports a problem of the console itself, once.
     fn tell_notice(&self, response: &Response) {
         let notice = response.headers().get(NOTICE_HEADER).and_then(|text| text.to_str().ok());
         if let Some(notice) = notice
@@ -111,13 +111,13 @@ impl ConsoleClient {
     /// Reads a resource.
     ///
     /// # Errors
-    /// If the console cannot be reached, or refuses.
+    /// If the console cannot be reached, or refuses the request.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Failure> {
         let response = self.send(self.request(Method::GET, path).query(query)).await?;
         self.read(response).await
     }
 
-    /// Asks Prometheus's API of the console; gives the data of its answer. What lists takes no form.
+    /// Calls the console's Prometheus API; returns the data of the response. Lists are requested without a form.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -136,7 +136,7 @@ impl ConsoleClient {
         }
     }
 
-    /// Makes something.
+    /// Creates a resource.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -145,7 +145,7 @@ impl ConsoleClient {
         self.read(response).await
     }
 
-    /// Asks for something to be done that has no answer.
+    /// Requests an operation that returns nothing.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -153,7 +153,7 @@ impl ConsoleClient {
         self.send(self.request(method, path)).await.map(drop)
     }
 
-    /// Has something removed.
+    /// Deletes a resource.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -162,7 +162,7 @@ impl ConsoleClient {
         self.read(response).await
     }
 
-    /// Sends a file as it is.
+    /// Uploads a file.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -178,10 +178,10 @@ impl ConsoleClient {
         self.read(response).await
     }
 
-    /// Reads something that may be very long: each piece is handed on as it comes.
+    /// Reads a long response: each piece is passed on as it arrives.
     ///
     /// # Errors
-    /// As [`ConsoleClient::get`]; if the console ends before the end; and as `take` does.
+    /// As [`ConsoleClient::get`]; also if the console ends early, and if `take` fails.
     pub async fn stream(
         &self,
         path: &str,
@@ -200,7 +200,7 @@ impl ConsoleClient {
         Ok(())
     }
 
-    /// What happens to a command, from the beginning to its end.
+    /// The events of a command, from the beginning to the end.
     ///
     /// # Errors
     /// As [`ConsoleClient::get`].
@@ -214,7 +214,7 @@ impl ConsoleClient {
     }
 }
 
-/// Why Prometheus's API gave no answer. Its errors say their hints themselves.
+/// The failure of a Prometheus API call. Its errors contain their hints.
 async fn unanswered(response: Response) -> Failure {
     #[derive(Deserialize)]
     struct ConsoleErrorBody {
@@ -261,7 +261,7 @@ async fn refusal(response: Response) -> Failure {
     Failure { kind, message: Some(problem.message), hint: problem.hint.or(hint) }
 }
 
-/// Whether what the console refuses is a flag, rather than what a flag leads to.
+/// Whether the error code refers to a command-line option, and not to its consequences.
 fn is_usage(code: &str) -> bool {
     matches!(
         code,
@@ -281,17 +281,17 @@ fn is_usage(code: &str) -> bool {
     )
 }
 
-/// Server-sent events of a command.
+/// The server-sent events of a command.
 pub struct CommandEvents {
     bytes: Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
     buffer: Vec<u8>,
 }
 
 impl CommandEvents {
-    /// The next event; nothing once the stream is over.
+    /// The next event; `None` at the end of the stream.
     ///
     /// # Errors
-    /// If the connection breaks, or what comes is not understood.
+    /// If the connection breaks, or if an event cannot be parsed.
     pub async fn next(&mut self) -> Result<Option<CommandEvent>, Failure> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -315,7 +315,7 @@ impl CommandEvents {
     }
 }
 
-/// The event in a `data:` line; other lines (comments, event names, blank ones) carry nothing that is needed.
+/// The event of a `data:` line. Other lines (comments, event names, empty lines) are not needed.
 fn event(line: &[u8]) -> Result<Option<CommandEvent>, Failure> {
     let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
     serde_json::from_slice(data.trim_ascii()).map(Some).map_err(|error| {

@@ -42,10 +42,10 @@ pub enum CommandVerb {
     },
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         CommandVerb::Ls { limit, host } => {
@@ -99,7 +99,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
     }
 }
 
-/// Whom a command was meant for, in words.
+/// The target of a command, as text.
 fn meant(command: &Command) -> String {
     match &command.target {
         None | Some(Target::Hosts(_)) => match command.hosts.len() {

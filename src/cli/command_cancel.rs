@@ -8,14 +8,14 @@ use muster_topics::command::{TARGET_HOSTS_MAX, Verb as Asked};
 
 use super::session::CliSession;
 
-/// Asks every host of a command to bring it to its end.
+/// Cancels a command on all its hosts.
 ///
 /// # Errors
-/// If the console does not take it.
+/// If the console refuses it.
 pub async fn cancel(session: &CliSession, command: &Command) -> Result<Command, Failure> {
     let ids =
         |hosts: &mut dyn Iterator<Item = &CommandHost>| hosts.map(|host| host.host.to_string()).collect::<Vec<_>>();
-    // A host that was revoked has its outcome, and is given no commands.
+    // A revoked host has its outcome, and gets no commands.
     let open = ids(&mut command.hosts.iter().filter(|host| host.state != CommandState::Done));
     let hosts = if open.is_empty() { ids(&mut command.hosts.iter()) } else { open };
     let target = match hosts.len() {
@@ -26,11 +26,11 @@ pub async fn cancel(session: &CliSession, command: &Command) -> Result<Command, 
     session.client.post("commands", &wanted).await
 }
 
-/// How long the console may take to end what has not gone out.
+/// Longest time for the console to end what has not been sent.
 pub(super) const WITHDRAWN: Duration = Duration::from_secs(2);
 
-/// A cancellation, once the console has done what it can do of it by itself: what has not gone out to a host that is away
-/// ends at once, and the rest is that host's.
+/// A cancellation, after the console has done its own part: what has not been sent to an offline host ends at once; the
+/// rest depends on the host.
 pub(super) async fn not_gone_out(session: &CliSession, mut cancel: Command) -> Result<Command, Failure> {
     let until = Instant::now() + WITHDRAWN;
     while cancel.hosts.iter().any(|host| host.away_since_ms.is_some()) && Instant::now() < until {

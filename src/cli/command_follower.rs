@@ -13,7 +13,7 @@ use super::command_output::{LogOwner, OutputForm, StreamPrinter, is_over};
 use super::{print, session::CliSession};
 use muster_api::host_names::tell_apart;
 
-/// Prints a command's output as it comes, until every host has its outcome or is missing.
+/// Prints a command's output as it arrives, until every host has an outcome or is missing.
 ///
 /// # Errors
 /// If the console cannot be reached.
@@ -21,7 +21,8 @@ pub async fn follow(session: &CliSession, command: &Command) -> Result<Vec<Comma
     follow_into(session, command, &mut StreamPrinter::new(&command.hosts), false).await
 }
 
-/// The same, without waiting for hosts that are away: when the command was given, or for longer than a moment since.
+/// As [`follow`], but without waiting for offline hosts: those that were offline when the command was given, or for
+/// more than a moment since.
 ///
 /// # Errors
 /// As [`follow`].
@@ -29,8 +30,8 @@ pub async fn follow_there(session: &CliSession, command: &Command) -> Result<Vec
     follow_into(session, command, &mut StreamPrinter::new(&command.hosts), true).await
 }
 
-/// The same as [`follow`] of a command whose output is the log of a unit; `name`: with that before each line, where there
-/// are several.
+/// As [`follow`], for a command whose output is the log of a unit; `name` is printed before each line, if there are
+/// several.
 ///
 /// # Errors
 /// As [`follow`].
@@ -51,7 +52,7 @@ pub async fn follow_log(
     follow_into(session, command, &mut output, false).await
 }
 
-/// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.
+/// Collects the standard output of a command on one host until the host has an outcome.
 ///
 /// # Errors
 /// As [`follow`].
@@ -62,7 +63,7 @@ pub async fn collect(session: &CliSession, command: &Command) -> Result<(Vec<Com
     Ok((hosts, kept))
 }
 
-/// `leaves`: those that are away are not waited for.
+/// `leaves`: hosts that are offline are not waited for.
 pub(super) async fn follow_into(
     session: &CliSession,
     command: &Command,
@@ -87,14 +88,14 @@ pub(super) async fn follow_into(
     loop {
         if leaves && awaited.is_empty() {
             output.end()?;
-            // Whoever is not waited for is named as well.
+            // Hosts that are not waited for are named as well.
             hosts.values().filter(|host| !is_over(host)).try_for_each(|host| output.conclude(host))?;
             return Ok(hosts.into_values().collect());
         }
         let next = tokio::time::timeout(SILENCE, events.next()).await;
         let event = match next {
             Ok(event) => event.map_err(goes_on)?,
-            // Nothing is lost with the time limit: what has come stays with the stream.
+            // Safe to cancel: unread events stay in the stream.
             Err(_) => {
                 let waits_for = |host: &HostId| {
                     hosts.get(host).is_some_and(|host| host.state == CommandState::Waiting && !away(host))
@@ -115,7 +116,7 @@ pub(super) async fn follow_into(
                     }
                 }
                 if !std::mem::replace(&mut told, true) {
-                    // Why, the console knows as of now.
+                    // The console knows the reason as of now.
                     let now = session.client.get::<Command>(&format!("commands/{}", command.id), &[]).await;
                     tell_waiting(command, now.map_or_else(|_| hosts.values().cloned().collect(), |now| now.hosts));
                 }
@@ -147,13 +148,13 @@ pub(super) async fn follow_into(
     Err(goes_on(Failure::new(FailureKind::Unreachable, "the console ended the connection")))
 }
 
-/// After this much silence people are told whom the command waits for.
+/// After this time without events, the user is told which hosts are waited for.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
-/// Names of hosts that one line may hold.
+/// Largest number of hostnames in one line.
 pub(super) const NAMED_MAX: usize = 5;
 
-/// Which hosts of a command are away, and what that means.
+/// Which hosts of a command are offline, and what that means.
 #[must_use]
 pub fn waits(command: &Command) -> String {
     let now_ms = muster_base::clock::now_ms();

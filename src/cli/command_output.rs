@@ -14,30 +14,30 @@ use serde::Serialize;
 use crate::print::{self, Printer};
 use muster_api::host_names::{short_id, tell_apart};
 
-/// What has been printed of each stream. Pieces come in any order, and more than once.
+/// The printed parts of each stream. Pieces arrive in any order, and possibly several times.
 pub(super) struct StreamPrinter {
-    /// Names before lines, where there is more than one host.
+    /// Names to print before lines, if there is more than one host.
     pub(super) names: BTreeMap<HostId, String>,
-    /// The one host whose lines need no name.
+    /// The only host, whose lines need no name.
     pub(super) alone: Option<HostId>,
     pub(super) streams: BTreeMap<(HostId, Stream), StreamPosition>,
     pub(super) form: OutputForm,
 }
 
-/// In which form it is printed.
+/// The form of the output.
 #[derive(Debug)]
 pub(super) enum OutputForm {
     /// As the programs wrote it.
     Text,
-    /// Standard output is kept for the caller instead.
+    /// Standard output is collected for the caller instead.
     Kept(Vec<u8>),
-    /// For programs: each piece, and what each host's program came to.
+    /// For programs: each piece, and the result on each host.
     Events(Printer, BTreeMap<HostId, String>),
-    /// For programs: each line of the log of a unit.
+    /// For programs: each line of a unit's log.
     Log(Printer, LogOwner),
 }
 
-/// Whose log it is.
+/// The unit of a log, and its host.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LogOwner {
     pub(super) host: HostId,
@@ -45,8 +45,8 @@ pub(super) struct LogOwner {
     pub(super) unit: UnitName,
 }
 
-/// What `muster exec` prints for programs, an object each: first the command, then output as it comes, and for each host
-/// what it came to there.
+/// The objects that `muster exec` prints for programs: first the command, then its output as it arrives, and the result
+/// of each host.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum PrintedEvent<'a> {
@@ -56,7 +56,7 @@ enum PrintedEvent<'a> {
     Output { host: HostId, hostname: &'a str, stream: Stream, offset_bytes: u64, data: Data },
     /// A host has its outcome, or is not waited for.
     Host(&'a CommandHost),
-    /// It is a unit now, which stays.
+    /// It has become a unit.
     Unit { unit: &'a str },
 }
 
@@ -65,20 +65,20 @@ enum PrintedEvent<'a> {
 struct LogLine<'a> {
     #[serde(flatten)]
     of: &'a LogOwner,
-    /// When it was written; null where that is not known.
+    /// When it was written; null if not known.
     time: Option<&'a str>,
-    /// `text`, without its end; or `base64`, if it is none.
+    /// `text`, without the line ending; `base64` if it is not valid text.
     #[serde(flatten)]
     data: Data,
 }
 
 #[derive(Default)]
 pub(super) struct StreamPosition {
-    /// Up to here everything has come.
+    /// Everything before this position has arrived.
     at_bytes: u64,
-    /// Pieces that came before those that stand before them.
+    /// Pieces that arrived before earlier ones.
     early: BTreeMap<u64, Vec<u8>>,
-    /// A line whose end has not come yet, where lines have names before them.
+    /// An incomplete line, if names are printed before lines.
     line: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl StreamPrinter {
         Self { names, alone, streams: BTreeMap::new(), form: OutputForm::Text }
     }
 
-    /// Prints a command's output in a form for programs, if one is asked for.
+    /// The form for programs, if one was requested.
     pub(super) fn of(command: &Command, printer: Printer) -> Result<Self, Failure> {
         let mut printed = Self::new(&command.hosts);
         if printer.is_for_programs() {
@@ -104,7 +104,7 @@ impl StreamPrinter {
         Ok(printed)
     }
 
-    /// A program has become a unit.
+    /// Reports that a program has become a unit.
     pub(super) fn became(&self, unit: &str) -> Result<(), Failure> {
         match &self.form {
             OutputForm::Events(printer, _) => printer.item(&PrintedEvent::Unit { unit }),
@@ -112,7 +112,7 @@ impl StreamPrinter {
         }
     }
 
-    /// What it came to on a host, for programs.
+    /// Reports the result of a host, for programs.
     pub(super) fn conclude(&self, host: &CommandHost) -> Result<(), Failure> {
         match &self.form {
             OutputForm::Events(printer, _) => printer.item(&PrintedEvent::Host(host)),
@@ -120,7 +120,7 @@ impl StreamPrinter {
         }
     }
 
-    /// A host has come further. One that was not expected has a name from now on.
+    /// Reports progress on a host. An unexpected host gets its name here.
     pub(super) fn meet(&mut self, host: &CommandHost) {
         if let OutputForm::Events(_, hostnames) = &mut self.form {
             hostnames.entry(host.host).or_insert_with(|| host.hostname.clone());
@@ -142,7 +142,7 @@ impl StreamPrinter {
         bytes: Vec<u8>,
     ) -> Result<(), Failure> {
         if self.alone != Some(host) {
-            // What it prints comes before what it is called.
+            // Its output arrived before its name.
             self.names.entry(host).or_insert_with(|| format!("{host} | "));
         }
         let position = self.streams.entry((host, stream)).or_default();
@@ -182,7 +182,7 @@ impl StreamPrinter {
         Ok(())
     }
 
-    /// Prints lines that had no end, and says what of the output never came.
+    /// Prints incomplete lines, and reports missing parts of the output.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         for ((host, stream), position) in &mut self.streams {
             if let Some(next) = position.early.first_key_value().map(|(at_bytes, _)| *at_bytes) {
@@ -209,12 +209,12 @@ impl StreamPrinter {
     }
 }
 
-/// Whether nothing more is to come of a command on a host.
+/// Whether nothing more is expected of a host.
 pub(super) fn is_over(host: &CommandHost) -> bool {
     matches!(host.state, CommandState::Done | CommandState::Missing)
 }
 
-/// Prints the whole lines of a log that there are, and keeps the rest of what came.
+/// Prints the complete lines of a log, and keeps the rest.
 fn log_lines(printer: Printer, of: &LogOwner, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
     line.extend_from_slice(bytes);
     let Some(end) = line.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
@@ -226,7 +226,7 @@ fn log_lines(printer: Printer, of: &LogOwner, line: &mut Vec<u8>, bytes: &[u8]) 
     })
 }
 
-/// Takes the time from before a line.
+/// Splits the time from a line.
 fn timed(line: &[u8]) -> (Option<&str>, &[u8]) {
     let Some((time, rest)) = line.iter().position(|byte| *byte == b' ').map(|at| (&line[..at], &line[at + 1..])) else {
         return (None, line);
@@ -234,12 +234,12 @@ fn timed(line: &[u8]) -> (Option<&str>, &[u8]) {
     match std::str::from_utf8(time) {
         Ok("-") => (None, rest),
         Ok(time) if humantime::parse_rfc3339(time).is_ok() => (Some(time), rest),
-        // The beginning of a line that was cut.
+        // The beginning of a truncated line.
         _ => (None, line),
     }
 }
 
-/// Writes bytes as they are, or line by line with a name before each.
+/// Writes bytes unchanged, or line by line with a name before each.
 fn write(name: Option<&String>, stream: Stream, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
     let Some(name) = name else { return write_stream(stream, bytes) };
     line.extend_from_slice(bytes);

@@ -7,7 +7,7 @@ use muster_base::failure::{Failure, FailureKind};
 
 use super::command_verdict;
 
-/// A host is silent.
+/// The failure of a host that did not answer.
 pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
     let away = format!("there is no answer after {}", humantime::format_duration(limit));
     Failure::new(FailureKind::Failed, away).hint(format!(
@@ -15,10 +15,10 @@ pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
     ))
 }
 
-/// Fails with the first host's complaint, if there is one.
+/// Returns the first host's complaint as a failure, if there is one.
 ///
 /// # Errors
-/// As it says.
+/// The complaint.
 pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
     let verdict = command_verdict::verdict(hosts, false);
     let complaint = hosts.iter().find_map(|host| Some((host, command_verdict::complaint(host)?)));

@@ -2,7 +2,7 @@
 
 use muster_topics::{command::Verb as Asked, name::UnitName};
 
-/// What was asked for, in words.
+/// What was requested, as text.
 #[must_use]
 pub fn asked(verb: &Asked) -> String {
     match verb {

@@ -12,7 +12,7 @@ use muster_topics::{
 
 use crate::print;
 
-/// Says what did not go well, and, of several hosts, how many there are of each kind, and which.
+/// Reports what was not successful, and for several hosts the number and names of each class.
 pub(super) fn summarise(hosts: &[CommandHost]) {
     for host in hosts {
         if let Some(words) = complaint(host) {
@@ -32,7 +32,7 @@ pub(super) fn is_success(host: &CommandHost) -> bool {
     Class::of(host) == Class::Ok
 }
 
-/// What did not go well on a host, in words.
+/// Why a command was not successful on a host.
 #[must_use]
 pub fn complaint(host: &CommandHost) -> Option<String> {
     let Some(received) = &host.outcome else {
@@ -65,7 +65,7 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
     }
 }
 
-/// How a command ended, in words.
+/// The end of a command, as text.
 #[must_use]
 pub fn status(status: &Status) -> String {
     match status {
@@ -86,10 +86,10 @@ pub fn status(status: &Status) -> String {
     }
 }
 
-/// The failure that the outcomes amount to, if any.
+/// The failure that follows from the outcomes, if any.
 ///
 /// # Errors
-/// If not every host succeeded.
+/// If not every host was successful.
 pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> {
     if let ([CommandHost { outcome: Some(outcome), .. }], true) = (hosts, passthrough) {
         match outcome.value.status {
@@ -97,7 +97,7 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
             Status::Exited(ProcessEnd { exit: Exit::Code(code), .. }) => {
                 return Err(Failure::silent(FailureKind::Code(u8::try_from(code).unwrap_or(1))));
             }
-            // As a shell has it.
+            // As in a shell.
             Status::Exited(ProcessEnd { exit: Exit::Signal(signal), .. }) => {
                 return Err(Failure::silent(FailureKind::Code(u8::try_from(128 + signal).unwrap_or(1))));
             }
@@ -110,7 +110,7 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
             Some(Status::Refused { code: RefusalCode::Denied, .. })
         )
     };
-    // Who is not meant any more has done what was asked: nothing.
+    // A host that is no longer selected has done what was requested: nothing.
     let mut meant = hosts.iter().filter(|host| Class::of(host) != Class::NotSelected).peekable();
     if meant.peek().is_none() {
         return Err(Failure::new(FailureKind::Failed, "no host is picked any more").hint("nothing was done anywhere"));

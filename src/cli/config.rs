@@ -53,10 +53,10 @@ pub enum ConfigVerb {
     },
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: ConfigVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         ConfigVerb::Add { id, version, file } => {
@@ -120,7 +120,7 @@ fn show(session: &CliSession, config: &Config) -> Result<(), Failure> {
     })
 }
 
-/// A config by `ID@VERSION`, or by `ID` alone: then the newest.
+/// Finds a config by `ID@VERSION`, or by `ID` (the newest).
 ///
 /// # Errors
 /// If there is none.

@@ -80,10 +80,10 @@ pub enum ContainerVerb {
     Rm(UnitChange),
 }
 
-/// Does a verb on containers.
+/// Runs a verb on containers.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: ContainerVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         ContainerVerb::Create(wanted) => create::create(*wanted, session).await,

@@ -6,8 +6,8 @@ use muster_topics::{
     unit::Spec,
 };
 
-/// For one unit: its image and runtime, the user inside, its mounts and its network, nothing of these for what is no container;
-/// and what it may use.
+/// Details of one unit: its image and runtime, the user inside, its mounts and its network (all empty if it is not a
+/// container), and its limits.
 #[must_use]
 pub fn facts(spec: &Spec) -> [(&'static str, String); 5] {
     let container = match spec {
@@ -50,7 +50,7 @@ pub fn network(network: Network) -> &'static str {
     }
 }
 
-/// One in a list of all containers of a host.
+/// A container in a list of all containers of a host.
 #[must_use]
 pub fn listed(name: &str, summary: &ContainerSummary) -> String {
     let ContainerSummary { state, unit, image, limits, runtime } = summary;
@@ -61,7 +61,7 @@ pub fn listed(name: &str, summary: &ContainerSummary) -> String {
     words.join(", ")
 }
 
-/// Limits, in words.
+/// Limits, as text.
 pub(super) fn limited(limits: Limits, disk_bytes: Option<u64>) -> Vec<String> {
     let words = [
         limits.memory_bytes.map(|bytes| format!("memory {}", muster_topics::size::print(bytes))),

@@ -15,34 +15,34 @@ use muster_base::{
 use muster_topics::name::{HostId, Name};
 use serde::{Deserialize, Serialize};
 
-/// Every console that is known here.
+/// The known consoles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contexts {
-    /// The one that is used unless another is asked for.
+    /// The one that is used by default.
     pub current: Option<String>,
     /// All of them, by name.
     #[serde(default)]
     pub contexts: BTreeMap<String, ConsoleContext>,
 }
 
-/// One console, and who speaks with it.
+/// A console, and the operator's access to it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsoleContext {
     /// Base of its web address.
     pub url: String,
-    /// Who speaks.
+    /// The operator.
     pub operator: Name,
-    /// What proves it.
+    /// The operator's token.
     pub token: String,
-    /// The authority's certificate (PEM), where the address is HTTPS.
+    /// The authority's certificate (PEM), if the address is HTTPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority: Option<String>,
-    /// A proxy that this console is reached through, such as `http://proxy:3128`; the environment names none.
+    /// The proxy for this console, such as `http://proxy:3128`; the environment's proxies are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
-    /// The host that is meant when none is named.
+    /// The default host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostId>,
 }
@@ -53,10 +53,10 @@ impl std::fmt::Debug for ConsoleContext {
     }
 }
 
-/// Where the context file is: `$XDG_CONFIG_HOME/muster/context.toml`, or below `~/.config`.
+/// The path of the context file: `$XDG_CONFIG_HOME/muster/context.toml`, or below `~/.config`.
 ///
 /// # Errors
-/// If neither variable says.
+/// If neither variable is set.
 pub fn path() -> Result<PathBuf, Failure> {
     let folder = UserFolders::from_environment().config().ok_or_else(|| {
         Failure::new(
@@ -69,10 +69,10 @@ pub fn path() -> Result<PathBuf, Failure> {
 }
 
 impl Contexts {
-    /// Reads the file; nothing is known if there is none.
+    /// Reads the file; empty if there is none.
     ///
     /// # Errors
-    /// If it cannot be read, or is not a context file.
+    /// If it cannot be read, or is invalid.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         match files::read_text(path) {
             Ok(text) => toml::from_str(&text).trying(format_args!("the context file {}", path.display())),
@@ -83,10 +83,10 @@ impl Contexts {
         }
     }
 
-    /// Writes the file, and the folder that it stands in.
+    /// Writes the file, and creates its folder.
     ///
     /// # Errors
-    /// If either cannot be written.
+    /// If either fails.
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
         let what = format!("the context file {}", path.display());
         if let Some(folder) = path.parent() {
@@ -96,7 +96,7 @@ impl Contexts {
         files::write_atomically(path, text.as_bytes(), files::SECRET_MODE).trying(&what)
     }
 
-    /// The context of this name, or the current one.
+    /// The context with this name, or the current one.
     ///
     /// # Errors
     /// If there is none.
@@ -112,7 +112,7 @@ impl Contexts {
         })
     }
 
-    /// Adds a context, or replaces the one of this name. Another one that is the current one stays it; its name is given.
+    /// Adds or replaces a context. If another context is the current one, it stays current, and its name is returned.
     pub fn add(&mut self, name: &str, context: ConsoleContext) -> Option<String> {
         self.contexts.insert(name.to_owned(), context);
         let current = self.current.take().filter(|current| self.contexts.contains_key(current));
@@ -120,7 +120,7 @@ impl Contexts {
         self.current.clone().filter(|current| current != name)
     }
 
-    /// Adds a context, or replaces the one of this name, and makes it the current one.
+    /// Adds or replaces a context, and makes it the current one.
     pub fn put(&mut self, name: &str, context: ConsoleContext) {
         self.contexts.insert(name.to_owned(), context);
         self.current = Some(name.to_owned());

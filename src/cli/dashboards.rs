@@ -70,7 +70,7 @@ enum LanguageArg {
 }
 
 impl ExportDashboards {
-    /// Whether a file is asked for.
+    /// Whether a file was requested.
     fn wants(&self, file: &DashboardFile) -> bool {
         let flavour = self.flavour.map(|flavour| match flavour {
             LanguageArg::Promql => muster_dashboards::QueryLanguage::Promql,
@@ -90,10 +90,10 @@ struct WrittenFile {
     file: String,
 }
 
-/// Does it. No console is asked.
+/// Runs the verb, without a console.
 ///
 /// # Errors
-/// If a file cannot be written; those before it are there then.
+/// If a file cannot be written; earlier ones then exist.
 pub fn run(verb: &DashboardsVerb, options: &GlobalOptions) -> Result<(), Failure> {
     let DashboardsVerb::Export(export) = verb;
     let mut written = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
         export: ExportDashboards,
     }
 
-    /// The first folders, or files, of what some arguments ask for.
+    /// The first folders, or files, for some arguments.
     fn asked(arguments: &[&str]) -> Vec<String> {
         let line = Line::parse_from([&["export", "/tmp"], arguments].concat());
         let all = files::all();

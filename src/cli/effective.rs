@@ -28,10 +28,10 @@ pub struct Config {
     effective: bool,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(wanted: Config, session: &CliSession) -> Result<(), Failure> {
     let unit = unit_lookup::one(session, &wanted.unit, wanted.host).await?;
     if !wanted.effective {
@@ -79,7 +79,7 @@ async fn desired(session: &CliSession, unit: &Unit) -> Result<(), Failure> {
         let whole: muster_api::Config = session.client.get(&path, &[]).await?;
         documents.push(whole.content.unwrap_or_default());
     }
-    // Masked ones merge as bare ones do.
+    // Masked documents merge like the original ones.
     let merged = muster_rules::config::merge(documents);
     session.printer.one(&merged, || {
         let configs = configs.iter().map(|config| format!("{}@{}", config.id, config.version));

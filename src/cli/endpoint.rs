@@ -26,7 +26,7 @@ pub struct EndpointOptions {
 }
 
 impl EndpointOptions {
-    /// As a spec has it.
+    /// As fields of a spec.
     #[must_use]
     pub fn into_fields(self) -> (Vec<Provided>, Vec<Needed>) {
         (self.provides, self.needs)
@@ -58,7 +58,7 @@ fn parse_needed(text: &str) -> Result<Needed, String> {
     Ok(Needed { name: name.parse().map_err(words)?, from: from.map(str::parse).transpose().map_err(words)?, optional })
 }
 
-/// Where a unit listens, in a line.
+/// The endpoints of a unit, on one line.
 #[must_use]
 pub fn listens(observed: &Observed) -> String {
     let word =
@@ -66,7 +66,7 @@ pub fn listens(observed: &Observed) -> String {
     observed.endpoints.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// What a unit connects to, in a line.
+/// The connectors of a unit, on one line.
 #[must_use]
 pub fn connects(observed: &Observed) -> String {
     let word = |end: &Connector| {
@@ -75,7 +75,7 @@ pub fn connects(observed: &Observed) -> String {
     observed.connectors.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// An address with its port, as people read it.
+/// An address with its port, for people.
 pub(super) fn socket(at: SocketAddr, protocol: Protocol) -> String {
     match protocol {
         Protocol::Tcp => at.to_string(),

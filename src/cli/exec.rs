@@ -190,10 +190,10 @@ impl From<KeepArg> for Keep {
     }
 }
 
-/// `K=V`, as in an environment.
+/// Parses `K=V`, as in an environment.
 ///
 /// # Errors
-/// If it is not of that form.
+/// If it does not have that form.
 pub fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -201,13 +201,13 @@ pub fn parse_variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done, or a program did not succeed.
+/// If it fails, or if a program was not successful.
 pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
     let verb = match &exec.batch {
-        // The parser does not see it: a batch is in conflict with what is given.
+        // The parser of the command line does not check this, because a batch conflicts with a given option.
         None if exec.keep_going => {
             return Err(Failure::new(FailureKind::Usage, "--keep-going is about the steps of a --batch"));
         }
@@ -249,10 +249,10 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
     verdict(&hosts, exec.passthrough)
 }
 
-/// Whom it is for.
+/// The target of the command.
 async fn aim(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTarget, Failure> {
     let group = |label: &Name| format!("label.{label}").parse::<HostSelect>();
-    // What every host would read must not have what may be secret; and one exit code is of one host.
+    // What every host would read must not contain secrets, and only one host has one exit code.
     let by_name = exec.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());
     Ok(match (&exec.select, &exec.group) {
         (Some(select), _) if by_name => NewTarget::Hosts(target::picked(session, select).await?),
@@ -268,7 +268,7 @@ async fn aim(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTa
     })
 }
 
-/// What is to be run.
+/// The programs to run.
 fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
     let (argv, shell) = match (exec.shell, &exec.argv[..]) {
         (false, argv) => (argv.to_vec(), None),
@@ -295,7 +295,7 @@ fn wanted(exec: &ExecArgs) -> Result<ExecVerb, Failure> {
     })
 }
 
-/// What a program is to read. No more is read here than a command can bring, however long the file is.
+/// Reads standard input for a program: never more than a command can carry, however long the file is.
 fn stdin(path: &Path) -> Result<Data, Failure> {
     let failed =
         |error: io::Error| Failure::new(FailureKind::Usage, format!("{} cannot be read: {error}", path.display()));

@@ -39,10 +39,10 @@ pub struct ExportUnits {
     pub all: bool,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it is not clear which units are meant, or there are none.
+/// If the selection is ambiguous or empty.
 pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failure> {
     let all = units(session, None).await?;
     let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
@@ -71,10 +71,10 @@ pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failur
     }
 }
 
-/// What people look for first.
+/// Fields that people look for first.
 const FIRST: [&str; 7] = ["unit", "hosts", "run", "artifact", "configs", "args", "env"];
 
-/// The same with what people look for first.
+/// The document with these fields first.
 fn ordered(document: &Value) -> Mapping {
     let Value::Object(fields) = document else { return Mapping::new() };
     let first = FIRST.iter().filter_map(|key| fields.get_key_value(*key));

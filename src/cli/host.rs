@@ -64,10 +64,10 @@ pub struct HostListArgs {
     limit: Option<u32>,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         HostVerb::Ls(wanted) => list(session, wanted).await,
@@ -100,7 +100,7 @@ pub async fn run(verb: HostVerb, session: &CliSession) -> Result<(), Failure> {
     }
 }
 
-/// The host that is meant, once somebody has said yes to what cannot be undone.
+/// The host, after the user has confirmed an operation that cannot be undone.
 async fn sure(session: &CliSession, what: &str, host: &str, yes: bool) -> Result<Host, Failure> {
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let (name, id) = (&host.hostname, host.id);
@@ -151,7 +151,7 @@ fn connection(host: &Host, now_ms: i64) -> String {
     }
 }
 
-/// When a certificate ends, if it was not revoked.
+/// The expiry of a certificate that is not revoked.
 fn certificate(expires_ms: i64) -> String {
     if expires_ms == 0 { "revoked".to_owned() } else { format!("until {}", print::time(expires_ms)) }
 }

@@ -5,10 +5,10 @@ use muster_base::failure::{Failure, FailureKind};
 
 use super::session::CliSession;
 
-/// The host that is meant: the one named, the context's default, or the only one.
+/// The named host, the context's default host, or the only host.
 ///
 /// # Errors
-/// If none is named and there is no telling.
+/// If none is named and there are several.
 pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, Failure> {
     if let Some(host) = named.or_else(|| session.context.host.map(|host| host.to_string())) {
         return Ok(host);
@@ -26,7 +26,7 @@ pub async fn one(session: &CliSession, named: Option<String>) -> Result<String, 
     }
 }
 
-/// The only host that there is: where more would do as well, none is taken for meant.
+/// The only host. Used where several hosts would be possible, so that a default host is not assumed.
 ///
 /// # Errors
 /// If there are several, or none.

@@ -54,7 +54,7 @@ pub struct LabelArgs {
     pub timeout: humantime::Duration,
 }
 
-/// What was typed, apart.
+/// The parsed words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LabelChanges {
     hosts: Vec<String>,
@@ -87,7 +87,7 @@ impl LabelChanges {
 /// Lists or changes labels.
 ///
 /// # Errors
-/// If there are no such hosts, nobody says yes, or a label has another value already.
+/// If there are no such hosts, if the user does not confirm, or if a label already has another value.
 pub async fn run(label: LabelArgs, session: &CliSession) -> Result<(), Failure> {
     let LabelChanges { hosts, set, remove } =
         LabelChanges::parse(&label.words).map_err(|message| Failure::new(FailureKind::Usage, message))?;
@@ -127,7 +127,7 @@ async fn ask(session: &CliSession, wanted: &LabelHosts) -> Result<Vec<LabelledHo
     session.client.post("host-labels", wanted).await
 }
 
-/// Waits until the hosts that are there carry their labels: only then is a broadcast to a group one to them.
+/// Waits until the online hosts have confirmed their labels: only then does a broadcast to a group reach them.
 async fn confirmed(
     session: &CliSession,
     mut hosts: Vec<LabelledHost>,
@@ -162,10 +162,10 @@ async fn confirmed(
     Ok(hosts)
 }
 
-/// How many hosts are told of one by one: a screen.
+/// Number of hosts that are reported one by one: one screen.
 const TOLD_MAX: usize = 20;
 
-/// Says what became of a change.
+/// Reports the result of a change.
 fn tell(hosts: &[LabelledHost], wanted: &LabelHosts) {
     let names = HostNames::new(hosts.iter().map(|host| (host.host, host.hostname.as_str())));
     for host in hosts.iter().take(TOLD_MAX) {
@@ -183,7 +183,7 @@ fn tell(hosts: &[LabelledHost], wanted: &LabelHosts) {
     }
 }
 
-/// Labels that were to be removed and are there all the same: who wants them gone has to look elsewhere.
+/// Labels that were to be removed and still exist: they come from the host's own configuration.
 fn kept<'a>(labels: &'a [HostLabel], removed: &BTreeSet<Name>) -> Vec<&'a HostLabel> {
     labels.iter().filter(|label| label.origin == LabelOrigin::Agent && removed.contains(&label.name)).collect()
 }
@@ -194,7 +194,7 @@ pub(super) fn labels(labels: &[HostLabel]) -> String {
     if labels.is_empty() { "no labels".to_owned() } else { labels.join(" ") }
 }
 
-/// Why a host may not carry its labels yet.
+/// Why a host may not have confirmed its labels.
 fn standing(host: &LabelledHost) -> &'static str {
     match (host.confirmed, host.away_since_ms) {
         (true, _) => "",

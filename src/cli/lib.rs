@@ -124,17 +124,18 @@ pub enum Verb {
     Login(login::LoginArgs),
 }
 
-/// Does what an operator asks for. `new_link` makes a sign-in link of a console on this machine, if the program has a console in it.
+/// Runs a verb of an operator. `new_link` creates a sign-in link of a console on this machine, if the program contains
+/// a console.
 ///
 /// # Errors
-/// If it cannot be done, or `interrupt` is cancelled before it is.
+/// If it fails, or if `interrupt` is cancelled first.
 pub async fn run(
     verb: Verb,
     options: &GlobalOptions,
     new_link: Option<login::NewSignInLink>,
     interrupt: CancellationToken,
 ) -> Result<(), Failure> {
-    // What goes on until it is interrupted has something to say to others then.
+    // Verbs that run until they are interrupted must then inform hosts.
     let ends_itself = matches!(
         verb,
         Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. }))
@@ -142,7 +143,7 @@ pub async fn run(
     );
     tokio::select! {
         done = perform(verb, options, new_link, interrupt.clone()) => done,
-        // As a shell has it: 128 + SIGINT.
+        // As in a shell: 128 + SIGINT.
         () = interrupt.cancelled(), if !ends_itself => Err(Failure::silent(FailureKind::Code(130))),
     }
 }
@@ -170,7 +171,7 @@ async fn perform(
     }
 }
 
-/// Does one verb with a session that there is.
+/// Runs a verb with a session.
 async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         Verb::Host(verb) => host::run(verb, session).await,
@@ -188,7 +189,7 @@ async fn perform_one(verb: Verb, session: &CliSession) -> Result<(), Failure> {
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,
         Verb::Login(login::LoginArgs { verb: Some(verb), .. }) => login::manage(verb, session).await,
-        // They are done where the session is made.
+        // These are handled where the session is created.
         Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
     }
 }

@@ -1,10 +1,10 @@
 //! A limit on the command line: a value, or none.
 
-/// A limit that somebody has named, or nothing where they do not want one.
+/// A limit, or `None` for an explicit `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitValue<T>(pub Option<T>);
 
-/// Reads a limit, or `none`.
+/// Parses a limit, or `none`.
 pub(super) fn or_none<T, E: ToString>(
     parse: impl Fn(&str) -> Result<T, E> + Clone,
 ) -> impl Fn(&str) -> Result<LimitValue<T>, String> + Clone {

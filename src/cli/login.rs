@@ -65,7 +65,7 @@ pub enum LoginVerb {
 /// Lists sign-ins, or ends one.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
@@ -95,8 +95,8 @@ pub async fn manage(verb: LoginVerb, session: &CliSession) -> Result<(), Failure
     }
 }
 
-/// How a new sign-in link is made of a console on this machine; in the folder that was named, if one was. The program has it from whoever
-/// put its parts together, for the command line does not know the console's code.
+/// A function that creates a sign-in link of a console on this machine, in the folder that was named, if any. The
+/// program passes it in, because the command line does not depend on the console.
 pub type NewSignInLink = fn(Option<PathBuf>) -> BoxFuture<'static, Result<String, Failure>>;
 
 /// Prints a new sign-in link of a console on this machine.
@@ -115,10 +115,10 @@ async fn print_link(
     Ok(())
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(login: &LoginArgs, options: &GlobalOptions, new_link: Option<NewSignInLink>) -> Result<(), Failure> {
     if login.new_link {
         return print_link(login.data_dir.clone(), new_link, Printer::new(options.output)).await;

@@ -26,10 +26,10 @@ use super::{
 };
 use muster_api::host_names::HostNames;
 
-/// The most logs that are read at once, each over a connection of its own.
+/// Largest number of logs that are read at once, each over its own connection.
 const LOGS_MAX: usize = 64;
 
-/// How many lines are asked for, unless it is said: more than a terminal shows.
+/// Default number of lines: more than a terminal shows.
 const LINES: u32 = 100;
 
 /// Print the last lines of a yuno's log, or of several.
@@ -71,7 +71,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// How many lines are asked for, and of what. Programs are told times in any case.
+    /// The number of lines, and the part of the log. Output for programs always includes times.
     fn part(&self, for_programs: bool, now_ms: muster_topics::Millis) -> (u32, LogView) {
         let lines = self.lines.unwrap_or(if self.since.is_some() { LOG_LINES_MAX } else { LINES });
         let view = LogView {
@@ -83,10 +83,10 @@ impl Logs {
     }
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it is not clear whose log is meant, or one cannot be had.
+/// If the selection is ambiguous, or if a log cannot be read.
 pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), Failure> {
     let picked = match &wanted.unit {
         Some(unit) => vec![one(session, unit, wanted.host.clone()).await?],
@@ -96,7 +96,7 @@ pub async fn run(wanted: Logs, noun: Noun, session: &CliSession) -> Result<(), F
     let hosts = HostNames::new(picked.iter().map(|unit| (unit.host, unit.hostname.as_str())));
     let names = (picked.len() > 1).then_some(hosts);
     let (lines, view) = wanted.part(session.printer.is_for_programs(), clock::now_ms());
-    // Lines of those that are followed come as they come; else one log stands after the other.
+    // Followed lines are printed as they arrive; otherwise one log follows the other.
     let results = if wanted.follow {
         let time: Duration = wanted.follow_for.into();
         join_all(picked.iter().map(|unit| follow(session, unit, name(unit, names.as_ref()), (lines, view), time))).await
@@ -132,7 +132,7 @@ async fn pick(session: &CliSession, wanted: &Logs, noun: Noun) -> Result<Vec<Uni
     }
 }
 
-/// What stands before each line, where there are several logs.
+/// The text before each line, if there are several logs.
 fn name(unit: &Unit, names: Option<&HostNames<'_>>) -> Option<String> {
     names.map(|names| format!("{}:{}", names.show(unit.host, &unit.hostname), unit.unit))
 }
@@ -149,7 +149,7 @@ async fn last(
     report(&command, &hosts)
 }
 
-/// Prints a log as it grows, until its time is over or somebody has seen enough.
+/// Prints a log as it grows, until its time is over or the user interrupts it.
 async fn follow(
     session: &CliSession,
     unit: &Unit,
@@ -162,13 +162,13 @@ async fn follow(
     let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let hosts = tokio::select! {
         hosts = command_follower::follow_log(session, &command, unit, name.as_deref()) => hosts,
-        // A host that goes on would tell nobody any more.
+        // Otherwise the host would continue to send output that nobody reads.
         () = session.interrupt.cancelled() => return command_cancel::cancel(session, &command).await.map(drop),
     };
     match hosts {
         Ok(hosts) => report(&command, &hosts),
         Err(failure) => {
-            // Nobody reads on, or the console is gone, and with it the way to tell.
+            // The output is closed, or the console cannot be reached; the cancellation is only an attempt.
             let _ = command_cancel::cancel(session, &command).await;
             Err(failure)
         }

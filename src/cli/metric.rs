@@ -83,7 +83,7 @@ pub enum SampleText {
 }
 
 impl SampleText {
-    /// As the API calls it.
+    /// The word that the API uses.
     fn word(self) -> &'static str {
         match self {
             Self::Lines => "lines",
@@ -92,12 +92,12 @@ impl SampleText {
     }
 }
 
-/// How many values a range has if no step is given: as many as a terminal has lines.
+/// Default number of values in a range: as many as a terminal has lines.
 const STEPS: Millis = 60;
-/// The least step that is chosen for a range: as often as hosts measure.
+/// Smallest default step: the interval at which hosts measure.
 const STEP_MIN_MS: Millis = 10_000;
 
-/// The data of an answer, as Prometheus's API has it.
+/// The data of a Prometheus API response.
 #[derive(Deserialize)]
 #[serde(tag = "resultType", content = "result", rename_all = "lowercase")]
 enum PrometheusData {
@@ -119,10 +119,10 @@ struct RangeSeries {
     values: Vec<(f64, String)>,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     let (expression, range, step, csv) = match verb {
@@ -181,16 +181,16 @@ pub async fn run(verb: MetricVerb, session: &CliSession) -> Result<(), Failure> 
     session.printer.list(&rows, &["SERIES", "VALUE", "TIME", "AGE"], Clone::clone, "no series has a value")
 }
 
-/// What an expression is at one moment.
+/// The value of an expression at one time.
 ///
 /// # Errors
-/// If the console cannot be asked, or does not understand it.
+/// If the console cannot be reached, or if the expression is invalid.
 pub(super) async fn instant(session: &CliSession, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
     let form = [("query", expression.to_owned()), ("time", seconds(at_ms))];
     series(session.client.prometheus("query", &form).await?)
 }
 
-/// A metric, as a list shows it.
+/// A metric in a list.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct MetricLine {
     name: String,
@@ -198,7 +198,7 @@ struct MetricLine {
     unit: String,
 }
 
-/// Lists the metrics that there are.
+/// Lists the metrics.
 async fn list(session: &CliSession, part: Option<&str>) -> Result<(), Failure> {
     #[derive(Deserialize)]
     struct MetricMetadata {
@@ -219,7 +219,7 @@ async fn list(session: &CliSession, part: Option<&str>) -> Result<(), Failure> {
     session.printer.list(&metrics, &["NAME", "KIND", "UNIT"], row, "no metric has such a name")
 }
 
-/// Shows the stores elsewhere.
+/// Shows the external stores.
 async fn stores(session: &CliSession) -> Result<(), Failure> {
     const HEADERS: [&str; 8] = ["STORE", "KIND", "STATE", "WAITING", "SENT", "RETRIED", "SET ASIDE", "LAST ERROR"];
     let stores: Vec<MetricStore> = session.client.get("metric-stores", &[]).await?;
@@ -252,7 +252,7 @@ fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
     ]
 }
 
-/// Refuses a form of data beside one that is asked for by an option of its own.
+/// Refuses `--output` beside an option that selects its own format.
 fn text_alone(session: &CliSession, option: &str) -> Result<(), Failure> {
     if !session.printer.is_for_programs() {
         return Ok(());
@@ -261,7 +261,7 @@ fn text_alone(session: &CliSession, option: &str) -> Result<(), Failure> {
         .hint("say one of them"))
 }
 
-/// Copies what the console writes out to standard output.
+/// Copies the console's export to standard output.
 async fn export(
     session: &CliSession,
     selector: String,
@@ -282,12 +282,12 @@ fn millis(duration: humantime::Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
-/// A time in seconds, to the millisecond.
+/// A time in seconds, with milliseconds.
 fn seconds(ms: Millis) -> String {
     format!("{}.{:03}", ms / 1000, ms % 1000)
 }
 
-/// What was answered, whatever its kind, as series with points.
+/// A result of any kind, as series with points.
 fn series(data: PrometheusData) -> Result<Vec<Series>, Failure> {
     let many = match data {
         PrometheusData::Scalar(value) | PrometheusData::String(value) => {
@@ -315,7 +315,7 @@ fn point((at, value): &(f64, String)) -> Result<(Millis, f64), Failure> {
     Ok((at_ms, value))
 }
 
-/// A series as its selector; for people, who has a host's name needs no id beside it, unless two hosts have it.
+/// A series as a selector; for people, without the host's id if the hostname is unique.
 fn name(series: &Series, names: &HostNames<'_>) -> String {
     let is_named = series.labels.get("hostname").is_some_and(|hostname| names.is_unique(hostname));
     let labels: Vec<String> = series
@@ -327,7 +327,7 @@ fn name(series: &Series, names: &HostNames<'_>) -> String {
     format!("{}{{{}}}", series.name, labels.join(","))
 }
 
-/// Lines of comma-separated values (RFC 4180).
+/// Comma-separated values (RFC 4180).
 fn lines(series: &[Series]) -> String {
     let mut lines = "time,series,value\n".to_owned();
     for one in series {

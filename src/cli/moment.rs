@@ -3,17 +3,17 @@
 use muster_topics::Millis;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// A time, or how long ago it is.
+/// A time, or a duration before now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     At(Millis),
-    /// Before now.
+    /// Milliseconds before now.
     Ago(Millis),
 }
 
 impl Moment {
-    /// The time that it is, if it is now that.
+    /// The time, given the current time.
     #[must_use]
     pub fn ms(self, now_ms: Millis) -> Millis {
         match self {
@@ -23,10 +23,11 @@ impl Moment {
     }
 }
 
-/// Reads a time: `2026-01-31`, `2026-01-31 12:00:00` (both UTC), `2026-01-31T12:00:00+01:00`, or how long ago it is: `7d`, `1h 30m ago`.
+/// Parses a time: `2026-01-31`, `2026-01-31 12:00:00` (both UTC), `2026-01-31T12:00:00+01:00`, or a duration before
+/// now: `7d`, `1h 30m ago`.
 ///
 /// # Errors
-/// If it is none.
+/// If it is neither.
 pub fn parse(text: &str) -> Result<Moment, String> {
     let (text, now) = (text.trim(), text.trim() == "now");
     let ago = text.strip_suffix("ago").or_else(|| text.strip_prefix('-')).unwrap_or(text).trim();

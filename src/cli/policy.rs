@@ -40,14 +40,14 @@ pub struct PolicyOptions {
 }
 
 impl PolicyOptions {
-    /// How long it may take to end, in milliseconds.
+    /// The grace time in milliseconds.
     #[must_use]
     pub fn grace_ms(&self) -> u64 {
         u64::try_from(Duration::from(self.grace).as_millis()).unwrap_or_else(|_| grace_ms())
     }
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(super) fn parse_label(text: &str) -> Result<(Name, LabelValue), String> {
     let (name, value) = text.split_once('=').ok_or("use NAME=VALUE, such as tier=gold")?;
     let wrong = |error: NameError| error.to_string();
@@ -58,7 +58,7 @@ fn parse_restart(text: &str) -> Result<Restart, String> {
     parse_word(&text.replace('-', "_"))
 }
 
-/// Reads a word as the JSON form has it.
+/// Parses a word as the JSON form of a type.
 pub(super) fn parse_word<T: DeserializeOwned>(word: &str) -> Result<T, String> {
     serde_json::from_value(word.into()).map_err(|error| error.to_string())
 }

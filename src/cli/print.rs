@@ -29,39 +29,38 @@ pub enum PrintFormat {
     Yaml,
 }
 
-/// Prints data in one form.
+/// Prints data in one format.
 #[derive(Clone, Copy, Debug)]
 pub struct Printer {
-    /// The form.
+    /// The format.
     pub format: PrintFormat,
-    /// More documents follow, each of them a line of JSON.
+    /// More documents follow; in JSON each is one line.
     in_lines: bool,
 }
 
 impl Printer {
-    /// Prints one document in all.
+    /// A printer of exactly one document.
     #[must_use]
     pub fn new(format: PrintFormat) -> Self {
         Self { format, in_lines: false }
     }
 
-    /// The same where a verb prints several documents: each is an [item](Self::item).
+    /// A printer of several documents, for a verb that prints each as an [item](Self::item).
     #[must_use]
     pub fn in_lines(self) -> Self {
         Self { in_lines: true, ..self }
     }
 
-    /// Whether programs read what is printed, so that nothing else may stand on standard output.
+    /// Whether the output is for programs, so that standard output must contain nothing else.
     #[must_use]
     pub fn is_for_programs(self) -> bool {
         self.format != PrintFormat::Table
     }
 
-    /// Prints one of many documents, which programs read one after the other: a line of JSON, or a document of YAML. A
-    /// table of them is for the caller to print.
+    /// Prints one of several documents: a line of JSON, or a YAML document. The caller prints a table.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn item<T: Serialize>(self, item: &T) -> Result<(), Failure> {
         match self.format {
             PrintFormat::Table => Ok(()),
@@ -70,10 +69,10 @@ impl Printer {
         }
     }
 
-    /// Prints items: all that is known of them, or a table with `header` and a row of each.
+    /// Prints a list: the complete items, or a table with `header` and one row for each.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn list<T: Serialize>(
         self,
         items: &[T],
@@ -91,10 +90,10 @@ impl Printer {
         }
     }
 
-    /// Prints items in a form for programs; a table of them would tell people nothing that they were not told.
+    /// Prints items in a format for programs; nothing for people, who have been told already.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn data<T: Serialize>(self, items: &[T]) -> Result<(), Failure> {
         match self.format {
             PrintFormat::Table => Ok(()),
@@ -102,10 +101,10 @@ impl Printer {
         }
     }
 
-    /// Prints one thing: all that is known of it, or `name: value` lines.
+    /// Prints one item: completely, or as `name: value` lines.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn one<T: Serialize>(
         self,
         item: &T,
@@ -120,10 +119,10 @@ impl Printer {
         }
     }
 
-    /// Prints something with rows of its own: all that is known of it, or a table.
+    /// Prints an item that has rows of its own: completely, or as a table.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn table<T: Serialize>(
         self,
         item: &T,
@@ -136,10 +135,10 @@ impl Printer {
         }
     }
 
-    /// Prints the one document of a verb in a form for programs, or else a line of text.
+    /// Prints the only document of a verb in a format for programs, or a line of text.
     ///
     /// # Errors
-    /// If standard output does not take it.
+    /// If writing to standard output fails.
     pub fn line<T: Serialize>(self, item: &T, text: &str) -> Result<(), Failure> {
         match self.format {
             PrintFormat::Table => write_out(&format!("{text}\n")),
@@ -159,7 +158,7 @@ impl Printer {
     }
 }
 
-/// A table as text, or lines without a header.
+/// A table as text; without a header only its lines.
 #[must_use]
 pub fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -170,7 +169,7 @@ pub fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String
     for row in rows {
         table.add_row(row);
     }
-    // Each cell is padded by one space; that of the first is no indentation.
+    // Each cell is padded by one space; the first column has no indentation.
     let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
     lines.fold(String::new(), |text, line| text + &line + "\n")
 }
@@ -183,7 +182,7 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
 
-/// Writes bytes to standard output, at once: as they are, unless that is a terminal ([`muster_base::terminal`]).
+/// Writes bytes to standard output at once; unchanged, unless it is a terminal ([`muster_base::terminal`]).
 ///
 /// # Errors
 /// As [`terminal::out`].
@@ -191,19 +190,19 @@ pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     terminal::out(bytes)
 }
 
-/// Says something to people.
+/// Writes a message for people.
 pub fn say(words: impl Display) {
     terminal::err(&format!("{words}\n"));
 }
 
-/// Says that a list has as many items as it may, so that there may be more.
+/// Reports that a list may have more items than the limit.
 pub fn say_if_limited(count: usize, limit: u32) {
     if count > 0 && count >= usize::try_from(limit).unwrap_or(usize::MAX) {
         say(format_args!("{count} are listed, as many as were asked for; --limit N lists more"));
     }
 }
 
-/// Asks people something that `--yes` would answer; without a terminal the answer is no.
+/// Asks a question that `--yes` would answer; without a terminal the answer is no.
 #[must_use]
 pub fn confirm(question: &str) -> bool {
     if !io::stdin().is_terminal() {
@@ -214,7 +213,7 @@ pub fn confirm(question: &str) -> bool {
     io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// How long ago something was, in its two largest units: `3 s ago`, `2 h 5 min ago`.
+/// The age of something in its two largest units: `3 s ago`, `2 h 5 min ago`.
 #[must_use]
 pub fn age(at_ms: Millis, now_ms: Millis) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1_000;
@@ -236,7 +235,7 @@ pub fn span(seconds: i64) -> String {
     }
 }
 
-/// A time in full (RFC 3339, UTC).
+/// A complete time (RFC 3339, UTC).
 #[must_use]
 pub fn time(at_ms: Millis) -> String {
     OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1_000))
@@ -245,7 +244,7 @@ pub fn time(at_ms: Millis) -> String {
         .unwrap_or_else(|| at_ms.to_string())
 }
 
-/// How far something is: `412 MiB of 1.0 GiB (40 %)`.
+/// The progress of something: `412 MiB of 1.0 GiB (40 %)`.
 #[must_use]
 pub fn progress(progress: Progress) -> String {
     format!("{} of {} ({} %)", size::print(progress.done_bytes), size::print(progress.total_bytes), progress.percent())

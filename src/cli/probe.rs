@@ -30,7 +30,7 @@ pub struct ProbeOptions {
 }
 
 impl ProbeOptions {
-    /// As a spec has it.
+    /// As a field of a spec.
     #[must_use]
     pub fn into_field(self) -> Probes {
         let Self { start, ready, live } = self;
@@ -92,7 +92,7 @@ fn parse_check(kind: &str, what: &str) -> Result<Check, String> {
     }
 }
 
-/// A port, or the name of an endpoint, after an address if it is not the usual one.
+/// Parses a port, or the name of an endpoint, with an optional address before it.
 fn parse_port(text: &str) -> Result<(Port, Option<IpAddr>), String> {
     let (address, port) = match text.rsplit_once(':') {
         None => (None, text),
@@ -113,7 +113,7 @@ fn parse_port(text: &str) -> Result<(Port, Option<IpAddr>), String> {
     Ok((port, address))
 }
 
-/// The probe in a line, for people.
+/// A probe on one line, for people.
 #[must_use]
 pub fn shown(which: Which, probe: &Probe) -> String {
     let span = |ms| humantime::format_duration(Duration::from_millis(ms));

@@ -28,13 +28,13 @@ pub struct LimitFields {
 }
 
 impl LimitFields {
-    /// What it may use with everything that it forks.
+    /// The limits of all its processes together.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids }
     }
 
-    /// What each of its processes may use.
+    /// The limits of each of its processes.
     #[must_use]
     pub fn rlimits(&self) -> BTreeMap<Resource, Rlimit> {
         self.rlimits.iter().copied().collect()
@@ -99,26 +99,26 @@ pub struct ProcessOptions {
     log_age: Option<humantime::Duration>,
 }
 
-/// The same as a spec has it.
+/// The options as fields of a spec.
 pub struct ProcessFields {
-    /// Where it works.
+    /// Working directory.
     pub cwd: Option<String>,
-    /// What it may use.
+    /// Limits.
     pub limits: Limits,
-    /// What it is given.
+    /// Attributes of the process.
     pub process: Process,
     /// How much of its output is kept.
     pub log: Log,
-    /// How it speaks with its agent.
+    /// How it communicates with its agent.
     pub channel: Channel,
-    /// How long it may take to come up.
+    /// Start timeout.
     pub start_timeout_ms: u64,
-    /// How long it may be silent.
+    /// Longest silence.
     pub watchdog_ms: Option<u64>,
 }
 
 impl ProcessOptions {
-    /// As a spec has it.
+    /// As fields of a spec.
     #[must_use]
     pub fn into_fields(self) -> ProcessFields {
         let usual = Log::default();

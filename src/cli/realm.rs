@@ -140,10 +140,10 @@ pub struct RealmWaitOptions {
     timeout: humantime::Duration,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: RealmVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         RealmVerb::Create { realm, fields: RealmOptions { parent, bind, ports, disable }, wait } => {
@@ -256,7 +256,7 @@ fn show(session: &CliSession, realm: &Realm) -> Result<(), Failure> {
     })
 }
 
-/// Waits a little until the hosts have heard of it: those that are there take no longer.
+/// Waits for a short time until the online hosts have been informed.
 async fn told(
     session: &CliSession,
     what: &str,

@@ -40,7 +40,7 @@ pub struct OnFailure {
 }
 
 impl RollbackOptions {
-    /// Puts them into a spec.
+    /// Puts the options into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
         spec.replace = self.replace;
         spec.rollback = self.trial.rollback();
@@ -50,26 +50,26 @@ impl RollbackOptions {
 }
 
 impl OnFailure {
-    /// Whether it goes back.
+    /// Whether a failed change is rolled back.
     #[must_use]
     pub fn rollback(&self) -> Rollback {
         if self.no_rollback { Rollback::Never } else { Rollback::Auto }
     }
 
-    /// How long it has to be up before it is verified.
+    /// How long it must run before it is verified.
     #[must_use]
     pub fn verify_after_ms(&self) -> u64 {
         millis(self.verify_after)
     }
 
-    /// How long it may take to be up.
+    /// How long it may take to become healthy.
     #[must_use]
     pub fn healthy_within_ms(&self) -> Option<u64> {
         self.healthy_within.map(millis)
     }
 }
 
-/// A time in milliseconds.
+/// A duration in milliseconds.
 pub(super) fn millis(time: humantime::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -82,7 +82,7 @@ fn parse_replace(text: &str) -> Result<Replace, String> {
     }
 }
 
-/// For a list: what it would be wrong to overlook.
+/// For a list: a mark of a state that must not be overlooked.
 #[must_use]
 pub fn mark(unit: &Unit) -> &'static str {
     let comes = unit.observed.beside.as_ref().is_some_and(|beside| !beside.leaving);
@@ -94,7 +94,7 @@ pub fn mark(unit: &Unit) -> &'static str {
     }
 }
 
-/// For one unit: how it is replaced, if not as usual, and what runs beside it for that.
+/// For one unit: how it is replaced, if not in the default way, and what runs beside it meanwhile.
 #[must_use]
 pub fn replacement(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 2] {
     let how = if unit.desired.spec.yuno().is_none_or(|yuno| yuno.replace.is_stop_first()) { "" } else { "start first" };
@@ -103,7 +103,7 @@ pub fn replacement(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 2] {
     [("replaced", how.to_owned()), ("beside it", told.unwrap_or_default())]
 }
 
-/// For one unit: what it went back from and why, the last lines of that, and what helps.
+/// For one unit: what was rolled back and why, its last lines, and what helps.
 #[must_use]
 pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
     let revision = unit.observed.verified.as_ref().map(|revision| format!("revision {}", revision.short()));
@@ -113,7 +113,7 @@ pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
         return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
     };
     let (name, kind) = (format!("{}:{}", unit.host, unit.unit), unit.desired.spec.kind());
-    // Only yunos have what is newer looked up.
+    // Only for yunos a newer version is looked up.
     let another = if unit.desired.spec.yuno().is_some() {
         format!("`muster yuno upgrade {name}`")
     } else {
@@ -190,7 +190,7 @@ mod tests {
             assert!(why.contains("it went back to revision") && why.contains("exit code 1"), "{why}");
         }
         assert_eq!(progress(&unit, 2, WaitGoal::Proven), WaitProgress::Going, "that was another generation");
-        // What it should be from now on cannot be had for now; what runs goes on.
+        // The desired revision is temporarily not available; the running one continues.
         unit.desired.generation = 2;
         unit.observed.rolled_back = None;
         unit.observed.error = Some("nobody answers".to_owned());

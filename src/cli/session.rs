@@ -28,7 +28,7 @@ pub struct GlobalOptions {
 }
 
 impl GlobalOptions {
-    /// The context that is asked for, with what is said here in place of what it says.
+    /// The requested context, with the options of the command line in place of its own.
     ///
     /// # Errors
     /// If there is none.
@@ -38,15 +38,15 @@ impl GlobalOptions {
     }
 }
 
-/// A verb's surroundings: the console, and how to print.
+/// The environment of a verb: the console, and how to print.
 #[derive(Clone, Debug)]
 pub struct CliSession {
-    /// The console's API.
+    /// The client of the console.
     pub client: ConsoleClient,
-    /// Which console, and as whom.
+    /// The context.
     pub context: ConsoleContext,
-    /// How to print.
+    /// The printer.
     pub printer: Printer,
-    /// Somebody has seen enough.
+    /// Cancelled when the user interrupts the verb.
     pub interrupt: CancellationToken,
 }

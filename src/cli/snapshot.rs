@@ -97,7 +97,7 @@ pub struct NamedSnapshot {
     at: HostChoice,
 }
 
-/// What one host answers.
+/// The answer of one host.
 #[derive(Clone, Debug, Serialize)]
 struct HostAnswer<T: Serialize> {
     host: muster_topics::name::HostId,
@@ -106,10 +106,10 @@ struct HostAnswer<T: Serialize> {
     answer: T,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: SnapshotVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         SnapshotVerb::Take { named: NamedSnapshot { snapshot, at }, wait } => {
@@ -144,7 +144,7 @@ pub async fn run(verb: SnapshotVerb, session: &CliSession) -> Result<(), Failure
     }
 }
 
-/// What activating would do, in a line.
+/// What activating would do, on one line.
 fn forecast(diff: &SnapshotDiff) -> String {
     let count = |is: fn(&Difference) -> bool| diff.units.iter().filter(|unit| is(&unit.difference)).count();
     let changes = count(|difference| matches!(difference, Difference::Changed { .. } | Difference::Missing));
@@ -152,7 +152,7 @@ fn forecast(diff: &SnapshotDiff) -> String {
     format!("{changes} units would change, {restarts} of them with another revision; nothing was done")
 }
 
-/// The hosts that are meant, by id.
+/// The ids of the selected hosts.
 async fn hosts(session: &CliSession, at: &HostChoice) -> Result<Vec<String>, Failure> {
     if at.all {
         let all: Vec<Host> = session.client.get("hosts", &[]).await?;
@@ -161,11 +161,11 @@ async fn hosts(session: &CliSession, at: &HostChoice) -> Result<Vec<String>, Fai
     if at.hosts.is_empty() { Ok(vec![host_lookup::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
 }
 
-/// Answers of hosts, and the failure that those amount to that are away and were not waited for.
+/// The hosts' answers, and the failure for offline hosts that were not waited for.
 type SnapshotAnswers<T> = (Vec<T>, Result<(), Failure>);
 
-/// Asks each host, one command for each: their answers are documents of their own. `wait` is about what changes
-/// something; a question is asked of those that are there.
+/// Asks each host with its own command, because each answer is a document. `wait` applies to changes; questions are
+/// only sent to online hosts.
 async fn ask(
     session: &CliSession,
     at: &HostChoice,
@@ -217,8 +217,8 @@ async fn each<T: Serialize + DeserializeOwned>(
     Ok((answers, verdict))
 }
 
-/// A command to one host, and all that it prints, once it is over.
-/// `leaves`: a host that turns out to be away is not waited for.
+/// Sends a command to one host, and collects its output until the end. `leaves`: a host that turns out to be offline is
+/// not waited for.
 async fn gather(session: &CliSession, command: &Command, leaves: bool) -> Result<(CommandHost, Vec<u8>), Failure> {
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
     let (mut pieces, mut last) = (BTreeMap::new(), command.hosts.first().cloned());
@@ -262,10 +262,10 @@ async fn order(
     verdict
 }
 
-/// The snapshots that are active on one host, on all, or on the only one, each with its host's id.
+/// The active snapshots of one host, of all, or of the only one, each with its host's id.
 ///
 /// # Errors
-/// If it cannot be found out.
+/// If they cannot be read.
 pub(super) async fn active(
     session: &CliSession,
     host: Option<&str>,
@@ -337,7 +337,7 @@ fn words(difference: &Difference) -> (&'static str, String) {
     }
 }
 
-/// Activates or deactivates, and waits until each unit is there.
+/// Activates or deactivates a snapshot, and waits until each unit is as desired.
 async fn switch(
     session: &CliSession,
     at: &HostChoice,

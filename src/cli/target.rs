@@ -12,10 +12,10 @@ use muster_topics::{
 
 use super::session::CliSession;
 
-/// A unit as it is typed: `REALM/NAME`, or `HOST:REALM/NAME`.
+/// A unit on the command line: `REALM/NAME`, or `HOST:REALM/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitRef {
-    /// The host, by id or hostname, if one was typed.
+    /// The host, by id or hostname, if one was given.
     pub host: Option<String>,
     /// The unit.
     pub unit: UnitName,
@@ -35,7 +35,7 @@ impl FromStr for UnitRef {
     }
 }
 
-/// Units of which kind a verb is about, as the noun before it says.
+/// The kind of units that a verb handles, according to the noun before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noun {
     /// `muster unit`: of any kind.
@@ -47,7 +47,7 @@ pub enum Noun {
 }
 
 impl Noun {
-    /// Whether it is about such a unit.
+    /// Whether the noun covers this unit.
     #[must_use]
     pub fn covers(self, unit: &Unit) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl Noun {
         }
     }
 
-    /// In a word.
+    /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -66,12 +66,12 @@ impl Noun {
         }
     }
 
-    /// Those of some units that it is about.
+    /// The units that it covers.
     pub fn among(self, units: Vec<Unit>) -> Vec<Unit> {
         units.into_iter().filter(|unit| self.covers(unit)).collect()
     }
 
-    /// Refuses units that were named, and that it is not about.
+    /// Refuses named units that it does not cover.
     ///
     /// # Errors
     /// If there is one.
@@ -84,10 +84,10 @@ impl Noun {
     }
 }
 
-/// The one of the hosts that have units which is meant by an id, its beginning, or a hostname; nothing if none is.
+/// The host with units that is named by an id, its beginning, or a hostname; `None` if there is none.
 ///
 /// # Errors
-/// If it could be several.
+/// If the name is ambiguous.
 pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
     match id::host(name, units.iter().map(|unit| (unit.host, unit.hostname.as_str()))) {
         Ok(host) => Ok(Some(host)),
@@ -104,20 +104,20 @@ pub fn host_of(units: &[Unit], name: &str) -> Result<Option<HostId>, Failure> {
     }
 }
 
-/// Those of `units` that an expression picks; all, if there is none.
+/// The units that an expression selects; all, if there is no expression.
 pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<Item = &'a Unit> {
     units.iter().filter(move |unit| wanted.is_none_or(|select| select.picks_unit(&unit.selectable())))
 }
 
-/// The hosts that an expression picks, by id, as the console knows them now. One that never said anything of itself has
-/// no facts and realms yet, and no labels but those that operators gave it.
+/// The ids of the hosts that an expression selects, from what the console knows now. A host that has never connected
+/// has no facts and realms, and only the labels that were set on the console.
 ///
 /// # Errors
-/// If it picks none.
+/// If none is selected.
 pub async fn picked(session: &CliSession, wanted: &HostSelect) -> Result<Vec<String>, Failure> {
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     let units: Vec<Unit> = if wanted.asks_units() { session.client.get("units", &[]).await? } else { Vec::new() };
-    // Who was revoked is given no commands.
+    // Revoked hosts get no commands.
     let members = hosts.iter().filter(|host| host.certificate_expires_ms != 0);
     let picked: Vec<String> =
         members.filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
@@ -148,11 +148,11 @@ fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
     })
 }
 
-/// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with
-/// `all`, everywhere; and with none of these the one on the context's default host, or the only one.
+/// The units that a reference selects: on the named host, on `hosts`, or with `all` on every host; otherwise the one on
+/// the context's default host, or the only one.
 ///
 /// # Errors
-/// If there is none, or more than one where only one can be meant.
+/// If there is none, or if there are several where only one is allowed.
 pub fn pick<'a>(
     units: &'a [Unit],
     wanted: &UnitRef,
@@ -247,7 +247,7 @@ mod tests {
         check("a/x", &["anna", "bert"], false, None, Ok(&[1, 2]));
         check("anna:a/x", &[], false, None, Ok(&[1]));
         check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
-        // Both begin so.
+        // Both ids begin like this.
         check("00000000:a/x", &[], false, None, Err(FailureKind::Usage));
         check("a/x", &["00000000-0000-0000-0000-0000"], true, None, Err(FailureKind::Usage));
         check("anna:a/y", &[], false, None, Err(FailureKind::Failed));

@@ -34,10 +34,10 @@ pub enum TokenVerb {
     },
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
@@ -63,7 +63,7 @@ pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
             let names_any = tokens.iter().any(|token| token.used.is_some() || token.replaces.is_some());
             let hosts: Vec<Host> = if names_any { session.client.get("hosts", &[]).await? } else { Vec::new() };
             let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
-            // One that was removed is known by its id alone.
+            // A removed host is only known by its id.
             let name = |id: HostId| {
                 let host = hosts.iter().find(|host| host.id == id);
                 host.map_or_else(|| id.to_string(), |host| names.show(id, &host.hostname))
@@ -95,14 +95,14 @@ pub async fn run(verb: TokenVerb, session: &CliSession) -> Result<(), Failure> {
     }
 }
 
-/// Says why another machine cannot use a token.
+/// Reports why another machine cannot use a token.
 fn warn(created: &CreatedToken) {
     if let Some(warning) = &created.warning {
         print::say(format_args!("warning: {}", warning.replace(". hint:", "\nhint:")));
     }
 }
 
-/// Prints tokens, a line for each.
+/// Prints tokens, one per line.
 async fn many(session: &CliSession, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
     let made = make(&session.client, count, ttl_s).await?;
     let lines: String = made.iter().map(|created| format!("{}\n", created.token)).collect();
@@ -113,13 +113,13 @@ async fn many(session: &CliSession, count: u32, ttl_s: Option<u64>) -> Result<()
     }
 }
 
-/// Makes any number of tokens.
+/// Creates any number of tokens.
 ///
 /// # Errors
-/// If the console cannot be reached, or refuses.
+/// If the console cannot be reached, or refuses the request.
 pub async fn make(client: &ConsoleClient, count: u32, ttl_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
     let mut made: Vec<CreatedToken> = Vec::new();
-    // One request at least: the console says what is wrong with none.
+    // At least one request, so that the console reports an invalid number.
     loop {
         let left = count - u32::try_from(made.len()).unwrap_or(count).min(count);
         let wanted = NewTokens { count: left.min(TOKENS_MAX), ttl_s };

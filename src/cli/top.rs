@@ -57,13 +57,13 @@ pub struct TopArgs {
     pub once: bool,
 }
 
-/// The least time from one drawing to the next: nothing is measured more often.
+/// Shortest interval between two updates: nothing is measured more often.
 const EVERY_MIN: Duration = Duration::from_millis(500);
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If the console cannot be asked, or the terminal not be used.
+/// If the console cannot be reached, or if the terminal cannot be used.
 pub async fn run(top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     if session.printer.is_for_programs() {
         let table = ask(&top, session).await?;
@@ -77,10 +77,10 @@ pub async fn run(top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     live(top, session).await
 }
 
-/// Draws until somebody has seen enough. Whichever way this ends, dropping the terminal gives it back.
+/// Draws until the user quits. In all cases the terminal is restored when it is dropped.
 async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     let every = Duration::from(top.every).max(EVERY_MIN);
-    // Asked before the screen is taken: what is wrong with that is then said where it is read.
+    // Asked before the screen is switched, so that an error is shown on the normal screen.
     let mut table = ask(&top, session).await?;
     let mut terminal = Terminal::take().trying("using the terminal")?;
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
@@ -88,7 +88,7 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     loop {
         let frame = ScreenFrame { table: &table, sort: top.sort, every: Some(every), look: terminal.look() };
         terminal.draw(&frame.text()).trying("using the terminal")?;
-        // Each arm is cancel-safe: a tick comes again, and a key that is not read stays with the kernel.
+        // Each arm is safe to cancel: a tick comes again, and an unread key stays in the kernel.
         let input = tokio::select! {
             _ = ticks.tick() => TerminalInput::Now,
             input = terminal.input() => input,
@@ -98,7 +98,7 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
             TerminalInput::Sort(sort) => top.sort = sort,
             TerminalInput::Now => match ask(&top, session).await {
                 Ok(now) => table = now,
-                // A console that is started again is one to wait for.
+                // A console that restarts is waited for.
                 Err(failure) if failure.kind == FailureKind::Unreachable => table.trouble = failure.message,
                 Err(failure) => return Err(failure),
             },
@@ -108,7 +108,7 @@ async fn live(mut top: TopArgs, session: &CliSession) -> Result<(), Failure> {
     }
 }
 
-/// Asks the console for everything.
+/// Reads all values from the console.
 async fn ask(top: &TopArgs, session: &CliSession) -> Result<TopTable, Failure> {
     let queries = match top.what {
         TopSubject::Hosts => rows::HOSTS,

@@ -186,7 +186,7 @@ pub struct UnitListArgs {
 }
 
 impl UnitListArgs {
-    /// What the console is asked for.
+    /// The query of the list.
     fn query(self, noun: Noun) -> Vec<(&'static str, String)> {
         let kind = (noun != Noun::Unit).then(|| ("kind", noun.word().to_owned()));
         [
@@ -282,10 +282,10 @@ fn parse_on_change(text: &str) -> Result<OnChange, String> {
     Ok(OnChange { path: path.to_owned(), action: parse_word(action)? })
 }
 
-/// Does a verb on units of any kind.
+/// Runs a verb on units of any kind.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run(verb: UnitVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         UnitVerb::Ls(wanted) => list(session, wanted, Noun::Unit).await,
@@ -304,10 +304,10 @@ pub async fn run(verb: UnitVerb, session: &CliSession) -> Result<(), Failure> {
     }
 }
 
-/// Does a verb on yunos.
+/// Runs a verb on yunos.
 ///
 /// # Errors
-/// If it cannot be done.
+/// If it fails.
 pub async fn run_yuno(verb: YunoVerb, session: &CliSession) -> Result<(), Failure> {
     match verb {
         YunoVerb::Create(create) => self::create(session, *create).await,
@@ -379,10 +379,10 @@ pub(super) async fn list(session: &CliSession, wanted: UnitListArgs, noun: Noun)
     Ok(())
 }
 
-/// What went wrong with it last, or why it is as it is.
+/// Its last error, or why it is in its state.
 fn trouble(unit: &Unit) -> String {
     let observed = &unit.observed;
-    // How one ended that nobody wants any more need not worry anybody.
+    // The exit of a retired unit is not a problem.
     if let Some(hold) = unit.retired() {
         return hold.note.clone().unwrap_or_default();
     }
@@ -396,7 +396,7 @@ fn trouble(unit: &Unit) -> String {
         .unwrap_or_default()
 }
 
-/// The phase, and what else it would be wrong to overlook.
+/// The phase, and other states that must not be overlooked.
 fn doing(unit: &Unit) -> String {
     if unit.retired().is_some() {
         return "retired".to_owned();
@@ -407,7 +407,7 @@ fn doing(unit: &Unit) -> String {
     format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
 }
 
-/// Whether it runs, and its probes find that it cannot do its work.
+/// Whether it runs, but its probes report that it is not ready.
 fn is_unready(unit: &Unit) -> bool {
     let Observed { phase, unready, .. } = &unit.observed;
     matches!(phase, Phase::Running | Phase::Playing) && unready.is_some()
@@ -514,7 +514,7 @@ fn last_exit(observed: &Observed) -> String {
     observed.last_end().map(|end| end.to_string()).unwrap_or_default()
 }
 
-/// Numbers that a yuno has told, with their age.
+/// The statistics of a yuno, with their age.
 fn told(stats: &ToldStats, now_ms: muster_topics::Millis) -> String {
     let values: Vec<String> = stats.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let more = if stats.and_more { " …" } else { "" };

@@ -63,7 +63,7 @@ pub struct UpgradeArgs {
     wait: WaitOptions,
 }
 
-/// What changes of one yuno.
+/// The upgrade of one yuno.
 #[derive(Clone, Debug, Serialize)]
 struct UnitUpgrade {
     host: HostId,
@@ -73,16 +73,16 @@ struct UnitUpgrade {
     artifact: Option<Step>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<Step>,
-    /// What that costs its process.
+    /// The effect on its process.
     cost: ChangeCost,
     #[serde(skip)]
     asks: Option<Asked>,
 }
 
-/// Does it.
+/// Runs the verb.
 ///
 /// # Errors
-/// If it cannot be planned, nobody says yes, or it cannot be done with one of them.
+/// If it cannot be planned, if the user does not confirm, or if a change fails.
 pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failure> {
     let all = units(session, None).await?;
     let everything = wanted.units.is_empty() && wanted.select.is_none();
@@ -129,13 +129,13 @@ fn show(session: &CliSession, plans: &[UnitUpgrade]) -> Result<(), Failure> {
     session.printer.list(plans, &HEADER, |plan| row(plan, &names), "there is nothing newer than what is there")
 }
 
-/// For people who see it done: what is done then is the data.
+/// Shows the plan to people before it is carried out; the data for programs are its results.
 fn show_table(plans: &[UnitUpgrade]) {
     let names = HostNames::new(plans.iter().map(|plan| (plan.host, plan.hostname.as_str())));
     print::say(print::table(&HEADER, plans.iter().map(|plan| row(plan, &names))).trim_end());
 }
 
-/// The newest of all, or what was named.
+/// The newest versions, or the named ones.
 async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], force: bool) -> Result<Offer, Failure> {
     if named.is_none() && configs.is_empty() && force {
         let nothing = Failure::new(FailureKind::Usage, "--force takes what is named, and nothing is named");
@@ -143,7 +143,7 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     }
     let all: (Vec<Artifact>, Vec<Config>) =
         (session.client.get("artifacts", &[]).await?, session.client.get("configs", &[]).await?);
-    // Who names something means that, and nothing else.
+    // If something is named, only that is upgraded.
     if named.is_none() && configs.is_empty() {
         return Ok(Offer::newest(all.0, all.1));
     }
@@ -157,7 +157,7 @@ async fn offer(session: &CliSession, named: Option<&str>, configs: &[String], fo
     Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force))
 }
 
-/// What changes of a yuno, if anything does.
+/// The upgrade of a yuno, if there is one.
 fn plan(unit: &Unit, offer: &Offer) -> Option<UnitUpgrade> {
     let Upgrade { artifact, configs, cost, verb } = upgrade::upgrade(&unit.unit, &unit.desired, offer)?;
     let (host, hostname, unit) = (unit.host, unit.hostname.clone(), unit.unit.clone());
@@ -174,7 +174,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A unit that has this version of an artifact.
+    /// A unit with this version of an artifact.
     pub(crate) fn unit(version: &str) -> Unit {
         let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
             sha256: Digest::of(version.as_bytes()),

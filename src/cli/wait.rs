@@ -14,40 +14,40 @@ use muster_topics::{
 
 use super::{print, rollback, session::CliSession};
 
-/// How often the console is asked. It answers from memory, and a person is waiting.
+/// Interval of queries. The console answers from memory, and a person is waiting.
 const POLL: Duration = Duration::from_millis(150);
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitGoal {
-    /// The unit is what the generation wants it to be.
+    /// The unit is as the generation describes.
     Reached,
-    /// That, and whatever it is in is not on trial any more: it has been up for long enough, or went back.
+    /// As `Reached`, and the revision is no longer on trial: it has run long enough, or was rolled back.
     Proven,
-    /// The agent has taken the generation in.
+    /// The agent has received the generation.
     Seen,
 }
 
-/// What a unit's state says of a wait for a generation.
+/// The progress of a unit towards a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitProgress {
-    /// It is what it should be.
+    /// It is as desired.
     Reached,
-    /// It is on its way.
+    /// It is in progress.
     Going,
-    /// It will not get there soon by itself.
+    /// It is not expected to succeed soon without help.
     Stuck {
-        /// Why.
+        /// The reason.
         why: String,
-        /// The verb that helps or tells more, before the unit's name.
+        /// The verb that helps or tells more; it precedes the unit's name.
         verb: &'static str,
     },
 }
 
-/// The verb that tells what went wrong with what there is no process of any more.
+/// The verb that explains what happened to a unit without a process.
 const SHOW: &str = "unit show";
 
-/// The verb that tells what its processes said: what a yuno is asked by, a container is not.
+/// The verb that shows a unit's log; it differs for yunos and containers.
 fn logs(unit: &Unit) -> &'static str {
     match unit.desired.spec {
         Spec::Yuno(_) => "yuno logs",
@@ -55,12 +55,12 @@ fn logs(unit: &Unit) -> &'static str {
     }
 }
 
-/// How far a unit is on its way to a generation.
+/// The progress of a unit towards a generation.
 #[must_use]
 pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     let observed = &unit.observed;
     if observed.generation < generation {
-        // It is tried again and again; but what runs goes on as it was, and whoever waits hears why.
+        // It is tried again; but the running process continues unchanged, and whoever waits is told why.
         let goes_on = matches!(observed.phase, Phase::Running | Phase::Playing | Phase::Stopping);
         let why = observed
             .error
@@ -78,7 +78,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
         let also = observed.error.as_ref().map(|error| format!("; and that one: {error}")).unwrap_or_default();
         return WaitProgress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
     }
-    // Somebody has asked for something newer; that is then the goal.
+    // Something newer has been requested meanwhile, which is now the goal.
     let runs = |phase| {
         let is_right = observed.revision.as_ref() == Some(&unit.desired.revision);
         observed.phase == phase && is_right && observed.frozen == unit.desired.frozen
@@ -89,7 +89,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
         Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
     };
     if reached {
-        // What is suspended proves nothing.
+        // A suspended process proves nothing.
         let waits = goal == WaitGoal::Proven && observed.on_trial && !observed.frozen;
         return if waits { WaitProgress::Going } else { WaitProgress::Reached };
     }
@@ -102,7 +102,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     }
     let verb = logs(unit);
     match observed.phase {
-        // Its generation is reached, and this is not what was asked for.
+        // Its generation is reached, but it does not play as requested.
         Phase::Running if unit.desired.run == Run::Playing => {
             WaitProgress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
         }
@@ -117,7 +117,7 @@ pub fn progress(unit: &Unit, generation: u64, goal: WaitGoal) -> WaitProgress {
     }
 }
 
-/// Whether a unit that should run has done what it had to: it ended well, and is not to be started again for that.
+/// Whether a unit that should run has finished its work: it ended successfully, and is not restarted after that.
 fn has_finished(unit: &Unit) -> bool {
     let ended_well = unit.observed.phase == Phase::Stopped && unit.observed.exit.is_some_and(Exit::is_success);
     ended_well && unit.desired.run.is_running() && unit.desired.spec.restart() != Restart::Always
@@ -140,7 +140,7 @@ fn because(unit: &Unit) -> String {
     }
 }
 
-/// Waits until a unit has come to a generation as far as `goal` says, telling each phase on the way.
+/// Waits until a unit reaches a generation as far as `goal` says, and reports each phase.
 ///
 /// # Errors
 /// If it is stuck, or takes longer than `limit`.
@@ -167,7 +167,7 @@ pub async fn until_reached(
                 }
                 WaitProgress::Stuck { why, verb } => {
                     let failure = Failure::told(FailureKind::Failed, format!("{unit} on {}: {why}", shown.hostname));
-                    // What the host says of it is nearer to what helps.
+                    // The host's own message is more specific.
                     return Err(if failure.hint.is_some() { failure } else { failure.hint(hint(verb, host, unit)) });
                 }
                 WaitProgress::Going => {
@@ -175,7 +175,7 @@ pub async fn until_reached(
                     Some((shown.observed.phase, rollback::mark(&shown)))
                 }
             },
-            // Its first report may still be on its way.
+            // Its first report may not have arrived yet.
             Err(failure) if failure.kind == FailureKind::Failed => None,
             Err(failure) => return Err(failure),
         };
@@ -195,7 +195,7 @@ pub async fn until_reached(
     }
 }
 
-/// Says how far a download is, once for each tenth of it.
+/// Reports the progress of a download, once for each ten per cent.
 fn tell_far(unit: &UnitName, progress: Option<unit::Progress>, told_tenths: &mut u64) {
     let Some(progress) = progress else { return };
     let tenths = progress.percent() / 10;
@@ -205,7 +205,7 @@ fn tell_far(unit: &UnitName, progress: Option<unit::Progress>, told_tenths: &mut
     }
 }
 
-/// Waits until a unit is gone.
+/// Waits until a unit is removed.
 ///
 /// # Errors
 /// If it takes longer than `limit`.
@@ -226,7 +226,7 @@ pub async fn until_gone(session: &CliSession, host: HostId, unit: &UnitName, lim
     }
 }
 
-/// A phase as people read it.
+/// A phase for people.
 #[must_use]
 pub fn phase(phase: Phase) -> &'static str {
     match phase {

@@ -7,19 +7,20 @@
 use muster_base::failure::{Failure, FailureContext as _};
 use serde_norway::{Mapping, Value};
 
-/// Words that some reader takes for something else than text, in lower case. None takes a mixture of cases, but people read them so.
+/// Words, in lower case, that some YAML parser does not read as text. No parser accepts mixed case, but people would
+/// read these as such.
 const WORDS: [&str; 14] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity", "none", "undefined"];
 
-/// Writes something as one YAML document.
+/// Formats something as one YAML document.
 ///
 /// # Errors
-/// If it is nothing that YAML can have.
+/// If it cannot be represented in YAML.
 pub fn document<T: serde::Serialize>(item: &T) -> Result<String, Failure> {
     serde_norway::to_value(item).trying("writing YAML").map(|value| write(&value))
 }
 
-/// Writes a value as one YAML document.
+/// Formats a value as one YAML document.
 #[must_use]
 pub fn write(value: &Value) -> String {
     let mut text = String::new();
@@ -27,12 +28,12 @@ pub fn write(value: &Value) -> String {
     text
 }
 
-/// Lines of a value, the first of which goes on in the line that there is if that was begun.
+/// Appends the lines of a value; the first continues the current line if that is begun.
 fn lines(text: &mut String, value: &Value, depth: usize, is_begun: bool) {
     match value {
         Value::Mapping(fields) if !fields.is_empty() => mapping(text, fields, depth, is_begun),
         Value::Sequence(items) if !items.is_empty() => sequence(text, items, depth, is_begun),
-        // A tag is a type that others do not know: it is the only field of a mapping, as in JSON.
+        // A tag is a type that other parsers do not know: it becomes the only field of a mapping, as in JSON.
         Value::Tagged(tagged) => {
             let name = tagged.tag.to_string();
             let only = (Value::from(name.trim_start_matches('!')), tagged.value.clone());
@@ -50,7 +51,7 @@ fn mapping(text: &mut String, fields: &Mapping, depth: usize, mut is_begun: bool
         if !std::mem::take(&mut is_begun) {
             indent(text, depth);
         }
-        // Keys are texts, or what has a short one.
+        // Keys are texts, or short values.
         match key {
             Value::String(key) => string(text, key),
             other => scalar(text, other, depth),
@@ -100,7 +101,7 @@ fn scalar(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// YAML 1.1 wants a point and a sign in what has an exponent.
+/// YAML 1.1 requires a point and a sign in a number with an exponent.
 fn with_point(number: &str) -> String {
     let Some((mantissa, exponent)) = number.split_once('e') else { return number.to_owned() };
     let point = if mantissa.contains('.') { "" } else { ".0" };
@@ -130,13 +131,13 @@ fn string(text: &mut String, words: &str) {
     text.push('"');
 }
 
-/// Whether all readers take it as it stands.
+/// Whether all parsers accept the character unescaped.
 fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fdff}' | '\u{fe70}'..='\u{fefe}' | '\u{ff00}'..='\u{fff0}')
 }
 
-/// Whether every reader takes it for this very text without quotes: it begins with a letter, `/` or `_`, has nothing that means
-/// something, and is none of the words.
+/// Whether every parser reads the text unchanged without quotes: it begins with a letter, `/` or `_`, contains no
+/// special characters, and is not one of the words.
 fn is_plain(words: &str) -> bool {
     let begins = words.starts_with(|first: char| first.is_ascii_alphabetic() || matches!(first, '/' | '_'));
     let is_safe =
@@ -145,7 +146,7 @@ fn is_plain(words: &str) -> bool {
     begins && is_text && !WORDS.contains(&words.to_ascii_lowercase().as_str())
 }
 
-/// Whether it reads better as lines: a script, say.
+/// Whether it is easier to read as lines: a script, for example.
 fn is_block(words: &str) -> bool {
     let has_lines = words.trim_end_matches('\n').contains('\n');
     let begins = !words.starts_with([' ', '\n', '\t']);
@@ -175,7 +176,7 @@ mod tests {
         document(value).unwrap()
     }
 
-    /// Texts that one reader or another takes for something else: what YAML 1.1 and 1.2 have beside text, in all its forms.
+    /// Texts that some parser reads as another type: all forms of other types in YAML 1.1 and 1.2.
     const TAKEN_FOR_ELSE: [&str; 60] = [
         "y",
         "Y",

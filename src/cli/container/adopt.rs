@@ -53,10 +53,10 @@ pub struct AdoptContainer {
     wait: WaitOptions,
 }
 
-/// Has a host keep a container that is there.
+/// Makes a host adopt an existing container.
 ///
 /// # Errors
-/// If it is refused, or does not come about in time.
+/// If it is refused, or if it does not become as desired in time.
 pub(super) async fn adopt(adopt: AdoptContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, adopt.unit.host.clone().or(adopt.host)).await?;
     let policy = adopt.policy;

@@ -158,10 +158,10 @@ impl ContainerSource {
     }
 }
 
-/// Makes a container of what was typed.
+/// Creates a container from the options.
 ///
 /// # Errors
-/// If it is refused, or does not come about in time.
+/// If it is refused, or if it does not become as desired in time.
 pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Result<(), Failure> {
     let host = host_lookup::one(session, create.unit.host.clone().or(create.host)).await?;
     let (provides, needs) = create.endpoints.into_fields();
@@ -199,10 +199,11 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
     make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
 }
 
-/// Makes another container of what one is made of.
+/// Creates another container with the same contents.
 ///
 /// # Errors
-/// If there is one of this name, or a value of its environment is missing; if it is refused, or does not come about in time.
+/// If the name is in use, if a value of its environment is missing, if it is refused, or if it does not become as
+/// desired in time.
 pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result<(), Failure> {
     let from = one(session, &clone.from, clone.host).await?;
     let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
@@ -219,7 +220,7 @@ pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result
     make(session, (host, clone.to.unit), (spec, clone.run.then_some(Run::Running)), false, clone.wait).await
 }
 
-/// The spec of another one.
+/// The spec of the new container.
 fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
     let mut spec = from.desired.spec.clone();
     let Spec::Container(container) = &mut spec else {

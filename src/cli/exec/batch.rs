@@ -18,35 +18,34 @@ use serde_json::Value;
 use crate::apply;
 use crate::command_verdict::status;
 
-/// One program, as people write it down. What is left out is as on the command line.
+/// A step of a batch, as it is written in the file. Missing fields have the values of the command line.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchStep {
     /// The program and its arguments.
     #[serde(default)]
     argv: Vec<String>,
-    /// A line for `/bin/sh -c`, in place of that.
+    /// A line for `/bin/sh -c`, instead of a program.
     shell: Option<String>,
-    /// The container that it runs in.
+    /// The container to run in.
     container: Option<UnitName>,
     /// Working directory.
     cwd: Option<String>,
     /// Environment.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// The user that it runs as.
+    /// The user to run as.
     user: Option<String>,
-    /// What it reads.
+    /// Standard input.
     stdin: Option<String>,
-    /// How long it may run, such as `90s`.
+    /// Time limit, such as `90s`.
     timeout: Option<String>,
-    /// What it may use.
+    /// Limits.
     #[serde(default)]
     limits: Limits,
 }
 
-/// Reads the steps of a file: everything that is wrong with it is told at once. What a step does not say is as in
-/// `usual`.
+/// Reads the steps of a file, and reports all its errors at once. Missing fields of a step are taken from `usual`.
 pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
     let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
     let wrong =
@@ -75,7 +74,7 @@ fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
     for key in keys::take_unknown(&mut known, &schemars::schema_for!(BatchStep).to_value()) {
         faults.push(format!("{}: there is no such key; {}", key.at, key.hint));
     }
-    // Each key by itself, so that one mistake does not hide the next.
+    // Keys are checked one by one, so that one mistake does not hide the next.
     for (key, value) in known.as_object().into_iter().flatten() {
         let alone = serde_json::json!({ key: value });
         if let Err(error) = serde_json::from_value::<BatchStep>(alone) {
@@ -114,7 +113,7 @@ fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
     if faults.is_empty() { Ok(exec) } else { Err(faults) }
 }
 
-/// What became of each step of a batch on a host, a line each; nothing if it is no batch's outcome.
+/// The result of each step of a batch on a host, one per line; `None` if the outcome is not that of a batch.
 pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
     let Status::Batch { steps } = &host.outcome.as_ref()?.value.status else { return None };
     let mut text = String::new();

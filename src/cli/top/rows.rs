@@ -28,7 +28,7 @@ pub enum TopSort {
 }
 
 impl TopSort {
-    /// As people call it.
+    /// The word for it.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -51,7 +51,7 @@ const fn query(name: &'static str, expression: &'static str) -> TopQuery {
     TopQuery { name, expression }
 }
 
-/// What is asked of hosts. Rates are over six samples, or four where the agent takes one every thirty seconds.
+/// The queries for hosts. Rates are over six samples, or four if the agent takes one every thirty seconds.
 pub(super) const HOSTS: &[TopQuery] = &[
     query("cpu_ratio", "muster_host_cpu_busy_ratio"),
     query("memory_ratio", "muster_host_memory_used_bytes / muster_host_memory_total_bytes"),
@@ -66,7 +66,7 @@ pub(super) const HOSTS: &[TopQuery] = &[
     query("transmit_bytes_per_second", "sum by (host) (rate(muster_host_network_transmit_bytes_total[1m]))"),
 ];
 
-/// What is asked of units.
+/// The queries for units.
 pub(super) const UNITS: &[TopQuery] = &[
     query("cpu_ratio", "muster_unit_cpu_busy_ratio"),
     query("memory_bytes", "muster_unit_memory_resident_bytes"),
@@ -79,13 +79,13 @@ pub(super) const UNITS: &[TopQuery] = &[
     query("restarts", "muster_unit_restart_attempts"),
 ];
 
-/// Whose a value is: a host, and of units the realm and the name.
+/// What a value belongs to: a host, and for units the realm and the name.
 type RowOwner = (String, String, String);
 
-/// The answer to one query.
+/// The result of one query.
 pub(super) type QueryValues = BTreeMap<RowOwner, f64>;
 
-/// Takes in an answer.
+/// Reads a result.
 pub(super) fn values(series: Vec<Series>) -> QueryValues {
     let owner = |series: &Series| {
         let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
@@ -100,12 +100,12 @@ pub(super) struct TopRow {
     /// The host's id.
     pub(super) host: String,
     pub(super) hostname: String,
-    /// The unit, if it is one.
+    /// The unit, in a row of a unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unit: Option<String>,
-    /// The host's presence, or the unit's phase.
+    /// The presence of the host, or the phase of the unit.
     pub(super) state: String,
-    /// What was measured; what is not known is not there.
+    /// Measured values; unknown ones are missing.
     #[serde(flatten)]
     pub(super) values: BTreeMap<&'static str, f64>,
 }
@@ -115,12 +115,12 @@ impl TopRow {
         self.values.get(name).copied()
     }
 
-    /// What it is sorted by; nothing if that is not known, or it is its name.
+    /// The value to sort by; `None` if it is not known, or when sorting by name.
     fn weight(&self, sort: TopSort) -> Option<f64> {
         let sum = |names: &[&str]| names.iter().filter_map(|name| self.value(name)).reduce(|a, b| a + b);
         match sort {
             TopSort::Cpu => self.value("cpu_ratio"),
-            // Of units the bytes, for few have a limit.
+            // For units the number of bytes, because few have a limit.
             TopSort::Memory if self.unit.is_some() => self.value("memory_bytes"),
             TopSort::Memory => self.value("memory_ratio"),
             TopSort::Disk => self.value("disk_bytes_per_second"),
@@ -130,7 +130,7 @@ impl TopRow {
     }
 }
 
-/// Whether its agent is there.
+/// Whether the host is online.
 pub(super) fn is_online(host: &Host) -> bool {
     host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online)
 }
@@ -140,7 +140,7 @@ fn measured(queries: &[TopQuery], answers: &[QueryValues], owner: &RowOwner) -> 
     queries.iter().zip(answers).filter_map(value).filter(|(_, value)| value.is_finite()).collect()
 }
 
-/// The row of a host; the answers are those to [`HOSTS`].
+/// The row of a host, from the results of [`HOSTS`].
 pub(super) fn host(host: &Host, answers: &[QueryValues]) -> TopRow {
     let id = host.id.to_string();
     let state = match &host.presence {
@@ -149,13 +149,13 @@ pub(super) fn host(host: &Host, answers: &[QueryValues]) -> TopRow {
     };
     let values = match is_online(host) {
         true => measured(HOSTS, answers, &(id.clone(), String::new(), String::new())),
-        // What it did minutes ago it does not do now.
+        // Values of an offline host are no longer current.
         false => BTreeMap::new(),
     };
     TopRow { host: id, hostname: host.hostname.clone(), unit: None, state, values }
 }
 
-/// The row of a unit; the answers are those to [`UNITS`].
+/// The row of a unit, from the results of [`UNITS`].
 pub(super) fn unit(unit: &Unit, answers: &[QueryValues]) -> TopRow {
     let owner = (unit.host.to_string(), unit.unit.realm().to_string(), unit.unit.name().to_string());
     TopRow {
@@ -167,21 +167,21 @@ pub(super) fn unit(unit: &Unit, answers: &[QueryValues]) -> TopRow {
     }
 }
 
-/// Everything that is shown.
+/// The whole table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TopTable {
     pub(super) what: TopSubject,
     pub(super) rows: Vec<TopRow>,
-    /// How many hosts there are, and how many of them are online.
+    /// Number of hosts, and of online hosts.
     pub(super) hosts: usize,
     pub(super) online: usize,
     pub(super) at_ms: Millis,
-    /// Why it is not newer.
+    /// Why it could not be updated.
     pub(super) trouble: Option<String>,
 }
 
 impl TopTable {
-    /// Names that several of its hosts have.
+    /// Hostnames that several hosts have.
     pub(super) fn twins(&self) -> BTreeSet<&str> {
         let mut first: BTreeMap<&str, &str> = BTreeMap::new();
         let mut twins = BTreeSet::new();
@@ -193,7 +193,7 @@ impl TopTable {
         twins
     }
 
-    /// The heaviest first, and behind them those of which nothing is known; equals by name.
+    /// Sorts by value, largest first, unknown values last; equal values by name.
     pub(super) fn sort(&mut self, sort: TopSort) {
         self.rows.sort_by(|a, b| {
             let by_weight = match (a.weight(sort), b.weight(sort)) {

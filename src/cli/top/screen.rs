@@ -9,10 +9,10 @@ use super::rows::{TopRow, TopSort, TopTable};
 use crate::print;
 use muster_api::host_names::SHORT_ID_CHARS;
 
-/// From here on a share is a matter of concern, and from there one of alarm.
+/// From this share on a value is shown as a warning, and from the next as critical.
 const CONCERN: f64 = 0.7;
 const ALARM: f64 = 0.9;
-/// The terminal that everybody has.
+/// Default width of a terminal.
 const WIDTH: usize = 80;
 
 const REVERSE: &str = "\x1b[7m";
@@ -22,11 +22,11 @@ const RED: &str = "\x1b[31m";
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What there is room for.
+/// The available space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScreenSize {
     pub(super) width: usize,
-    /// Nothing: as many lines as it takes.
+    /// `None`: any number of lines.
     pub(super) height: Option<usize>,
     pub(super) colours: bool,
 }
@@ -38,12 +38,12 @@ impl ScreenSize {
     }
 }
 
-/// One picture.
+/// One state of the screen.
 #[derive(Debug)]
 pub(super) struct ScreenFrame<'a> {
     pub(super) table: &'a TopTable,
     pub(super) sort: TopSort,
-    /// How often there is another; nothing if there is only one.
+    /// The interval of updates; `None` if there is only one.
     pub(super) every: Option<Duration>,
     pub(super) look: ScreenSize,
 }
@@ -52,9 +52,9 @@ pub(super) struct ScreenFrame<'a> {
 struct TopColumn {
     head: &'static str,
     width: usize,
-    /// What it is sorted by.
+    /// The order that corresponds to it.
     sort: Option<TopSort>,
-    /// Its text, and the share that colours it.
+    /// Its text, and the share that determines its colour.
     cell: fn(&TopRow) -> (String, Option<f64>),
 }
 
@@ -67,7 +67,7 @@ const fn column(
     TopColumn { head, width, sort, cell }
 }
 
-/// With 20 for a name and a space before each: 80.
+/// With 20 characters for a name and a space before each column: 80.
 const HOSTS: &[TopColumn] = &[
     column("CPU", 5, Some(TopSort::Cpu), |row| share(row, "cpu_ratio")),
     column("MEM", 5, Some(TopSort::Memory), |row| share(row, "memory_ratio")),
@@ -79,7 +79,7 @@ const HOSTS: &[TopColumn] = &[
     column("OUT/s", 8, None, |row| amount(row, "transmit_bytes_per_second")),
 ];
 
-/// With 27 for the names, and the phase: 80.
+/// With 27 characters for the names, and the phase: 80.
 const UNITS: &[TopColumn] = &[
     column("CPU", 6, Some(TopSort::Cpu), |row| share(row, "cpu_ratio")),
     column("MEMORY", 8, Some(TopSort::Memory), |row| amount(row, "memory_bytes")),
@@ -105,7 +105,7 @@ fn share(row: &TopRow, name: &str) -> (String, Option<f64>) {
 }
 
 fn amount(row: &TopRow, name: &str) -> (String, Option<f64>) {
-    // Bytes of a host stay far below what a float counts exactly.
+    // The bytes of a host are far below what a float represents exactly.
     (row.value(name).map_or_else(unknown, |bytes| size::print(bytes.max(0.0).round() as u64)), None)
 }
 
@@ -114,7 +114,7 @@ fn count(row: &TopRow, name: &str) -> (String, Option<f64>) {
 }
 
 impl ScreenFrame<'_> {
-    /// The whole picture, a line break behind each line.
+    /// The complete text, with a line feed after each line.
     pub(super) fn text(&self) -> String {
         let TopTable { rows, trouble, .. } = self.table;
         let mut lines = Vec::new();
@@ -125,7 +125,7 @@ impl ScreenFrame<'_> {
             lines.push(self.styled(RED, trouble.lines().next().unwrap_or_default()));
         }
         lines.push(self.heads());
-        // The last line is for the keys.
+        // The last line shows the keys.
         let room = self.look.height.map_or(usize::MAX, |height| height.saturating_sub(lines.len() + 1));
         let hidden = rows.len().saturating_sub(room);
         let twins = self.table.twins();
@@ -158,7 +158,7 @@ impl ScreenFrame<'_> {
         }
     }
 
-    /// How wide names may be: what the values leave.
+    /// The width of names: what the values leave.
     fn name_width(&self) -> usize {
         let values: usize = self.columns().iter().map(|column| column.width + 1).sum();
         let state = if self.table.what == TopSubject::Units { STATE_WIDTH + 1 } else { 0 };
@@ -175,7 +175,7 @@ impl ScreenFrame<'_> {
             line += &format!(" {:<STATE_WIDTH$}", "PHASE");
         }
         for TopColumn { head, width, sort, .. } in self.columns() {
-            // What it is sorted by is marked where there are no colours too.
+            // The order is also marked where there are no colours.
             let mark = if *sort == Some(self.sort) { "▾" } else { "" };
             line += &format!(" {:>width$}", format!("{head}{mark}"));
         }
@@ -184,7 +184,7 @@ impl ScreenFrame<'_> {
 
     fn row(&self, row: &TopRow, twins: &BTreeSet<&str>) -> String {
         let is_there = row.state == "online" || row.unit.is_some();
-        // Nothing keeps two hosts from having one name.
+        // Two hosts can have the same name.
         let host = match twins.contains(row.hostname.as_str()) {
             false => row.hostname.clone(),
             true => format!("{} ({})", row.hostname, row.host.chars().take(SHORT_ID_CHARS).collect::<String>()),
@@ -199,7 +199,7 @@ impl ScreenFrame<'_> {
         if row.unit.is_some() {
             line += &format!(" {:<STATE_WIDTH$}", shortened(&row.state, STATE_WIDTH));
         }
-        // Values come last, and each has its place: only they can be beyond the edge of a narrow terminal.
+        // Values come last, in fixed columns: only they can be cut at the edge of a narrow terminal.
         let mut left = self.look.width.saturating_sub(line.chars().count());
         for TopColumn { width, cell, .. } in self.columns() {
             if left <= *width {
@@ -232,7 +232,7 @@ impl ScreenFrame<'_> {
     }
 }
 
-/// A text of at most so many characters, with a mark where it was cut; what could move the cursor is left out.
+/// Shortens a text to this many characters, with a mark; control characters are removed.
 fn shortened(text: &str, width: usize) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
     if text.chars().count() <= width {
@@ -312,7 +312,7 @@ mod tests {
                 let text = frame(&hosts(), ScreenSize { width, height: Some(height), colours });
                 let plain = text.replace(RED, "").replace(YELLOW, "").replace(DIM, "").replace(PLAIN, "");
                 let plain = plain.replace(REVERSE, "").replace(BOLD, "");
-                // A name needs some room.
+                // A name needs some space.
                 assert!(plain.lines().all(|line| line.chars().count() <= width.max(8)), "{width}: {plain}");
                 assert!(text.lines().count() <= height.max(3), "{height}: {text}");
                 assert_eq!(text.contains('\x1b'), colours);

@@ -23,51 +23,52 @@ use tokio::{
 
 use super::{rows::TopSort, screen::ScreenSize};
 
-/// The other screen, so that what was on this one comes back; and no cursor.
+/// Switches to the alternate screen, so that the normal one is restored later, and hides the cursor.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l";
 const GIVE_BACK: &str = "\x1b[?25h\x1b[?1049l";
-/// The size of a terminal that does not tell it.
+/// Size of a terminal that does not report it.
 const SIZE: (u16, u16) = (80, 24);
 
-/// How the terminal was; nothing while it is not ours.
+/// The original state of the terminal; `None` while it is not in use.
 static BEFORE: Mutex<Option<SavedTerminal>> = Mutex::new(None);
 
 #[derive(Debug)]
 struct SavedTerminal {
-    /// How keys came, if they come from a terminal.
+    /// The original settings of its input, if that is a terminal.
     keys: Option<Termios>,
 }
 
-/// What somebody wants, or what happened.
+/// Input of the user, or another event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TerminalInput {
     /// The end.
     Quit,
-    /// Another order.
+    /// Sort by another column.
     Sort(TopSort),
-    /// New values, now.
+    /// Update now.
     Now,
-    /// A key without a meaning, or another size: it has to be drawn again.
+    /// Another key, or a new size: draw again.
     Other,
 }
 
-/// See the module.
+/// The terminal while it is in use; see the module.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// Opened anew, so that not to wait for it changes nothing for others. It is no pipe, but is read like one.
+    /// Opened separately, so that non-blocking mode does not affect other processes. It is not a pipe, but is read like
+    /// one.
     keys: Option<Receiver>,
     resized: Signal,
     colours: bool,
 }
 
 impl Terminal {
-    /// Takes the screen.
+    /// Switches the screen.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If that fails.
     pub(super) fn take() -> io::Result<Self> {
         restore_before_panics();
-        // As long as there is something to give back, this gives it back.
+        // From here on, dropping it restores what was changed.
         let mut terminal = Self {
             keys: None,
             resized: signal(SignalKind::window_change())?,
@@ -77,14 +78,14 @@ impl Terminal {
         let keys = tcgetattr(stdin.as_fd()).ok();
         if let Some(before) = &keys {
             let mut silent = before.clone();
-            // Ctrl-C and Ctrl-Z mean what they always mean.
+            // Ctrl-C and Ctrl-Z keep their meaning.
             silent.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
             silent.control_chars[SpecialCharacterIndices::VMIN as usize] = 1;
             silent.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
             *lock() = Some(SavedTerminal { keys: Some(before.clone()) });
             tcsetattr(stdin.as_fd(), SetArg::TCSANOW, &silent)?;
             let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open("/proc/self/fd/0");
-            // Who cannot be read has no keys; Ctrl-C there is still.
+            // If it cannot be read there are no keys; Ctrl-C still works.
             terminal.keys = file.and_then(Receiver::from_file_unchecked).ok();
         } else {
             *lock() = Some(SavedTerminal { keys: None });
@@ -93,28 +94,28 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// What there is room for.
+    /// The available space.
     pub(super) fn look(&self) -> ScreenSize {
         let size = terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0, height.0));
         let (width, height) = size.filter(|(width, height)| *width > 0 && *height > 0).unwrap_or(SIZE);
         ScreenSize { width: width.into(), height: Some(height.into()), colours: self.colours }
     }
 
-    /// Shows a picture in the place of the last one.
+    /// Replaces the text on the screen.
     pub(super) fn draw(&self, text: &str) -> io::Result<()> {
-        // The last line has no break behind it, or the first would leave at the top. What was there is removed line by line:
-        // a screen that is cleared first flickers.
+        // The last line has no line feed, which would scroll the first one away. Old text is erased line by line,
+        // because clearing the screen first causes flicker.
         let text = shown_in_colours(text.strip_suffix('\n').unwrap_or(text)).replace('\n', "\x1b[K\n");
         write(&format!("\x1b[H{text}\x1b[K\x1b[J"))
     }
 
-    /// Waits for a key, or for another size. Cancel-safe.
+    /// Waits for a key, or for a new size. Safe to cancel.
     pub(super) async fn input(&mut self) -> TerminalInput {
         let keys = self.keys.as_mut();
         let key = async {
             let mut key = [0];
             match keys {
-                // Nothing comes from a terminal that is gone.
+                // A closed terminal sends nothing.
                 Some(keys) => keys.read(&mut key).await.ok().filter(|count| *count > 0).map(|_| key[0]),
                 None => std::future::pending().await,
             }
@@ -156,7 +157,7 @@ fn restore_before_panics() {
     });
 }
 
-/// Gives the screen back, if it is ours. There is nobody to tell if that fails.
+/// Restores the screen, if it was switched. Errors cannot be reported.
 fn give_back() {
     let Some(before) = lock().take() else { return };
     let _ = write(GIVE_BACK);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-/// The longest line: more than anybody types, and far less than it takes to be a nuisance.
+/// Longest line: longer than people type, and short enough to be harmless.
 const LINE_MAX_BYTES: usize = 64 * 1024;
 
 /// A verb and its parameters.
@@ -20,14 +20,14 @@ pub(super) struct YunetaLine {
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ParameterValue {
-    /// Itself.
+    /// The text itself.
     Text(String),
-    /// What is in this file.
+    /// The content of this file.
     File(String),
 }
 
 impl YunetaLine {
-    /// Reads a line.
+    /// Parses a line.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > LINE_MAX_BYTES {
             return Err(format!("the line has {} bytes; {LINE_MAX_BYTES} are the most", text.len()));
@@ -74,7 +74,7 @@ impl YunetaLine {
     }
 }
 
-/// The value at the beginning of a text, and what follows it.
+/// The value at the beginning of a text, and the rest.
 fn value(text: &str) -> Result<(ParameterValue, &str), String> {
     if let Some(path) = text.strip_prefix("$$(") {
         let end = path.find(')').ok_or("$$( has no )")?;

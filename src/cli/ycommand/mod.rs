@@ -29,10 +29,10 @@ use self::{
 };
 use super::{Verb, perform_one, print, session::CliSession, snapshot};
 
-/// Pieces in which a file is read: a gigabyte need not be in memory.
+/// Size of the pieces in which a file is read, so that it need not be in memory.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// How much of a hash makes a version: short enough to be read, long enough not to be met twice.
+/// Number of characters of a hash that form a version: short to read, and unlikely to occur twice.
 const VERSION_HASH_CHARS: usize = 12;
 
 /// Do what a line in Yuneta's manner says
@@ -72,11 +72,11 @@ struct MusterLineArgs {
     verb: Verb,
 }
 
-/// Does what the lines say, one after the other, up to the first that fails. Each may print a document, and so may each
-/// that it comes to.
+/// Runs the lines one after the other, until one fails. Each may print a document, and so may each line that it is
+/// translated to.
 ///
 /// # Errors
-/// If one cannot be understood or done.
+/// If one is invalid or fails.
 pub async fn run(wanted: YCommand, session: &CliSession) -> Result<(), Failure> {
     let session = &CliSession { printer: session.printer.in_lines(), ..session.clone() };
     for text in &wanted.command {
@@ -100,20 +100,20 @@ pub async fn run(wanted: YCommand, session: &CliSession) -> Result<(), Failure> 
             }
             let own = MusterLineArgs::try_parse_from(&words)
                 .map_err(|error| Failure::new(FailureKind::Usage, format!("{}: {}", line.verb, first_line(&error))))?;
-            // A line never comes to a line like this one.
+            // A line is never translated to a line like this one.
             Box::pin(perform_one(own.verb, session)).await?;
         }
     }
     Ok(())
 }
 
-/// Prints the table of verbs, or one of it.
+/// Prints the table of verbs, or the entry of one.
 fn help(line: &YunetaLine, session: &CliSession) -> Result<(), Failure> {
     let name = line.text("cmd").map_err(|why| Failure::new(FailureKind::Usage, why))?;
     let found: Vec<HelpEntry> =
         VERBS.iter().filter(|verb| name.is_none_or(|name| verb.name == name)).map(|verb| verb.entry()).collect();
     if found.is_empty() {
-        // In the words that an unknown verb has.
+        // With the same message as for an unknown verb.
         let line = YunetaLine { verb: name.unwrap_or_default().to_owned(), ..YunetaLine::default() };
         return translate::check(&line).map(|_| ());
     }
@@ -121,7 +121,7 @@ fn help(line: &YunetaLine, session: &CliSession) -> Result<(), Failure> {
     session.printer.list(&found, &["VERB", "DOES, OR WHAT TAKES ITS PLACE", "PARAMETERS"], row, "no verbs")
 }
 
-/// What there is to know for a line.
+/// Reads what the translation of a line needs.
 async fn look(line: &YunetaLine, session: &CliSession) -> Result<TranslationContext, Failure> {
     if matches!(translate::check(line)?.does, Translation::Nothing) {
         return Ok(TranslationContext::default());
@@ -175,7 +175,7 @@ fn digest(mut file: File) -> io::Result<Digest> {
     }
 }
 
-/// A line as a shell would take it.
+/// A line as a shell would accept it.
 fn shown(words: &[String]) -> String {
     let plain =
         |word: &String| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "/@:._=+-".contains(c));

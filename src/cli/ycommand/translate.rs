@@ -27,20 +27,20 @@ use super::{
     verbs::{Translation, VERBS, YunetaVerb},
 };
 
-/// What there is to know for a translation.
+/// The data that a translation needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TranslationContext {
     /// All units.
     pub(super) units: Vec<Unit>,
-    /// All configs, those that were added last first.
+    /// All configs, the most recently added first.
     pub(super) configs: Vec<Config>,
-    /// The file that the line names, if it names one.
+    /// The file of the line, if it names one.
     pub(super) file: Option<FileFacts>,
-    /// The names of all realms, for a line that makes a yuno.
+    /// The names of all realms, for a line that creates a yuno.
     pub(super) realms: Vec<String>,
-    /// All artifacts, as `ROLE@VERSION`, for a line that makes a yuno.
+    /// All artifacts, as `ROLE@VERSION`, for a line that creates a yuno.
     pub(super) artifacts: Vec<String>,
-    /// Snapshots that are active, each with its host, for a line that deactivates one without naming it.
+    /// Active snapshots, each with its host, for a line that deactivates one without naming it.
     pub(super) active: Vec<(String, String)>,
 }
 
@@ -50,37 +50,37 @@ impl TranslationContext {
     }
 }
 
-/// What is known of a file without running it.
+/// Properties of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileFacts {
     /// The last part of its path.
     pub(super) name: String,
     /// The beginning of its SHA-256.
     pub(super) hash: String,
-    /// Role and version, as a manifest beside it has them.
+    /// Role and version according to a manifest beside it.
     pub(super) manifest: (Option<String>, Option<String>),
 }
 
 /// A line of muster's own, without the program's name.
 pub(super) type MusterLine = Vec<String>;
 
-/// Which parameters select yunos.
+/// The parameters that select yunos.
 pub(super) const SELECTORS: [&str; 7] = ["id", "realm_id", "yuno_role", "yuno_name", "yuno_release", "yuno_tag", "app"];
 
-/// The tag of yunos that serve others, which `app=1` leaves out.
+/// The tag of yunos that serve other yunos; `app=1` does not select them.
 const UTIL: &str = "util";
 
-/// What muster does for a line.
+/// The lines of muster's own that a line is translated to.
 pub(super) fn translate(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     match check(line)?.does {
         Translation::Lines(lines) => lines(line, world),
-        // Both have been done before it comes to lines.
+        // Both have been handled before.
         Translation::Help | Translation::Other => Ok(Vec::new()),
         Translation::Nothing => Err(usage(line)(format!("not here: {}", check(line)?.says))),
     }
 }
 
-/// The line itself, or the one that `command-agent` stands for.
+/// The line itself, or the one that `command-agent` contains.
 pub(super) fn unwrap(line: YunetaLine) -> Result<YunetaLine, Failure> {
     if !matches!(check(&line)?.does, Translation::Other) {
         return Ok(line);
@@ -94,13 +94,13 @@ pub(super) fn unwrap(line: YunetaLine) -> Result<YunetaLine, Failure> {
     Ok(inner)
 }
 
-/// Parameters of a line that change nothing, each with the reason.
+/// Parameters of a line that have no effect, each with the reason.
 pub(super) fn ignored(line: &YunetaLine) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     let ignores = YunetaVerb::find(&line.verb).map_or(&[][..], |verb| verb.ignores);
     ignores.iter().copied().filter(|(key, _)| line.parameters.contains_key(*key))
 }
 
-/// The verb of a line. What is not understood is refused, with what it may have been meant to be.
+/// The verb of a line. An unknown verb is refused with the most similar one.
 pub(super) fn check(line: &YunetaLine) -> Result<&'static YunetaVerb, Failure> {
     let Some(verb) = YunetaVerb::find(&line.verb) else {
         let names = VERBS.iter().map(|verb| verb.name);
@@ -120,7 +120,7 @@ pub(super) fn check(line: &YunetaLine) -> Result<&'static YunetaVerb, Failure> {
     }
 }
 
-/// A failure of whoever typed a line.
+/// A usage failure for a line.
 fn usage(line: &YunetaLine) -> impl Fn(String) -> Failure + use<'_> {
     |why| Failure::new(FailureKind::Usage, format!("{}: {why}", line.verb))
 }
@@ -134,7 +134,7 @@ fn owned(words: &[&str]) -> MusterLine {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// One line that names the units that are selected.
+/// One line with the selected units.
 pub(super) fn on(
     line: &YunetaLine,
     world: &TranslationContext,
@@ -168,7 +168,7 @@ pub(super) fn view_config(line: &YunetaLine, _: &TranslationContext) -> Result<V
     words(&["config", "show", &versioned(line).map_err(usage(line))?])
 }
 
-/// The configs of all that are selected, each once.
+/// The configs of all selected units, without duplicates.
 pub(super) fn view_yuno_config(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let mut shown: Vec<String> = Vec::new();
     for unit in units(line, world)? {
@@ -183,7 +183,7 @@ pub(super) fn view_yuno_config(line: &YunetaLine, world: &TranslationContext) ->
     Ok(shown.iter().map(|config| owned(&["config", "show", config])).collect())
 }
 
-/// What belongs to one yuno alone.
+/// For verbs about a single yuno.
 pub(super) fn show_one(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     match &units(line, world)?[..] {
         [unit] => words(&["yuno", "show", &reference(unit)]),
@@ -206,12 +206,12 @@ pub(super) fn kill(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<
     }
 }
 
-/// A signal, by name or by number, as muster's verbs take it.
+/// A signal, by name or number, as muster's verbs accept it.
 fn signal_word(text: &str) -> Result<String, String> {
     text.parse::<Signal>().map(|signal| signal.to_string()).map_err(|error| format!("signal2kill: {error}"))
 }
 
-/// A tag is there so that nobody removes what has one by mistake.
+/// A tag protects a yuno from being removed by mistake.
 pub(super) fn delete(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let tagged: Vec<String> =
         units(line, world)?.iter().filter_map(|unit| Some(format!("{} ({})", unit.unit, tag(unit)?))).collect();
@@ -255,7 +255,7 @@ fn never_reset(line: &YunetaLine) -> Result<(), Failure> {
     }
 }
 
-/// A yuno's own command of this name.
+/// A command of the yuno with this name.
 pub(super) fn trace(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let name = line.verb.trim_end_matches("-yuno");
     forward(line, world, name, SELECTORS.as_slice())
@@ -273,7 +273,7 @@ pub(super) fn activate_snap(line: &YunetaLine, _: &TranslationContext) -> Result
     snap(line, &["snapshot", "activate", wanted(line, "name").map_err(usage(line))?])
 }
 
-/// The one that is named, or all that are active.
+/// The named snapshot, or all active ones.
 pub(super) fn deactivate_snap(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     if let Some(name) = line.text("name").map_err(usage(line))? {
         return snap(line, &["snapshot", "deactivate", name]);
@@ -295,7 +295,7 @@ fn snap(line: &YunetaLine, head: &[&str]) -> Result<Vec<MusterLine>, Failure> {
     Ok(vec![words])
 }
 
-/// The name of a realm: what is said of it, with a dash where Yuneta has a dot.
+/// The name of a realm, with dashes in place of Yuneta's dots.
 fn realm(line: &YunetaLine) -> Result<String, Failure> {
     if let Some(id) = line.text("id").map_err(usage(line))? {
         return Ok(dashed(id));
@@ -356,9 +356,9 @@ pub(super) fn list_services(line: &YunetaLine, _: &TranslationContext) -> Result
     Ok(vec![words])
 }
 
-/// The units that a line selects; without a selector, all of them.
+/// The selected units; without a selector, all of them.
 fn units<'a>(line: &YunetaLine, world: &'a TranslationContext) -> Result<Vec<&'a Unit>, Failure> {
-    // Yuneta knows nothing else.
+    // Yuneta only knows yunos.
     let mut picked: Vec<&Unit> = world.units.iter().filter(|unit| unit.desired.spec.yuno().is_some()).collect();
     for key in SELECTORS {
         if let Some(value) = line.text(key).map_err(usage(line))? {
@@ -398,8 +398,7 @@ fn reference(unit: &Unit) -> String {
     format!("{}:{}", unit.host, unit.unit)
 }
 
-/// `artifact add …`, and under which role and version that is: as the line says, or its manifest, or else by its name
-/// and its content.
+/// `artifact add …`, and its role and version: from the line, from the manifest, or from the file's name and content.
 fn add_binary(line: &YunetaLine, world: &TranslationContext) -> Result<(MusterLine, String, String), String> {
     let path = line.file(&["content64"])?;
     let facts = world.file.as_ref().ok_or_else(|| format!("{path} was not looked at"))?;
@@ -416,7 +415,7 @@ fn add_binary(line: &YunetaLine, world: &TranslationContext) -> Result<(MusterLi
     Ok((words, role, version))
 }
 
-/// A binary is never overwritten: what does not run takes the new one, and what runs keeps its own.
+/// A binary is never replaced: yunos that are stopped get the new one, and running ones keep theirs.
 pub(super) fn update_binary(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let (add, role, version) = add_binary(line, world).map_err(usage(line))?;
     let mut lines = vec![add];
@@ -440,7 +439,7 @@ fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> MusterLine
     words
 }
 
-/// What is about to run reads the newest configs.
+/// A yuno that is about to run gets the newest configs.
 pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let units = units(line, world)?;
     let mut lines = Vec::new();
@@ -453,7 +452,7 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
         }
     }
     let mut words: MusterLine = ["yuno", "run"].map(str::to_owned).into();
-    // What is disabled is left out, unless it is asked for by its id.
+    // Disabled yunos are only included if they are selected by id.
     let by_id = line.parameters.contains_key("id");
     words.extend(units.iter().filter(|unit| by_id || unit.hold.is_none()).map(|unit| reference(unit)));
     if words.len() == 2 {
@@ -466,7 +465,7 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
     Ok(lines)
 }
 
-/// Those of a unit's configs of which there is one that was added later.
+/// The configs of a unit for which a later version was added.
 fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     let newer = spec.configs.iter().filter_map(|has| {
         let same = || world.configs.iter().filter(|config| config.id == has.id);
@@ -478,7 +477,7 @@ fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     newer.collect()
 }
 
-/// What a yuno is made of has to be there, and everything that is not is told at once.
+/// The parts of a yuno must exist; all missing ones are reported at once.
 pub(super) fn create(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let [role, name] = all_wanted(line, ["yuno_role", "yuno_name"]).map_err(usage(line))?;
     let text = |key| line.text(key).map_err(usage(line));
@@ -516,12 +515,12 @@ fn versions(name: &str, version: Option<&str>) -> String {
     version.map_or_else(|| name.to_owned(), |version| format!("{name}@{version}"))
 }
 
-/// Whether one of these is `NAME@VERSION`, or any version of `NAME`.
+/// Whether `NAME@VERSION`, or any version of `NAME`, exists.
 fn is_there(all: &[String], wanted: &str) -> bool {
     all.iter().any(|one| one == wanted || one.rsplit_once('@').is_some_and(|(name, _)| name == wanted))
 }
 
-/// A yuno's own command; of the service `__yuno__` muster answers what it knows itself.
+/// A command of the yuno; commands to the service `__yuno__` are answered by muster, as far as it can.
 pub(super) fn command(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<MusterLine>, Failure> {
     let name = wanted(line, "command").map_err(usage(line))?;
     let is_own = line.text("service").map_err(usage(line))? == Some("__yuno__");
@@ -533,7 +532,7 @@ pub(super) fn command(line: &YunetaLine, world: &TranslationContext) -> Result<V
     forward(line, world, name, &ours)
 }
 
-/// A command of their own to yunos, with all parameters that are not ours.
+/// Sends a command to yunos, with all parameters that are not selectors.
 fn forward(
     line: &YunetaLine,
     world: &TranslationContext,
@@ -557,7 +556,7 @@ pub(super) fn list(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<Must
     for (key, field) in fields.into_iter().chain(labels) {
         if let Some(value) = line.text(key).map_err(usage(line))? {
             let pattern = match key {
-                // An id may be a name alone.
+                // An id may be a name without a realm.
                 "id" if !value.contains('/') => format!("*/{value}"),
                 "realm_id" => dashed(value),
                 _ => value.to_owned(),
@@ -575,12 +574,12 @@ pub(super) fn list(line: &YunetaLine, _: &TranslationContext) -> Result<Vec<Must
     Ok(vec![words])
 }
 
-/// What stands between double quotes.
+/// The text between double quotes.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
-/// Several parameters, of which all that are missing are named.
+/// Several required parameters; all missing ones are reported.
 fn all_wanted<'a, const N: usize>(line: &'a YunetaLine, keys: [&str; N]) -> Result<[&'a str; N], String> {
     let mut values = [""; N];
     let mut missing = Vec::new();
@@ -601,7 +600,7 @@ fn wanted<'a>(line: &'a YunetaLine, key: &str) -> Result<&'a str, String> {
     line.text(key)?.ok_or_else(|| format!("{key}=… is wanted"))
 }
 
-/// `ID@VERSION`, or `ID` for the last.
+/// `ID@VERSION`, or `ID` for the newest.
 fn versioned(line: &YunetaLine) -> Result<String, String> {
     let id = wanted(line, "id")?;
     Ok(line.text("version")?.map_or_else(|| id.to_owned(), |version| format!("{id}@{version}")))
@@ -615,7 +614,7 @@ fn is_off(value: &str) -> bool {
     ["", "0", "false"].contains(&value)
 }
 
-/// A file's name as the name of a role.
+/// The name of a file as the name of a role.
 fn as_name(file: &str) -> String {
     let stem = file.split('.').next().unwrap_or(file);
     let plain =

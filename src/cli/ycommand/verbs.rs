@@ -15,48 +15,48 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct YunetaVerb {
     pub(super) name: &'static str,
-    /// Parameters beside selectors.
+    /// Parameters, without selectors.
     pub(super) takes: &'static [&'static str],
-    /// Whether it is about the yunos that selectors pick.
+    /// Whether it applies to selected yunos.
     pub(super) selects: bool,
-    /// Further parameters, which change nothing here, each with the reason.
+    /// Parameters without effect in muster, each with the reason.
     pub(super) ignores: &'static [(&'static str, &'static str)],
-    /// What it does, in a line; of one that is not done, what takes its place.
+    /// What it does, in one line; for an unsupported verb, its replacement.
     pub(super) says: &'static str,
-    /// How it is done, if it is.
+    /// How it is performed.
     pub(super) does: Translation,
 }
 
-/// How a verb is done.
+/// How a verb is performed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Translation {
     /// By these lines of muster's own.
     Lines(fn(&YunetaLine, &TranslationContext) -> Result<Vec<MusterLine>, Failure>),
-    /// The verb that its parameter `command` names is done.
+    /// By performing the verb that its parameter `command` contains.
     Other,
-    /// This table is printed.
+    /// By printing this table.
     Help,
-    /// Not at all.
+    /// It is not supported.
     Nothing,
 }
 
 impl YunetaVerb {
-    /// The verb of this name.
+    /// The verb with this name.
     pub(super) fn find(name: &str) -> Option<&'static Self> {
         VERBS.iter().find(|verb| verb.name == name)
     }
 
-    /// All parameters that change something.
+    /// All parameters that have an effect.
     pub(super) fn parameters(&self) -> Vec<&'static str> {
         self.takes.iter().chain(SELECTORS.iter().filter(|_| self.selects)).copied().collect()
     }
 
-    /// Whether parameters that are not ours are passed on: what a yuno's own command takes is the yuno's business.
+    /// Whether other parameters are passed on to the yuno.
     pub(super) fn passes_on(&self) -> bool {
         matches!(self.name, "command-yuno" | "command-agent" | "trace-on-yuno" | "trace-off-yuno")
     }
 
-    /// As `help` prints it.
+    /// The entry in `help`.
     pub(super) fn entry(&self) -> HelpEntry {
         let mut parameters: Vec<_> = self.takes.iter().map(|key| format!("{key}=")).collect();
         if self.selects {
@@ -69,17 +69,17 @@ impl YunetaVerb {
     }
 }
 
-/// A verb as `help` prints it.
+/// An entry in `help`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HelpEntry {
     pub(super) verb: &'static str,
     pub(super) parameters: Vec<String>,
-    /// Whether it does something.
+    /// Whether it is supported.
     pub(super) is_done: bool,
     pub(super) says: &'static str,
 }
 
-/// A verb that is done by lines of muster's own.
+/// A verb that is translated to lines of muster's own.
 const fn verb(
     name: &'static str,
     takes: &'static [&'static str],
@@ -89,7 +89,7 @@ const fn verb(
     YunetaVerb { name, takes, selects: false, ignores: &[], says, does: Translation::Lines(lines) }
 }
 
-/// The same, on the yunos that selectors pick.
+/// A verb that is translated, and applies to selected yunos.
 const fn yunos(
     name: &'static str,
     takes: &'static [&'static str],
@@ -99,7 +99,7 @@ const fn yunos(
     YunetaVerb { selects: true, ..verb(name, takes, says, lines) }
 }
 
-/// A verb that is not done.
+/// An unsupported verb.
 const fn instead(name: &'static str, says: &'static str) -> YunetaVerb {
     YunetaVerb { name, takes: &[], selects: false, ignores: &[], says, does: Translation::Nothing }
 }
@@ -130,7 +130,7 @@ const NODES: &str = "`muster unit export > FILE` and `muster unit apply FILE` br
 const OPERATORS: &str = "whoever is signed in as an operator may do everything (`muster login ls`), and the broker's \
                          rules say what hosts and observers may (`muster broker render`)";
 
-/// All of them, by name.
+/// All verbs, by name.
 pub(super) const VERBS: &[YunetaVerb] = &[
     verb(
         "activate-snap",
