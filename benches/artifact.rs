@@ -48,9 +48,9 @@ use anyhow::Result;
 use common::{cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 
-/// How fast it should be, against `sha256sum` and `cp`, one after the other.
+/// Smallest speed relative to `sha256sum` followed by `cp`.
 const SPEED_MIN: f64 = 0.8;
-/// The most memory that either end may have, in MB: far less than an artifact, so that no size of one matters.
+/// Largest memory of either end, in MB: much less than an artifact, so that its size does not matter.
 const MEMORY_MAX_MB: f64 = 100.0;
 
 /// An artifact on its way from a console to installed on an agent, beside `sha256sum` and `cp`
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures everything and prints it; whether a budget was missed.
+/// Measures and prints everything; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let mut fleet = Fleet::start();
     let up = fleet.up().pid().as_raw();
@@ -90,7 +90,7 @@ fn run(options: &Options) -> Result<bool> {
             if options.patient {
                 usage::wait_for_quiet()?;
             }
-            // Nobody is always the first.
+            // The order alternates.
             if (row + round) % 2 == 0 {
                 let watched = Watched::new([up, agent.pid().as_raw()]);
                 rows[0].push(install(&fleet, &host, &installed, round));
@@ -133,7 +133,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(missed)
 }
 
-/// Another host of the fleet, with an agent that is a process of its own.
+/// Another host of the fleet, whose agent is a separate process.
 fn second_agent(fleet: &Fleet) -> (Home, Running, String) {
     let home = Home::new();
     let first = fleet.host();
@@ -150,10 +150,10 @@ fn second_agent(fleet: &Fleet) -> (Home, Running, String) {
     (home, agent, host)
 }
 
-/// Bytes that no layer can make less of. (xorshift64)
+/// Bytes that cannot be compressed (xorshift64).
 fn write_random(path: &Path, bytes: u64) {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
-    // A program that can be started, if anybody tried.
+    // It could be executed.
     file.write_all(b"#!/bin/sh\nexit 0\n").unwrap();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..bytes / 8 {
@@ -165,7 +165,7 @@ fn write_random(path: &Path, bytes: u64) {
     file.into_inner().unwrap().sync_all().unwrap();
 }
 
-/// The time from the order to the moment at which the artifact is installed.
+/// The time from the command until the artifact is installed.
 fn install(fleet: &Fleet, host: &str, installed: &Path, round: usize) -> f64 {
     let _ = fs::remove_file(installed);
     let unit = format!("{host}:default/large-{round}");
@@ -178,7 +178,7 @@ fn install(fleet: &Fleet, host: &str, installed: &Path, round: usize) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// The times of `sha256sum` and `cp`, and of a `sync` of the copy.
+/// The times of `sha256sum` and `cp`, with a `sync` of the copy.
 fn copy(file: &Path) -> (f64, f64) {
     let copy = PathBuf::from(format!("{}.copy", file.display()));
     let run = |program: &str, args: &[&Path]| {
@@ -193,7 +193,7 @@ fn copy(file: &Path) -> (f64, f64) {
     (plain_s, sync_s)
 }
 
-/// Two processes whose memory is watched.
+/// Two processes whose memory is measured.
 struct Watched {
     pids: [i32; 2],
     over: Arc<AtomicBool>,

@@ -36,7 +36,7 @@ use fleet::{Fleet, Home, Running};
 use muster_net::pki;
 use rumqttc::{Client, Event, Incoming, MqttOptions, QoS, TlsConfiguration, Transport};
 
-/// Budgets of the agent at rest, on two cores.
+/// Budgets of an agent at rest, on two cores.
 const PSS_MAX_MB: f64 = 6.0;
 const CPU_MAX_PERCENT: f64 = 0.1;
 const HEARTBEAT_MAX_MS: f64 = 70.0;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures everything and prints it; whether a budget was missed.
+/// Measures and prints everything; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let program = agent::build()?;
     let fleet = Fleet::start();
@@ -84,7 +84,7 @@ fn run(options: &Options) -> Result<bool> {
 
     let (_, agent) = start(&[]);
     first_heartbeat(&heartbeats, |from| from == host);
-    // Long enough for the first sample and batch, and for start-up's memory to be given back.
+    // Long enough for the first sample and batch, and for the start's memory to be released.
     thread::sleep(Duration::from_secs(20));
     let pid = agent.pid().as_raw();
     let (before, since) = (usage::turns(pid)?.busy, Instant::now());
@@ -114,7 +114,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(exceeded)
 }
 
-/// Reads heartbeats as a third party would: each one's time of arrival and host.
+/// Subscribes to heartbeats as an independent client: the arrival time and host of each.
 fn watch_heartbeats(fleet: &Fleet) -> mpsc::Receiver<(Instant, String)> {
     let folder = fleet.issue("observer", "bench");
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();

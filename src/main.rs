@@ -83,25 +83,25 @@ enum MainVerb {
 }
 
 impl MainVerb {
-    /// What is logged unless something else is asked for: a role tells what it does, a verb only what goes wrong.
+    /// The default log filter: roles log their activity, verbs only errors.
     fn default_log(&self) -> &'static str {
         match self {
             #[cfg(feature = "agent")]
             Self::Agent(_) => "info",
             #[cfg(feature = "console")]
-            // It means nothing that some client names an address where TLS wants a name (mosquitto_sub does): it is a line about
-            // a peer that passes no limiter.
+            // Some clients (mosquitto_sub) send an address where TLS expects a name. The warning is harmless, and its
+            // rate is not limited.
             Self::Console(_) => "info,rustls=error",
             #[cfg(feature = "broker")]
-            // What its router says to itself means nothing to an operator, and each message costs it the spans that it would
-            // stand in: a third of the rate, measured. Its death is the front's to tell.
+            // The messages of rumqttd's router are useless to an operator, and their spans cost a third of the broker's
+            // throughput (measured). If the router ends, the front reports that.
             Self::Broker(_) => "info,rumqttd=off,rustls=error",
             #[cfg(feature = "cli")]
             _ => "warn,rumqttd=off,rustls=error",
         }
     }
 
-    /// Refuses a form of data that it does not have.
+    /// Refuses an output format that the verb does not support.
     #[cfg(feature = "cli")]
     fn check_form(&self, form: muster_cli::print::PrintFormat) -> Result<(), Failure> {
         let name = match self {
@@ -125,7 +125,7 @@ impl MainVerb {
         Err(Failure::new(FailureKind::Usage, message).hint("leave out --output"))
     }
 
-    /// Whether it starts processes that are to outlive it, whose ends the first process of a container has to take in.
+    /// Whether it starts processes that outlive it, so that as the first process of a container it must reap orphans.
     #[cfg(feature = "agent")]
     fn leaves_orphans(&self) -> bool {
         match self {
@@ -137,7 +137,7 @@ impl MainVerb {
         }
     }
 
-    /// One thread for what serves one host or one person, a few for what serves a fleet.
+    /// One thread for roles that serve one host or one person, several for those that serve a fleet.
     fn runtime(&self) -> std::io::Result<Runtime> {
         let one = || Builder::new_current_thread().enable_all().build();
         match self {
@@ -182,7 +182,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The arguments; by its other name the program is one of its verbs.
+/// The arguments; if the program is called by its other name, it is one of its verbs.
 fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = given.into_iter().collect();
     let name = arguments.first().and_then(|path| Path::new(path).file_name());
@@ -222,19 +222,19 @@ fn run(program: Cli) -> Result<(), Failure> {
             }
             #[cfg(feature = "cli")]
             MainVerb::Completions { shell } => {
-                // It would panic where it cannot write.
+                // Generated in memory first, because the generator panics if it cannot write.
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "muster", &mut script);
                 muster_base::terminal::out(&script)
             }
         }
     });
-    // What may still hang in a blocking call is not waited for.
+    // Blocking calls that may still hang are not waited for.
     runtime.shutdown_background();
     done
 }
 
-/// Says what failed and what to do about it.
+/// Prints a failure and its hint.
 fn tell(failure: &Failure) {
     if let Some(message) = &failure.message {
         muster_base::terminal::err(&format!("error: {message}\n"));
@@ -261,11 +261,11 @@ fn start_log(program: &Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long after the first signal another one counts as the same: who ends a group of processes often
-/// sends SIGTERM and SIGINT together, and a terminal and a wrapper may both pass one on.
+/// A second signal within this time counts as the first one: tools that end a group of processes often send both
+/// SIGTERM and SIGINT, and a terminal and a wrapper may both forward one.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
-/// A token that SIGINT or SIGTERM cancels; another signal, later than [`SAME_SIGNAL`], ends the process at once.
+/// A token that SIGINT or SIGTERM cancels; another signal after [`SAME_SIGNAL`] ends the process at once.
 fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let token = CancellationToken::new();

@@ -42,11 +42,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::role::{embedded_broker, revoked};
 
-/// How long the agent may take to connect before that is said.
+/// How long to wait for the agent's connection before the delay is reported.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
-/// Where root keeps it, if nothing is said.
+/// The default folder for root.
 const ROOT_DATA: &str = "/var/lib/muster-up";
-/// What tells that a folder is one of `muster up`, and holds it.
+/// The file that marks a folder of `muster up`, and locks it.
 const LOCK: &str = "lock";
 
 /// Run everything in one process: broker, console, and an agent for this host
@@ -85,10 +85,10 @@ pub(crate) struct UpArgs {
     no_sample: bool,
 }
 
-/// Runs everything until `shutdown`.
+/// Runs all roles until `shutdown`.
 ///
 /// # Errors
-/// If something of it cannot start; what had started is stopped again.
+/// If a role cannot start; those that had started are stopped again.
 pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationToken) -> Result<(), Failure> {
     let data = match &up.data {
         Some(folder) => folders::absolute(folder).trying(format_args!("the folder {}", folder.display()))?,
@@ -111,7 +111,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
         .await
         .map_err(|error| start_failure(&error))?;
     steps.done("console");
-    // Joining goes on for as long as the console's address leads nowhere, so it must be possible to end it.
+    // Joining is repeated as long as the console cannot be reached, so it must be possible to interrupt it.
     let folder = data.join("agent");
     let started = tokio::select! {
         started = start_agent(&up, &folder, &console, &urls.1) => started.map(Some),
@@ -132,7 +132,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
     };
     if let (Ok(sample), false) = (&ready, shutdown.is_cancelled()) {
         let mut summary = UpSummary::of(&up, &data, &parts, &urls.1, format).await?;
-        // It may not have been told of yet.
+        // The unit may not have been reported yet.
         summary.unit = sample.clone().map(|unit| ("yuno", unit)).or(summary.unit);
         match format {
             PrintFormat::Table => print::write_out(&summary.text(&up))?,
@@ -146,7 +146,7 @@ pub(crate) async fn run(up: UpArgs, format: PrintFormat, shutdown: CancellationT
     ready.map(drop)
 }
 
-/// What runs, once all of it does.
+/// The running roles.
 struct RunningParts {
     broker: Broker,
     console: RunningConsole,
@@ -154,14 +154,14 @@ struct RunningParts {
 }
 
 impl RunningParts {
-    /// What there is to be read anew: there is no configuration, but certificates of broker and console are made at the start.
+    /// Renews the certificates of broker and console. There is no configuration to reload.
     fn renew(&self, up: &UpArgs) -> Result<(), Failure> {
         let tls = broker_tls(up, self.console.authority())?;
         self.broker.credentials().replace_tls(&tls).map_err(|error| embedded_broker::failure(&error, "--mqtt-port"))?;
         self.console.renew().map_err(|error| start_failure(&error))
     }
 
-    /// Ends everything in the order that lets each say its last word; yunos go on, and are named.
+    /// Stops the roles in an order that lets each send its last messages; yunos continue to run, and are named.
     async fn stop(self) {
         let left = running_yunos(&self.console.console(), self.agent.host()).await;
         print::say("\nstopping …");
@@ -189,7 +189,7 @@ async fn running_yunos(console: &Console, host: HostId) -> Vec<String> {
         .collect()
 }
 
-/// Progress, for somebody who waits: a line for each step, with its time.
+/// Prints progress: one line for each step, with its duration.
 struct ProgressPrinter(Instant);
 
 impl ProgressPrinter {
@@ -207,8 +207,8 @@ pub(crate) fn default_data() -> Result<PathBuf, Failure> {
     usual_data(&UserFolders::from_environment(), geteuid().is_root(), Path::is_dir)
 }
 
-/// The folder of who names none: where this user's programs keep things. Other users may not pass through root's home, and units may run as
-/// those: root's is the host's, unless there is one in root's home already.
+/// The default folder: the user's data folder. Other users cannot pass through root's home, and units may run as other
+/// users, so root's default is a folder of the host, unless there already is one in root's home.
 fn usual_data(folders: &UserFolders, is_root: bool, is_there: impl Fn(&Path) -> bool) -> Result<PathBuf, Failure> {
     let own = folders.data().map(|data| data.join("muster"));
     if is_root && folders.named_data().is_none() && !own.as_deref().is_some_and(is_there) {
@@ -217,8 +217,8 @@ fn usual_data(folders: &UserFolders, is_root: bool, is_there: impl Fn(&Path) -> 
     own.ok_or_else(folders::nowhere)
 }
 
-/// Makes the folder. Where this is root, others may pass through it to what units of theirs need, and still not list it; one of an earlier
-/// version is opened likewise. One that somebody else has made stays as it is.
+/// Creates the folder. As root, other users may pass through it to files of their units, but not list it; a folder of
+/// an earlier version gets the same mode. A folder that somebody else created is not changed.
 fn make_data(data: &Path) -> io::Result<()> {
     let is_ours = !data.exists() || data.join(LOCK).exists();
     files::make_folder(data, files::workloads_folder())?;
@@ -227,8 +227,7 @@ fn make_data(data: &Path) -> io::Result<()> {
     if is_ours && mode != wanted { fs::set_permissions(data, fs::Permissions::from_mode(wanted)) } else { Ok(()) }
 }
 
-/// Takes the data folder for this process, and sees that every port is free. A folder that was made
-/// for this is taken away again if one is not.
+/// Locks the data folder, and checks that all ports are free. If one is not, a newly created folder is removed.
 fn hold(data: &Path, up: &UpArgs) -> Result<File, Failure> {
     let folder = |error: io::Error| {
         Failure::new(FailureKind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
@@ -302,7 +301,7 @@ fn start_failure(error: &ConsoleError) -> Failure {
     }
 }
 
-/// A certificate of the broker, made now.
+/// A new certificate of the broker.
 fn broker_tls(up: &UpArgs, authority: &Authority) -> Result<Tls, Failure> {
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
@@ -338,8 +337,8 @@ fn bracketed(address: IpAddr) -> String {
     }
 }
 
-/// Starts this host's agent, which joins by a token of its own at the first start; later, it is told
-/// where broker and console are now.
+/// Starts this host's agent. At the first start it joins with its own token; later it gets the current addresses of
+/// broker and console.
 async fn start_agent(
     up: &UpArgs,
     folder: &Path,
@@ -361,7 +360,7 @@ async fn start_agent(
         identity.membership.console_url = console_url;
         join::save(folder, &identity).map_err(|error| told(&error))?;
     } else {
-        // One that is there already, and has lost its key: this is its own machine.
+        // The agent has joined before and has lost its key: it may replace itself, because this is its own machine.
         let replaces = match join::known_host_id(folder).map_err(|error| told(&error))? {
             Some(host) if console.host(&host.to_string()).await.is_ok() => Some(host.to_string()),
             _ => None,
@@ -380,7 +379,7 @@ fn admin() -> Result<Name, Failure> {
     "admin".parse().trying("the operator's name")
 }
 
-/// Waits for the agent, writes the context, and makes the sample; gives that, if it was made now.
+/// Waits for the agent, writes the context, and creates the sample; returns the sample if it is new.
 async fn make_ready(
     up: &UpArgs,
     data: &Path,
@@ -404,7 +403,7 @@ async fn make_ready(
     Ok(None)
 }
 
-/// Writes the operator's context; a token that still works stays.
+/// Writes the operator's context; a token that is still valid is kept.
 async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host: HostId) -> Result<(), Failure> {
     let console = running.console();
     let path = context::path()?;
@@ -427,8 +426,8 @@ async fn write_context(up: &UpArgs, data: &Path, running: &RunningConsole, host:
     contexts.save(&path)
 }
 
-/// `local` for the usual folder; another installation has a context of its own, named after its folder
-/// (also where that was said as `.` or `..`).
+/// `local` for the default folder; another installation has its own context, named after its folder (also if that was
+/// given as `.` or `..`).
 fn context_name(up: &UpArgs, data: &Path) -> String {
     let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
     match (&up.data, whole.file_name()) {
@@ -437,7 +436,7 @@ fn context_name(up: &UpArgs, data: &Path) -> String {
     }
 }
 
-/// Makes the sample yuno as an operator would: an artifact, a config, and a command.
+/// Creates the sample yuno as an operator would: an artifact, a config, and a command.
 async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failure> {
     let what = "the sample yuno";
     let operator = admin()?;
@@ -464,11 +463,11 @@ async fn make_sample(console: &Console, host: HostId) -> Result<UnitName, Failur
     console.submit(&operator, command).await.trying(what).map(|_| unit)
 }
 
-/// What is up, and how to get at it.
+/// What runs, and how to reach it.
 #[derive(Serialize)]
 struct UpSummary {
     web: String,
-    /// A sign-in link, for somebody at a terminal.
+    /// A sign-in link, if the output is a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     sign_in: Option<String>,
     broker: String,
@@ -476,10 +475,10 @@ struct UpSummary {
     data: PathBuf,
     host: HostId,
     context: String,
-    /// The context that was current, and stays so.
+    /// The context that was current, and is not changed.
     #[serde(skip)]
     other_context: Option<String>,
-    /// What else than the terminal's own programs there is to look at: the verb, and the unit.
+    /// What to look at first: the noun, and the unit.
     #[serde(skip)]
     unit: Option<(&'static str, UnitName)>,
 }
@@ -493,7 +492,7 @@ impl UpSummary {
         format: PrintFormat,
     ) -> Result<Self, Failure> {
         let (console, host) = (parts.console.console(), parts.agent.host());
-        // What is no terminal may be a log, and that is no place for a secret.
+        // Output that is not a terminal may be logged, and a log must not contain secrets.
         let sign_in = match io::stdout().is_terminal() && format == PrintFormat::Table {
             true => Some(console.new_sign_in_link().await.trying("a sign-in link")?),
             false => None,
@@ -508,7 +507,7 @@ impl UpSummary {
             join: status.console_url,
             data: data.to_owned(),
             host,
-            // Whoever works with another console goes on doing so.
+            // If the user works with another console, that context stays current.
             other_context: contexts.current.filter(|current| *current != name),
             context: name,
             unit: units.into_iter().next().map(|unit| (unit.desired.spec.kind(), unit.unit)),
@@ -567,7 +566,7 @@ Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno 
     }
 }
 
-/// This program as it was called, so that what is printed can be typed.
+/// The program as it was called, so that printed commands can be copied.
 fn program() -> String {
     env::args_os().next().map_or_else(|| "muster".to_owned(), |name| name.to_string_lossy().into_owned())
 }
@@ -585,7 +584,7 @@ mod tests {
             ("/root", "", true, "", "/var/lib/muster-up"),
             ("/root", "dat", true, "", "/var/lib/muster-up"),
             ("/root", "/data", true, "", "/data/muster"),
-            // One that is there already.
+            // A folder of an earlier version.
             ("/root", "", true, old, old),
             ("", "", true, "", "/var/lib/muster-up"),
         ] {
@@ -607,12 +606,12 @@ mod tests {
         let data = parent.path().join("new");
         make_data(&data).unwrap();
         assert_eq!(mode(&data), files::workloads_folder());
-        // Of an earlier version, which left it closed.
+        // Of an earlier version, with its old mode.
         fs::write(data.join(LOCK), "").unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
         make_data(&data).unwrap();
         assert_eq!(mode(&data), files::workloads_folder());
-        // What somebody else has made stays as closed as it is.
+        // The mode of somebody else's folder is not changed.
         let other = parent.path().join("other");
         fs::create_dir(&other).unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();

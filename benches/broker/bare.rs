@@ -16,13 +16,13 @@ use anyhow::{Context, Result};
 use muster_net::pki;
 use rustls::{ServerConfig, ServerConnection, StreamOwned, server::WebPkiClientVerifier};
 
-/// Set in the environment of the child: its address and the folder of its certificate.
+/// The child's environment variable with its address and the folder of its certificate.
 const ROLE: &str = "MUSTER_BENCH_BARE";
 
-/// As many as the load has under way at once: none of them keeps another waiting.
+/// As many as the load's connections under way, so that none waits for another.
 const THREADS: usize = 64;
 
-/// How it is started.
+/// The command that starts it.
 pub(crate) fn command(address: SocketAddr, pki: &Path) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, format!("{address} {}", pki.display()));
@@ -62,7 +62,7 @@ fn serve(address: &str, pki: &Path) -> Result<()> {
             thread::spawn(move || {
                 let mut kept = Vec::new();
                 loop {
-                    // Somebody who only looks whether anybody listens is no reason to end.
+                    // A client that only tests the port does not end the server.
                     if let Ok(stream) = one(&listener, &config) {
                         kept.push(stream);
                     }
@@ -70,7 +70,7 @@ fn serve(address: &str, pki: &Path) -> Result<()> {
             })
         })
         .collect();
-    // They go on until this process is ended.
+    // The threads run until the process is ended.
     threads.into_iter().try_for_each(|thread| thread.join()).map_err(|_| anyhow::anyhow!("a thread panicked"))
 }
 

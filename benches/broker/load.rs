@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::{swarm::Load, wire};
 
-/// How long nothing may come before what has not come counts as lost.
+/// Without any message for this long, missing messages count as lost.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// The same for a fleet that comes back, whose broker has other things to do.
+/// The same for a fleet that reconnects, when the broker has other work.
 const QUIET_AFTER_STORM: Duration = Duration::from_secs(20);
 
-/// One message to everybody who reads: counts it in.
+/// One message to all subscribers, which counts arrivals.
 pub(crate) struct FanOut {
     pub(crate) left: usize,
     pub(crate) acknowledged: bool,
@@ -35,7 +35,7 @@ impl Load for FanOut {
     }
 }
 
-/// Publishers that send as much as they may, and one reader, which is client 0.
+/// Publishers that send as fast as allowed, and one subscriber, client 0.
 pub(crate) struct Stream {
     publishers: Vec<Publisher>,
     until: Instant,
@@ -47,10 +47,10 @@ pub(crate) struct Stream {
 }
 
 struct Publisher {
-    /// One packet for QoS 1, as many as a turn takes for QoS 0.
+    /// One packet for QoS 1; for QoS 0, as many as one turn sends.
     packets: Vec<u8>,
     messages: u64,
-    /// Where the packet id stands, and what may be unacknowledged.
+    /// Position of the packet id, and the largest number of unacknowledged packets.
     qos1: Option<(usize, u64)>,
     next_id: u16,
     under_way: u64,
@@ -58,7 +58,7 @@ struct Publisher {
 
 impl Publisher {
     fn new(topic: &str, window: Option<u64>, payload: &[u8]) -> Self {
-        // Many packets at once cost a client next to nothing; a broker reads such pieces anyway.
+        // Sending many packets at once costs the client almost nothing, and a broker reads in such pieces anyway.
         const PIECE_BYTES: usize = 64 * 1024;
         let packet = wire::publish(topic, window.map(|_| 1), false, payload);
         let messages = if window.is_some() { 1 } else { (PIECE_BYTES / packet.len()).max(1) };
@@ -66,7 +66,7 @@ impl Publisher {
         Self { packets: packet.repeat(messages), messages: messages as u64, qos1, next_id: 1, under_way: 0 }
     }
 
-    /// Adds what may be sent now; gives how many messages that are.
+    /// Appends what may be sent now; returns the number of messages.
     fn fill(&mut self, out: &mut Vec<u8>) -> u64 {
         let Some((offset, window)) = self.qos1 else {
             out.extend_from_slice(&self.packets);
@@ -84,14 +84,14 @@ impl Publisher {
 }
 
 impl Stream {
-    /// A stream that lasts for a while; `window` is what a publisher may have unacknowledged with QoS 1.
+    /// A stream of a given duration; `window` is the largest number of unacknowledged packets with QoS 1.
     pub(crate) fn new(topics: &[String], window: Option<u64>, payload: &[u8], lasts: Duration) -> Self {
         let publishers = topics.iter().map(|topic| Publisher::new(topic, window, payload)).collect();
         let now = Instant::now();
         Self { publishers, until: now + lasts, started: now, sent: 0, received: 0, acknowledged: 0, last: now }
     }
 
-    /// Messages that arrived, by the second.
+    /// Received messages per second.
     pub(crate) fn rate(&self) -> f64 {
         self.received as f64 / (self.last - self.started).as_secs_f64()
     }
@@ -111,7 +111,7 @@ impl Load for Stream {
                 if let Some((_, Some(packet_id), _)) = wire::read_publish(first, body) {
                     out.extend_from_slice(&wire::puback(packet_id));
                 }
-                // A clock is read a few times per turn rather than for each message.
+                // The clock is not read for each message.
                 if self.received.is_multiple_of(64) || self.received == self.sent {
                     self.last = Instant::now();
                 }
@@ -138,7 +138,7 @@ impl Load for Stream {
     }
 }
 
-/// One message, from client 1 to client 0, with QoS 1.
+/// One message with QoS 1, from client 1 to client 0.
 pub(crate) struct Single {
     pub(crate) arrived: Option<Instant>,
     acknowledged: bool,
@@ -167,23 +167,24 @@ impl Load for Single {
     }
 }
 
-/// Hosts that come back: each connects, subscribes, and publishes its presence. Where client 0 reads, it must see all.
+/// Hosts that reconnect: each connects, subscribes, and publishes its presence. If client 0 subscribes, it must receive
+/// them all.
 pub(crate) struct Return {
-    /// What each says once it is accepted, beginning with the client of this number.
+    /// What each sends after its connection was accepted, starting with the client of this number.
     pub(crate) says: Vec<Vec<u8>>,
     pub(crate) first: usize,
-    /// Acknowledgements of subscribe and publish that have come, of two for each host.
+    /// Number of received acknowledgements, of which each host expects two.
     pub(crate) answers: usize,
-    /// Presences that client 0 still misses.
+    /// Number of presences that client 0 has not received.
     pub(crate) unseen: usize,
     pub(crate) accepted: usize,
     pub(crate) refused: Option<Vec<u8>>,
-    /// When something came last.
+    /// The time of the last message.
     pub(crate) last: Instant,
 }
 
 impl Return {
-    /// Answers and presences that did not come.
+    /// Number of missing acknowledgements and presences.
     pub(crate) fn missing(&self) -> usize {
         2 * self.says.len() - self.answers + self.unseen
     }

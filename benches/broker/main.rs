@@ -50,7 +50,7 @@ use rows::{Bench, ROWS, Row};
 use subject::{Kind, Pki};
 use table::Table;
 
-/// Files that 9,500 clients and their program have open.
+/// Number of files that 9,500 clients and their program have open.
 const FILES: u64 = 10_000;
 
 /// The embedded broker beside Mosquitto, in the same run
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     bare::run_if_asked().unwrap_or_else(|| cli::main(run))
 }
 
-/// Measures everything and prints it; whether a budget was missed.
+/// Measures and prints everything; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -99,7 +99,7 @@ fn run(options: &Options) -> Result<bool> {
     for row in rows {
         for round in 0..rounds {
             for index in 0..row.kinds.len() {
-                // Nobody is always the first.
+                // The order alternates.
                 let kind = row.kinds[(index + round) % row.kinds.len()];
                 if !options.servers.contains(&kind) {
                     continue;
@@ -109,7 +109,7 @@ fn run(options: &Options) -> Result<bool> {
                 }
                 match (row.measure)(&mut bench, kind) {
                     Ok(samples) => samples.into_iter().for_each(|sample| table.put(kind, sample)),
-                    // What else was asked for is worth knowing all the same.
+                    // Other rows are still measured.
                     Err(error) => {
                         eprintln!("error: {} with {}, round {}: {error:#}", row.name, kind.name(), round + 1);
                         failures += 1;

@@ -16,22 +16,23 @@ use crate::{
     wire,
 };
 
-/// Nothing here takes this long, on a machine that does nothing else.
+/// Upper limit for any row on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Connections under way at once: enough to keep both cores busy, and fewer than Mosquitto's backlog of 100.
+/// Number of connections under way at the same time: enough to keep both cores busy, and fewer than Mosquitto's backlog
+/// of 100.
 const WINDOW: usize = 64;
 
-/// Threads of the load where it has as much to compute as the server: TLS.
+/// Number of load threads where the load has as much work as the server: TLS.
 const TLS_THREADS: usize = 2;
 
-/// What a row needs to know.
+/// What a row needs.
 pub(crate) struct Bench {
     pub(crate) pki: Pki,
     pub(crate) quick: bool,
 }
 
-/// A row: its name, which servers take part, and its measurement.
+/// A row: its name, its servers, and its measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -54,7 +55,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 impl Bench {
-    /// Numbers of clients for the rows that have two.
+    /// Numbers of clients, for rows with two of them.
     fn crowds(&self) -> &'static [usize] {
         if self.quick { &[5_000] } else { &[5_000, 9_500] }
     }
@@ -68,7 +69,7 @@ fn thousands(number: usize) -> String {
     if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
 }
 
-/// Readers that are connected through the plain door.
+/// Subscribers that are connected without TLS.
 fn crowd(subject: &Subject, count: usize) -> Result<Swarm> {
     let mut swarm = Swarm::new(subject.address, Sources::new(0))?;
     swarm.open(count, WINDOW, LIMIT, |who| subject.hello(READER, who))?;
@@ -89,7 +90,7 @@ fn connect(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// What a connected client costs the broker's process: at rest, with four filters, and after a message.
+/// Memory of the broker's process for each client: idle, with four subscriptions, and after a message.
 fn memory(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     let mut samples = memory_behind(bench, kind, Door::Plain, if bench.quick { 2_000 } else { 5_000 })?;
     samples.extend(memory_behind(bench, kind, Door::Tls, if bench.quick { 1_000 } else { 2_000 })?);
@@ -106,7 +107,7 @@ fn memory_behind(bench: &mut Bench, kind: Kind, door: Door, count: usize) -> Res
         Door::Plain => subject.hello(READER, who),
         Door::Tls => subject.hello_tls(&format!("{}-bench", host(who)), pki.host(who)),
     };
-    // What the first clients make it allocate once is no cost of a connection.
+    // What the first clients make the broker allocate once is not counted.
     let mut first = Swarm::new(subject.address, Sources::new(1))?;
     first.open(WINDOW.min(count), WINDOW, LIMIT, hello)?;
     drop(first);
@@ -134,7 +135,7 @@ fn memory_behind(bench: &mut Bench, kind: Kind, door: Door, count: usize) -> Res
     Ok(vec![(metric("at first"), idle), (metric("4 filters"), filters), (metric("after a message"), message)])
 }
 
-/// Has one message sent to all clients of a swarm, which have subscribed; gives how long it took.
+/// Sends one message to all subscribed clients of a swarm; returns the time it took.
 fn announce(swarm: &mut Swarm, subject: &Subject, pki: &Pki, acknowledged: bool) -> Result<Duration> {
     let readers = swarm.len();
     let hello = |_| match subject.door {
@@ -175,7 +176,7 @@ fn fan_out(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// A reader, and hosts that publish to it. Gives the swarm, the reader first, and the topics.
+/// A subscriber and publishing hosts. Returns the swarm, with the subscriber first, and the topics.
 fn meeting(subject: &Subject, publishers: usize, qos: u8) -> Result<(Swarm, Vec<String>)> {
     let mut swarm = Swarm::new(subject.address, Sources::new(0))?;
     swarm.open(1, 1, LIMIT, |who| subject.hello(READER, who))?;
@@ -184,12 +185,12 @@ fn meeting(subject: &Subject, publishers: usize, qos: u8) -> Result<(Swarm, Vec<
     Ok((swarm, (0..publishers).map(|who| format!("muster/h/{HOST}/log/default/p{who}")).collect()))
 }
 
-/// One stream; gives messages by the second, and how many of a million were lost.
+/// One stream; returns messages per second, and the number lost of a million.
 fn stream(bench: &Bench, kind: Kind, publishers: usize, window: Option<u64>, size: usize) -> Result<(f64, f64)> {
     let mut subject = Subject::start(kind, Door::Plain, &bench.pki)?;
     let (mut swarm, topics) = meeting(&subject, publishers, u8::from(window.is_some()))?;
     let payload = vec![b'x'; size];
-    // The first moments, in which buffers grow, do not count.
+    // The beginning, in which buffers grow, is not counted.
     for lasts in [Duration::from_millis(200), bench.lasts()] {
         let mut load = Stream::new(&topics, window, &payload, lasts);
         for who in 1..=publishers {
@@ -215,7 +216,7 @@ fn pair(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
         let (rate, lost) = stream(bench, kind, 1, window, size)?;
         let what = format!("1 → 1, QoS {qos}, {name}");
         samples.push((Metric::new(what.clone(), Unit::Rate, Budget::Peer(factor)), rate));
-        // QoS 0 may lose; QoS 1 may not.
+        // QoS 0 may lose messages; QoS 1 may not.
         let budget = if qos == 0 { Budget::None } else { Budget::AtMost(0.0) };
         samples.push((Metric::new(format!("{what}, lost of a million"), Unit::Count, budget), lost));
     }
@@ -253,7 +254,7 @@ fn latency(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     Ok(vec![(metric("p50"), at(50)), (metric("p99"), at(99))])
 }
 
-/// Opens clients of one's own certificates from as many threads as TLS wants, and hands each thread its share.
+/// Runs work with clients' certificates in as many threads as TLS needs; each thread gets its share.
 fn from_threads<T: Send>(count: usize, work: impl Fn(usize, usize, Sources) -> Result<T> + Sync) -> Result<Vec<T>> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..TLS_THREADS)
@@ -292,15 +293,15 @@ fn tls(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     ])
 }
 
-/// A whole fleet that comes back after the broker was killed: until all are connected, have subscribed, and have told
-/// who they are, and a reader has heard each of them.
+/// A whole fleet reconnects after the broker was killed: the time until all are connected and subscribed, have
+/// published their presence, and a subscriber has received each of them.
 fn storm(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     let count = if bench.quick { 500 } else { 9_500 };
     bench.pki.make_hosts(count)?;
     let pki = &bench.pki;
     let mut subject = Subject::start(kind, Door::Tls, pki)?;
     if kind != Kind::Bare {
-        // Before the restart they have all been here, and have left something behind.
+        // They have all been connected before the restart, and have left state behind.
         back(&subject, pki, count)?;
     }
     subject = subject.restart(pki)?;
@@ -327,7 +328,8 @@ fn storm(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     ])
 }
 
-/// All hosts come (back); gives how many answers they miss, and how many of them a reader has not heard of.
+/// All hosts connect; returns the numbers of missing acknowledgements and of presences that the subscriber has not
+/// received.
 fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
     let missing = from_threads(count, |first, share, sources| {
         let mut swarm = Swarm::new(subject.address, sources)?;
@@ -353,7 +355,7 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
     Ok(missing.iter().map(|(_, missing)| missing).sum())
 }
 
-/// What a host says when it is connected: its four filters, and that it is there.
+/// What a host sends after it is connected: four subscriptions, and its presence.
 fn words(number: usize) -> Vec<u8> {
     let host = host(number);
     let own = ["cmd", "ack", "desired"].map(|topic| format!("muster/h/{host}/{topic}"));

@@ -21,15 +21,15 @@ use tempfile::TempDir;
 
 use crate::{bare, common::usage, swarm::Hello, wire};
 
-/// A broker takes clients within this, or something is wrong with it.
+/// Longest time to start a broker.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// Who publishes and who reads: the identities that muster's role table knows. `operator-bench` may read everything.
+/// Identities that muster's roles allow to publish and subscribe. `operator-bench` may read everything.
 pub(crate) const READER: &str = "operator-bench";
 pub(crate) const CONSOLE: &str = "console-bench";
 pub(crate) const HOST: &str = "00000000-0000-4000-8000-000000000000";
 
-/// The word that all of them have, for the listener without TLS.
+/// The password of all clients, for the listener without TLS.
 const PASSWORD: &str = "open for a bench";
 
 /// The common name of a host.
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// Which of its doors.
+/// The listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Door {
     /// TCP.
@@ -70,7 +70,7 @@ pub(crate) enum Door {
     Tls,
 }
 
-/// The authority of this run, and the certificates that clients have shown so far.
+/// The authority of this run, and the certificates of its clients.
 pub(crate) struct Pki {
     folder: TempDir,
     authority: Authority,
@@ -93,7 +93,7 @@ impl Pki {
         Ok(Self { folder, authority, hosts: Vec::new(), reader, console })
     }
 
-    /// Makes sure that there are certificates for this many hosts: they are not part of what is measured.
+    /// Makes sure that this many hosts have certificates, so that creating them is not measured.
     pub(crate) fn make_hosts(&mut self, count: usize) -> Result<()> {
         while self.hosts.len() < count {
             let config = client(&self.authority, &host(self.hosts.len()))?;
@@ -119,7 +119,7 @@ impl Pki {
     }
 }
 
-/// Each handshake is whole: after a restart a broker has forgotten all tickets anyway.
+/// Without session resumption: after a restart a broker has lost all tickets anyway.
 fn client(authority: &Authority, common_name: &str) -> Result<Arc<ClientConfig>> {
     let (certificate, key) = authority.issue_client(&common_name.parse()?, Duration::from_secs(86_400))?;
     let mut config = pki::client(authority.certificate_pem(), &certificate, &key)?;
@@ -137,12 +137,12 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Starts one, and waits until it takes clients.
+    /// Starts a server, and waits until it accepts clients.
     pub(crate) fn start(kind: Kind, door: Door, pki: &Pki) -> Result<Self> {
         Self::start_at(kind, door, pki, free_address()?)
     }
 
-    /// The same, at an address that must be free.
+    /// As [`Self::start`], at a given address, which must be free.
     pub(crate) fn start_at(kind: Kind, door: Door, pki: &Pki, address: SocketAddr) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
         let mut command = match kind {
@@ -175,23 +175,23 @@ impl Subject {
         Ok(())
     }
 
-    /// A client of a role that reads or publishes, told apart by `number`, for the plain door.
+    /// A client for the listener without TLS, with a role that may publish or subscribe; `number` makes it unique.
     pub(crate) fn hello(&self, user: &str, number: usize) -> Hello {
         let login = (self.kind == Kind::Muster).then_some((user, PASSWORD));
         Hello { connect: wire::connect(&format!("{user}-{number}"), login), tls: None }
     }
 
-    /// A client for the door with TLS, which knows it by its certificate.
+    /// A client for the listener with TLS, which is identified by its certificate.
     pub(crate) fn hello_tls(&self, client_id: &str, tls: Arc<ClientConfig>) -> Hello {
         Hello { connect: wire::connect(client_id, None), tls: Some(tls) }
     }
 
-    /// The memory that is its own, and its share of what it has in common with others, in bytes.
+    /// Its proportional set size, in bytes.
     pub(crate) fn pss_bytes(&self) -> Result<u64> {
         Ok(usage::pss_bytes(self.child.id().cast_signed())?)
     }
 
-    /// The same, once it has been flat for a second (or after ten).
+    /// The same, after it has been stable for a second (or after ten seconds).
     pub(crate) fn settled_pss_bytes(&self) -> Result<u64> {
         let started = Instant::now();
         let (mut last, mut since) = (self.pss_bytes()?, Instant::now());
@@ -206,12 +206,12 @@ impl Subject {
         self.pss_bytes()
     }
 
-    /// Processor time that it has taken so far, threads that have ended included.
+    /// Processor time so far, including threads that have ended.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         Ok(usage::ticks(self.child.id().cast_signed())?.own)
     }
 
-    /// Ends it at once, and starts another one at the same address.
+    /// Kills it, and starts another one at the same address.
     pub(crate) fn restart(mut self, pki: &Pki) -> Result<Self> {
         self.end()?;
         Self::start_at(self.kind, self.door, pki, self.address)
@@ -223,7 +223,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Fails if it has ended by itself.
+    /// Returns an error if it has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         let ended = self.child.try_wait()?;
         let printed = fs::read_to_string(self.folder.path().join("printed")).unwrap_or_default();
@@ -276,8 +276,8 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
     Ok(command)
 }
 
-/// Who may come through the plain door. Their passwords are hashed once rather than 600,000 times, which is slow on
-/// purpose: Mosquitto asks for none at all.
+/// The users of the listener without TLS. Passwords are hashed once, and not 600,000 times, which is slow on purpose:
+/// Mosquitto asks for no password at all.
 fn users_file() -> String {
     let base64 = |bytes: &[u8]| base64::engine::general_purpose::STANDARD_NO_PAD.encode(bytes);
     let salt = b"salt of a bench!";
@@ -287,8 +287,8 @@ fn users_file() -> String {
     [READER, CONSOLE, HOST].map(line).concat()
 }
 
-/// As Debian ships it, but for what would make it lose messages under load or wait for more to send: it has to pass
-/// on everything, at once. It asks nobody for a password and checks no permission.
+/// Mosquitto with Debian's configuration, except for settings that would make it lose messages under load or delay
+/// them. It asks for no password and checks no permissions.
 fn mosquitto(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<Command> {
     let mut text = format!(
         "user root\nlistener {} {}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n\
@@ -308,7 +308,7 @@ fn mosquitto(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Resul
     }
     let config = folder.join("mosquitto.conf");
     fs::write(&config, text)?;
-    // It lies where only root's search path leads.
+    // It is in a folder that is only in root's search path.
     let program = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/opt/homebrew/sbin/mosquitto"];
     let program = program.into_iter().find(|path| Path::new(path).exists()).unwrap_or("mosquitto");
     let mut command = Command::new(program);

@@ -19,44 +19,45 @@ use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
 
 use crate::wire;
 
-/// What one client reads, or writes, before it is the next one's turn.
+/// Largest amount that one client reads or writes before the next one gets a turn.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// Connections of one source address, of some 28,000 ports that it has. Those of the last round may still be closing.
+/// Number of connections of one source address, which has about 28,000 ports. Ports of the last round may still be
+/// closing.
 const PER_SOURCE: usize = 4_000;
 
-/// What the clients of a swarm do. `who` is the number of a client; what is put into `out` is sent.
+/// The behaviour of a swarm's clients. `who` is the number of a client; bytes in `out` are sent.
 pub(crate) trait Load {
-    /// A packet has come whole.
+    /// A complete packet has arrived.
     fn packet(&mut self, who: usize, first: u8, body: &[u8], out: &mut Vec<u8>);
 
-    /// The kernel has taken all that this client had to send: it may send more.
+    /// Everything that this client had to send has been written: it may send more.
     fn room(&mut self, _who: usize, _out: &mut Vec<u8>) {}
 
-    /// How many of the clients that are being opened are through, so that more may begin.
+    /// Number of finished clients among those that are being opened, so that more may start.
     fn through(&self) -> usize {
         0
     }
 
-    /// Whether this load is over.
+    /// Whether this load is finished.
     fn done(&self) -> bool;
 }
 
-/// How a client introduces itself.
+/// How a client connects.
 pub(crate) struct Hello {
-    /// Its CONNECT.
+    /// Its CONNECT packet.
     pub(crate) connect: Vec<u8>,
-    /// Its side of TLS, if it speaks that.
+    /// Its TLS configuration, if it uses TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
 }
 
 struct Client {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
-    /// The beginning of a packet that has not come whole.
+    /// An incomplete packet.
     input: Vec<u8>,
     output: Vec<u8>,
-    /// How much of `output` the kernel has.
+    /// How much of `output` has been written.
     written: usize,
     up: bool,
     readable: bool,
@@ -64,26 +65,26 @@ struct Client {
     queued: bool,
 }
 
-/// Clients, and the sockets that they have.
+/// Clients and their sockets.
 pub(crate) struct Swarm {
     poll: Poll,
     events: Events,
     clients: Vec<Client>,
-    /// Those with something left to do although no event will say so.
+    /// Clients that have work to do without an event.
     turns: VecDeque<usize>,
     buffer: Vec<u8>,
     address: SocketAddrV4,
     sources: Sources,
 }
 
-/// Takes turns among addresses of this machine, so that no one of them runs out of ports.
+/// Alternates between loopback addresses, so that none runs out of ports.
 pub(crate) struct Sources {
     used: usize,
     base: u8,
 }
 
 impl Sources {
-    /// `base` tells swarms of one program apart that work at the same time.
+    /// `base` distinguishes swarms of one program that run at the same time.
     pub(crate) fn new(base: u8) -> Self {
         Self { used: 0, base }
     }
@@ -96,7 +97,7 @@ impl Sources {
 }
 
 impl Swarm {
-    /// An empty one, for the broker at `address`.
+    /// An empty swarm for the broker at `address`.
     pub(crate) fn new(address: SocketAddr, sources: Sources) -> Result<Self> {
         let SocketAddr::V4(address) = address else { bail!("{address} is not IPv4") };
         Ok(Self {
@@ -110,12 +111,12 @@ impl Swarm {
         })
     }
 
-    /// How many clients there are.
+    /// Number of clients.
     pub(crate) fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Connects `count` more clients, at most `window` of them under way at once, until each has its CONNACK.
+    /// Connects `count` more clients, at most `window` at a time, until each has its CONNACK.
     pub(crate) fn open(
         &mut self,
         count: usize,
@@ -131,7 +132,7 @@ impl Swarm {
         }
     }
 
-    /// The same, until a load of its own is over, which says when a client is through.
+    /// The same, until a given load is finished, which reports when a client is ready.
     pub(crate) fn open_for(
         &mut self,
         load: &mut impl Load,
@@ -153,7 +154,7 @@ impl Swarm {
         Ok(())
     }
 
-    /// Lets all clients say the same kind of thing, and waits for one answer of the type `answer` for each.
+    /// Sends the same kind of packet from all clients, and waits for one packet of type `answer` for each.
     pub(crate) fn ask(&mut self, answer: u8, limit: Duration, say: impl Fn(usize) -> Vec<u8>) -> Result<()> {
         for who in 0..self.len() {
             self.say(who, &say(who));
@@ -161,18 +162,18 @@ impl Swarm {
         self.run(&mut Asking { answer, left: self.len() }, limit)
     }
 
-    /// Puts something into a client's output.
+    /// Appends bytes to a client's output.
     pub(crate) fn say(&mut self, who: usize, bytes: &[u8]) {
         self.clients[who].output.extend_from_slice(bytes);
         self.queue(who);
     }
 
-    /// Gives a client a turn, so that its load can begin to send.
+    /// Gives a client a turn, so that its load can start to send.
     pub(crate) fn wake(&mut self, who: usize) {
         self.queue(who);
     }
 
-    /// Runs a load until it is over; an error if that takes longer than `limit`.
+    /// Runs a load until it is finished; an error if that takes longer than `limit`.
     pub(crate) fn run(&mut self, load: &mut impl Load, limit: Duration) -> Result<()> {
         let started = Instant::now();
         while !load.done() {
@@ -186,9 +187,9 @@ impl Swarm {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
         socket::setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
-        // Closed by a reset: no port waits for stray packets of a loopback that has none.
+        // Closed by a reset, so that no port waits for late packets, which loopback does not have.
         socket::setsockopt(&fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
-        // The port is chosen when the other end is known, so that it may serve several of them.
+        // The port is chosen when the destination is known, so that it can be used for several.
         socket::setsockopt(&fd, sockopt::IpBindAddressNoPort, &true)?;
         let source = SocketAddrV4::new(self.sources.next(), 0);
         socket::bind(fd.as_raw_fd(), &SockaddrIn::from(source))?;
@@ -223,7 +224,7 @@ impl Swarm {
         }
     }
 
-    /// Waits for something to do, unless there is, and does it.
+    /// Waits for work, and does it.
     fn turn(&mut self, load: &mut impl Load) -> Result<()> {
         let wait = if self.turns.is_empty() { Duration::from_millis(50) } else { Duration::ZERO };
         match self.poll.poll(&mut self.events, Some(wait)) {
@@ -254,7 +255,7 @@ impl Swarm {
 }
 
 impl Client {
-    /// Reads and writes for a while; whether there is more to do at once.
+    /// Reads and writes for one turn; returns whether there is more to do at once.
     fn turn(&mut self, who: usize, load: &mut impl Load, buffer: &mut [u8]) -> Result<bool> {
         if !self.up {
             if !self.writable && !self.readable {
@@ -313,7 +314,7 @@ impl Client {
         Ok(())
     }
 
-    /// Cuts what came into packets.
+    /// Splits received bytes into packets.
     fn take(&mut self, who: usize, bytes: &[u8], load: &mut impl Load) -> Result<()> {
         let joined;
         let mut rest = if self.input.is_empty() {
@@ -332,7 +333,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes once; gives how much was taken.
+    /// Writes once; returns how much was written.
     fn write(&mut self) -> Result<usize> {
         let pending = &self.output[self.written..];
         let written = match &mut self.tls {
@@ -356,26 +357,26 @@ impl Client {
     }
 }
 
-/// Reads decrypted bytes; "would block" if there are none yet.
+/// Reads decrypted bytes; `WouldBlock` if there are none yet.
 fn read_tls(tls: &mut ClientConnection, socket: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match tls.reader().read(buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             read => return read,
         }
-        // An end without a farewell is an end as well.
+        // A close without `close_notify` is a close as well.
         if tls.read_tls(socket)? == 0 {
             return Ok(0);
         }
         if let Err(error) = tls.process_new_packets() {
-            // The alert that says why.
+            // Sends the alert with the reason.
             let _ = tls.write_tls(socket);
             return Err(std::io::Error::new(ErrorKind::InvalidData, error));
         }
     }
 }
 
-/// Waits for CONNACKs.
+/// Waits for CONNACK packets.
 struct Opening {
     count: usize,
     accepted: usize,
@@ -400,7 +401,7 @@ impl Load for Opening {
     }
 }
 
-/// Waits for one answer of each client.
+/// Waits for one packet of each client.
 struct Asking {
     answer: u8,
     left: usize,

@@ -2,14 +2,14 @@
 
 use crate::{common::spread::Spread, subject::Kind};
 
-/// In what a figure is told.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     Seconds,
     Milliseconds,
     Microseconds,
     Kilobytes,
-    /// By the second: more is better. Everything else is better when it is less.
+    /// Per second, where more is better. For all other units less is better.
     Rate,
     Count,
 }
@@ -35,19 +35,19 @@ impl Unit {
     }
 }
 
-/// What a figure of the embedded broker is held against: DESIGN.md section 10.
+/// The budget of the embedded broker: DESIGN.md section 10.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Budget {
     None,
-    /// So many times as fast as the peer in the same run.
+    /// At least this many times as fast as the peer in the same run.
     Peer(f64),
-    /// At most so many times what the handshakes alone take in the same run.
+    /// At most this many times as long as the handshakes alone in the same run.
     Bare(f64),
     /// At most this.
     AtMost(f64),
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Metric {
     what: String,
@@ -76,7 +76,7 @@ impl Table {
         }
     }
 
-    /// Prints all lines; whether a budget was missed.
+    /// Prints all rows; returns whether a budget was missed.
     pub(crate) fn print(&self) -> bool {
         println!("{:<58} {:<3} {:<11} {:>10} {:>10} {:>10}", "", "", "", "min", "median", "max");
         let mut missed = false;
@@ -100,7 +100,7 @@ impl Table {
 }
 
 impl Metric {
-    /// Whether the budget is met, and what it is here. Nothing can be said without its other side.
+    /// Whether the budget is met, and its value. `None` if the other side is missing.
     fn verdict(&self, measured: f64, values: &[(Kind, f64)]) -> Option<(bool, String)> {
         let show = |bound| self.unit.show(bound);
         let (met, bound) = match self.budget {
@@ -123,7 +123,7 @@ impl Metric {
     }
 }
 
-/// How the values of one server lie, if there are any.
+/// The distribution of the values of one server, if there are any.
 fn spread(values: &[(Kind, f64)], kind: Kind) -> Option<Spread<f64>> {
     let own: Vec<f64> = values.iter().filter(|(whose, _)| *whose == kind).map(|(_, value)| *value).collect();
     (!own.is_empty()).then(|| Spread::of(own))

@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-/// Builds it (`--no-default-features --features agent`, profile `dist`) into a target folder of its own; its program.
+/// Builds the agent (`--no-default-features --features agent`, profile `dist`) in its own target folder; returns the
+/// program's path.
 pub(crate) fn build() -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built = Command::new(env!("CARGO"))

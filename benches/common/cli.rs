@@ -5,16 +5,16 @@ use std::{fmt::Display, process::ExitCode};
 
 use clap::{Args, Error, Parser, builder::RangedU64ValueParser, error::ErrorKind};
 
-/// How it is started.
+/// The command that starts the bench.
 const COMMAND: &str = concat!("cargo bench -p ", env!("CARGO_PKG_NAME"), " --bench ", env!("CARGO_CRATE_NAME"), " --");
 
-// What `--help` says of the bench is the comment on its options.
+// The `--help` text of a bench is the comment of its options.
 #[derive(Parser)]
 #[command(bin_name = COMMAND)]
 struct Line<O: Args> {
     #[command(flatten)]
     options: O,
-    // Cargo tells every bench that it is one.
+    // Cargo passes this to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
 }
@@ -28,13 +28,13 @@ struct Checked<O: Args> {
     check: bool,
 }
 
-/// The `main` of a bench that has budgets; `run` says whether one was missed.
+/// The `main` function of a bench with budgets; `run` returns whether one was missed.
 pub(crate) fn main<O: Args, E: Display>(run: impl FnOnce(&O) -> Result<bool, E>) -> ExitCode {
     let Checked { options, check } = arguments();
     exit(run(&options).map(|missed| missed && check))
 }
 
-/// The `main` of one that has none.
+/// The `main` function of a bench without budgets.
 pub(crate) fn main_without_budgets<O: Args, E: Display>(run: impl FnOnce(&O) -> Result<(), E>) -> ExitCode {
     exit(run(&arguments()).map(|()| false))
 }
@@ -54,12 +54,12 @@ fn exit<E: Display>(ended: Result<bool, E>) -> ExitCode {
     }
 }
 
-/// A number that is at least this.
+/// A number of at least this value.
 pub(crate) fn at_least<N: TryFrom<u64>>(least: u64) -> RangedU64ValueParser<N> {
     RangedU64ValueParser::new().range(least..)
 }
 
-/// Ends the bench: its arguments do not go together.
+/// Ends the bench because its arguments conflict.
 pub(crate) fn refuse(problem: &str) -> ! {
     Error::raw(ErrorKind::ValueValidation, format!("{problem}\n")).exit()
 }

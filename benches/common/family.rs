@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use muster_shim::proc;
 
-/// A process and its descendants, those that started others before them.
+/// A process and its descendants, parents before children.
 pub(crate) fn family(pid: i32) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for child in proc::pids().unwrap_or_default() {
@@ -21,7 +21,7 @@ pub(crate) fn family(pid: i32) -> Vec<i32> {
     family
 }
 
-/// When a process began, in ticks since boot, if it is alive: numbers are used again.
+/// The start time of a process, in ticks since boot, if it is alive; process ids are reused.
 pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     proc::stat(pid).filter(|stat| !stat.is_dead()).map(|stat| stat.start_ticks)
 }

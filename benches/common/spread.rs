@@ -1,10 +1,10 @@
 //! How values lie.
 
-/// Values, the least first.
+/// Values in ascending order.
 pub(crate) struct Spread<T>(Vec<T>);
 
 impl<T: Copy + PartialOrd> Spread<T> {
-    /// Of one value or more, each of which is a number.
+    /// From at least one value, none of them NaN.
     pub(crate) fn of(values: impl IntoIterator<Item = T>) -> Self {
         let mut values: Vec<T> = values.into_iter().collect();
         values.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
@@ -15,12 +15,12 @@ impl<T: Copy + PartialOrd> Spread<T> {
         self.0[0]
     }
 
-    /// The middle one; of two, the greater.
+    /// The median; of two, the larger.
     pub(crate) fn median(&self) -> T {
         self.0[self.0.len() / 2]
     }
 
-    /// What so many of a hundred do not exceed.
+    /// The value that this percentage of the values does not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> T {
         self.0[(self.0.len() - 1) * percent / 100]
     }

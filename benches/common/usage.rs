@@ -5,37 +5,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The memory that is a process's own, and its share of what it has in common with others.
+/// The proportional set size of a process.
 pub(crate) fn pss_bytes(pid: i32) -> io::Result<u64> {
     field_bytes(pid, "smaps_rollup", "Pss:")
 }
 
-/// All memory that a process has, that of others included.
+/// The resident set size of a process.
 pub(crate) fn rss_bytes(pid: i32) -> io::Result<u64> {
     field_bytes(pid, "smaps_rollup", "Rss:")
 }
 
-/// The same, as the kernel counts it rather than adds it up: a little off, and had at once.
+/// The same from the kernel's counters: slightly inexact, but fast.
 pub(crate) fn counted_rss_bytes(pid: i32) -> io::Result<u64> {
     field_bytes(pid, "status", "VmRSS:")
 }
 
-/// The most that this has been, since it was [set back](forget_peak).
+/// Its highest value since it was [reset](forget_peak).
 pub(crate) fn peak_rss_bytes(pid: i32) -> io::Result<u64> {
     field_bytes(pid, "status", "VmHWM:")
 }
 
-/// Sets the most that a process has had back to what it has.
+/// Resets the peak to the current value.
 pub(crate) fn forget_peak(pid: i32) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// Millions of bytes: what budgets of memory are in.
+/// In millions of bytes, the unit of memory budgets.
 pub(crate) fn mb(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// A line of a file that tells kB.
+/// A field in kB of a file in `/proc`.
 fn field_bytes(pid: i32, file: &str, field: &str) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field));
@@ -47,12 +47,12 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc does not tell {what}"))
 }
 
-/// What the threads that a process has have taken of the processors, to the nanosecond: for a process that does next to
-/// nothing. What threads took that have ended is not in it.
+/// Processor time of the current threads of a process, in nanoseconds: for a process that is almost idle. Threads that
+/// have ended are not included.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Turns {
     pub(crate) busy: Duration,
-    /// How often one came to run.
+    /// How often a thread was scheduled.
     pub(crate) wakes: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn turns(pid: i32) -> io::Result<Turns> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end meanwhile.
         let told = task.and_then(|task| fs::read_to_string(task.path().join("schedstat"))).unwrap_or_default();
-        // Nanoseconds on a processor, nanoseconds waiting, times that it came to run.
+        // Nanoseconds running, nanoseconds waiting, number of times scheduled.
         let told: Vec<u64> = told.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         if let [busy_ns, _, wakes] = *told {
             turns.busy += Duration::from_nanos(busy_ns);
@@ -71,25 +71,26 @@ pub(crate) fn turns(pid: i32) -> io::Result<Turns> {
     Ok(turns)
 }
 
-/// What a process has taken of the processors, with threads that have ended, to a hundredth of a second.
+/// Processor time of a process, including threads that have ended, in hundredths of a second.
 pub(crate) struct Ticks {
     pub(crate) own: Duration,
-    /// What those took that it started, and that have ended.
+    /// Processor time of its children that have ended.
     pub(crate) children: Duration,
 }
 
 pub(crate) fn ticks(pid: i32) -> io::Result<Ticks> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').ok_or_else(|| missing("ticks"))?;
-    // User and system time, of itself and of its children: fields 14 to 17, of which the third is the first here.
+    // User and system time of the process and of its children: fields 14 to 17, of which the third field is the first
+    // here.
     let told: Vec<u64> = fields.split_whitespace().skip(11).take(4).filter_map(|number| number.parse().ok()).collect();
     let [user, system, children_user, children_system] = *told else { return Err(missing("ticks")) };
-    // Linux tells every program that a tick is a hundredth of a second.
+    // Linux reports a tick of a hundredth of a second to all programs.
     let time = |ticks: u64| Duration::from_millis(ticks * 10);
     Ok(Ticks { own: time(user + system), children: time(children_user + children_system) })
 }
 
-/// Waits until the processors were idle nine tenths of a second, or for five minutes.
+/// Waits until the processors were idle for nine tenths of a second, at most five minutes.
 pub(crate) fn wait_for_quiet() -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(300);
     let started = Instant::now();
@@ -114,7 +115,7 @@ fn processors() -> io::Result<(u64, u64)> {
     Ok((ticks.iter().skip(3).take(2).sum(), ticks.iter().sum()))
 }
 
-/// How many processors there are.
+/// Number of processors.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(0, usize::from)
 }

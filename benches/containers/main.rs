@@ -49,14 +49,14 @@ use muster_shim::proc;
 use serde_json::{Value, json};
 use stage::{Lxc, Podman, add_rootfs};
 
-/// What a start leads to is over by then.
+/// The work that follows a start is finished after this time.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// The container that is measured, as a unit and as its runtime calls it.
+/// The measured container, as a unit and in its runtime.
 const UNIT: &str = "default/c0";
 const NAME: &str = "muster.default.c0";
 
-/// What runs in each: where it finds a folder for that, it leaves a mark that it does.
+/// The program of each container: if there is a folder for that, it leaves a mark when it runs.
 const SCRIPT: &str = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
 
 /// What containers cost their agent, and how soon one runs, or a command inside, beside the runtime's own command
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     cli::main_without_budgets(run)
 }
 
-/// Measures everything and prints it.
+/// Measures and prints everything.
 fn run(options: &Options) -> Result<()> {
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| format!("{}", program.display()))?,
@@ -100,7 +100,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// An agent with containers of one runtime. Fields go in this order: what keeps containers before what they are in.
+/// An agent with containers of one runtime. Fields are dropped in this order: what uses a folder before the folder.
 struct Subject {
     agent: Running,
     lxc: Option<Lxc>,
@@ -168,7 +168,7 @@ fn print_times(title: &str, rows: [(&str, Vec<Duration>); 2]) {
     }
 }
 
-/// What something costs at rest.
+/// Resource usage at rest.
 struct Rest {
     agent_mb: f64,
     agent_percent: f64,
@@ -200,7 +200,7 @@ impl Subject {
         Self { agent, lxc, podman, home, fleet, host, runtime }
     }
 
-    /// Makes so many, the first of which leaves a mark when it runs, and waits until all do.
+    /// Creates this many, of which the first leaves a mark when it runs, and waits until all run.
     fn apply(&self, containers: usize) {
         fs::create_dir(self.marks()).unwrap();
         let documents: Vec<String> = (0..containers).map(|number| self.document(number).to_string()).collect();
@@ -232,10 +232,10 @@ impl Subject {
         self.fleet.ok(&["container", verb, UNIT, "--host", &self.host]);
     }
 
-    /// How long it takes until the program inside runs.
+    /// The time until the program inside runs.
     fn up(&self, start: impl FnOnce() + Send) -> Duration {
         let mark = self.marks().join("up");
-        // The first time it runs already.
+        // At first it runs already.
         if mark.exists() && is_up(self) {
             self.verb("stop");
         }
@@ -262,7 +262,7 @@ impl Subject {
         }
     }
 
-    /// Runs a program inside that does nothing.
+    /// Runs an empty program inside.
     fn enter(&self) {
         self.fleet.ok(&["exec", "--container", UNIT, "--host", &self.host, "--", "/bin/true"]);
     }
@@ -285,7 +285,7 @@ impl Subject {
         }
     }
 
-    /// Processes that are there for containers, beside the agent: by what they are called, below its folders.
+    /// Processes for containers beside the agent, found by name below its folders.
     fn beside(&self) -> Vec<i32> {
         let podman = self.podman.as_ref().and_then(|podman| podman.socket().parent().map(Path::to_owned));
         let folders: Vec<PathBuf> = [Some(self.home.path().to_owned()), podman].into_iter().flatten().collect();
@@ -320,7 +320,7 @@ fn is_up(subject: &Subject) -> bool {
     unit["observed"]["phase"] == "running"
 }
 
-/// Processor time of a process so far, and of the programs that it has run to their end; none if it has ended.
+/// Processor time of a process so far, and of its children that have ended; zero if it has ended.
 fn busy(pid: i32) -> Duration {
     let children = usage::ticks(pid).map_or(Duration::ZERO, |ticks| ticks.children);
     usage::turns(pid).unwrap_or_default().busy + children

@@ -36,7 +36,7 @@ use anyhow::Result;
 use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 
-/// How many times faster than Salt, and the share of its memory, of DESIGN.md section 10.
+/// The speed relative to Salt, and the share of its memory, of DESIGN.md section 10.
 const FASTER: f64 = 10.0;
 const MEMORY_SHARE: f64 = 0.2;
 
@@ -54,12 +54,12 @@ struct Options {
     only: Option<String>,
 }
 
-/// What was measured of one of the two.
+/// The figures of one of the two.
 pub(crate) struct Measured {
-    /// Median time of a command that starts a program, and of one that starts none, where there is such a thing.
+    /// Median time of a command that starts a program, and of one that does not, if there is one.
     pub(crate) run: Duration,
     pub(crate) ping: Option<Duration>,
-    /// All hosts together, and what is central.
+    /// Memory of all hosts together, and of the central processes.
     pub(crate) hosts_bytes: u64,
     pub(crate) central_bytes: u64,
 }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures both and prints it; whether a budget was missed.
+/// Measures both and prints the figures; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let wants = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     println!("{} hosts on this machine, {} rounds\n", options.hosts, options.rounds);
@@ -120,7 +120,7 @@ fn muster(options: &Options) -> Result<Measured> {
         let online = hosts.as_array().unwrap().iter().filter(|host| host["presence"]["state"] == "online").count();
         if online == options.hosts { Ok(()) } else { Err(format!("{online} are online")) }
     });
-    // What a start leads to is over.
+    // The work that follows a start is finished.
     thread::sleep(Duration::from_secs(10));
     let hosts = options.hosts.to_string();
     let run = median(options.rounds, || {
@@ -128,11 +128,11 @@ fn muster(options: &Options) -> Result<Measured> {
         assert!(ran.stderr.contains(&hosts), "{}", ran.stderr);
     });
     let hosts_bytes = agents.iter().map(|agent| pss_bytes(agent.pid().as_raw())).sum();
-    // The agent of `muster up` is in what is central.
+    // The agent of `muster up` belongs to the central processes.
     Ok(Measured { run, ping: None, hosts_bytes, central_bytes: pss_bytes(fleet.up().pid().as_raw()) })
 }
 
-/// The median time of so many runs, after one that does not count.
+/// The median time of some runs, after one that is not counted.
 pub(crate) fn median(rounds: usize, mut run: impl FnMut()) -> Duration {
     run();
     let times = (0..rounds).map(|_| {

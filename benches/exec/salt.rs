@@ -18,9 +18,9 @@ use crate::{
     median, pss_bytes,
 };
 
-/// The last release of the branch with long support that PyPI has.
+/// The last release on PyPI of the branch with long-term support.
 const VERSION: &str = "3006.9";
-/// What it needs, which its package does not always say by itself (its `requirements/base.txt` and `zeromq.txt`).
+/// Its dependencies, which its package does not declare completely (`requirements/base.txt` and `zeromq.txt`).
 const DEPENDENCIES: [&str; 13] = [
     "Jinja2",
     "PyYAML",
@@ -37,10 +37,10 @@ const DEPENDENCIES: [&str; 13] = [
     "requests",
 ];
 
-/// So many minions begin at a time.
+/// Number of minions that start at the same time.
 const BEGIN_AT_ONCE: usize = 4;
 
-/// Installs Salt from PyPI, once; the folder of its programs.
+/// Installs Salt from PyPI, once; returns the folder of its programs.
 fn install() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/salt");
     let programs = folder.join("bin");
@@ -85,7 +85,7 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
     let accepted = central.join("etc/salt/pki/master/minions");
     let minions: Vec<Running> = (0..hosts)
         .map(|n| {
-            // All at once they outwait each other's first handshakes, and many give up.
+            // Started all at once, their first handshakes time out, and many give up.
             eventually("earlier minions to be accepted", || match fs::read_dir(&accepted).map_or(0, Iterator::count) {
                 came if came + BEGIN_AT_ONCE > n => Ok(()),
                 came => Err(format!("{came} of {n}")),
@@ -115,7 +115,7 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
     });
     thread::sleep(Duration::from_secs(10));
     let all = |function: &[&str]| assert_eq!(ask(function), hosts, "answers to {function:?}");
-    // By its path: `true` alone is a truth to Salt, which reads arguments as YAML.
+    // With its path, because Salt reads arguments as YAML, where `true` is a boolean.
     let run = median(rounds, || all(&["cmd.run", "/bin/true"]));
     let ping = Some(median(rounds, || all(&["test.ping"])));
     let hosts_bytes = minions.iter().map(|minion| with_children(minion.pid().as_raw())).sum();
@@ -124,7 +124,7 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
     measured
 }
 
-/// Memory of a process and of all that it has started.
+/// Memory of a process and all its descendants.
 fn with_children(pid: i32) -> u64 {
     family(pid).into_iter().map(pss_bytes).sum()
 }

@@ -16,20 +16,20 @@ use tokio::{runtime::Builder, sync::mpsc, time::timeout};
 
 use crate::{common::spread::Spread, place::Broker, process::Process};
 
-/// Set in the environment of the child: the broker's address, the number of clients and the quality.
+/// The child's environment variable with the broker's address, the number of clients and the QoS.
 const ROLE: &str = "MUSTER_BENCH_BARE_CLIENTS";
 
 const REQUEST: &str = "bare/request";
 const ANSWERS: &str = "bare/answer/+";
 
-/// An answer that has not come this long after the last one never will.
+/// An answer that has not arrived this long after the last one counts as lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// What came of it.
+/// The result.
 pub(crate) struct Bare {
-    /// Until the last answer.
+    /// Time until the last answer.
     pub(crate) time: Duration,
-    /// Answers that never came, of the worst round.
+    /// Number of lost answers in the worst round.
     pub(crate) lost: u32,
 }
 
@@ -66,7 +66,7 @@ fn clients(asked: &str) -> Result<()> {
             let ready = ready.clone();
             tokio::spawn(async move {
                 let (client, mut events) = connection(format!("bare-{n}"), address);
-                // As many as an agent's outcome has.
+                // The size of an agent's outcome.
                 let answer = vec![b'x'; 230];
                 loop {
                     match events.poll().await {
@@ -93,7 +93,7 @@ fn clients(asked: &str) -> Result<()> {
     })
 }
 
-/// A request of this quality to all clients, until every answer is there: the median of so many rounds.
+/// The median time of a request with this QoS to all clients until every answer has arrived.
 pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize, qos: QoS) -> Result<Bare> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, format!("{} {count} {}", broker.address(), qos as u8));
@@ -120,7 +120,7 @@ pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize, qos: QoS) -> R
 
 async fn round(client: &AsyncClient, events: &mut EventLoop, count: u32, qos: QoS) -> Result<(Duration, u32)> {
     let (began, mut last, mut came) = (Instant::now(), Duration::ZERO, 0);
-    // As many as a signed command has.
+    // The size of a signed command.
     client.publish(REQUEST, qos, false, vec![b'x'; 480]).await?;
     while came < count {
         match timeout(LOST, events.poll()).await {

@@ -27,12 +27,12 @@ impl Ledger {
         Ok(u64::try_from(count)?)
     }
 
-    /// Hosts that are online since this time.
+    /// Number of hosts that are online since this time.
     pub(crate) fn online(&self, since_ms: i64) -> Result<u64> {
         self.count("SELECT count(*) FROM presence WHERE state = 'online' AND since_ms >= $1", since_ms)
     }
 
-    /// Hosts that are online, and of which a heartbeat has come since this time.
+    /// Number of hosts that are online and have sent a heartbeat since this time.
     pub(crate) fn in_sync(&self, since_ms: i64) -> Result<u64> {
         self.count(
             "SELECT count(*) FROM heartbeat JOIN presence ON presence.host = heartbeat.host
@@ -41,24 +41,24 @@ impl Ledger {
         )
     }
 
-    /// How many commands there are.
+    /// Number of commands.
     pub(crate) fn commands(&self) -> Result<u64> {
         self.count("SELECT count(*) FROM command WHERE issued_ms >= $1", 0)
     }
 
-    /// Whether any host owes an outcome. Asked every few milliseconds of what is measured, so it counts none.
+    /// Whether any outcome is missing. Called every few milliseconds during a measurement, so it does not count them.
     pub(crate) fn is_any_open(&self) -> Result<bool> {
         let sql = "SELECT EXISTS (
             SELECT 1 FROM command_host WHERE state IN ('waiting', 'accepted', 'running')) WHERE $1 = 0";
         Ok(self.count(sql, 0)? == 1)
     }
 
-    /// Hosts that owe an outcome.
+    /// Number of missing outcomes.
     pub(crate) fn open_outcomes(&self) -> Result<u64> {
         self.count("SELECT count(*) FROM command_host WHERE state IN ('waiting', 'accepted', 'running') AND $1 = 0", 0)
     }
 
-    /// Outcomes of the newest command.
+    /// Number of outcomes of the newest command.
     pub(crate) fn outcomes(&self) -> Result<u64> {
         self.count(
             "SELECT count(*) FROM command_host WHERE command = (SELECT max(id) FROM command) AND state = 'done' AND $1 = 0",

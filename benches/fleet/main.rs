@@ -52,10 +52,10 @@ use bare::Bare;
 use common::{cli, spread::Spread, usage};
 use place::{Broker, Kind, Place};
 
-/// A command to all of them, every result stored, on stock Mosquitto over plain TCP.
+/// A command to all hosts with every outcome stored, on an unmodified Mosquitto over plain TCP.
 const COMMAND_BUDGET: Duration = Duration::from_secs(1);
 const BUDGET_HOSTS: u32 = 10_000;
-/// The least share of the bare clients' rate.
+/// Smallest rate relative to the bare clients.
 const BARE_SHARE: f64 = 0.5;
 
 const ROWS: [&str; 5] = ["storm", "command", "rest", "restart", "bare"];
@@ -90,12 +90,12 @@ fn main() -> ExitCode {
     bare::run_if_asked().unwrap_or_else(|| cli::main(run))
 }
 
-/// Measures everything and prints it; whether a budget was missed.
+/// Measures and prints everything; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let most = u64::from(options.hosts.iter().copied().max().unwrap_or_default()) + 500;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     ensure!(hard >= most, "{most} files have to be open, and only {hard} may be; `ulimit -Hn`");
-    // Mosquitto makes room for as many as it might have.
+    // Mosquitto allocates memory for as many files as it may open.
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(most), hard)?;
     let place = Place::new()?;
     let mut missed = false;
@@ -114,7 +114,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(missed)
 }
 
-/// All rows of one broker and number of hosts.
+/// All rows of one broker and one number of hosts.
 fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<bool> {
     let print = |row: &str, measured: String, more: String| {
         println!("{:<10} {hosts:>7}  {row:<9} {measured:>12}  {more}", kind.name());
@@ -146,7 +146,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     }
     let mut missed = false;
     if options.wants("command") {
-        // What the storm led to is over.
+        // The work that follows the storm is finished.
         fleet.until_at_work(hosts)?;
         thread::sleep(Duration::from_secs(2));
         let mut times = Vec::new();
@@ -155,7 +155,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
             let time = console.command_to_all(hosts)?;
             eprintln!("{} {hosts} command {round} of {}: {}", kind.name(), options.rounds, seconds(time));
             times.push(time);
-            // The acknowledgements are no part of it, and must not be in the way of the next.
+            // Acknowledgements are not part of the measurement, and must not disturb the next one.
             fleet.until_acknowledged(u64::from(hosts) * round as u64)?;
         }
         let each = |now: Duration, then: Duration| (now - then).as_secs_f64() / options.rounds as f64;
@@ -201,7 +201,7 @@ fn rest(
     print: &impl Fn(&str, String, String),
 ) -> Result<()> {
     let time = Duration::from_secs(if options.quick { 10 } else { 60 });
-    // What the last command led to is over.
+    // The work that follows the last command is finished.
     thread::sleep(Duration::from_secs(5));
     let (cpu, bytes) = (console.cpu()?, fleet.bytes()?);
     thread::sleep(time);

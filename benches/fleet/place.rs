@@ -22,10 +22,10 @@ use crate::{
     process::{PATIENCE, Process},
 };
 
-/// How often it is looked whether something has come true.
+/// Interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Which broker.
+/// The broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// As Debian installs it, over plain TCP
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Everything of one run, in a folder of its own.
+/// Everything of one run, in its own folder.
 pub(crate) struct Place {
     folder: TempDir,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
-        // Mosquitto becomes a user of its own before it opens its files.
+        // Mosquitto changes to its own user before it opens its files.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let place = Self { folder };
         let (console, out) = (place.path("console"), place.path("certificate"));
@@ -74,7 +74,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The program, with nothing of the environment but the search path.
+    /// The program, with no environment except the search path.
     fn muster(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
         command
@@ -91,9 +91,9 @@ impl Place {
         Broker::start(self, kind, free_address()?)
     }
 
-    /// Has so many hosts join, those that have not yet.
+    /// Makes hosts join until there are this many.
     pub(crate) fn enrol(&self, hosts: u32) -> Result<()> {
-        // It does not matter which broker they are told of.
+        // The address of the broker that they are told does not matter.
         let broker = self.broker(Kind::Muster)?;
         let _console = self.console(&broker)?;
         let mut fleet = self.simulate(hosts, &["--for", "1ms"])?;
@@ -122,13 +122,13 @@ impl Place {
         Process::start("simulate", &mut command)
     }
 
-    /// Starts the hosts, all at once.
+    /// Starts all hosts at once.
     pub(crate) fn fleet(&self, hosts: u32) -> Result<Fleet> {
         let started = (Instant::now(), now_ms());
         Ok(Fleet { process: self.simulate(hosts, &[])?, started })
     }
 
-    /// Starts the console, for a broker.
+    /// Starts the console with a broker.
     pub(crate) fn console(&self, broker: &Broker) -> Result<Console> {
         let data = self.path("console");
         let config = self.path("console.toml");
@@ -215,19 +215,19 @@ impl Console {
         self.process.pss_bytes()
     }
 
-    /// Until so many hosts are online that were not before they began to connect.
+    /// Waits until this many hosts have come online since the given time.
     pub(crate) fn until_online(&self, hosts: u32, (began, began_ms): (Instant, i64)) -> Result<Duration> {
         until("every host to be online", u64::from(hosts), || self.ledger.online(began_ms))?;
         Ok(began.elapsed())
     }
 
-    /// Until every host is in sync again.
+    /// Waits until every host is in sync again.
     pub(crate) fn until_in_sync(&self, hosts: u32, since_ms: i64) -> Result<Duration> {
         until("every host to be in sync", u64::from(hosts), || self.ledger.in_sync(since_ms))?;
         Ok(Duration::from_millis(u64::try_from(now_ms() - since_ms)?))
     }
 
-    /// Orders a program of all hosts; until every outcome is stored.
+    /// Runs a program on all hosts; returns when every outcome is stored.
     pub(crate) fn command_to_all(&self, hosts: u32) -> Result<Duration> {
         let before = self.ledger.commands()?;
         let exec = Exec {
@@ -239,7 +239,7 @@ impl Console {
             muster_api::NewCommand { target: muster_api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
         let client = self.client.clone();
         let began = Instant::now();
-        // The answer lists every host; nobody waits for it here.
+        // The response lists every host; it is not waited for here.
         let asked = thread::spawn(move || -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let done = runtime.block_on(client.post::<_, Value>("commands", &wanted));
@@ -288,30 +288,30 @@ impl Fleet {
         Ok(serde_json::from_str(line)?)
     }
 
-    /// Bytes of MQTT that went over the connections so far, as of the last second.
+    /// Bytes of MQTT on the connections so far, as of the last second.
     pub(crate) fn bytes(&self) -> Result<u64> {
         let told = Self::told(&self.process.printed())?;
         let count = |name: &str| told[name].as_u64().with_context(|| format!("no {name}"));
         Ok(count("in_bytes")? + count("out_bytes")?)
     }
 
-    /// Until each of them works. Of one whose first connection broke, as some do in a storm, that is later than it is online: it
-    /// claims its host first, for a minute.
+    /// Waits until all hosts accept commands. If a host's first connection broke, as happens in a storm, that is later
+    /// than it is online: it first claims its host, for a minute.
     pub(crate) fn until_at_work(&self, hosts: u32) -> Result<()> {
         until("hosts at work", u64::from(hosts), || {
-            // It tells nothing in its first second.
+            // In the first second nothing is printed.
             Ok(Self::told(&self.process.printed()).ok().and_then(|told| told["online"].as_u64()).unwrap_or(0))
         })
     }
 
-    /// Until the console has told hosts of so many answers that it has them.
+    /// Waits until the console has acknowledged this many answers.
     pub(crate) fn until_acknowledged(&self, answers: u64) -> Result<()> {
         until("acknowledgements", answers, || {
             Self::told(&self.process.printed())?["acknowledged"].as_u64().context("no acknowledged")
         })
     }
 
-    /// Ends them; says what they say, and fails if a promise was broken.
+    /// Stops them; returns their summary, or an error if a promise was broken.
     pub(crate) fn stop(self) -> Result<String> {
         let told = Self::told(&self.process.stop()?)?;
         ensure!(told["twice"] == 0, "a command took effect twice: {told}");
@@ -342,8 +342,8 @@ fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// Debian's own configuration, but for the folders and the port; 2.0 wants to be told that strangers may come, where it is told
-/// of a listener.
+/// Debian's configuration, except for folders and port. Version 2.0 requires an explicit permission for anonymous
+/// clients if a listener is configured.
 fn mosquitto(place: &Place, address: SocketAddr) -> Result<Command> {
     let folder = place.path("mosquitto");
     fs::create_dir_all(&folder)?;
@@ -357,7 +357,7 @@ fn mosquitto(place: &Place, address: SocketAddr) -> Result<Command> {
     );
     let config = place.path("mosquitto.conf");
     fs::write(&config, text)?;
-    // It lies where only root's search path leads.
+    // It is in a folder that is only in root's search path.
     let program = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/opt/homebrew/sbin/mosquitto"];
     let program = program.into_iter().find(|path| Path::new(path).exists()).unwrap_or("mosquitto");
     let mut command = Command::new(program);

@@ -16,7 +16,7 @@ use nix::{
 
 use crate::common::usage;
 
-/// What anything may take to begin, or to end.
+/// Longest time for anything to start or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A process, and the lines that it prints.
@@ -41,7 +41,7 @@ impl Process {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Waits for a line from which `pick` takes something.
+    /// Waits for a line for which `pick` returns something.
     pub(crate) fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> Result<T> {
         let started = Instant::now();
         loop {
@@ -56,17 +56,17 @@ impl Process {
         }
     }
 
-    /// Processor time that it has taken so far.
+    /// Processor time so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         Ok(usage::ticks(self.child.id().cast_signed())?.own)
     }
 
-    /// The memory that is its own, and its share of what it has in common with others.
+    /// Its proportional set size.
     pub(crate) fn pss_bytes(&self) -> Result<u64> {
         Ok(usage::pss_bytes(self.child.id().cast_signed())?)
     }
 
-    /// Fails if it has ended.
+    /// Returns an error if it has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -74,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and waits; gives what it printed.
+    /// Asks it to end, and waits; returns what it printed.
     pub(crate) fn stop(mut self) -> Result<Vec<String>> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
         let started = Instant::now();
@@ -84,12 +84,12 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        // What it printed last is on its way.
+        // The last lines may not have been read yet.
         thread::sleep(Duration::from_millis(100));
         Ok(self.printed())
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if self.child.try_wait()?.is_none() {
             self.child.kill()?;

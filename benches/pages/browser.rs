@@ -13,7 +13,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Uses up a sign-in link.
+    /// Signs in with a sign-in link.
     pub(crate) fn sign_in(link: &str) -> Result<Self> {
         let (address, code) = link
             .strip_prefix("http://")
@@ -29,7 +29,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// A page.
+    /// Requests a page.
     pub(crate) fn get(&self, path: &str) -> Result<String> {
         let (head, body) = self.ask("GET", path, "")?;
         if head.split(' ').nth(1) != Some("200") {
@@ -38,7 +38,7 @@ impl Browser {
         Ok(body)
     }
 
-    /// A request on a connection of its own.
+    /// Sends a request on its own connection.
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<(String, String)> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_nodelay(true)?;

@@ -18,26 +18,26 @@ use muster_topics::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Commands for all hosts that are over, and are in the list of commands.
+/// Number of finished commands to all hosts.
 const OVER: usize = 12;
-/// Every so many hosts have something that the others do not: a unit in trouble, an alert, an answer that is none.
+/// One host in this many has a problem: a failed unit, an alert, a missing answer.
 const ODD: usize = 50;
-/// How far back measurements go: of one host and the fleet a day, of all others a quarter of an hour.
+/// Duration of the measurements of one host and of the fleet; other hosts have a quarter of an hour.
 const DAY_MS: Millis = 24 * 3_600_000;
 const RECENT_MS: Millis = 15 * 60_000;
 const STEP_MS: Millis = 10_000;
-/// Series that are written together.
+/// Number of series that are written together.
 const TOGETHER: usize = 2_000;
 
-/// What there is to look at.
+/// The ids of what was created.
 pub(crate) struct Filled {
     /// A host with everything.
     pub(crate) host: HostId,
-    /// A unit of it.
+    /// One of its units.
     pub(crate) unit: &'static str,
-    /// A command for all, with every outcome.
+    /// A command to all hosts with every outcome.
     pub(crate) done: CommandId,
-    /// A command for all that some have yet to answer.
+    /// A command to all hosts that some have not answered.
     pub(crate) open: CommandId,
 }
 
@@ -94,7 +94,7 @@ fn state(name: &str, number: usize) -> Value {
     })
 }
 
-/// Whether a unit of a host is in trouble.
+/// Whether a unit of a host has a problem.
 fn odd(number: usize, unit: usize) -> bool {
     number % ODD == 1 && unit == 1
 }
@@ -103,7 +103,7 @@ fn name(number: usize) -> String {
     format!("shop-{number:05}")
 }
 
-/// Hosts that have joined, are there, and have said everything of themselves and of their units.
+/// Hosts that have joined, are online, and have reported their complete state and units.
 async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
     let now = now_ms();
     let mut db = store.begin().await?;
@@ -114,7 +114,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
         let certificate =
             IssuedPem { pem: String::new(), serial: format!("{number:040x}"), key, expires_ms: now + 90 * DAY_MS };
         host::join(&mut db, &joining, &certificate, now).await?;
-        // Of every seventh nothing was heard for a while.
+        // Every seventh host is offline.
         let word = if number % 7 == 6 { "offline" } else { "online" };
         presences.push((
             *id,
@@ -147,7 +147,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
     Ok(db.commit().await?)
 }
 
-/// Alerts that hold, of every fiftieth host, and ten of each of them that are over.
+/// Active alerts on every fiftieth host, with ten past ones each.
 async fn alerts(store: &Store, hosts: &[HostId]) -> Result<()> {
     let now = now_ms();
     let mut db = store.begin().await?;
@@ -166,7 +166,7 @@ async fn alerts(store: &Store, hosts: &[HostId]) -> Result<()> {
     Ok(db.commit().await?)
 }
 
-/// A command for all hosts, which so many have answered: nearly all of them as it should be.
+/// A command to all hosts with this many answers, almost all successful.
 async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<CommandId> {
     let now = now_ms();
     let exec = Exec::new(["sh", "-c", "true"].map(str::to_owned).to_vec(), 60_000);
@@ -200,7 +200,7 @@ async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<Com
     Ok(order.id)
 }
 
-/// What hosts have measured.
+/// Measurements of the hosts.
 async fn measured(path: &Path, hosts: &[HostId]) -> Result<()> {
     let store = SeriesStore::open(path).await?;
     let now = now_ms() / STEP_MS * STEP_MS;

@@ -42,9 +42,9 @@ use browser::Browser;
 use common::{cli, spread::Spread, usage};
 use fleet::Fleet;
 
-/// What any page may take.
+/// Longest time for any page.
 const BUDGET_MS: f64 = 50.0;
-/// What the console does once after its start is over by then.
+/// The console's work after its start is finished after this time.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// How long the console takes for its pages when many hosts are members
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures every page and prints it; whether a budget was missed.
+/// Measures and prints every page; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let mut fleet = Fleet::start();
     fleet.stop();

@@ -49,9 +49,9 @@ use common::{agent, cli, usage};
 use fleet::Fleet;
 use subject::{Subject, Usage};
 
-/// What an agent at rest may take, with a sample every ten seconds.
+/// Largest share of a processor of an agent at rest, with a sample every ten seconds.
 const CPU_MAX_PERCENT: f64 = 0.1;
-/// Long enough for all of them to have begun, and for muster's first batch.
+/// Long enough for all of them to start, and for muster's first batch.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// What measuring costs a host: an agent beside collectd and netdata, in the same run
@@ -69,13 +69,13 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures everything and prints it; whether the budget was missed.
+/// Measures and prints everything; returns whether the budget was missed.
 fn run(options: &Options) -> Result<bool> {
     let program = match &options.agent {
         Some(program) => program.canonicalize()?,
         None => agent::build()?,
     };
-    // Named so that it ends after those that speak to it.
+    // Named, so that it is dropped after those that use it.
     let fleet = Fleet::start();
     let mut subjects = vec![Subject::agent(&fleet, &program, true)?, Subject::agent(&fleet, &program, false)?];
     subjects.extend(Subject::collectd()?);

@@ -26,28 +26,28 @@ use crate::{
     fleet::{Fleet, Home, eventually},
 };
 
-/// How long anybody may take to end when asked.
+/// Longest time to end after a request.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Where its files are.
+/// The place of its files.
 enum Place {
-    /// An agent's; the host that it speaks for.
+    /// Of an agent, with its host.
     Agent(Home, String),
     Collectd(TempDir),
     Netdata(TempDir),
 }
 
-/// What a process and its descendants have taken so far.
+/// Resource usage of a process and its descendants.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// Processor time, of those too that are over and were waited for.
+    /// Processor time, including that of children that have ended.
     pub(crate) busy: Duration,
     pub(crate) pss_bytes: u64,
     pub(crate) rss_bytes: u64,
     pub(crate) processes: usize,
 }
 
-/// Somebody who measures, until this is dropped.
+/// A program that measures, until this is dropped.
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
     child: Child,
@@ -55,7 +55,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// An agent that has joined and been heard of.
+    /// An agent that has joined and sent a message.
     pub(crate) fn agent(fleet: &Fleet, program: &Path, measures: bool) -> Result<Self> {
         let home = Home::new();
         let off = if measures { Vec::new() } else { MetricGroup::ALL.to_vec() };
@@ -82,7 +82,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// collectd; nothing if it is not installed.
+    /// collectd; `None` if it is not installed.
     pub(crate) fn collectd() -> Result<Option<Self>> {
         let Some(program) = installed("collectd") else { return Ok(None) };
         let folder = tempfile::Builder::new().prefix("muster-collectd-").tempdir()?;
@@ -100,7 +100,7 @@ impl Subject {
         Ok(Some(Self { name: "collectd", child, place: Place::Collectd(folder) }))
     }
 
-    /// netdata; nothing if it is not installed.
+    /// netdata; `None` if it is not installed.
     pub(crate) fn netdata() -> Result<Option<Self>> {
         let Some(program) = installed("netdata") else { return Ok(None) };
         let folder = tempfile::Builder::new().prefix("muster-netdata-").tempdir()?;
@@ -126,7 +126,7 @@ impl Subject {
         Ok(Some(Self { name: "netdata", child, place: Place::Netdata(folder) }))
     }
 
-    /// What it has taken so far.
+    /// Resource usage so far.
     pub(crate) fn usage(&self) -> Result<Usage> {
         let pid = self.child.id().cast_signed();
         ensure!(start_ticks(pid).is_some(), "{} is gone: {}", self.name, self.printed());
@@ -142,16 +142,16 @@ impl Subject {
         Ok(all)
     }
 
-    /// How many series it has kept of this host; netdata writes down what they are when it ends.
+    /// Number of series that it has stored of this host; netdata writes their names when it ends.
     pub(crate) fn series(&self, fleet: &Fleet) -> Result<usize> {
         match &self.place {
             Place::Agent(_, host) => {
-                // Whether it is online is the console's own.
+                // Presence is measured by the console.
                 let names = "__name__=~\"muster_.+\",__name__!=\"muster_host_online\"";
                 let answer = fleet.json(&["metric", "query", &format!("{{{names},host=\"{host}\"}}")]);
                 Ok(answer["series"].as_array().context("no series")?.len())
             }
-            // Its first line names the time and each value.
+            // The first line names the time and each value.
             Place::Collectd(folder) => {
                 let columns = |path: PathBuf| -> Result<usize> {
                     Ok(fs::read_to_string(path)?.lines().next().unwrap_or_default().split(',').count() - 1)
@@ -191,7 +191,7 @@ impl Drop for Subject {
 }
 
 impl Subject {
-    /// Ends it and whatever it has started.
+    /// Ends it and everything that it has started.
     pub(crate) fn end(&mut self) {
         let pid = self.child.id().cast_signed();
         let family: Vec<_> = family(pid).into_iter().map(|pid| (pid, start_ticks(pid))).collect();
@@ -200,7 +200,7 @@ impl Subject {
         while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < FAREWELL {
             thread::sleep(Duration::from_millis(20));
         }
-        // Whatever it has left.
+        // Processes that are left.
         for (pid, began) in family {
             if began.is_some() && start_ticks(pid) == began {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -210,7 +210,7 @@ impl Subject {
     }
 }
 
-/// What of netdata is beyond what is compared.
+/// Features of netdata that are not part of the comparison.
 const NETDATA_OFF: [&str; 20] = [
     "enable running new plugins",
     "tc",
@@ -237,14 +237,14 @@ const NETDATA_OFF: [&str; 20] = [
 fn start(command: &mut Command, folder: &Path) -> Result<Child> {
     let printed = fs::File::create(folder.join("printed"))?;
     let command = command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
-    // A group of its own: nothing that it does to its group reaches this bench.
+    // In its own process group, so that its signals to that group do not reach this bench.
     command.process_group(0).spawn().with_context(|| format!("{} cannot be started", command.get_program().display()))
 }
 
-/// Where a program is; it is said if it is nowhere.
+/// The path of a program; reports if it is missing.
 fn installed(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // They lie where only root's search path leads.
+    // Some folders are only in root's search path.
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
     folders.dedup();
     let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());

@@ -44,7 +44,7 @@ use common::{cli, usage};
 use program::Mains;
 use table::{Row, Table};
 
-/// One that supervises.
+/// A supervisor.
 pub(crate) trait Subject {
     /// Its name.
     fn name(&self) -> &'static str;
@@ -52,13 +52,13 @@ pub(crate) trait Subject {
     fn start(&mut self) -> Result<()>;
     /// All processes of the supervisor.
     fn processes(&self) -> Vec<i32>;
-    /// Those of them that there are for each program, if there are such.
+    /// Those of them that belong to one program each, if there are such processes.
     fn direct(&self) -> Vec<i32> {
         Vec::new()
     }
-    /// The process that would start the program `name` again.
+    /// The process that restarts the program `name`.
     fn supervisor_of(&self, name: &str) -> Result<i32>;
-    /// Sees to it that a supervisor that was killed is there again, if nobody else does.
+    /// Makes sure that a killed supervisor runs again, if nothing else restarts it.
     fn start_again(&mut self) -> Result<()> {
         Ok(())
     }
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures all and prints it; whether a budget was missed.
+/// Measures all and prints the figures; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool> {
     if options.kills >= options.yunos {
         cli::refuse("--kills has to be less than --yunos");
@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<bool> {
     for subject in &options.subjects {
         match measure_one(subject, options) {
             Ok(rows) => rows.into_iter().for_each(|(row, name, value)| table.put(row, name, value)),
-            // The others are worth knowing all the same.
+            // The others are still measured.
             Err(error) => {
                 eprintln!("error: {subject}: {error:#}");
                 failures += 1;

@@ -22,15 +22,16 @@ use crate::{
     table::Row,
 };
 
-/// All have begun within this, or something is wrong.
+/// Longest time until all programs have started.
 const START_MAX: Duration = Duration::from_secs(120);
-/// The next `main` comes within this.
+/// Longest time until a program has restarted.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Longer than any of the four takes a program for one that crashes at once.
+/// Longer than the time in which any of the four takes an exit for a crash at the start.
 const SETTLE: Duration = Duration::from_secs(3);
-/// What follows kills is over by then: muster reports each restart, and ten good seconds after it.
+/// The work that follows kills is finished after this time: muster reports each restart, and ten stable seconds after
+/// it.
 const REST_AFTER: Duration = Duration::from_secs(20);
-/// Long enough for every one of the four to have started whatever it is about to.
+/// Long enough for each of the four to start what it is going to start.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 pub(crate) fn measure(
@@ -40,7 +41,7 @@ pub(crate) fn measure(
     options: &Options,
 ) -> Result<Vec<(Row, f64)>> {
     let mut rows = Vec::new();
-    // What was told while it was prepared.
+    // Starts during the preparation are not counted.
     mains.catch_up();
     let began_ns = now_ns()?;
     subject.start()?;
@@ -58,7 +59,7 @@ pub(crate) fn measure(
     Ok(rows)
 }
 
-/// Kills one after the other; how long until the next `main` of each, in milliseconds.
+/// Kills one program after the other; returns the time until each has restarted, in milliseconds.
 fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
     let mut waits_ms = Vec::new();
     for name in names {
@@ -74,7 +75,7 @@ fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
                 break;
             }
         }
-        // What follows a start is not to be in the way of the next.
+        // The work that follows a start must not disturb the next one.
         thread::sleep(Duration::from_millis(50));
     }
     Ok(waits_ms)
@@ -107,7 +108,7 @@ fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
     Ok(rows)
 }
 
-/// Copies of a program after its direct supervisor was killed and is there again.
+/// Number of copies of a program after its direct supervisor was killed and has restarted.
 fn copies(subject: &mut dyn Subject, mains: &mut Mains, name: &str) -> Result<Vec<(Row, f64)>> {
     mains.catch_up();
     let before = mains.alive(name);
@@ -120,7 +121,7 @@ fn copies(subject: &mut dyn Subject, mains: &mut Mains, name: &str) -> Result<Ve
     Ok(vec![(Row::Copies, after.len() as f64), (Row::SamePid, f64::from(u8::from(after == before)))])
 }
 
-/// What a process has taken so far; nothing if it has ended.
+/// Resource usage of a process so far; none if it has ended.
 fn turns(pid: i32) -> Turns {
     usage::turns(pid).unwrap_or_default()
 }

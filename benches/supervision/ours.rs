@@ -22,10 +22,10 @@ use crate::{
     fleet::{Fleet, Home, Running, waits},
 };
 
-/// Everything is there within this, or something is wrong.
+/// Longest time until everything runs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// An agent that has joined a fleet, and whose units are to run.
+/// An agent that has joined a fleet, with units that should run.
 pub(crate) struct Muster {
     agent: Option<Running>,
     program: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct Muster {
 }
 
 impl Muster {
-    /// Makes the fleet, and the units, and ends everything again as the loss of power would.
+    /// Creates the fleet and the units, and then kills everything, as in a power failure.
     pub(crate) fn new(agent: Option<&Path>, program: &Path, names: &[String]) -> Result<Self> {
         let agent = agent.map_or_else(agent::build, |agent| Ok(agent.canonicalize()?))?;
         let fleet = Fleet::start();
@@ -74,7 +74,7 @@ impl Muster {
         self.home.path().join("agent")
     }
 
-    /// Shims, and the processes that wait to be their programs' next, each with the name of its unit.
+    /// Shims, and the processes that wait to become the next main processes, with the names of their units.
     fn shims(&self) -> Vec<(String, i32)> {
         let folder = self.folder();
         let shim = |pid: i32| {
@@ -126,7 +126,7 @@ impl Subject for Muster {
         if let Some(agent) = self.agent.take() {
             agent.kill();
         }
-        // A shim that is killed leaves its program; that has its folder, too.
+        // A killed shim leaves its program, which has the same folder.
         let below =
             |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.folder()));
         for _ in 0..50 {

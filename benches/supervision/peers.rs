@@ -15,10 +15,10 @@ use nix::{
 
 use crate::{Subject, common::family::family};
 
-/// Packages, with what of theirs is needed that is not on every host.
+/// Packages, with dependencies that not every host has.
 const PACKAGES: [&str; 3] = ["runit", "supervisor", "python3-pkg-resources"];
 
-/// Where Debian has s6, which knows its own programs by their whole paths and so has to be installed. Its package
+/// The folder of s6's programs, which call each other by absolute paths, so that s6 must be installed. Its package
 /// starts nothing.
 const S6: &str = "/usr/bin";
 
@@ -28,7 +28,7 @@ pub(crate) struct Peer {
     /// The folder of all its services.
     services: PathBuf,
     command: Vec<String>,
-    /// The name of the direct supervisor's program; nothing if there is one for all.
+    /// The name of the direct supervisor's program; `None` if there is one for all.
     direct: Option<&'static str>,
     tools: PathBuf,
     child: Option<Child>,
@@ -49,7 +49,8 @@ pub(crate) fn runit(folder: &Path, program: &Path, names: &[String]) -> Result<P
     Ok(Peer { name: "runit", services, command, direct: Some("runsv"), tools, child: None })
 }
 
-/// s6-svscan, with a s6-supervise and a s6-log for each program. (s6-svscan supervises loggers by a s6-supervise, too.)
+/// s6-svscan, with an s6-supervise and an s6-log for each program. (s6-svscan also supervises loggers by an
+/// s6-supervise.)
 pub(crate) fn s6(folder: &Path, program: &Path, names: &[String]) -> Result<Peer> {
     let tools = tools()?;
     let bin = Path::new(S6);
@@ -68,7 +69,7 @@ pub(crate) fn s6(folder: &Path, program: &Path, names: &[String]) -> Result<Peer
     Ok(Peer { name: "s6", services, command, direct: Some("s6-supervise"), tools, child: None })
 }
 
-/// One supervisord for all.
+/// One supervisord for all programs.
 pub(crate) fn supervisord(folder: &Path, program: &Path, names: &[String]) -> Result<Peer> {
     let tools = tools()?;
     let services = folder.join("services");
@@ -120,7 +121,7 @@ fn tools() -> Result<PathBuf> {
 }
 
 impl Peer {
-    /// What belongs to the supervisor: everything below it that was not made of the services' program.
+    /// The supervisor's processes: all its descendants except the services' program.
     fn below(&self) -> Vec<i32> {
         let Some(first) = self.child.as_ref().map(|child| child.id().cast_signed()) else { return Vec::new() };
         family(first)
@@ -176,7 +177,7 @@ impl Subject for Peer {
 
     fn start_again(&mut self) -> Result<()> {
         if self.direct.is_some() {
-            // runsvdir and s6-svscan do that by themselves.
+            // runsvdir and s6-svscan do this by themselves.
             return Ok(());
         }
         if let Some(mut child) = self.child.take() {
@@ -187,7 +188,7 @@ impl Subject for Peer {
     }
 
     fn stop(&mut self) {
-        // From the top, so that nothing is started again.
+        // Parents first, so that nothing is restarted.
         for pid in self.processes() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }

@@ -23,14 +23,14 @@ use nix::{
 
 use crate::common::family::start_ticks;
 
-/// A `main` has begun.
+/// A program has started.
 #[derive(Clone, Debug)]
 pub(crate) struct Main {
     pub(crate) name: String,
     pub(crate) pid: i32,
-    /// When, by the monotonic clock.
+    /// The time, by the monotonic clock.
     pub(crate) at_ns: i64,
-    /// When its process began, in ticks since boot; nothing if that has ended already.
+    /// The start time of its process, in ticks since boot; `None` if it has ended already.
     start_ticks: Option<u64>,
 }
 
@@ -40,18 +40,18 @@ impl Main {
     }
 }
 
-/// All that is told.
+/// All reported starts.
 pub(crate) struct Mains {
     program: PathBuf,
     told: mpsc::Receiver<Main>,
-    /// By program, every process that has begun.
+    /// All started processes, by program.
     begun: BTreeMap<String, Vec<Main>>,
-    // Keeps the FIFO open: readers then never come to its end.
+    // Keeps the FIFO open, so that readers never reach its end.
     _fifo: File,
 }
 
 impl Mains {
-    /// Builds the program, and listens to it.
+    /// Builds the program, and listens for its reports.
     pub(crate) fn listen(folder: &Path) -> Result<Self> {
         let path = folder.join("fifo");
         mkfifo(&path, Mode::from_bits_truncate(0o600))?;
@@ -84,14 +84,14 @@ impl Mains {
         &self.program
     }
 
-    /// The next that begins.
+    /// The next program that starts.
     pub(crate) fn next(&mut self, patience: Duration) -> Result<Main> {
         let main = self.told.recv_timeout(patience).context("no program began in time")?;
         self.begun.entry(main.name.clone()).or_default().push(main.clone());
         Ok(main)
     }
 
-    /// Waits until all of these have begun; gives when the last did.
+    /// Waits until all of these have started; returns the time of the last start.
     pub(crate) fn all(&mut self, names: &[String], patience: Duration) -> Result<i64> {
         let mut missing: BTreeSet<&str> = names.iter().map(String::as_str).collect();
         let (started, mut last_ns) = (Instant::now(), 0);
@@ -105,20 +105,20 @@ impl Mains {
         Ok(last_ns)
     }
 
-    /// Takes in what was told meanwhile.
+    /// Reads pending reports.
     pub(crate) fn catch_up(&mut self) {
         while let Ok(main) = self.told.try_recv() {
             self.begun.entry(main.name.clone()).or_default().push(main);
         }
     }
 
-    /// The processes of a program that are alive.
+    /// The living processes of a program.
     pub(crate) fn alive(&self, name: &str) -> Vec<i32> {
         let begun = self.begun.get(name).into_iter().flatten();
         begun.filter(|main| main.is_alive()).map(|main| main.pid).collect()
     }
 
-    /// Ends what is left of all programs.
+    /// Ends all remaining programs.
     pub(crate) fn end_all(&mut self) {
         self.catch_up();
         for main in self.begun.values().flatten().filter(|main| main.is_alive()) {
@@ -127,7 +127,7 @@ impl Mains {
     }
 }
 
-/// `PID NANOSECONDS FOLDER`; the program's name is the folder's, or that of the folder above `work`.
+/// Parses `PID NANOSECONDS FOLDER`; the program's name is that of the folder, or of the folder above `work`.
 fn parse(line: &str) -> Option<Main> {
     let mut words = line.splitn(3, ' ');
     let (pid, at_ns): (i32, i64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -135,7 +135,7 @@ fn parse(line: &str) -> Option<Main> {
     Some(Main { name, pid, at_ns, start_ticks: start_ticks(pid) })
 }
 
-/// Now, by the clock that programs tell.
+/// The current time, by the clock that programs report.
 pub(crate) fn now_ns() -> Result<i64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     Ok(now.tv_sec() * 1_000_000_000 + now.tv_nsec())

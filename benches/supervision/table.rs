@@ -4,7 +4,7 @@
 const SHIM_MAX_KB: f64 = 250.0;
 const SLOWER_THAN_RUNIT_MAX: f64 = 1.2;
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Row {
     StartAll,
@@ -42,7 +42,7 @@ impl Row {
     }
 }
 
-/// All figures, in the order in which they came.
+/// All figures, in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Table(Vec<(Row, Vec<(&'static str, f64)>)>);
 
@@ -54,7 +54,7 @@ impl Table {
         }
     }
 
-    /// Prints all lines; whether a budget was missed.
+    /// Prints all rows; returns whether a budget was missed.
     pub(crate) fn print(&self) -> bool {
         let mut subjects: Vec<&str> = Vec::new();
         for (subject, _) in self.0.iter().flat_map(|(_, values)| values) {
@@ -81,7 +81,7 @@ impl Table {
     }
 }
 
-/// Whether muster meets its budget, and what that is here. Nothing can be said without its other side.
+/// Whether muster meets its budget, and its value. `None` if the other side is missing.
 fn verdict(row: Row, own: f64, runit: Option<f64>) -> Option<(bool, String)> {
     match row {
         Row::KilledToMain => {

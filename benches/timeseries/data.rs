@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use muster_topics::metric::{self, Point};
 
-/// 2024-01-01, at the beginning of a day: long ago, so that nobody takes it for what comes now.
+/// 2024-01-01, the beginning of a day: long ago, so that it differs from current data.
 pub(crate) const BASE_MS: i64 = 1_704_067_200_000;
-/// Between two points of the bulk.
+/// Interval of the bulk's points.
 pub(crate) const STEP_MS: i64 = 10_000;
 pub(crate) const HOUR_MS: i64 = 3_600_000;
-/// Series of one host.
+/// Number of series of one host.
 pub(crate) const PER_HOST: usize = 50;
-/// Series of the second set.
+/// Number of series of the second set.
 pub(crate) const ASKED: usize = 200;
 
-/// How much.
+/// The amount of data.
 pub(crate) struct Plan {
     pub(crate) series: usize,
     pub(crate) hours: i64,
-    /// How long the load of hosts lasts.
+    /// Duration of the load of hosts.
     pub(crate) slow: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Plan {
     }
 }
 
-/// A series that goes on from one hour to the next.
+/// A series that continues from one hour to the next.
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) labels: Vec<(String, String)>,
@@ -65,9 +65,9 @@ impl Source {
 
     fn next(&mut self) -> f64 {
         self.value = match self.kind {
-            // Some packets of many sizes.
+            // Packets of different sizes.
             0 => self.value + self.random(20) * 1_460.0,
-            // Hundredths of a percent, a step up or down.
+            // Hundredths of a per cent, one step up or down.
             1 => {
                 let walked = (self.value * 100.0).round() + self.random(101) - 50.0;
                 walked.clamp(0.0, 10_000.0) / 100.0
@@ -82,7 +82,7 @@ impl Source {
         self.value
     }
 
-    /// The points from one time on.
+    /// The next points, from a given time on.
     pub(crate) fn points(&mut self, from_ms: i64, count: i64, step_ms: i64) -> Vec<(i64, f64)> {
         (0..count).map(|i| (from_ms + i * step_ms, self.next())).collect()
     }
@@ -91,7 +91,7 @@ impl Source {
 /// Points of several series.
 pub(crate) type Piece = Vec<(String, Vec<(String, String)>, Vec<(i64, f64)>)>;
 
-/// An hour of all series after the other, each in two halves for two senders.
+/// All series, hour by hour, each hour in two halves for two senders.
 pub(crate) fn hours(plan: &Plan) -> impl Iterator<Item = [Piece; 2]> {
     let mut sources: Vec<Source> = (0..plan.series).map(|number| Source::new("bulk", number)).collect();
     (0..plan.hours).map(move |hour| {
@@ -104,7 +104,7 @@ pub(crate) fn hours(plan: &Plan) -> impl Iterator<Item = [Piece; 2]> {
     })
 }
 
-/// The second set: a day by the minute.
+/// The second set: one day, one point per minute.
 pub(crate) fn asked() -> Piece {
     (0..ASKED)
         .map(|number| {
@@ -115,33 +115,34 @@ pub(crate) fn asked() -> Piece {
         .collect()
 }
 
-/// Hosts of the slow load, and series of each.
+/// Number of hosts of the slow load.
 pub(crate) const HOSTS: usize = 1_000;
 pub(crate) const OF_HOST: usize = 20;
-/// Between two batches of a host, which hold this many samples.
+/// Interval of a host's batches, which contain this many samples.
 const BATCH_MS: i64 = 30_000;
 const SAMPLES: i64 = BATCH_MS / STEP_MS;
-/// Between two batches of all of them, each another host's.
+/// Interval between two batches of different hosts.
 pub(crate) const BATCH_EVERY: Duration = Duration::from_millis(BATCH_MS as u64 / HOSTS as u64);
-/// Fields of a measurement.
+/// Number of fields of a measurement.
 const FIELDS: usize = 4;
-/// What hosts have sent before the load begins: half of what is not sealed in the mean lies then in the head, series by series.
+/// What hosts have sent before the load begins: on average, half of the points that are not sealed are then in the
+/// head, series by series.
 pub(crate) const BEFORE_MS: i64 = 30 * 60_000;
 
 /// A batch of the slow load.
 pub(crate) struct Sent {
-    /// Who sends it.
+    /// The host that sends it.
     pub(crate) host: String,
-    /// As a host sends it: packed, without what its topic says.
+    /// As a host sends it: packed, without what the topic says.
     pub(crate) packed: Vec<u8>,
-    /// As line protocol, for others.
+    /// As line protocol, for other stores.
     pub(crate) lines: String,
 }
 
-/// A host's points of some samples in a row.
+/// A host's points of consecutive samples.
 pub(crate) fn of_host(host: usize, from_ms: i64, samples: i64) -> Vec<Point> {
     let (id, name) = (host_id(host), format!("shop-{host}"));
-    // Each samples at a moment of its own.
+    // Each host samples at its own moment.
     let from_ms = from_ms + host as i64 * 7 % 100 * (STEP_MS / 100);
     let mut points = Vec::new();
     for sample in 0..samples {
@@ -159,7 +160,7 @@ pub(crate) fn of_host(host: usize, from_ms: i64, samples: i64) -> Vec<Point> {
     points
 }
 
-/// A quarter each of counters, percents, memory in pages, and what stands still.
+/// One quarter each of counters, percentages, memory in pages, and constants.
 fn value(number: usize, at_ms: i64) -> f64 {
     let noise = (number as i64 * 7_919 + at_ms / STEP_MS * 104_729).wrapping_mul(0x9e37_79b9).unsigned_abs() >> 8;
     match number % FIELDS {
@@ -178,12 +179,12 @@ fn batches(time: Duration) -> usize {
     (time.as_millis() / BATCH_EVERY.as_millis()) as usize
 }
 
-/// How many points there are of the slow load in the end.
+/// Number of points of the slow load at its end.
 pub(crate) fn slow_points(time: Duration) -> usize {
     HOSTS * OF_HOST * (BEFORE_MS / STEP_MS) as usize + batches(time) * OF_HOST * SAMPLES as usize
 }
 
-/// The batches that all hosts send in a time after [`BEFORE_MS`], made beforehand.
+/// The batches that all hosts send in a time after [`BEFORE_MS`], created in advance.
 pub(crate) fn sent(time: Duration) -> Vec<Sent> {
     (0..batches(time))
         .map(|number| {

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     cli::main(run)
 }
 
-/// Measures everything and prints it; whether a budget was missed.
+/// Measures and prints everything; returns whether a budget was missed.
 fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let plan = if options.quick {
         Plan { series: 100, hours: 24, slow: Duration::from_secs(10) }
@@ -76,7 +76,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         Plan { series: 1_000, hours: 24, slow: Duration::from_secs(60) }
     };
     let mut table = Table::default();
-    // The embedded store first: its memory is that of this process.
+    // The embedded store comes first: its memory is that of this process.
     for subject in &options.subjects {
         match subject {
             Subject::Muster => ours::measure(&plan, &mut table)?,

@@ -34,18 +34,18 @@ pub(crate) fn measure(plan: &Plan, table: &mut Table) -> Result<()> {
     })
 }
 
-/// This process.
+/// The id of this process.
 fn this() -> i32 {
     std::process::id().cast_signed()
 }
 
-/// What it has taken of the processors so far.
+/// Processor time of this process so far.
 fn busy() -> Result<Duration> {
     Ok(usage::ticks(this())?.own)
 }
 
 async fn open(folder: &Path) -> Result<SeriesStore> {
-    // Long ago is not too old here.
+    // Old data must not be deleted.
     let settings = StoreSettings { raw: Duration::from_secs(3650 * 24 * 3600), ..StoreSettings::default() };
     Ok(SeriesStore::open_with(&folder.join("series.db"), &settings).await?)
 }
@@ -68,7 +68,7 @@ async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
     table.put(Subject::Muster, Row::Bulk, plan.points() as f64 / took.as_secs_f64());
     table.put(Subject::Muster, Row::Memory, resident_mb(this())?);
     let raw = used(folder.path(), &store).await?;
-    // A point after the last day, so that it is over and is rolled up.
+    // A point after the last day, so that the day is over and is rolled up.
     let later = Point::new("later", &[], BASE_MS + plan.hours * HOUR_MS + HOUR_MS).field("v", 0.0);
     store.append(&[later]).await?;
     let start = Instant::now();
@@ -91,7 +91,7 @@ async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// What the file takes before anything is rolled up: its log is put into it by closing the store.
+/// The size of the file before roll-ups: closing the store merges the log into it.
 async fn used(folder: &Path, store: &SeriesStore) -> Result<f64> {
     let copy = tempfile::tempdir()?;
     for entry in std::fs::read_dir(folder)? {
@@ -100,13 +100,14 @@ async fn used(folder: &Path, store: &SeriesStore) -> Result<f64> {
             std::fs::copy(entry.path(), copy.path().join(entry.file_name()))?;
         }
     }
-    // Nobody writes meanwhile: nothing is in the queue, and upkeep begins later.
+    // Nothing is written meanwhile: the queue is empty, and upkeep begins later.
     let _ = store;
     open(copy.path()).await?.stop().await;
     Ok(size_bytes(copy.path())? as f64)
 }
 
-/// As the console's recorder does it: what has come within a moment is unpacked, given its true host, and committed together.
+/// Like the console's recorder: batches that arrive within a moment are unpacked, get their host, and are committed
+/// together.
 async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let store = open(folder.path()).await?;
@@ -169,7 +170,7 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     }
     table.put(Subject::Muster, Row::Fresh, Spread::of(times).median().as_secs_f64() * 1e6);
 
-    // Once an hour is over its points are sealed: a share of that belongs to each second.
+    // When an hour is over its points are sealed: a share of that work belongs to each second.
     store.append(&[Point::new("later", &[], BASE_MS + 2 * HOUR_MS).field("v", 0.0)]).await?;
     let used = busy()?;
     store.settle().await;
@@ -185,7 +186,7 @@ async fn questions(table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let store = open(folder.path()).await?;
     store.append_columns(columns(data::asked())).await?;
-    // A point the day after, so that the day is over.
+    // A point on the next day, so that the day is over.
     let later = Point::new("later", &[], BASE_MS + DAY_MS + HOUR_MS).field("v", 0.0);
     store.append(&[later]).await?;
     store.settle().await;

@@ -22,13 +22,13 @@ use crate::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How long a server may take to begin.
+/// Longest time to start a server.
 const PATIENCE: Duration = Duration::from_secs(60);
 const DAY_S: i64 = 24 * 3600;
-/// How often questions are asked.
+/// Number of times that queries are repeated.
 const ASKED: usize = 21;
 
-/// A server that ends with this.
+/// A server that ends when this is dropped.
 struct Server {
     child: Child,
     port: u16,
@@ -42,7 +42,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts a program; nothing if it is not installed.
+    /// Starts a program; `None` if it is not installed.
     fn start(program: &str, args: impl FnOnce(u16) -> Vec<String>, ready: &str) -> Result<Option<Self>> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let child = Command::new(program).args(args(port)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -77,7 +77,7 @@ impl Server {
     }
 }
 
-/// One request on a connection of its own; HTTP 1.0 ends an answer by closing it.
+/// Sends one request on its own connection; with HTTP 1.0 closing it ends the response.
 fn request(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     let length = body.len();
@@ -102,7 +102,7 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
             format!("-httpListenAddr=127.0.0.1:{port}"),
             "-retentionPeriod=100y".to_owned(),
             "-search.latencyOffset=0s".to_owned(),
-            // What was asked once is not to be known the next time: nobody else remembers, either.
+            // Results are not cached: the other stores do not cache them either.
             "-search.disableCache".to_owned(),
         ]
     };
@@ -128,7 +128,7 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
     server.get("/internal/force_flush")?;
     server.get("/internal/force_merge")?;
     let mut before = 0;
-    // It merges in the background: until nothing gets smaller any more.
+    // It merges in the background: waits until the size is stable.
     for _ in 0..60 {
         thread::sleep(Duration::from_secs(1));
         let now = size_bytes(folder.path())?;
@@ -151,13 +151,13 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
     everything_came(found, plan)
 }
 
-/// What is answered with 204 may have been dropped all the same.
+/// Points that were answered with 204 may have been dropped.
 fn everything_came(found: usize, plan: &Plan) -> Result<()> {
     let wanted = data::slow_points(plan.slow);
     if found == wanted { Ok(()) } else { Err(format!("{found} points are stored and not {wanted}").into()) }
 }
 
-/// InfluxDB 1: the slow load alone.
+/// InfluxDB 1: only the slow load.
 pub(crate) fn influxdb(plan: &Plan, table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().display().to_string();
@@ -182,13 +182,13 @@ pub(crate) fn influxdb(plan: &Plan, table: &mut Table) -> Result<()> {
     everything_came(counts.filter_map(Value::as_u64).sum::<u64>() as usize, plan)
 }
 
-/// What processor a server takes for the load of hosts.
+/// Processor time of a server for the load of hosts.
 fn slow(server: &Server, path: &str, plan: &Plan, subject: Subject, table: &mut Table) -> Result<()> {
     for host in 0..data::HOSTS {
         let before = data::of_host(host, BASE_MS, data::BEFORE_MS / data::STEP_MS);
         request(server.port, "POST", path, &data::lines(&before))?;
     }
-    // What that leaves to be done is not of the load.
+    // Work that is left after the load is not counted.
     thread::sleep(Duration::from_secs(10));
     let sent = data::sent(plan.slow);
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", server.port))?);
@@ -237,7 +237,7 @@ pub(crate) fn prometheus(plan: &Plan, table: &mut Table) -> Result<()> {
     let subject = Subject::Prometheus;
     let folder = tempfile::tempdir()?;
     let (text, blocks) = (folder.path().join("points.txt"), folder.path().join("data"));
-    // All points of a series one after the other, as its text format wants it.
+    // All points of a series follow each other, as its text format requires.
     let mut sources: Vec<data::Source> = (0..plan.series).map(|number| data::Source::new("bulk", number)).collect();
     let pieces = sources.iter_mut().map(|source| {
         let points = source.points(BASE_MS, plan.hours * HOUR_MS / data::STEP_MS, data::STEP_MS);
@@ -305,7 +305,7 @@ fn make_blocks(text: &Path, blocks: &Path) -> Result<bool> {
     }
 }
 
-/// What both understand.
+/// Queries that both understand.
 fn questions(server: &Server, subject: Subject, table: &mut Table) -> Result<()> {
     let base_s = BASE_MS / 1000;
     let ask = |query: &str, start_s: i64, end_s: i64, points: usize| -> Result<Duration> {
@@ -339,12 +339,12 @@ fn questions(server: &Server, subject: Subject, table: &mut Table) -> Result<()>
     Ok(())
 }
 
-/// How much of a process is resident, in MB of 1,048,576 bytes.
+/// The resident memory of a process, in MB of 1,048,576 bytes.
 pub(crate) fn resident_mb(pid: i32) -> Result<f64> {
     Ok(usage::counted_rss_bytes(pid)? as f64 / 1_048_576.0)
 }
 
-/// How large everything in a folder is.
+/// The size of all files in a folder.
 pub(crate) fn size_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Whose figures.
+/// The subject of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
 pub(crate) enum Subject {
     Muster,
@@ -25,7 +25,7 @@ impl Subject {
     }
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Row {
     Bulk,
@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    /// What DESIGN.md section 10 wants of the embedded store: at least, or at most.
+    /// The budget of the embedded store in DESIGN.md section 10: at least, or at most.
     fn budget(self) -> Option<(bool, f64)> {
         match self {
             Self::Bulk => Some((true, 2e6)),
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// Everything that was measured.
+/// All figures.
 #[derive(Default, Debug)]
 pub(crate) struct Table(BTreeMap<(Row, Subject), f64>);
 
@@ -108,7 +108,7 @@ impl Table {
         self.0.insert((row, subject), value);
     }
 
-    /// Prints it; whether a budget was missed.
+    /// Prints the table; returns whether a budget was missed.
     pub(crate) fn print(&self) -> bool {
         let mut missed = false;
         let [ours, one, other, third] = Subject::ALL.map(Subject::name);

@@ -2,10 +2,10 @@
 
 use crate::{QueryLanguage, grafana, list};
 
-/// Who is to use a file.
+/// The program that uses a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileReader {
-    /// Grafana, in one of the languages; what is the same in both has none.
+    /// Grafana, in one of the languages; `None`: in all of them.
     Grafana(Option<QueryLanguage>),
     /// Prometheus.
     Prometheus,
@@ -14,15 +14,15 @@ pub enum FileReader {
 /// A file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DashboardFile {
-    /// Where it lies, below the folder of all of them.
+    /// Its path below the common folder.
     pub path: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
-    /// Who is to use it.
+    /// The program that uses it.
     pub reader: FileReader,
 }
 
-/// Those that are made of the list of panels.
+/// Files that are generated from the list of panels.
 #[must_use]
 pub fn made() -> Vec<DashboardFile> {
     let dashboards = list::dashboards();
@@ -34,7 +34,7 @@ pub fn made() -> Vec<DashboardFile> {
     QueryLanguage::ALL.into_iter().flat_map(|flavour| dashboards.iter().map(move |each| one(flavour, each))).collect()
 }
 
-/// Those that people have written.
+/// Files that are written by hand.
 const WRITTEN: &[(&str, &str, FileReader)] = &[
     ("README.md", include_str!("../README.md"), FileReader::Grafana(None)),
     (
@@ -56,7 +56,7 @@ const WRITTEN: &[(&str, &str, FileReader)] = &[
     ("rules/alerts.yml", include_str!("../rules/alerts.yml"), FileReader::Prometheus),
 ];
 
-/// All of them.
+/// All files.
 #[must_use]
 pub fn all() -> Vec<DashboardFile> {
     let written = WRITTEN.iter().map(|(path, text, reader)| DashboardFile {

@@ -10,13 +10,13 @@ use crate::{
     query::{PanelQuery, legend},
 };
 
-/// The version of Grafana's own format, of Grafana 10.4 and later; newer ones take it over by themselves.
+/// Version of Grafana's dashboard format, from Grafana 10.4 on; newer versions convert it.
 const SCHEMA_VERSION: u32 = 39;
-/// How wide a page is.
+/// Number of columns of a page.
 const COLUMNS: u8 = 24;
 
 impl QueryLanguage {
-    /// What Grafana calls the kind of data source.
+    /// Grafana's name for the kind of data source.
     fn data_source(self) -> &'static str {
         match self {
             Self::Promql => "prometheus",
@@ -24,7 +24,7 @@ impl QueryLanguage {
         }
     }
 
-    /// The id of a dashboard: one for each flavour, for both may be there.
+    /// The id of a dashboard; it differs by language, because both may be installed.
     fn uid(self, name: &str) -> String {
         match self {
             Self::Promql => format!("muster-{name}"),
@@ -37,7 +37,7 @@ impl QueryLanguage {
     }
 }
 
-/// A dashboard.
+/// The JSON document of a dashboard.
 #[must_use]
 pub fn dashboard(dashboard: &Dashboard, flavour: QueryLanguage) -> Value {
     let choice = json!({
@@ -108,7 +108,7 @@ fn variable(variable: &Variable, flavour: QueryLanguage) -> Value {
     made
 }
 
-/// Marks on the time axis: alerts of the host that is chosen.
+/// Marks on the time axis: alerts of the selected host.
 fn annotations(dashboard: &Dashboard, flavour: QueryLanguage) -> Value {
     let builtin = json!({
         "name": "Annotations & Alerts", "type": "dashboard", "builtIn": 1, "enable": true, "hide": true,
@@ -180,10 +180,10 @@ fn panel(panel: &Panel, id: usize, place: Value, flavour: QueryLanguage) -> Valu
     made
 }
 
-/// The least distance of two values over time.
+/// Smallest interval between two values over time.
 fn interval(panel: &Panel, flavour: QueryLanguage) -> String {
     match flavour {
-        // A host tells every 30 s.
+        // A host sends every 30 s.
         QueryLanguage::Promql => "30s".to_owned(),
         QueryLanguage::Influxql => format!("{}s", influxql::interval_s(&panel.queries)),
     }
@@ -199,7 +199,7 @@ fn kind(kind: PanelKind) -> &'static str {
     }
 }
 
-/// Whether a panel shows values over time, or those of now.
+/// Whether a panel shows values over time, or current ones.
 #[must_use]
 pub fn form(kind: PanelKind) -> ResultForm {
     match kind {
@@ -208,7 +208,7 @@ pub fn form(kind: PanelKind) -> ResultForm {
     }
 }
 
-/// What the column of a query's values is called.
+/// The name of the column with a query's values.
 fn column(panel: &Panel, query: &PanelQuery) -> &'static str {
     if panel.kind == PanelKind::Table { query.legend } else { "value" }
 }
@@ -294,7 +294,7 @@ fn defaults(panel: &Panel, flavour: QueryLanguage) -> Value {
     if panel.kind == PanelKind::Number {
         made["custom"] = json!({});
         made["color"] = json!({ "mode": "thresholds" });
-        // Of what nothing is there, there is none.
+        // A count without any series is 0.
         if matches!(panel.unit, ValueUnit::Count) {
             made["noValue"] = json!("0");
         }
@@ -312,7 +312,7 @@ fn defaults(panel: &Panel, flavour: QueryLanguage) -> Value {
     made
 }
 
-/// Words and colours for 0 and 1: of what is there, 1 is good; of alerts, 0 is.
+/// Words and colours for 0 and 1: 1 is good for presence, 0 is good for alerts.
 fn flags(kind: PanelKind) -> Value {
     let (no, yes) = if kind == PanelKind::States {
         (json!({ "text": "no", "color": "green" }), json!({ "text": "holds", "color": "red" }))
@@ -346,7 +346,7 @@ fn custom(panel: &Panel) -> Value {
 }
 
 fn options(panel: &Panel, flavour: QueryLanguage) -> Value {
-    // Rows of a table have their names in them.
+    // The rows of a table contain their names.
     let by_row = flavour == QueryLanguage::Influxql && panel.queries.iter().any(|query| query.top.is_some());
     let reduced = json!({ "calcs": ["lastNotNull"], "fields": "", "values": by_row });
     let names = json!({ "displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": [] });
@@ -374,7 +374,7 @@ fn options(panel: &Panel, flavour: QueryLanguage) -> Value {
     }
 }
 
-/// Where a name leads.
+/// The address to which a name links.
 fn address(link: PanelLink, flavour: QueryLanguage, label: impl Fn(&str) -> String) -> Value {
     let (name, labels) = match link {
         PanelLink::Host => ("host", &["hostname"][..]),
@@ -385,14 +385,14 @@ fn address(link: PanelLink, flavour: QueryLanguage, label: impl Fn(&str) -> Stri
         .map(|one| format!("&var-{}={}", if *one == "hostname" { "host" } else { one }, label(one)))
         .collect();
     let url = format!("/d/{}?${{__url_time_range}}&${{datasource:queryparam}}{variables}", flavour.uid(name));
-    // Grafana's published types want all of these.
+    // All these fields are required by Grafana's published types.
     json!({
         "title": format!("Show this {name}"), "url": url, "type": "link", "icon": "", "tooltip": "", "tags": [],
         "asDropdown": false, "targetBlank": false, "includeVars": false, "keepTime": false,
     })
 }
 
-/// A table's columns: their units, and where names lead.
+/// The columns of a table: their units, and the links of names.
 fn overrides(panel: &Panel, flavour: QueryLanguage) -> Value {
     if panel.kind != PanelKind::Table {
         return json!([]);
@@ -425,7 +425,7 @@ fn overrides(panel: &Panel, flavour: QueryLanguage) -> Value {
     json!(made)
 }
 
-/// Several answers become one table: a row for each combination of labels, a column for each query.
+/// Merges several results into one table: one row for each combination of labels, one column for each query.
 fn transformations(panel: &Panel, flavour: QueryLanguage) -> Value {
     let labels = panel.queries.first().map(|query| query.by).unwrap_or_default();
     let only_one = panel.queries.len() == 1;

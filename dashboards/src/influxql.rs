@@ -8,17 +8,17 @@ use crate::{
     series::measurement,
 };
 
-/// How a query's answer is wanted.
+/// The form of a query's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultForm {
     /// Values over time.
     Range,
-    /// The value now.
+    /// The current value.
     Now,
 }
 
 impl ResultForm {
-    /// Which times are meant.
+    /// The time range of the form.
     fn when(self) -> &'static str {
         match self {
             Self::Range => "$timeFilter",
@@ -27,7 +27,7 @@ impl ResultForm {
     }
 }
 
-/// The text of a query, with Grafana's variables in it. Its column is called `column`.
+/// The text of a query with Grafana's variables; `column` is the name of its column.
 #[must_use]
 pub fn text(query: &PanelQuery, form: ResultForm, column: &str) -> String {
     let labels = |labels: &[&str]| labels.iter().map(|label| format!("\"{label}\"")).collect::<Vec<_>>();
@@ -41,7 +41,7 @@ pub fn text(query: &PanelQuery, form: ResultForm, column: &str) -> String {
         SeriesFold::Count => "count(\"v\")".to_owned(),
         SeriesFold::Percentile(of_hundred) => format!("percentile(\"v\", {of_hundred})"),
     });
-    // What is a rate now is the last one of several.
+    // The current rate is the last of several.
     let last = (form == ResultForm::Now && query.per_second).then(|| "last(\"v\")".to_owned());
     let when = form.when();
     let kept = query.above.map(|least| format!(" AND \"v\" > {least}")).unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn text(query: &PanelQuery, form: ResultForm, column: &str) -> String {
     }
 }
 
-/// A value of each series.
+/// The values of each series.
 fn innermost(query: &PanelQuery, form: ResultForm, by: &[String], column: &str) -> String {
     let value = match query.value {
         QueryValue::Field(field) if query.per_second => format!("non_negative_derivative(last(\"{field}\"), 1s)"),
@@ -88,11 +88,11 @@ fn innermost(query: &PanelQuery, form: ResultForm, by: &[String], column: &str) 
         .collect();
     let when = form.when();
     let mut grouped = match form {
-        // A rate is one over time, also where only the last is wanted.
+        // A rate needs values over time, even if only the last one is shown.
         ResultForm::Now if query.per_second => self::grouped(ResultForm::Range, by).replace("$__interval", "30s"),
         form => self::grouped(form, by),
     };
-    // What is written when it changes, and every few minutes, holds until then.
+    // A value that is written when it changes, and every few minutes, is valid until the next.
     if query.every_s() >= INTERVAL_MAX_S && query.value != QueryValue::All {
         grouped = grouped.replace("fill(none)", "fill(previous)");
     }
@@ -100,11 +100,10 @@ fn innermost(query: &PanelQuery, form: ResultForm, by: &[String], column: &str) 
     format!("SELECT {value}{named} FROM \"{}\" WHERE {when}{only}{grouped}", query.measurement)
 }
 
-/// The longest of [`interval_s`].
+/// Upper limit of [`interval_s`].
 const INTERVAL_MAX_S: u32 = 120;
 
-/// The least interval for queries that stand in one panel: two of their values lie in each, so that what is put together is
-/// put together of all.
+/// Smallest interval for the queries of one panel: it contains two values of each, so that sums are complete.
 #[must_use]
 pub fn interval_s(queries: &[PanelQuery]) -> u32 {
     let often = queries.iter().map(PanelQuery::every_s).filter(|every_s| 2 * every_s <= INTERVAL_MAX_S);

@@ -23,20 +23,20 @@ pub mod promql;
 pub mod query;
 pub mod series;
 
-/// The language that a dashboard asks in.
+/// The query language of a dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryLanguage {
-    /// Prometheus's: muster's own store, VictoriaMetrics, Prometheus.
+    /// PromQL: muster's own store, VictoriaMetrics, Prometheus.
     Promql,
-    /// InfluxDB's: 1, 2 and 3.
+    /// InfluxQL: InfluxDB 1, 2 and 3.
     Influxql,
 }
 
 impl QueryLanguage {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Self; 2] = [Self::Promql, Self::Influxql];
 
-    /// Its name, as folders and tags have it.
+    /// Its name in folders and tags.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

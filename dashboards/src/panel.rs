@@ -2,22 +2,22 @@
 
 use crate::query::PanelQuery;
 
-/// What values are.
+/// The unit of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueUnit {
-    /// Shares of 1.
+    /// Fractions of 1.
     Ratio,
     /// Bytes.
     Bytes,
-    /// Bytes in a second.
+    /// Bytes per second.
     BytesPerSecond,
-    /// Events in a second.
+    /// Events per second.
     PerSecond,
     /// Seconds.
     Seconds,
-    /// Degrees.
+    /// Degrees Celsius.
     Celsius,
-    /// Numbers of things.
+    /// Counts.
     Count,
     /// A flag.
     Flag,
@@ -28,95 +28,95 @@ pub enum ValueUnit {
 pub enum PanelKind {
     /// Lines over time.
     Lines,
-    /// Areas over time, one upon the other.
+    /// Stacked areas over time.
     Stacked,
-    /// One number for each query, of now.
+    /// One current number for each query.
     Number,
-    /// A bar for each series, of now.
+    /// One bar with the current value of each series.
     Bars,
     /// A row for each combination of labels, a column for each query.
     Table,
-    /// When each series was 1.
+    /// The times at which each series was 1.
     States,
 }
 
-/// From which values on something is worth a look, and from which it is bad.
+/// The thresholds of a panel's colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Worth a look.
+    /// Warning.
     pub look: f64,
-    /// Bad, if that is something else.
+    /// Critical, if it differs.
     pub bad: Option<f64>,
 }
 
-/// One picture.
+/// A panel.
 #[derive(Clone, Debug)]
 pub struct Panel {
     /// Its title.
     pub title: &'static str,
-    /// What it shows, for who does not know.
+    /// An explanation for readers.
     pub description: &'static str,
-    /// How it shows that.
+    /// How its values are shown.
     pub kind: PanelKind,
-    /// What the values are.
+    /// The unit of its values.
     pub unit: ValueUnit,
-    /// How wide, in 24ths.
+    /// Its width, in 24ths of the page.
     pub width: u8,
-    /// What it asks.
+    /// Its queries.
     pub queries: Vec<PanelQuery>,
-    /// What is worth a look.
+    /// Its thresholds.
     pub thresholds: Option<Thresholds>,
-    /// Where a series' name leads.
+    /// The target of links from series' names.
     pub link: Option<PanelLink>,
 }
 
-/// Another dashboard, of what is clicked at.
+/// A link to another dashboard, for the series that was clicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanelLink {
-    /// Of the host.
+    /// To that of the host.
     Host,
-    /// Of the unit.
+    /// To that of the unit.
     Unit,
 }
 
-/// Panels under a heading.
+/// Panels with a heading.
 #[derive(Clone, Debug)]
 pub struct PanelRow {
     /// The heading.
     pub title: &'static str,
-    /// From left to right, line by line.
+    /// Ordered from left to right, row by row.
     pub panels: Vec<Panel>,
 }
 
-/// What who looks may choose.
+/// A variable that the reader can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What it is called.
+    /// Its label on the page.
     pub label: &'static str,
-    /// The measurement and the field whose label it is.
+    /// The measurement and the field whose label values it offers.
     pub of: (&'static str, &'static str),
     /// The label.
     pub value: &'static str,
-    /// Labels of it that must be what other variables say.
+    /// Labels that must match other variables.
     pub within: &'static [(&'static str, &'static str)],
-    /// Whether several may be chosen, or all.
+    /// Whether several values, or all, can be selected.
     pub many: bool,
 }
 
-/// A page of panels.
+/// A dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
-    /// Its file, and the end of its id.
+    /// Its file name, and the end of its id.
     pub name: &'static str,
     /// Its title.
     pub title: &'static str,
-    /// What it shows.
+    /// A description for readers.
     pub description: &'static str,
-    /// How long ago its time begins.
+    /// Start of its default time range, before now.
     pub since: &'static str,
-    /// What may be chosen.
+    /// Its variables.
     pub variables: Vec<Variable>,
     /// Its rows.
     pub rows: Vec<PanelRow>,
@@ -126,75 +126,75 @@ fn panel(kind: PanelKind, width: u8, title: &'static str, unit: ValueUnit, descr
     Panel { title, description, kind, unit, width, queries: Vec::new(), thresholds: None, link: None }
 }
 
-/// Lines over time, half a page wide.
+/// Lines over time; half a page wide.
 #[must_use]
 pub fn lines(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     panel(PanelKind::Lines, 12, title, unit, description)
 }
 
-/// Areas upon each other, half a page wide.
+/// Stacked areas; half a page wide.
 #[must_use]
 pub fn stacked(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     panel(PanelKind::Stacked, 12, title, unit, description)
 }
 
-/// A number, a sixth of a page wide.
+/// A number; a sixth of a page wide.
 #[must_use]
 pub fn number(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     panel(PanelKind::Number, 4, title, unit, description)
 }
 
-/// Bars, a third of a page wide.
+/// Bars; a third of a page wide.
 #[must_use]
 pub fn bars(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     panel(PanelKind::Bars, 8, title, unit, description)
 }
 
-/// A table, as wide as the page.
+/// A table; as wide as the page.
 #[must_use]
 pub fn table(title: &'static str, unit: ValueUnit, description: &'static str) -> Panel {
     panel(PanelKind::Table, 24, title, unit, description)
 }
 
-/// States over time, as wide as the page.
+/// States over time; as wide as the page.
 #[must_use]
 pub fn states(title: &'static str, description: &'static str) -> Panel {
     panel(PanelKind::States, 24, title, ValueUnit::Flag, description)
 }
 
-/// Panels under a heading.
+/// Panels with a heading.
 #[must_use]
 pub fn row(title: &'static str, panels: Vec<Panel>) -> PanelRow {
     PanelRow { title, panels }
 }
 
 impl Panel {
-    /// Asks this too.
+    /// Adds a query.
     #[must_use]
     pub fn ask(mut self, query: PanelQuery) -> Self {
         self.queries.push(query);
         self
     }
 
-    /// So wide, in 24ths.
+    /// Sets the width, in 24ths of the page.
     #[must_use]
     pub fn wide(self, width: u8) -> Self {
         Self { width, ..self }
     }
 
-    /// From which values on it is worth a look, and bad.
+    /// Sets the thresholds of warning and critical.
     #[must_use]
     pub fn look(self, look: f64, bad: f64) -> Self {
         Self { thresholds: Some(Thresholds { look, bad: Some(bad) }), ..self }
     }
 
-    /// From which value on it is bad.
+    /// Sets the critical threshold.
     #[must_use]
     pub fn bad(self, bad: f64) -> Self {
         Self { thresholds: Some(Thresholds { look: bad, bad: None }), ..self }
     }
 
-    /// Names lead there.
+    /// Sets the target of links from names.
     #[must_use]
     pub fn link(self, link: PanelLink) -> Self {
         Self { link: Some(link), ..self }

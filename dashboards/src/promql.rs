@@ -5,7 +5,7 @@ use crate::{
     series::SELDOM_S,
 };
 
-/// The text of a query, with Grafana's variables in it.
+/// The text of a query with Grafana's variables.
 #[must_use]
 pub fn text(query: &PanelQuery) -> String {
     let mut text = match query.value {
@@ -40,8 +40,8 @@ pub fn text(query: &PanelQuery) -> String {
     }
 }
 
-/// The least step of a query, from which Grafana makes what a rate is over: four of them. A rate needs two values, and with
-/// four it has them also where one is late. Nothing where values do not come that often.
+/// Smallest step of a query, from which Grafana computes the window of rates: four steps. A rate needs two values, and
+/// four steps contain two even if one is late. `None` if values are not written that often.
 #[must_use]
 pub fn step_s(query: &PanelQuery) -> Option<u32> {
     let every_s = query.every_s();
@@ -49,7 +49,7 @@ pub fn step_s(query: &PanelQuery) -> Option<u32> {
 }
 
 fn window(query: &PanelQuery) -> &'static str {
-    // What is written when it changes, and every four minutes.
+    // Written when it changes, and every four minutes.
     if step_s(query).is_none() { "15m" } else { "$__rate_interval" }
 }
 

@@ -5,21 +5,21 @@
 
 use crate::series::{FieldKind, SELDOM_S, every_s, measurement};
 
-/// What is made of a measurement.
+/// The value that is computed from a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryValue {
     /// One field.
     Field(&'static str),
-    /// The first as a share of the second.
+    /// The first field as a fraction of the second.
     Share(&'static str, &'static str),
     /// 1 where a flag is 0.
     Not(&'static str),
-    /// Every field that there is.
+    /// All fields.
     All,
 }
 
 impl QueryValue {
-    /// The fields that it is made of.
+    /// The fields that it uses.
     #[must_use]
     pub fn fields(self) -> Vec<&'static str> {
         match self {
@@ -30,65 +30,65 @@ impl QueryValue {
     }
 }
 
-/// Which series are meant.
+/// A filter of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesFilter {
-    /// Those whose label is what a variable of the dashboard says.
+    /// Series whose label matches a variable of the dashboard.
     Variable {
         /// The label.
         label: &'static str,
         /// The variable.
         name: &'static str,
-        /// Whether it may have several values.
+        /// Whether the variable may have several values.
         many: bool,
     },
-    /// Those whose label is this.
+    /// Series whose label has this value.
     Is(&'static str, &'static str),
 }
 
-/// How the values of several series become one.
+/// How the values of several series are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesFold {
-    /// Added.
+    /// The sum.
     Sum,
-    /// Their mean.
+    /// The average.
     Avg,
-    /// The greatest.
+    /// The maximum.
     Max,
-    /// The least.
+    /// The minimum.
     Min,
-    /// How many there are.
+    /// The number of series.
     Count,
-    /// The value below which so many of a hundred are.
+    /// The percentile.
     Percentile(u8),
 }
 
-/// What a panel asks for one line, bar or column.
+/// The query of one line, bar or column of a panel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PanelQuery {
-    /// Of what.
+    /// The measurement.
     pub measurement: &'static str,
-    /// What of it.
+    /// The value.
     pub value: QueryValue,
-    /// By how much that grows in a second.
+    /// Whether it is the increase per second.
     pub per_second: bool,
-    /// Which series are meant.
+    /// The filters of series.
     pub only: Vec<SeriesFilter>,
     /// Only values above this.
     pub above: Option<f64>,
-    /// How series are put together; each stays by itself if not at all.
+    /// How series are combined; `None`: not at all.
     pub fold: Option<SeriesFold>,
-    /// The labels that stay.
+    /// The labels that remain.
     pub by: &'static [&'static str],
-    /// Only so many, the greatest first.
+    /// Only this many, largest first.
     pub top: Option<u8>,
-    /// What it is called; `{label}` stands for that label's value.
+    /// The legend; `{label}` is replaced by the value of that label.
     pub legend: &'static str,
-    /// What the values are, if not what the panel says.
+    /// The unit of the values, if it differs from the panel's.
     pub unit: Option<crate::panel::ValueUnit>,
 }
 
-/// A field of a measurement, each series by itself.
+/// A field of a measurement, without combining series.
 #[must_use]
 pub fn of(measurement: &'static str, field: &'static str) -> PanelQuery {
     PanelQuery {
@@ -105,82 +105,82 @@ pub fn of(measurement: &'static str, field: &'static str) -> PanelQuery {
     }
 }
 
-/// One field as a share of another.
+/// One field as a fraction of another.
 #[must_use]
 pub fn share(measurement: &'static str, part: &'static str, whole: &'static str) -> PanelQuery {
     PanelQuery { value: QueryValue::Share(part, whole), ..of(measurement, part) }
 }
 
-/// A flag the other way round.
+/// The inverse of a flag.
 #[must_use]
 pub fn not(measurement: &'static str, flag: &'static str) -> PanelQuery {
     PanelQuery { value: QueryValue::Not(flag), ..of(measurement, flag) }
 }
 
-/// Every field of a measurement; `{field}` in its name is the field's.
+/// All fields of a measurement; `{field}` in the legend is replaced by the name of the field.
 #[must_use]
 pub fn all(measurement: &'static str) -> PanelQuery {
     PanelQuery { value: QueryValue::All, ..of(measurement, "") }
 }
 
-/// By how much a counter grows in a second.
+/// The increase of a counter per second.
 #[must_use]
 pub fn rate(measurement: &'static str, counter: &'static str) -> PanelQuery {
     PanelQuery { per_second: true, ..of(measurement, counter) }
 }
 
 impl PanelQuery {
-    /// Of these series alone.
+    /// Only these series.
     #[must_use]
     pub fn only(mut self, only: &[SeriesFilter]) -> Self {
         self.only.extend_from_slice(only);
         self
     }
 
-    /// Values above this alone.
+    /// Only values above this.
     #[must_use]
     pub fn above(self, least: f64) -> Self {
         Self { above: Some(least), ..self }
     }
 
-    /// These labels tell series apart.
+    /// Does not combine series that differ in these labels.
     #[must_use]
     pub fn each(self, by: &'static [&'static str]) -> Self {
         Self { by, ..self }
     }
 
-    /// Put together by these labels.
+    /// Combines series with equal values of these labels.
     #[must_use]
     pub fn fold(self, fold: SeriesFold, by: &'static [&'static str]) -> Self {
         Self { fold: Some(fold), by, ..self }
     }
 
-    /// The ten greatest.
+    /// The ten largest.
     #[must_use]
     pub fn top(self) -> Self {
         Self { top: Some(10), ..self }
     }
 
-    /// What it is called.
+    /// Sets the legend.
     #[must_use]
     pub fn named(self, legend: &'static str) -> Self {
         Self { legend, ..self }
     }
 
-    /// What its values are.
+    /// Sets the unit of the values.
     #[must_use]
     pub fn unit(self, unit: crate::panel::ValueUnit) -> Self {
         Self { unit: Some(unit), ..self }
     }
 
-    /// How often what it needs is written, in seconds: the least often of it.
+    /// Interval at which its fields are written, in seconds; the longest, if they differ.
     #[must_use]
     pub fn every_s(&self) -> u32 {
         let fields = self.value.fields().into_iter();
         fields.map(|field| every_s(self.measurement, field)).max().unwrap_or(SELDOM_S)
     }
 
-    /// What is wrong with it, if anything is: fields and labels that there are not, or a rate of what is no counter.
+    /// An error in the query: unknown fields or labels, or the rate of a field that is not a counter.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let Some(found) = measurement(self.measurement) else { return Some("no such measurement".to_owned()) };
@@ -198,7 +198,7 @@ impl PanelQuery {
     }
 }
 
-/// A legend, with each `{label}` as `label` says.
+/// A legend with each `{label}` replaced.
 pub(crate) fn legend(text: &str, label: impl Fn(&str) -> String) -> String {
     let mut written = String::new();
     let mut rest = text;

@@ -5,25 +5,25 @@
 //!
 //! **Invariant: panels draw only series that are listed here**, and the tests fill each database with just these.
 
-/// What the numbers of a field do.
+/// The kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// They go up and down.
+    /// They can rise and fall.
     Gauge,
-    /// They only grow, until whoever counts starts anew.
+    /// They only rise, until the program that counts restarts.
     Counter,
     /// They are 0 or 1.
     Flag,
 }
 
-/// What is written together, at one time.
+/// Fields that are written together.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
     /// Its name.
     pub name: &'static str,
-    /// What tells one from another.
+    /// Labels that distinguish its series.
     pub tags: &'static [&'static str],
-    /// What is measured.
+    /// Its fields.
     pub fields: &'static [(&'static str, FieldKind)],
 }
 
@@ -35,8 +35,8 @@ impl Measurement {
     }
 }
 
-/// How often a field is written, in seconds, as agents have it by themselves. What seldom changes is written when it has, and
-/// again every four minutes.
+/// Default interval at which a field is written, in seconds. Fields that change rarely are written when they change,
+/// and every four minutes.
 #[must_use]
 pub fn every_s(measurement: &str, field: &str) -> u32 {
     match (measurement, field) {
@@ -79,10 +79,10 @@ pub fn every_s(measurement: &str, field: &str) -> u32 {
     }
 }
 
-/// How often is written what has not changed.
+/// Interval at which unchanged values are written again.
 pub const SELDOM_S: u32 = 240;
 
-/// The measurement of a name.
+/// The measurement with this name.
 #[must_use]
 pub fn measurement(name: &str) -> Option<&'static Measurement> {
     MEASUREMENTS.iter().find(|one| one.name == name)
@@ -93,7 +93,7 @@ const UNIT: &[&str] = &["host", "hostname", "realm", "unit", "kind"];
 const CONTAINER: &[&str] = &["host", "hostname", "container", "runtime"];
 const CONSOLE: &[&str] = &["instance"];
 
-/// All of them.
+/// All measurements.
 pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_host_cpu", HOST, &CPU),
     of("muster_host_cpu_core", &["host", "hostname", "core"], &[("busy_ratio", FieldKind::Gauge)]),
@@ -129,7 +129,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_container_network", CONTAINER, &CARRIED),
     of("muster_container_disk", CONTAINER, &[("used_bytes", FieldKind::Gauge)]),
     of("muster_unit_restart", UNIT, &[("attempts", FieldKind::Gauge)]),
-    // What programs tell of themselves, by names of their own.
+    // Statistics of yunos, with their own names.
     of("muster_yuno", UNIT, &[]),
     of("muster_agent_cpu", HOST, &[("busy_ratio", FieldKind::Gauge)]),
     of("muster_agent_memory", HOST, &[("resident_bytes", FieldKind::Gauge)]),

@@ -5,7 +5,7 @@ use crate::{
     query::{PanelQuery, SeriesFold, of, rate},
 };
 
-/// Which console, should there be several.
+/// The console, if there are several.
 const INSTANCE: &[&str] = &["instance"];
 
 pub(super) fn dashboard() -> Dashboard {

@@ -43,7 +43,7 @@ fn now() -> PanelRow {
     )
 }
 
-/// How a value is spread over the hosts: ten thousand lines say less.
+/// The distribution of a value over the hosts, which is easier to read than ten thousand lines.
 fn spread(query: &PanelQuery) -> Vec<PanelQuery> {
     vec![
         query.clone().fold(SeriesFold::Percentile(50), &[]).named("median"),
