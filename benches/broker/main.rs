@@ -4,7 +4,7 @@
 //!
 //! `--quick` leaves out 9,500 clients and takes fewer and shorter rounds; `--patient` waits, before each measurement, until
 //! other programs leave the processor alone; `--only` takes a row (connect, memory, fan-out, pair, many, latency, tls,
-//! storm), `--server` a server (muster, mosquitto, handshakes); `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed.
+//! storm), `--server` a server (muster, mosquitto, handshakes); `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How it measures: each broker is a process of its own (the embedded one is `muster broker`, built with this bench's
 //! profile), fresh for each row and round; rounds alternate between the two, and the medians are compared. The clients

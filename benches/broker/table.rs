@@ -35,7 +35,7 @@ impl Unit {
     }
 }
 
-/// The budget of the embedded broker: DESIGN.md section 10.
+/// The budget of the embedded broker.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Budget {
     None,

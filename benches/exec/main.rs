@@ -36,7 +36,7 @@ use anyhow::Result;
 use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 
-/// The speed relative to Salt, and the share of its memory, of DESIGN.md section 10.
+/// Budgets: the speed relative to Salt, and the share of its memory.
 const FASTER: f64 = 10.0;
 const MEMORY_SHARE: f64 = 0.2;
 

@@ -3,8 +3,7 @@
 //!     cargo bench --bench fleet -- [--check] [--quick] [--rounds N] [--hosts N]… [--only ROW]… [--broker NAME]…
 //!
 //! `--hosts` takes a number of hosts (1,000, 3,000 and 10,000 if none is given), `--only` a row (storm, command, rest, restart, bare), `--broker`
-//! a broker (mosquitto, muster); `--quick` rests for ten seconds rather than a minute; `--check` ends with exit code 1 if a budget of DESIGN.md
-//! section 10 is missed.
+//! a broker (mosquitto, muster); `--quick` rests for ten seconds rather than a minute; `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How it measures: broker, console and hosts (`muster simulate`) are each a process of their own, fresh for each broker and number of hosts.
 //! Mosquitto is as Debian installs it, over plain TCP, with its listener on a free port and its files in a folder of this run; the embedded broker speaks

@@ -2,8 +2,7 @@
 //!
 //!     cargo bench --bench pages -- [--check] [--hosts N] [--rounds N]
 //!
-//! `--hosts` says how many (10,000), `--rounds` how often each page is asked for (20); `--check` ends with exit code 1 if a page misses the budget
-//! of DESIGN.md section 10.
+//! `--hosts` says how many (10,000), `--rounds` how often each page is asked for (20); `--check` ends with exit code 1 if a page misses its budget.
 //!
 //! How it measures: a `muster up` is set up and stopped; its store is filled, with the functions that the console itself stores by, with hosts
 //! (certificate, presence, heartbeat of 30 properties and 12 labels, three units), alerts, and commands for all of them with every outcome; its

@@ -3,7 +3,7 @@
 //!     cargo bench --bench sampling -- [--check] [--seconds N] [--agent PROGRAM]
 //!
 //! `--seconds` says for how long (120); `--agent` takes an agent that is built already; `--check` ends with exit code 1 if the
-//! budget of DESIGN.md section 10 is missed. Peers that are not installed (Debian packages `collectd-core` and
+//! budget is missed. Peers that are not installed (Debian packages `collectd-core` and
 //! `netdata`) are left out.
 //!
 //! How it measures: all run at the same time, so that they see the same host. Each has begun half a minute before, and has its

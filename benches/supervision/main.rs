@@ -5,7 +5,7 @@
 //! Measured of each: how long it takes to start all of them (from the supervisor's own start to the last `main`); how
 //! long from SIGKILL of one to the `main` of its next process; what all processes of the supervisor together cost at rest:
 //! memory (PSS), processor, how often they are woken; and how many copies of a program there are after its direct
-//! supervisor was killed and is there again. `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed.
+//! supervisor was killed and is there again. `--check` ends with exit code 1 if a budget is missed.
 //!
 //! How: the program is a few lines of C, whose `main` writes the time into a FIFO (`program.c`). Each peer does what it
 //! does as Debian packages it, with its own logger (svlogd, s6-log; supervisord and muster log by themselves). runit and

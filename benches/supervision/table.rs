@@ -1,6 +1,6 @@
 //! What was measured, beside what it should be.
 
-/// Budgets of DESIGN.md section 10.
+/// Budgets.
 const SHIM_MAX_KB: f64 = 250.0;
 const SLOWER_THAN_RUNIT_MAX: f64 = 1.2;
 

@@ -3,7 +3,7 @@
 //!     cargo bench -p muster-series --bench timeseries -- [--check] [--quick] [--only SUBJECT]…
 //!
 //! `--quick` takes a tenth of the data and a shorter load; `--only` takes a subject (muster, victoria-metrics, prometheus, influxdb);
-//! `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed. Peers that are not installed (Debian
+//! `--check` ends with exit code 1 if a budget is missed. Peers that are not installed (Debian
 //! packages `victoria-metrics`, `prometheus` and `influxdb`) are left out.
 //!
 //! How it measures: all take the same series, 50 of each host, every ten seconds for a day: a quarter each of counters,

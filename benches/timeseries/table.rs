@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    /// The budget of the embedded store in DESIGN.md section 10: at least, or at most.
+    /// The budget of the embedded store: at least, or at most.
     fn budget(self) -> Option<(bool, f64)> {
         match self {
             Self::Bulk => Some((true, 2e6)),

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{fleet::Running, roles::Roles};
 
-/// Series of each host: DESIGN.md section 10's load of the recorder.
+/// Series of each host.
 const SERIES: u64 = 20;
 /// Between two samples of a host, and between two looks at the console.
 const SAMPLE: Duration = Duration::from_secs(10);

@@ -258,7 +258,7 @@ fn same_seed_gives_same_run() {
 /// A planted fault, and the promises of which one has to be found broken.
 type Planted = (Fault, &'static [Promise]);
 
-/// Every fault, by what DESIGN.md, section 3, promises.
+/// Every fault, by the promise that it breaks.
 const FAULTS: &[(&str, &[Planted])] = &[
     (
         "a command takes effect at most once, and has exactly one terminal outcome",

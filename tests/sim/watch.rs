@@ -1,4 +1,4 @@
-//! The promises of DESIGN.md, section 3, as invariants: each is checked at every step at which it can break.
+//! The protocol's promises as invariants: each is checked at every step at which it can break.
 
 use std::collections::{BTreeMap, BTreeSet};
 

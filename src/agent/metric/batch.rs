@@ -45,7 +45,7 @@ mod tests {
 
     const FIRST: Numbered = Numbered { epoch: 1_795_000_000, seq: 7 };
 
-    /// The budget of a message of three samples, some 56 values: 450 bytes in DESIGN.md section 10. It takes 323.
+    /// The budget of a message of three samples, about 56 values: 450 bytes. It takes 323.
     const THREE_SAMPLES_MAX_BYTES: usize = 330;
     /// The average budget of a quiet host's messages, with the default settings.
     const QUIET_MAX_BYTES: usize = 310;
