@@ -125,8 +125,8 @@ fn measure(runtime: &'static str, program: &Path, options: &Options) {
     for (what, without, with) in [
         ("the agent: memory (PSS), MB", without.agent_mb, with.agent_mb),
         ("the agent: processor, % of a core", without.agent_percent, with.agent_percent),
-        ("what is beside it: memory (PSS), MB", without.beside_mb, with.beside_mb),
-        ("what is beside it: processor, % of a core", without.beside_percent, with.beside_percent),
+        ("what is beside it: memory (PSS), MB", without.added_mb, with.added_mb),
+        ("what is beside it: processor, % of a core", without.added_percent, with.added_percent),
     ] {
         println!("{what:<44} {without:>10.3} {with:>10.3}");
     }
@@ -172,8 +172,8 @@ fn print_times(title: &str, rows: [(&str, Vec<Duration>); 2]) {
 struct Rest {
     agent_mb: f64,
     agent_percent: f64,
-    beside_mb: f64,
-    beside_percent: f64,
+    added_mb: f64,
+    added_percent: f64,
 }
 
 impl Subject {
@@ -309,8 +309,8 @@ impl Subject {
         Rest {
             agent_mb: pss_mb(agent),
             agent_percent: percent(busy(agent).saturating_sub(before.0)),
-            beside_mb: beside.iter().map(|pid| pss_mb(*pid)).sum(),
-            beside_percent: percent(all(&beside).saturating_sub(before.1)),
+            added_mb: beside.iter().map(|pid| pss_mb(*pid)).sum(),
+            added_percent: percent(all(&beside).saturating_sub(before.1)),
         }
     }
 }

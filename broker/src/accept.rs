@@ -184,7 +184,7 @@ impl GuestRefusal {
 async fn serve(socket: TcpStream, peer: SocketAddr, door: Transport, shared: Arc<BrokerState>, place: ConnectionPlace) {
     let (origin, eviction) = (place.origin(), place.eviction());
     // The future of the handshake is larger than that of a client's task, so it has memory of its own.
-    let mut way_in = Box::pin(come_in(socket, peer, door, &shared, place));
+    let mut way_in = Box::pin(set_up_connection(socket, peer, door, &shared, place));
     // Only unauthenticated connections are evicted, so nothing of it is registered anywhere yet.
     let came_in = eviction.run_until_cancelled(&mut way_in).await.unwrap_or(Err(GuestRefusal::GaveWay));
     drop(way_in);
@@ -198,7 +198,7 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Transport, shared: Arc
     }
 }
 
-async fn come_in(
+async fn set_up_connection(
     socket: TcpStream,
     peer: SocketAddr,
     door: Transport,
@@ -226,12 +226,12 @@ async fn enter(
         Ok::<_, GuestRefusal>(match door {
             Transport::Plain => (ClientStream::Plain(socket), TransportProof::Password),
             Transport::Tls(server) => {
-                let stream = shake_hands(socket, server.get(), patience).await?;
+                let stream = perform_handshake(socket, server.get(), patience).await?;
                 let proof = proof(&stream);
                 (ClientStream::Tls(stream), proof)
             }
             Transport::WebSocket(server) => {
-                let stream = shake_hands(socket, server.get(), patience).await?;
+                let stream = perform_handshake(socket, server.get(), patience).await?;
                 let proof = proof(&stream);
                 let stream = WebSocketStream::accept(stream, limits.packet_max_bytes, patience).await?;
                 (ClientStream::WebSocket(stream), proof)
@@ -242,7 +242,7 @@ async fn enter(
     Ok(PendingClient { stream, peer, proof })
 }
 
-async fn shake_hands(
+async fn perform_handshake(
     socket: TcpStream,
     server: Arc<ServerConfig>,
     patience: Duration,

@@ -333,7 +333,7 @@ async fn wait_for_turn(ticket: &ConnectionTicket) -> Result<(), ConnectRefusal> 
     let client_id = || ticket.client_id().to_owned();
     tokio::select! {
         turn = timeout(PREDECESSOR_TIMEOUT, ticket.turn()) => turn.map_err(|_| ConnectRefusal::Predecessor { client_id: client_id() }),
-        cause = ticket.ending().told() => Err(match cause {
+        cause = ticket.ending().wait() => Err(match cause {
             crate::registry::EndCause::Stopping => ConnectRefusal::Stopping,
             _ => ConnectRefusal::TakenOver { client_id: client_id() },
         }),
@@ -350,7 +350,7 @@ async fn session(
         // A session that has lost a message is dropped: its client has to know.
         Some(former) if connect.clean || former.session.mailbox.is_over() => {
             // Rare, and large.
-            Box::pin(connection::let_go(shared, former)).await;
+            Box::pin(connection::end_session(shared, former)).await;
         }
         Some(FormerSession { mut session, .. }) => {
             session.wake();

@@ -84,7 +84,7 @@ pub(crate) fn text(length: usize) -> Vec<u8> {
 
 /// Reads everything and writes `down` at the same time, with a new future for each call: what one leaves behind must be
 /// in the stream. Then ends the stream, before the other side does or after it.
-pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn exchange_bytes<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     down: &[u8],
     read_size: usize,

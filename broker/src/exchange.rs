@@ -105,7 +105,7 @@ impl Exchange {
 
     /// Distributes messages in order. Returns retained ones for which there is no room: they are not distributed
     /// either, so that all subscribers see what is retained.
-    pub(crate) fn deal(&self, messages: &[BrokerMessage]) -> Vec<RefusedMessage> {
+    pub(crate) fn distribute(&self, messages: &[BrokerMessage]) -> Vec<RefusedMessage> {
         let now_ms = unix_ms();
         let mut refused = Vec::new();
         let mut state = self.state();
@@ -120,17 +120,17 @@ impl Exchange {
                 refused.push(RefusedMessage { index, message: message.clone() });
                 continue;
             }
-            self.deal_one(&state.tree, message);
+            self.distribute_one(&state.tree, message);
         }
         refused
     }
 
     /// Distributes a message about the broker itself, which no client publishes and which is not retained.
-    pub(crate) fn deal_system(&self, message: &BrokerMessage) {
-        self.deal_one(&self.state().tree, message);
+    pub(crate) fn distribute_system(&self, message: &BrokerMessage) {
+        self.distribute_one(&self.state().tree, message);
     }
 
-    fn deal_one(&self, tree: &SubscriberTree<Subscriber>, message: &BrokerMessage) {
+    fn distribute_one(&self, tree: &SubscriberTree<Subscriber>, message: &BrokerMessage) {
         let mut lot = None;
         tree.visit(message.topic(), &mut |subscriber| self.deliver(subscriber, message, &mut lot));
     }
@@ -213,7 +213,7 @@ impl Exchange {
     /// subscribed to the topic and did not get it yet: a client that first subscribes and then publishes gets what was
     /// there. (By this agents notice a twin, and a restored disk.) If much waits for the session already it gets the
     /// message by its cursor, as it is then.
-    pub(crate) fn bring_before(&self, session: &mut ClientSession, access: &ClientAccess, topic: &str) {
+    pub(crate) fn deliver_retained_first(&self, session: &mut ClientSession, access: &ClientAccess, topic: &str) {
         let Some(filter) = session.cursors.covering(topic) else { return };
         let Some(subscription) = session.subscriptions.get(filter.as_str()) else { return };
         if session.mailbox.waiting_bytes() >= BROUGHT_BYTES || access.receive(topic).is_err() {

@@ -252,7 +252,7 @@ impl Broker {
             hub,
         });
         let exchange = Arc::clone(&shared.exchange);
-        tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
+        tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.distribute(messages)));
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&shared).tell());
         tasks.spawn(Arc::clone(&shared).tend());

@@ -124,7 +124,7 @@ pub(crate) struct EndSignal {
 }
 
 impl EndSignal {
-    fn tell(&self, cause: EndCause) {
+    fn set(&self, cause: EndCause) {
         // A later cause is ignored.
         let _ = self.cause.compare_exchange(0, cause as u8, Ordering::AcqRel, Ordering::Acquire);
         self.waker.wake();
@@ -145,7 +145,7 @@ impl EndSignal {
         self.cause().map_or(Poll::Pending, Poll::Ready)
     }
 
-    pub(crate) async fn told(&self) -> EndCause {
+    pub(crate) async fn wait(&self) -> EndCause {
         std::future::poll_fn(|context| self.poll_told(context)).await
     }
 }
@@ -251,7 +251,7 @@ impl Registry {
         let (ending, gone) = (Arc::new(EndSignal::default()), CancellationToken::new());
         let live = LiveClient { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
         let before = present.live.insert(Arc::clone(&key), live).map(|old| {
-            old.ending.tell(EndCause::TakenOver);
+            old.ending.set(EndCause::TakenOver);
             old.gone
         });
         Ok(ConnectionTicket { registry: Arc::clone(self), key, number, serial, ending, gone, before, pace, account })
@@ -310,7 +310,7 @@ impl Registry {
     /// Signals every connection that the broker stops.
     pub(crate) fn end_all(&self) {
         for live in self.present().live.values() {
-            live.ending.tell(EndCause::Stopping);
+            live.ending.set(EndCause::Stopping);
         }
     }
 
@@ -319,7 +319,7 @@ impl Registry {
         let mut present = self.present();
         let is_revoked = |serial: &Option<Serial>| serial.as_ref().is_some_and(&is_revoked);
         let ending = present.live.values().filter(|live| is_revoked(&live.serial)).map(|live| {
-            live.ending.tell(EndCause::Revoked);
+            live.ending.set(EndCause::Revoked);
             live.gone.clone()
         });
         let ending = ending.collect();
@@ -347,7 +347,7 @@ impl Registry {
     pub(crate) fn end_removed_users(&self, is_user: impl Fn(&Identity) -> bool) {
         let present = self.present();
         let removed = present.live.iter().filter(|(key, live)| live.serial.is_none() && !is_user(&key.0));
-        removed.for_each(|(_, live)| live.ending.tell(EndCause::Revoked));
+        removed.for_each(|(_, live)| live.ending.set(EndCause::Revoked));
     }
 
     fn leave(&self, key: &SessionKey, number: u64) {

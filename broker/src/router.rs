@@ -186,19 +186,19 @@ impl RouterHandle {
         Ok(outlet)
     }
 
-    /// Passes the router's output to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
-    /// `deal` returns the messages that it refused.
+    /// Passes the router's output to `distribute`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
+    /// `distribute` returns the messages that it refused.
     pub(crate) async fn run(
         self: Arc<Self>,
         first: RouterOutput,
-        deal: impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send,
+        distribute: impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send,
     ) {
         let mut running = Some(first);
         while !self.stop.is_cancelled() {
             if let Some(outlet) = running.take() {
                 let served = async {
                     tokio::select! {
-                        () = self.serve(outlet, &deal) => (),
+                        () = self.serve(outlet, &distribute) => (),
                         () = self.watch() => (),
                     }
                 };
@@ -222,12 +222,16 @@ impl RouterHandle {
     }
 
     /// Distributes until the router has died.
-    async fn serve(&self, mut outlet: RouterOutput, deal: &(impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send)) {
+    async fn serve(
+        &self,
+        mut outlet: RouterOutput,
+        distribute: &(impl Fn(&[BrokerMessage]) -> Vec<RefusedMessage> + Send),
+    ) {
         let mut messages = Vec::new();
         while outlet.next(&mut messages).await.is_ok() {
             let expected = self.way().count_expected(&messages);
             let (good, bad) = messages.split_at(expected);
-            let refused = deal(good);
+            let refused = distribute(good);
             self.way().take_off(good.len(), refused);
             self.dealt_out.fetch_add(good.len() as u64, Ordering::Relaxed);
             if !bad.is_empty() {

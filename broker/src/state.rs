@@ -78,7 +78,7 @@ impl BrokerState {
                 if self.exchange.is_watched() {
                     super::system::messages(&self.stats())
                         .iter()
-                        .for_each(|message| self.exchange.deal_system(message));
+                        .for_each(|message| self.exchange.distribute_system(message));
                 }
             }
         };
@@ -90,7 +90,7 @@ impl BrokerState {
     pub(super) async fn forget_revoked(self: Arc<Self>, clients: RevokedClients) {
         let forget = async {
             for former in clients.asleep {
-                super::connection::let_go(&self, former).await;
+                super::connection::end_session(&self, former).await;
             }
             for gone in clients.ending {
                 gone.cancelled().await;

@@ -78,7 +78,7 @@ impl AlertEvaluator {
     }
 
     /// Records that a loss of the store was noticed now.
-    pub(super) fn saw_loss(&mut self) {
+    pub(super) fn record_loss_alert(&mut self) {
         self.lost_ms = Some(clock::now_ms());
     }
 
@@ -88,7 +88,7 @@ impl AlertEvaluator {
     }
 
     /// Handles the issue time of a signed message that is newer than all before.
-    pub(super) fn heard_time(&mut self, issued_ms: Millis, clock_ms: Millis) {
+    pub(super) fn observe_issue_time(&mut self, issued_ms: Millis, clock_ms: Millis) {
         let off_ms = clock_ms.saturating_sub(issued_ms);
         self.clock_off_s = Some(off_ms.unsigned_abs() as f64 / 1000.0);
     }
@@ -140,27 +140,27 @@ impl AgentLoop {
         readings.extend(self.certificate_left());
         // A unit that was removed just before an earlier agent ended causes no event any more.
         self.end_of_units_gone().await?;
-        self.look_out(&readings).await
+        self.check_alerts(&readings).await
     }
 
     /// Evaluates the rules on changed units.
-    pub(super) async fn look_out_for_units(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn check_unit_alerts(&mut self) -> Result<(), StoreError> {
         self.end_of_units_gone().await?;
         let states = self.inputs.units.borrow().clone();
-        self.look_out(&units(&states)).await
+        self.check_alerts(&units(&states)).await
     }
 
     /// Clears the alerts of units that do not exist any more.
     async fn end_of_units_gone(&mut self) -> Result<(), StoreError> {
         let states = self.inputs.units.borrow().clone();
         let gone = self.lookout.alerts.unit_gone(|unit| states.contains_key(unit), self.both_clocks());
-        self.tell_alerts(gone).await
+        self.report_alert_changes(gone).await
     }
 
     /// Records that another agent claims to be this host.
-    pub(super) async fn saw_twin(&mut self) -> Result<(), StoreError> {
+    pub(super) async fn record_duplicate(&mut self) -> Result<(), StoreError> {
         self.lookout.twin_ms = Some(self.now_ms());
-        self.look_out(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
+        self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
     }
 
     /// Sets the console's rules. Rules that are not newer than the present ones change nothing, however often they are
@@ -173,7 +173,7 @@ impl AgentLoop {
         if told.generation <= self.lookout.central.generation {
             return Ok(());
         }
-        self.time.saw(told.issued_ms, clock::now_ms());
+        self.time.observe(told.issued_ms, clock::now_ms());
         let (good, bad): (Vec<_>, Vec<_>) =
             told.rules.into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
@@ -185,20 +185,20 @@ impl AgentLoop {
         tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
         self.lookout.alerts.set_rules(together(&self.lookout.own, &central));
         self.lookout.central = central;
-        self.look_out(&[]).await?;
+        self.check_alerts(&[]).await?;
         self.publisher.beats.hasten();
         self.observe_units();
         Ok(())
     }
 
-    async fn look_out(&mut self, readings: &[Reading]) -> Result<(), StoreError> {
+    async fn check_alerts(&mut self, readings: &[Reading]) -> Result<(), StoreError> {
         let changes = self.lookout.alerts.observe(readings, self.both_clocks());
-        self.tell_alerts(changes).await
+        self.report_alert_changes(changes).await
     }
 
     /// Stores and publishes changes of alerts. They are published even if the store fails, so that an operator looks at
     /// this host.
-    async fn tell_alerts(&mut self, changes: Vec<AlertChange>) -> Result<(), StoreError> {
+    async fn report_alert_changes(&mut self, changes: Vec<AlertChange>) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl AgentLoop {
             if !matches!(change, AlertChange::Repeated(_)) {
                 self.publisher.beats.hasten();
             }
-            self.publisher.alerts.say(change.alert().clone(), now_ms);
+            self.publisher.alerts.enqueue(change.alert().clone(), now_ms);
         }
         self.observe_units();
         kept

@@ -46,7 +46,7 @@ impl AlertTopics {
     }
 
     /// Adds a change of an alert.
-    pub(super) fn say(&mut self, alert: Alert, now_ms: Millis) {
+    pub(super) fn enqueue(&mut self, alert: Alert, now_ms: Millis) {
         let raised = AlertAck { state: AlertState::Raised, ..alert.key() };
         self.items.remove(&raised);
         self.empty.remove(&alert.id);
@@ -103,7 +103,7 @@ impl AlertTopics {
     }
 
     /// Handles that a message was published.
-    pub(super) fn said(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
+    pub(super) fn record_sent(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
         let Some(key) = &saying.key else {
             self.empty.remove(&saying.id);
             return;
@@ -170,7 +170,7 @@ mod tests {
     fn drain(topics: &mut AlertTopics, now_ms: Millis) -> Vec<PublishedAlerts> {
         let mut said = vec![];
         while let Some(saying) = topics.next(now_ms) {
-            topics.said(&saying, now_ms, 0.5);
+            topics.record_sent(&saying, now_ms, 0.5);
             let alert: Option<Alert> = serde_json::from_slice(&saying.payload).ok();
             said.push((saying.id.to_string(), alert.map(|alert| (alert.since_ms, alert.state)), saying.retain));
         }
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn active_alert_is_published_until_acknowledged_and_on_connect() {
         let mut topics = AlertTopics::new(7);
-        topics.say(alert("a", 1, Raised), 0);
+        topics.enqueue(alert("a", 1, Raised), 0);
         assert_eq!(topics.next_ms(0), Some(0));
         assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Raised)), true)]);
         assert_eq!((topics.next_ms(0), drain(&mut topics, 4_999)), (Some(5_000), vec![]));
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn ended_alert_is_published_until_acknowledged_then_cleared() {
         let mut topics = AlertTopics::new(1);
-        topics.say(alert("a", 1, Raised), 0);
-        topics.say(alert("a", 1, Cleared), 0);
+        topics.enqueue(alert("a", 1, Raised), 0);
+        topics.enqueue(alert("a", 1, Cleared), 0);
         assert!(topics.active().is_empty());
         assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Cleared)), true)]);
         // A late acknowledgement of an earlier state is not the end.
@@ -220,10 +220,10 @@ mod tests {
     #[test]
     fn earlier_occurrence_never_replaces_later_one() {
         let mut topics = AlertTopics::new(1);
-        topics.say(alert("a", 1, Cleared), 0);
-        topics.say(alert("a", 5, Cleared), 0);
+        topics.enqueue(alert("a", 1, Cleared), 0);
+        topics.enqueue(alert("a", 5, Cleared), 0);
         assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Cleared)), false), one("a", Some((5, Cleared)), true)]);
-        topics.say(alert("a", 9, Raised), 10);
+        topics.enqueue(alert("a", 9, Raised), 10);
         topics.all(10);
         let all = [(1, Cleared, false), (5, Cleared, false), (9, Raised, true)];
         assert_eq!(drain(&mut topics, 10), all.map(|(since, state, retain)| one("a", Some((since, state)), retain)));
@@ -233,9 +233,9 @@ mod tests {
         // The alert is active: nothing is cleared.
         assert_eq!(drain(&mut topics, 11), []);
         // An alert that begins on a topic that was about to be cleared is kept.
-        topics.say(alert("a", 9, Cleared), 20);
+        topics.enqueue(alert("a", 9, Cleared), 20);
         topics.acknowledged(&alert("a", 9, Cleared).key());
-        topics.say(alert("a", 30, Raised), 30);
+        topics.enqueue(alert("a", 30, Raised), 30);
         assert_eq!(drain(&mut topics, 30), [one("a", Some((30, Raised)), true)]);
     }
 }

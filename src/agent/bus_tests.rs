@@ -151,7 +151,7 @@ async fn refused_command_is_answered_and_forged_one_ignored() {
     // For others, signed by others, and no message at all.
     let others = Command { target: Target::Hosts(vec![HostId::random()]), ..exec() };
     console.broadcast(fleet.sign(&others)).await;
-    let stranger = Fleet::strange_signer();
+    let stranger = Fleet::unknown_signer();
     console.publish(HostTopic::Command, false, stranger.sign(&exec()).unwrap()).await;
     console.publish(HostTopic::Command, false, b"{".to_vec()).await;
     let last = exec();

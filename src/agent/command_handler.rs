@@ -89,7 +89,7 @@ impl AgentLoop {
         let life_ms = self.now_ms();
         self.time = self.time.at(life_ms);
         if self.time.ask(clock::now_ms()) {
-            self.publisher.beat(life_ms);
+            self.publisher.request_heartbeat(life_ms);
         }
         done
     }
@@ -144,10 +144,10 @@ impl AgentLoop {
         };
         let is_fresh = ack.heartbeat.is_some_and(|heartbeat| self.publisher.beats.is_fresh(heartbeat, life_ms));
         if ack.issued_ms > before_ms || is_fresh {
-            self.lookout.heard_time(ack.issued_ms, clock_ms);
+            self.lookout.observe_issue_time(ack.issued_ms, clock_ms);
         }
         if is_fresh {
-            self.hear_fresh_time(ack.issued_ms, clock_ms).await?;
+            self.handle_fresh_time(ack.issued_ms, clock_ms).await?;
         }
         let signed_ms = self.time.signed_ms();
         if store {
@@ -168,10 +168,10 @@ impl AgentLoop {
     }
 
     /// Handles a confirmation of the console's time.
-    async fn hear_fresh_time(&mut self, issued_ms: Millis, clock_ms: Millis) -> Result<(), StoreError> {
+    async fn handle_fresh_time(&mut self, issued_ms: Millis, clock_ms: Millis) -> Result<(), StoreError> {
         let life_ms = self.now_ms();
         self.time = self.time.at(life_ms);
-        let ahead_ms = self.time.heard_fresh(issued_ms, clock_ms, self.bounds.kept_ms());
+        let ahead_ms = self.time.observe_fresh(issued_ms, clock_ms, self.bounds.kept_ms());
         // A store cannot have been created after its agent was started.
         let is_made_ahead = self.created_ms > issued_ms.saturating_add(SLACK_MS);
         let created_ms = if is_made_ahead { issued_ms - life_ms } else { self.created_ms };
@@ -374,7 +374,7 @@ impl AgentLoop {
         let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;
         store::commit(tx, "edit unit").await?;
         if !command.realms.is_empty() {
-            self.carry_realms().await;
+            self.update_realms().await;
         }
         if changed {
             self.units.desired_changed();
@@ -530,7 +530,7 @@ impl AgentLoop {
     pub(super) fn worked(&mut self, work: TaskResult) {
         match work {
             TaskResult::Daemon(id, prepared) => self.daemon_prepared(id, prepared),
-            TaskResult::Turn(program, turn) => self.turn_came(program, turn),
+            TaskResult::Turn(program, turn) => self.finish_wait(program, turn),
             TaskResult::Begun(id, Ok(())) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.begun = true;
@@ -549,7 +549,7 @@ impl AgentLoop {
     }
 
     /// Reports commands that take long.
-    pub(super) fn tell_slow(&mut self) {
+    pub(super) fn report_slow_commands(&mut self) {
         let (now_ms, at_ms) = (self.now_ms(), clock::now_ms());
         for (id, running) in &mut self.running {
             let Some(told) = running.untold(now_ms) else { continue };

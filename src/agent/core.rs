@@ -243,7 +243,7 @@ impl AgentLoop {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         self.resume(unfinished);
-        self.carry_realms().await;
+        self.update_realms().await;
         loop {
             let handled = match self.next().await {
                 LoopEvent::Stop => break,
@@ -321,10 +321,10 @@ impl AgentLoop {
             LoopEvent::Work(work) => self.worked(work),
             LoopEvent::Units => {
                 self.observe_units();
-                return self.look_out_for_units().await;
+                return self.check_unit_alerts().await;
             }
             LoopEvent::Sampled => {
-                self.tell_queues();
+                self.report_queue_lengths();
                 return self.sampled().await;
             }
             LoopEvent::Metrics => {
@@ -340,7 +340,7 @@ impl AgentLoop {
     }
 
     /// Reports the lengths of queues, for the next sample.
-    fn tell_queues(&self) {
+    fn report_queue_lengths(&self) {
         let tell = |counter: &AtomicU64, count: usize| counter.store(count as u64, Ordering::Relaxed);
         tell(&self.queues.commands, self.running.len());
         tell(&self.queues.alerts, self.publisher.alerts.waiting());
@@ -350,15 +350,15 @@ impl AgentLoop {
     fn asked(&mut self, question: LoopQuestion) {
         let now_ms = self.now_ms();
         match question {
-            LoopQuestion::Standing(answer) => drop(answer.send(self.standing())),
+            LoopQuestion::Standing(answer) => drop(answer.send(self.status())),
             LoopQuestion::State(answer) => {
-                self.host_snapshot.look();
+                self.host_snapshot.refresh();
                 let state = self.host_snapshot.with(&self.inputs.units.borrow());
                 drop(answer.send(Box::new(state)));
             }
             LoopQuestion::Beat(answer) => {
                 self.look();
-                self.publisher.beat(now_ms);
+                self.publisher.request_heartbeat(now_ms);
                 let _ = answer.send(self.publisher.is_sole());
             }
             LoopQuestion::Trigger(answer) => {
@@ -370,7 +370,7 @@ impl AgentLoop {
         }
     }
 
-    fn standing(&self) -> AgentStatus {
+    fn status(&self) -> AgentStatus {
         AgentStatus {
             v: V1,
             host: self.me.host,
@@ -396,7 +396,7 @@ impl AgentLoop {
     fn up(&mut self, connection: ConnectionHandle) {
         tracing::info!(session = connection.session, "connected to the broker");
         let now_ms = self.now_ms();
-        self.host_snapshot.look();
+        self.host_snapshot.refresh();
         self.publisher.up(connection, self.lives.former().to_vec(), now_ms);
     }
 
@@ -415,10 +415,10 @@ impl AgentLoop {
             if let Some(epoch) = self.publisher.unknown_later_life(message.payload(), self.last_epoch) {
                 self.disk_went_back(epoch).await?;
             }
-            let verdict = self.publisher.heard_presence(message.payload(), now_ms);
+            let verdict = self.publisher.handle_presence(message.payload(), now_ms);
             self.publisher.done(message);
-            let seen = if twin { self.saw_twin().await } else { Ok(()) };
-            return self.stand(verdict).await.and(seen);
+            let seen = if twin { self.record_duplicate().await } else { Ok(()) };
+            return self.apply_verdict(verdict).await.and(seen);
         }
         // Earlier messages that still wait go first.
         if !self.publisher.is_sole() || !self.held.is_empty() {
@@ -475,7 +475,7 @@ impl AgentLoop {
         self.store.note_older_disk(now_ms, clock_ms).await?;
         self.last_epoch = epoch;
         self.lost_ms = self.lost_ms.max(Some(now_ms));
-        self.lookout.saw_loss();
+        self.lookout.record_loss_alert();
         tracing::error!(
             host.id = %self.me.host, epoch,
             "this host has lived since its disk was written: the disk is an older copy, or a clone of it was started. Commands \
@@ -485,7 +485,7 @@ impl AgentLoop {
     }
 
     /// Acts on a decision about presence.
-    async fn stand(&mut self, verdict: PresenceVerdict) -> Result<(), StoreError> {
+    async fn apply_verdict(&mut self, verdict: PresenceVerdict) -> Result<(), StoreError> {
         match verdict {
             PresenceVerdict::Ignore => {}
             PresenceVerdict::Assert => {
@@ -522,7 +522,7 @@ impl AgentLoop {
 
     /// Examines the host and its units again.
     fn look(&mut self) {
-        self.host_snapshot.look();
+        self.host_snapshot.refresh();
         self.observe_units();
     }
 
@@ -543,9 +543,9 @@ impl AgentLoop {
             self.refresh_due_ms = None;
             self.publisher.refresh(now_ms);
         }
-        self.tell_slow();
+        self.report_slow_commands();
         let verdict = self.publisher.tick(now_ms);
-        self.stand(verdict).await?;
+        self.apply_verdict(verdict).await?;
         if self.publisher.is_sole() && self.held_ms.is_some_and(|held_ms| now_ms >= held_ms) {
             self.take_held_up().await?;
         }

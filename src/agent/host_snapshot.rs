@@ -70,7 +70,7 @@ impl HostSnapshot {
     }
 
     /// Sets the host's realms.
-    pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
+    pub(super) fn set_realms(&mut self, realms: &BTreeSet<Name>) {
         self.realms = realms.iter().cloned().collect();
     }
 
@@ -86,7 +86,7 @@ impl HostSnapshot {
     }
 
     /// Examines the host again.
-    pub(super) fn look(&mut self) {
+    pub(super) fn refresh(&mut self) {
         self.hostname = facts::hostname();
         self.interfaces = facts::interfaces();
     }

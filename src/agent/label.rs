@@ -26,7 +26,7 @@ impl AgentLoop {
         if told.generation <= self.host_snapshot.label_generation().unwrap_or_default() {
             return Ok(());
         }
-        self.time.saw(told.issued_ms, clock::now_ms());
+        self.time.observe(told.issued_ms, clock::now_ms());
         let given = ConsoleLabels { generation: told.generation, labels: told.labels };
         set_given(&self.store, &given).await?;
         tracing::info!(generation = given.generation, labels = given.labels.len(), "new labels from the console");

@@ -293,7 +293,7 @@ async fn lookout(
 ) -> Result<AlertEvaluator, StoreError> {
     let (held, ended) = store::alert::all(store).await?;
     for alert in held.iter().chain(&ended) {
-        publisher.alerts.say(alert.clone(), 0);
+        publisher.alerts.enqueue(alert.clone(), 0);
     }
     let sample_ms = Millis::from(config.metrics.sample_ms);
     let about = EvaluatorParts { reserve, cpus: host_snapshot.facts.cpus, sample_ms };

@@ -164,7 +164,7 @@ pub struct TrafficMeter {
 }
 
 impl TrafficMeter {
-    fn came(&self, packet: &Incoming) {
+    fn count_received(&self, packet: &Incoming) {
         let bytes = match packet {
             Incoming::Publish(publish) => {
                 if publish.qos != QoS::AtMostOnce {
@@ -381,7 +381,7 @@ impl LinkLoop {
                 end = &mut ended => return (close(&connection, eventloop, end).await, was_up),
             };
             if let Ok(Event::Incoming(packet)) = &polled {
-                meter.came(packet);
+                meter.count_received(packet);
             }
             let event = match polled {
                 Ok(Event::Incoming(Incoming::ConnAck(_))) => {

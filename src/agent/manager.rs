@@ -84,13 +84,13 @@ impl ServiceManager {
             .run_until_cancelled(async {
                 agent.looked_up().await;
                 self.ready(&describe(*agent.connected().borrow(), &agent.units().borrow()));
-                tokio::join!(self.tell_changes(agent), self.keep_watchdog_quiet(agent));
+                tokio::join!(self.report_status_changes(agent), self.notify_watchdog(agent));
             })
             .await;
         self.stopping();
     }
 
-    async fn tell_changes(&self, agent: &RunningAgent) {
+    async fn report_status_changes(&self, agent: &RunningAgent) {
         let (mut connected, mut units) = (agent.connected(), agent.units());
         let mut told = String::new();
         loop {
@@ -113,7 +113,7 @@ impl ServiceManager {
 
     /// Notifies the watchdog as long as the agent's loop answers: three times within the watchdog's time, so that one
     /// answer may be late.
-    async fn keep_watchdog_quiet(&self, agent: &RunningAgent) {
+    async fn notify_watchdog(&self, agent: &RunningAgent) {
         let Some(time) = self.watchdog else { return };
         let every = time / 3;
         loop {

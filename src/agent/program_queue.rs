@@ -131,7 +131,7 @@ impl AgentLoop {
     }
 
     /// Handles the end of a program's wait.
-    pub(super) fn turn_came(&mut self, program: QueuedProgram, turn: QueueResult) {
+    pub(super) fn finish_wait(&mut self, program: QueuedProgram, turn: QueueResult) {
         let QueuedProgram { id, expires_ms, .. } = program;
         // The time during which the machine slept was not counted.
         let is_late = self.time.now_ms(clock::now_ms()) > expires_ms;

@@ -213,10 +213,10 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
     }
 
     /// Handles a message on the host's presence topic.
-    pub fn heard_presence(&mut self, payload: &[u8], now_ms: Millis) -> PresenceVerdict {
+    pub fn handle_presence(&mut self, payload: &[u8], now_ms: Millis) -> PresenceVerdict {
         let Some(line) = &mut self.line else { return PresenceVerdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
-        let verdict = line.standing.heard(presence.as_ref(), now_ms);
+        let verdict = line.standing.observe(presence.as_ref(), now_ms);
         if verdict == PresenceVerdict::Assert {
             line.assert(now_ms);
         }
@@ -264,7 +264,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
     }
 
     /// Publishes a full heartbeat on request, within the limits.
-    pub(super) fn beat(&mut self, now_ms: Millis) {
+    pub(super) fn request_heartbeat(&mut self, now_ms: Millis) {
         self.beat = None;
         self.beats.refresh(now_ms);
     }
@@ -385,21 +385,21 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
 
     /// Publishes what is due; returns false if the connection takes no more.
     async fn say(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
-        if !self.say_presence(now_ms) {
+        if !self.publish_presence(now_ms) {
             return Ok(false);
         }
         if !self.is_sole() {
             return Ok(true);
         }
-        Ok(self.say_beat(now_ms)
-            && self.say_notes()
-            && self.say_alerts(now_ms)
-            && self.say_outbox(now_ms).await?
-            && self.say_units()
-            && self.say_metrics(now_ms).await?)
+        Ok(self.publish_heartbeat(now_ms)
+            && self.publish_notes()
+            && self.publish_alerts(now_ms)
+            && self.publish_outbox(now_ms).await?
+            && self.publish_units()
+            && self.publish_metrics(now_ms).await?)
     }
 
-    fn say_presence(&mut self, now_ms: Millis) -> bool {
+    fn publish_presence(&mut self, now_ms: Millis) -> bool {
         let Some(line) = &mut self.line else { return true };
         while let Some(receipt) = line.acks.front() {
             if !line.connection.acknowledge(receipt) {
@@ -423,7 +423,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         self.line.as_ref().is_some_and(|line| line.connection.publish(&self.me.topic(topic), retain, payload))
     }
 
-    fn say_beat(&mut self, now_ms: Millis) -> bool {
+    fn publish_heartbeat(&mut self, now_ms: Millis) -> bool {
         loop {
             if let Some(beat) = &self.beat {
                 if !self.publish(HostTopic::Heartbeat, false, beat.clone()) {
@@ -440,7 +440,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         }
     }
 
-    fn say_notes(&mut self) -> bool {
+    fn publish_notes(&mut self) -> bool {
         while let Some(note) = self.notes.front() {
             if !self.publish(HostTopic::Outcome, false, json(note)) {
                 return false;
@@ -450,28 +450,28 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
         true
     }
 
-    fn say_alerts(&mut self, now_ms: Millis) -> bool {
+    fn publish_alerts(&mut self, now_ms: Millis) -> bool {
         while let Some(mut saying) = self.alerts.next(now_ms) {
             let payload = std::mem::take(&mut saying.payload);
             if !self.publish(HostTopic::Alert(saying.id.clone()), saying.retain, payload) {
                 return false;
             }
-            self.alerts.said(&saying, now_ms, chance::random());
+            self.alerts.record_sent(&saying, now_ms, chance::random());
         }
         true
     }
 
-    fn say_units(&mut self) -> bool {
+    fn publish_units(&mut self) -> bool {
         while let Some((unit, payload)) = self.units.next(clock::now_ms()) {
             if !self.publish(HostTopic::Unit(unit.clone()), true, payload) {
                 return false;
             }
-            self.units.said(&unit);
+            self.units.record_sent(&unit);
         }
         true
     }
 
-    async fn say_outbox(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
+    async fn publish_outbox(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
         if self.outbox_behind && self.outbox.has_room() {
             let rows = self.kept.first_reports(self.outbox.capacity() + 1).await?;
             self.outbox_behind = !rows.into_iter().all(|key| self.outbox.add(key, now_ms));
@@ -484,12 +484,12 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
             if !self.publish(HostTopic::Outcome, false, payload) {
                 return Ok(false);
             }
-            self.outbox.said(&key, now_ms, chance::random());
+            self.outbox.record_sent(&key, now_ms, chance::random());
         }
         Ok(true)
     }
 
-    async fn say_metrics(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
+    async fn publish_metrics(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
         if !self.metrics.wants(now_ms) {
             return Ok(true);
         }
@@ -501,7 +501,7 @@ impl<K: OutboxStore, W: PublishSink> Publisher<K, W> {
             if !self.publish(HostTopic::Metric, false, payload) {
                 return Ok(false);
             }
-            self.metrics.said(&id, now_ms, chance::random());
+            self.metrics.record_sent(&id, now_ms, chance::random());
         }
         Ok(true)
     }

@@ -61,7 +61,7 @@ impl AgentLoop {
         };
         store::commit(tx, "estate").await?;
         if changed {
-            self.carry_realms().await;
+            self.update_realms().await;
             self.units.desired_changed();
             self.publisher.beats.hasten();
         }
@@ -124,7 +124,7 @@ impl AgentLoop {
     }
 
     /// Updates the host's realms: those of its configuration, and those that the console has defined.
-    pub(super) async fn carry_realms(&mut self) {
+    pub(super) async fn update_realms(&mut self) {
         let told = match self.store.realms().await {
             Ok(realms) => realms,
             Err(error) => return tracing::error!(%error, "the realms of this host cannot be read"),
@@ -132,7 +132,7 @@ impl AgentLoop {
         let realms: BTreeSet<Name> =
             self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
         if realms != self.realms {
-            self.host_snapshot.carry(&realms);
+            self.host_snapshot.set_realms(&realms);
             self.realms = realms;
             self.observe_units();
         }

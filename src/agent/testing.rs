@@ -218,7 +218,7 @@ impl Fleet {
     }
 
     /// Somebody whose key no host has pinned.
-    pub(super) fn strange_signer() -> Signer {
+    pub(super) fn unknown_signer() -> Signer {
         Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
     }
 

@@ -53,7 +53,7 @@ impl AgentLoop {
         store::commit(tx, "edit units").await?;
         if changed {
             if !command.realms.is_empty() {
-                self.carry_realms().await;
+                self.update_realms().await;
             }
             self.units.desired_changed();
             self.publisher.beats.hasten();

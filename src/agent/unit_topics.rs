@@ -100,7 +100,7 @@ impl UnitTopics {
     }
 
     /// Handles that a report was published.
-    pub(super) fn said(&mut self, unit: &UnitName) {
+    pub(super) fn record_sent(&mut self, unit: &UnitName) {
         self.seq += 1;
         self.due.remove(unit);
         match self.states.contains_key(unit) {
@@ -146,7 +146,7 @@ mod tests {
         let mut said = vec![];
         while let Some((unit, payload)) = topics.next(0) {
             let report: Option<UnitReport> = (!payload.is_empty()).then(|| serde_json::from_slice(&payload).unwrap());
-            topics.said(&unit);
+            topics.record_sent(&unit);
             let seq = report.as_ref().map_or(0, |report| report.seq);
             said.push((unit.to_string(), seq, report.map(|report| report.observed.phase)));
         }
@@ -177,7 +177,7 @@ mod tests {
             if is_due {
                 let report: UnitReport = serde_json::from_slice(&topics.next(0).unwrap().1).unwrap();
                 assert_eq!(report.stats.unwrap().values["n"], number);
-                topics.said(&report.unit);
+                topics.record_sent(&report.unit);
             }
         }
         // It exists again, so its topic is not cleared any more.

@@ -63,7 +63,7 @@ pub fn workloads_folder() -> u32 {
 /// # Errors
 /// If a step fails; `path` is then unchanged.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    written_beside(path, mode, |file| file.write_all(content).and_then(|()| file.sync_all()))?;
+    replace_file(path, mode, |file| file.write_all(content).and_then(|()| file.sync_all()))?;
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
@@ -72,11 +72,11 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
 /// # Errors
 /// If a step fails; `path` is then unchanged.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    written_beside(path, mode, |file| file.write_all(content))
+    replace_file(path, mode, |file| file.write_all(content))
 }
 
 /// Writes a new file and renames it to `path`.
-fn written_beside(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+fn replace_file(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));

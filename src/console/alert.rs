@@ -194,7 +194,7 @@ impl Console {
             Some(host) => vec![host],
             None => host::online(shared.store.read()).await?,
         };
-        shared.tellings.owe(hosts);
+        shared.tellings.mark_owed(hosts);
         Ok(())
     }
 

@@ -23,14 +23,14 @@ impl Labels {
     }
 
     /// Handles a host's report of its generation.
-    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
+    pub(super) fn confirm(&self, host: HostId, has: Option<u64>, now: Millis) {
         let mut known = self.has.lock().unwrap_or_else(PoisonError::into_inner);
         match has {
             Some(has) => drop(known.insert(host, has)),
             None => drop(known.remove(&host)),
         }
         drop(known);
-        self.tellings.heard(host, has, now);
+        self.tellings.confirm(host, has, now);
     }
 
     pub(super) fn has(&self, host: HostId) -> u64 {

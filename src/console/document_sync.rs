@@ -32,7 +32,7 @@ pub(super) async fn run<T, F>(
             let (hosts, wait) = tellings.take(now_ms());
             for (host, ahead) in hosts {
                 match tell(Arc::clone(&shared), host, ahead).await {
-                    Ok(sent) => tellings.told(host, sent),
+                    Ok(sent) => tellings.record_sent(host, sent),
                     Err(error) => {
                         tracing::error!(host.id = %host, %error, "a host cannot be told what it should have now");
                         tellings.failed(host, ahead);
@@ -64,7 +64,7 @@ mod tests {
         let (host, other) = (HostId::random(), HostId::random());
         let tellings = DocumentSync::new(Generations { all: 5, hosts: [(other, 4)].into() });
         let heard = |host, has, now| {
-            tellings.heard(host, has, now);
+            tellings.confirm(host, has, now);
             tellings.take(now).0.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(heard(host, Some(5), 0), []);
@@ -86,7 +86,7 @@ mod tests {
         // The host has a newer generation than the store.
         assert_eq!(heard(host, Some(7), 200_000), [(host, 7)]);
         tellings.set_generation(None, 10);
-        tellings.owe(vec![host, other]);
+        tellings.mark_owed(vec![host, other]);
         assert_eq!(tellings.take(200_001).0.len(), 2);
         assert_eq!((tellings.of(host), tellings.of(other)), (10, 14));
     }
@@ -96,7 +96,7 @@ mod tests {
         let host = HostId::random();
         let tellings = DocumentSync::new(Generations { all: 5, hosts: HashMap::new() });
         let check = |has, now, wanted: &[HostId], what: &str| {
-            tellings.heard(host, Some(has), now);
+            tellings.confirm(host, Some(has), now);
             assert_eq!(tellings.take(now).0.into_keys().collect::<Vec<_>>(), wanted, "{what}");
         };
         check(4, 0, &[host], "it has others");
@@ -104,15 +104,15 @@ mod tests {
         tellings.set_generation(None, 6);
         check(4, 2_000, &[host], "it was away when the rules changed, and was told of those before");
         check(4, 3_000, &[], "it was told a second ago");
-        tellings.came(host);
+        tellings.host_connected(host);
         check(4, 4_000, &[host], "what it was told may have gone with its last life");
         check(4, 5_000, &[], "it was told a second ago");
         // There was no connection.
-        tellings.told(host, None);
+        tellings.record_sent(host, None);
         check(4, 6_000, &[host], "it was not told");
         // The store made a newer generation than was to be sent.
         tellings.set_generation(Some(host), 10);
-        tellings.told(host, Some(16));
+        tellings.record_sent(host, Some(16));
         check(4, 7_000, &[], "it was told those");
         // The store failed: it is tried again after a pause.
         tellings.set_generation(None, 7);

@@ -4,7 +4,7 @@
 //! and matches commands against them, as with its own labels.
 //!
 //! **Invariant: labels are stored before they are sent to any host**, and a command is sent on a host's own topic only after labels that
-//! the host has not confirmed ([`tell_first`]): so the host matches it against the labels that held when it was issued.
+//! the host has not confirmed ([`send_labels_first`]): so the host matches it against the labels that held when it was issued.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -54,7 +54,7 @@ impl Console {
         if let Some(name) = wanted.set.keys().find(|name| wanted.remove.contains(*name)) {
             return Err(Error::invalid("bad_label", format!("label {name} is to be set and to be removed")));
         }
-        let meant = dispatch::meant(shared, &wanted.target).await?;
+        let meant = dispatch::target_hosts(shared, &wanted.target).await?;
         let ids: Vec<HostId> = meant.into_iter().map(|(host, _)| host).collect();
         if wanted.set.is_empty() && wanted.remove.is_empty() {
             return self.labelled(&ids).await;
@@ -91,7 +91,7 @@ impl Console {
         let removed: Vec<String> = wanted.remove.iter().map(|name| format!("{name}-")).collect();
         let labels = [set, removed].concat().join(" ");
         tracing::info!(%operator, labels, hosts = changed.len(), "labels of hosts are changed");
-        shared.labels.tellings.owe(changed.into_iter().map(|(host, _)| host).collect());
+        shared.labels.tellings.mark_owed(changed.into_iter().map(|(host, _)| host).collect());
         self.labelled(&ids).await
     }
 
@@ -208,7 +208,7 @@ fn some(all: &[String]) -> String {
 
 /// Sends a host its labels, unless it has confirmed them, before anything that depends on them. Returns false if that
 /// was not sent.
-pub(super) async fn tell_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
+pub(super) async fn send_labels_first(shared: &Arc<ConsoleState>, host: HostId) -> bool {
     if shared.labels.is_confirmed(host) {
         return true;
     }

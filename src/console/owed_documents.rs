@@ -73,7 +73,7 @@ impl DocumentSync {
     }
 
     /// Handles that a host came online: it may not have received earlier messages.
-    pub(super) fn came(&self, host: HostId) {
+    pub(super) fn host_connected(&self, host: HostId) {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).told.remove(&host);
     }
 
@@ -87,7 +87,7 @@ impl DocumentSync {
     }
 
     /// Handles a host's report of its generation.
-    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
+    pub(super) fn confirm(&self, host: HostId, has: Option<u64>, now: Millis) {
         let (has, wanted) = (has.unwrap_or_default(), self.of(host));
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if has == wanted {
@@ -108,7 +108,7 @@ impl DocumentSync {
     }
 
     /// Marks hosts to be sent to, whenever they were sent something last.
-    pub(super) fn owe(&self, hosts: Vec<HostId>) {
+    pub(super) fn mark_owed(&self, hosts: Vec<HostId>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         for host in hosts {
             owed.hosts.entry(host).or_default();
@@ -138,7 +138,7 @@ impl DocumentSync {
     }
 
     /// Records the result for a host that was taken: this generation was sent, or nothing, without a connection.
-    pub(super) fn told(&self, host: HostId, sent: Option<u64>) {
+    pub(super) fn record_sent(&self, host: HostId, sent: Option<u64>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(generation) = sent {
             // Unless it has come online again meanwhile.

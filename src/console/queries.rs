@@ -229,6 +229,6 @@ impl Console {
     /// Returns the external stores, with the state of their queues.
     #[must_use]
     pub fn metric_stores(&self) -> Vec<muster_api::MetricStore> {
-        self.shared.external.told()
+        self.shared.external.status()
     }
 }

@@ -186,7 +186,7 @@ pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterErro
 /// # Errors
 /// If the register or the store cannot be used.
 pub async fn keep(folder: &Path, store: &Store) -> Result<(), RegisterError> {
-    RegisterWriter::new(folder).look(store).await
+    RegisterWriter::new(folder).refresh(store).await
 }
 
 /// Writes the register whenever it has changed.
@@ -203,7 +203,7 @@ impl RegisterWriter {
     }
 
     /// Writes the register if it may have changed, unless it was just written; a later call does so then.
-    pub(super) async fn look(&mut self, store: &Store) -> Result<(), RegisterError> {
+    pub(super) async fn refresh(&mut self, store: &Store) -> Result<(), RegisterError> {
         let marks = register::marks(store.read()).await?;
         let is_early =
             |of: &Marks, at: &Instant| !marks.revokes_more_than(of) && at.elapsed() < marks.pause(PAUSE_FOR_EACH);
@@ -243,7 +243,7 @@ mod tests {
         restore(folder.path(), &lost, 99).await.unwrap();
         assert!(register::marks(lost.read()).await.unwrap().is_empty(), "there is no register yet");
 
-        RegisterWriter::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(store).await.unwrap();
         restore(folder.path(), &lost, 99).await.unwrap();
         let (back, was) = (register::read(lost.read()).await.unwrap(), register::read(store.read()).await.unwrap());
         // Tokens are not restored, so none is marked as ended.
@@ -280,7 +280,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("authority")).unwrap();
         let mut keeper = RegisterWriter::new(folder.path());
-        keeper.look(store).await.unwrap();
+        keeper.refresh(store).await.unwrap();
         write_mark(folder.path(), store).await.unwrap();
         let backup = copy(store, "backup.db", folder.path()).await;
 
@@ -299,7 +299,7 @@ mod tests {
         let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
         assert!(joined.status().is_success());
         keeper.written = None;
-        keeper.look(store).await.unwrap();
+        keeper.refresh(store).await.unwrap();
 
         let old = Store::open(&backup).await.unwrap();
         assert_eq!(host::revoked(old.read()).await.unwrap().len(), 0);
@@ -326,11 +326,11 @@ mod tests {
     async fn store_missing_commands_counts_as_older() {
         let (folder, store) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();
-        RegisterWriter::new(folder.path()).look(&store).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(&store).await.unwrap();
         let fixture = Fixture::new().await;
         fixture.member("h").await;
         let store = &fixture.shared().store;
-        RegisterWriter::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(store).await.unwrap();
         let backup = copy(store, "backup.db", folder.path()).await;
         store.set_signed_ms(now_ms() + 1_000).await.unwrap();
         write_mark(folder.path(), store).await.unwrap();
@@ -359,7 +359,7 @@ mod tests {
         };
         let path = folder.path().join(FILE);
         // A changed digit: it would revoke another certificate, or make a host's key unknown.
-        RegisterWriter::new(folder.path()).look(store).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(store).await.unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let at = text.find("serial").unwrap() + 12;
         let digit = if &text[at..=at] == "1" { "2" } else { "1" };
@@ -381,7 +381,7 @@ mod tests {
         fixture.member("h").await;
         fs::create_dir(folder.path().join("authority")).unwrap();
         let known = &fixture.shared().store;
-        RegisterWriter::new(folder.path()).look(known).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(known).await.unwrap();
         known.set_signed_ms(1_700_000_000_000).await.unwrap();
         write_mark(folder.path(), known).await.unwrap();
         let path = folder.path().join(MARK);
@@ -403,11 +403,11 @@ mod tests {
             let which = store::alert::Which { limit: 9, ..Default::default() };
             store::alert::list(store.read(), which, now_ms()).await.unwrap()
         };
-        RegisterWriter::new(folder.path()).look(&empty).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(&empty).await.unwrap();
         restore(folder.path(), &empty, now_ms()).await.unwrap();
         assert_eq!(alerts(&empty).await.len(), 0, "nobody was ever in it");
         fixture.member("h").await;
-        RegisterWriter::new(folder.path()).look(&fixture.shared().store).await.unwrap();
+        RegisterWriter::new(folder.path()).refresh(&fixture.shared().store).await.unwrap();
         restore(folder.path(), &empty, now_ms()).await.unwrap();
         let shown = alerts(&empty).await;
         assert!(shown[0].alert.message.contains("console.db is lost"), "{}", shown[0].alert.message);

@@ -99,7 +99,7 @@ impl ListKeeper {
         let now = now_ms();
         let mut register = register::RegisterWriter::new(folder);
         // On a full disk the console still starts, and tries again every few seconds.
-        let kept = register.look(store).await.map_err(ListError::from);
+        let kept = register.refresh(store).await.map_err(ListError::from);
         let is_kept = passed_over_if_full(kept)?;
         let of = issued::revoked(store.read(), now).await?;
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
@@ -139,8 +139,8 @@ impl ListKeeper {
     }
 
     /// Makes a new list if the store has changed, or the list is old. Returns whether it did.
-    async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
-        self.register.look(store).await?;
+    async fn refresh(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, ListError> {
+        self.register.refresh(store).await?;
         let of = issued::revoked(store.read(), now).await?;
         // After a clock was set back, too: the list may be dated in the future.
         if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
@@ -272,7 +272,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, mut keeper: ListKeeper, shutd
             () = shared.revoked.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
-        match keeper.look(&shared.authority, &shared.store, now_ms()).await {
+        match keeper.refresh(&shared.authority, &shared.store, now_ms()).await {
             Ok(false) => trouble = None,
             Ok(true) => {
                 (trouble, is_noticed) = (None, false);
@@ -414,14 +414,14 @@ mod tests {
                 None => std::fs::create_dir(&path).unwrap(),
             }
             let now = keeper.made_ms;
-            assert!(!keeper.look(&authority, &store, now).await.unwrap(), "the list is the same");
+            assert!(!keeper.refresh(&authority, &store, now).await.unwrap(), "the list is the same");
             assert_eq!(serials(&std::fs::read_to_string(&path).unwrap()), ["4100"]);
         }
         // A newer list of another process is valid.
         let other = authority.revocation_list(&keeper.of, LIFETIME, keeper.made_ms + 5_000).unwrap();
         std::fs::write(&path, &other).unwrap();
         let now = keeper.made_ms;
-        assert!(!keeper.look(&authority, &store, now).await.unwrap());
+        assert!(!keeper.refresh(&authority, &store, now).await.unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
     }
 
@@ -434,7 +434,7 @@ mod tests {
         let (first, made) = (keeper.list().borrow().clone(), keeper.made_ms);
         for (later_ms, is_new) in [(0, false), (1_000, false), (RENEWAL_MS, true), (RENEWAL_MS + 5, false), (-1, true)]
         {
-            let looked = keeper.look(&authority, &store, made + later_ms).await.unwrap();
+            let looked = keeper.refresh(&authority, &store, made + later_ms).await.unwrap();
             assert_eq!(looked, is_new, "{later_ms}");
         }
         assert_ne!(*first, **keeper.list().borrow());

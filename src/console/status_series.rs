@@ -108,7 +108,7 @@ async fn look(
     for key in standing.missing(&alerts) {
         ended.extend(alert::ended(shared.store.read(), key).await?.map(|at_ms| (key.clone(), at_ms)));
     }
-    let (next, stretches) = standing.tell(hosts, alerts, &ended, now);
+    let (next, stretches) = standing.update(hosts, alerts, &ended, now);
     let mut points = Vec::new();
     let failed = |error| super::Error::internal("writing how hosts and alerts stand", &error);
     for point in stretches.iter().flat_map(StatusPoints::points) {
@@ -183,7 +183,7 @@ impl WrittenStatus {
 
     /// Returns what to write for the present states, and what has been written then. Without `hosts`, they are unknown,
     /// and their series pause. `ended` has the end times of missing alerts.
-    fn tell(
+    fn update(
         &self,
         hosts: Option<BTreeMap<HostId, (String, bool)>>,
         alerts: BTreeMap<OccurrenceKey, PastAlert>,
@@ -298,10 +298,10 @@ mod tests {
     #[test]
     fn host_series_pause_without_broker() {
         let none = BTreeMap::new;
-        let (first, _) = WrittenStatus::default().tell(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_000_000);
-        let (lost, told) = first.tell(None, none(), &BTreeMap::new(), 1_500_000);
+        let (first, _) = WrittenStatus::default().update(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_000_000);
+        let (lost, told) = first.update(None, none(), &BTreeMap::new(), 1_500_000);
         assert_eq!(told, []);
-        let (_, told) = lost.tell(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_510_000);
+        let (_, told) = lost.update(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_510_000);
         assert_eq!(written(&told, "muster_host"), [(1_510_000, 1.0)]);
     }
 
@@ -309,17 +309,17 @@ mod tests {
     fn host_series_are_written_on_change_and_periodically() {
         let none = BTreeMap::new;
         let (first, told) =
-            WrittenStatus::default().tell(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_000_000);
+            WrittenStatus::default().update(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_000_000);
         assert_eq!(written(&told, "muster_host"), [(1_000_000, 1.0), (1_000_000, 0.0)]);
-        let (second, told) = first.tell(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_010_000);
+        let (second, told) = first.update(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_010_000);
         assert_eq!(told, []);
-        let (third, told) = second.tell(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_020_000);
+        let (third, told) = second.update(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_020_000);
         assert_eq!(written(&told, "muster_host"), [(1_020_000, 0.0)]);
-        let (fourth, told) = third.tell(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_120_000);
+        let (fourth, told) = third.update(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_120_000);
         assert_eq!(written(&told, "muster_host").len(), 2, "all of them again");
         // One host is removed, the other has a new name.
         let renamed = [(host(2), ("till-2".to_owned(), true))].into();
-        let (_, told) = fourth.tell(Some(renamed), none(), &BTreeMap::new(), 1_130_000);
+        let (_, told) = fourth.update(Some(renamed), none(), &BTreeMap::new(), 1_130_000);
         let mut names: Vec<_> = told.iter().map(|one| (one.tags[1].1.as_str(), one.last)).collect();
         names.sort_unstable();
         assert_eq!(names, [("shop-1", false), ("shop-2", false), ("till-2", true)]);
@@ -328,38 +328,40 @@ mod tests {
     #[test]
     fn alert_series_spans_the_alert() {
         let now = 10_000_000;
-        let (quiet, _) = WrittenStatus::default().tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
+        let (quiet, _) = WrittenStatus::default().update(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
         // It was raised ten seconds ago.
         let (key, raised) = stood(now - 5_000, None, now + 5_000);
         let (holding, told) =
-            quiet.tell(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 5_000);
+            quiet.update(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 5_000);
         assert_eq!(written(&told, "muster_alert"), [(now - 5_000, 1.0), (now + 5_000, 1.0)]);
         assert_eq!(told[0].tags[4], ("subject", "/".to_owned()));
         let (holding, told) =
-            holding.tell(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 10_000);
+            holding.update(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 10_000);
         assert_eq!(told, []);
-        let (holding, told) = holding.tell(shown(&[]), [(key.clone(), raised)].into(), &BTreeMap::new(), now + 130_000);
+        let (holding, told) =
+            holding.update(shown(&[]), [(key.clone(), raised)].into(), &BTreeMap::new(), now + 130_000);
         assert_eq!(written(&told, "muster_alert"), [(now + 130_000, 1.0)]);
         assert_eq!(holding.missing(&BTreeMap::new()).collect::<Vec<_>>(), [&key]);
         let ended = [(key, now + 135_000)].into();
-        let (over, told) = holding.tell(shown(&[]), BTreeMap::new(), &ended, now + 140_000);
+        let (over, told) = holding.update(shown(&[]), BTreeMap::new(), &ended, now + 140_000);
         assert_eq!(written(&told, "muster_alert"), [(now + 135_000, 0.0)]);
-        assert_eq!(over.tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now + 150_000).1, []);
+        assert_eq!(over.update(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now + 150_000).1, []);
     }
 
     #[test]
     fn late_alert_is_backfilled() {
         let now = 100_000_000;
-        let (quiet, _) = WrittenStatus::default().tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
+        let (quiet, _) = WrittenStatus::default().update(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
         let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 500);
-        let (next, told) = quiet.tell(shown(&[]), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
+        let (next, told) =
+            quiet.update(shown(&[]), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
         let points = written(&told, "muster_alert");
         assert_eq!((points[0], points[points.len() - 1]), ((now - 50_000_000, 1.0), (now - 20_000_000, 0.0)));
         assert_eq!(points.len(), 32, "its beginning, the last hour, its end");
         assert_eq!(points[points.len() - 2], (now - 20_000_000 - REPEAT_MS, 1.0));
         assert!(points.is_sorted_by_key(|(at_ms, _)| *at_ms));
         // It is not written again.
-        let (_, told) = next.tell(shown(&[]), [(key, past)].into(), &BTreeMap::new(), now + 6_000);
+        let (_, told) = next.update(shown(&[]), [(key, past)].into(), &BTreeMap::new(), now + 6_000);
         assert_eq!(told, []);
     }
 
@@ -368,7 +370,7 @@ mod tests {
         let now = 100_000_000;
         let (key, raised) = stood(now - 50_000, None, now - 40_000);
         let begins = WrittenStatus { looked_ms: now - 10_000, ..WrittenStatus::default() };
-        let (_, told) = begins.tell(shown(&[]), [(key, raised)].into(), &BTreeMap::new(), now);
+        let (_, told) = begins.update(shown(&[]), [(key, raised)].into(), &BTreeMap::new(), now);
         assert_eq!(written(&told, "muster_alert"), [(now, 1.0)], "how it began was told before");
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn run(shared: Arc<ConsoleState>, shutdown: CancellationToken) 
         tokio::select! {
             _ = ticks.tick() => {
                 look_at_disk(&shared);
-                watch.look(&shared).await;
+                watch.check(&shared).await;
             }
             () = shutdown.cancelled() => return,
         }
@@ -55,7 +55,7 @@ impl ClockWatch {
         Self { steps: ClockSteps::new(now), set_by_ms: 0, set: Some(Instant::now()) }
     }
 
-    async fn look(&mut self, shared: &ConsoleState) {
+    async fn check(&mut self, shared: &ConsoleState) {
         let now = now_ms();
         let by_ms = self.steps.take(now);
         if by_ms != 0 {

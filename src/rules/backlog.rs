@@ -128,8 +128,8 @@ impl OutboxBacklog {
     }
 
     /// Handles that a batch was sent.
-    pub fn said(&mut self, id: &Numbered, now_ms: Millis, random: f64) {
-        self.under_way.said(id, now_ms, random);
+    pub fn record_sent(&mut self, id: &Numbered, now_ms: Millis, random: f64) {
+        self.under_way.record_sent(id, now_ms, random);
         if self.is_old(id) {
             self.old_ms = now_ms + jittered(self.gap_ms, random);
         }
@@ -176,7 +176,7 @@ mod tests {
             }
             let waiting: Vec<_> = self.store.iter().rev().take(self.backlog.limit()).copied().collect();
             for id in self.backlog.choose(&waiting, self.now_ms) {
-                self.backlog.said(&id, self.now_ms, 0.5);
+                self.backlog.record_sent(&id, self.now_ms, 0.5);
                 self.said.push((id, self.now_ms));
             }
         }

@@ -87,10 +87,10 @@ pub fn other_values((unit, before): (&UnitName, &mut Desired), after: &Spec, key
 /// Returns the fields in which two units differ.
 #[must_use]
 pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<FieldDifference> {
-    let portrait = |unit: Option<(&Spec, Run)>| {
-        Value::Object(unit.map(|(spec, run)| document::portrait(spec, run)).unwrap_or_default())
+    let all_fields = |unit: Option<(&Spec, Run)>| {
+        Value::Object(unit.map(|(spec, run)| document::all_fields(spec, run)).unwrap_or_default())
     };
-    let mut found: Vec<FieldDifference> = differences(&portrait(before), &portrait(after))
+    let mut found: Vec<FieldDifference> = differences(&all_fields(before), &all_fields(after))
         .into_iter()
         .map(|one| FieldDifference {
             field: one.pointer.trim_start_matches('/').replace('/', "."),

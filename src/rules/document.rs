@@ -295,12 +295,12 @@ impl WantedUnit {
 /// Writes the document of an existing unit. Secrets are masked; a mask stands for the existing value.
 #[must_use]
 pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
-    let mut fields = portrait(spec, run);
+    let mut fields = all_fields(spec, run);
     let bare = match spec {
         Spec::Yuno(yuno) => Spec::Yuno(YunoSpec::new(yuno.artifact.clone())),
         Spec::Container(container) => Spec::Container(ContainerSpec::new(container.image.clone())),
     };
-    let bare = portrait(&bare, run);
+    let bare = all_fields(&bare, run);
     let is_said = |key: &str| matches!(key, "artifact" | "image" | "kind" | "run");
     fields.retain(|key, value| is_said(key) || bare.get(key) != Some(value));
     // Values that come from the manifest are left out.
@@ -315,7 +315,7 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
 
 /// Returns every field of a unit as documents name it, including defaults, with secrets masked.
 #[must_use]
-pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
+pub fn all_fields(spec: &Spec, run: Run) -> Map<String, Value> {
     let spec = spec.masked();
     let configs: Vec<String> =
         spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version)).collect();

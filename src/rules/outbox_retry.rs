@@ -89,7 +89,7 @@ impl<K: Ord + Copy> OutboxRetry<K> {
     }
 
     /// Handles that a message was sent, perhaps again.
-    pub fn said(&mut self, key: &K, now_ms: Millis, random: f64) {
+    pub fn record_sent(&mut self, key: &K, now_ms: Millis, random: f64) {
         if let Some(item) = self.items.get_mut(key) {
             item.due_ms = now_ms + REPEAT.jittered_ms(item.attempts, random);
             item.attempts = item.attempts.saturating_add(1);
@@ -116,10 +116,10 @@ mod tests {
         let mut resend = OutboxRetry::new(2);
         assert!(resend.add('a', 0) && resend.add('b', 0) && !resend.add('c', 0));
         assert_eq!(resend.due(0), ['a', 'b']);
-        resend.said(&'a', 0, 0.5);
-        resend.said(&'b', 0, 0.5);
+        resend.record_sent(&'a', 0, 0.5);
+        resend.record_sent(&'b', 0, 0.5);
         assert_eq!((resend.due(4_999), resend.next_ms()), (vec![], Some(5_000)));
-        resend.said(&'a', 5_000, 0.5);
+        resend.record_sent(&'a', 5_000, 0.5);
         assert_eq!(resend.due(5_000), ['b']);
         assert!(resend.remove(&'b') && !resend.remove(&'b'));
         assert_eq!(resend.next_ms(), Some(15_000));
@@ -139,7 +139,7 @@ mod tests {
                 match what {
                     0 => { if resend.add(key, now) { model.insert(key); } else { prop_assert!(model.len() >= 8); } }
                     1 => { prop_assert_eq!(resend.remove(&key), model.remove(&key)); }
-                    _ => for due in resend.due(now) { resend.said(&due, now, 0.3); },
+                    _ => for due in resend.due(now) { resend.record_sent(&due, now, 0.3); },
                 }
                 prop_assert_eq!(resend.due(Millis::MAX), model.iter().copied().collect::<Vec<_>>());
             }

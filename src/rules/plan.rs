@@ -439,7 +439,7 @@ impl PlannedUnit {
             _ => self.health.is_up(),
         };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
-        let (slot, second) = (self.slot, self.kept_beside());
+        let (slot, second) = (self.slot, self.kept_second());
         let observed = Observed { progress: None, ..self.observed.clone() };
         RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }
     }
@@ -448,7 +448,7 @@ impl PlannedUnit {
     #[must_use]
     pub fn probing(&self) -> Vec<ProbeRequest> {
         let Some(desired) = &self.desired else { return Vec::new() };
-        let of_beside = self.probed_beside().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
+        let of_beside = self.probed_second().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
         let Some((slot, process, wiring, health)) = of_beside.or_else(|| self.probed(desired)) else {
             return Vec::new();
         };

@@ -201,7 +201,7 @@ impl ClaimState {
     }
 
     /// Handles a message on the presence topic; `None` if it was empty or could not be parsed.
-    pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> PresenceVerdict {
+    pub fn observe(&mut self, presence: Option<&Presence>, now_ms: Millis) -> PresenceVerdict {
         let mine = presence.is_some_and(|presence| {
             presence.instance == self.own.instance
                 && presence.session == self.session
@@ -329,9 +329,9 @@ mod tests {
     #[track_caller]
     fn check_of(mut standing: ClaimState, before: &[(Uuid, u64, PresenceState)], sole: bool) -> ClaimState {
         for (instance, session, state) in before {
-            assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), PresenceVerdict::Ignore);
+            assert_eq!(standing.observe(Some(&presence(*instance, *session, *state)), 0), PresenceVerdict::Ignore);
         }
-        let verdict = standing.heard(Some(&presence(ME, 2, Online)), 0);
+        let verdict = standing.observe(Some(&presence(ME, 2, Online)), 0);
         let wanted = if sole { PresenceVerdict::Settled } else { PresenceVerdict::Claim };
         assert_eq!((verdict, standing.is_sole()), (wanted, sole), "after {before:?}");
         standing
@@ -414,13 +414,13 @@ mod tests {
             (PresenceVerdict::Assert, false, None)
         );
         let mut deaf = claiming.clone();
-        assert_eq!(claiming.heard(Some(&presence(ME, 2, Online)), 45_001), PresenceVerdict::Settled);
+        assert_eq!(claiming.observe(Some(&presence(ME, 2, Online)), 45_001), PresenceVerdict::Settled);
         assert!(claiming.is_sole());
         // A message that arrived before its own presence was only late.
-        assert_eq!(deaf.heard(Some(&presence(TWIN, 1, Online)), 90_000), PresenceVerdict::Withdraw);
+        assert_eq!(deaf.observe(Some(&presence(TWIN, 1, Online)), 90_000), PresenceVerdict::Withdraw);
         let mut claiming = check(&[(TWIN, 1, Online)], false);
-        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), PresenceVerdict::Assert);
-        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), PresenceVerdict::Withdraw);
+        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Offline)), 5), PresenceVerdict::Assert);
+        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Online)), 6), PresenceVerdict::Withdraw);
     }
 
     #[test]
@@ -428,15 +428,15 @@ mod tests {
         let mut copy = check(&[(FORMER, 1, Online)], true);
         // The first message may have been in transit.
         for wanted in [PresenceVerdict::Assert, PresenceVerdict::Withdraw] {
-            assert_eq!(copy.heard(Some(&presence(FORMER, 1, Online)), 0), wanted);
+            assert_eq!(copy.observe(Some(&presence(FORMER, 1, Online)), 0), wanted);
         }
-        assert_eq!(check(&[], true).heard(Some(&presence(FORMER, 1, Offline)), 0), PresenceVerdict::Assert);
+        assert_eq!(check(&[], true).observe(Some(&presence(FORMER, 1, Offline)), 0), PresenceVerdict::Assert);
         // The original does not know it, and stays.
         let mut original = ClaimState::new(life(FORMER), (7, 1), vec![], 45_000);
-        assert_eq!(original.heard(Some(&presence(FORMER, 1, Online)), 0), PresenceVerdict::Settled);
+        assert_eq!(original.observe(Some(&presence(FORMER, 1, Online)), 0), PresenceVerdict::Settled);
         let (twin, own) = (presence(ME, 2, Online), presence(FORMER, 1, Online));
         assert_eq!((original.is_twin(&twin), original.is_twin(&own)), (true, false));
-        assert_eq!(original.heard(Some(&twin), 0), PresenceVerdict::Assert);
+        assert_eq!(original.observe(Some(&twin), 0), PresenceVerdict::Assert);
     }
 
     #[test]
@@ -450,8 +450,8 @@ mod tests {
         // The same of this instance, before it worked.
         let heard = |is_newcomer| {
             let mut standing = ClaimState::new(StoreLife { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
-            assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), PresenceVerdict::Ignore);
-            standing.heard(Some(&presence(ME, 2, Online)), 0)
+            assert_eq!(standing.observe(Some(&presence(ME, 1, Offline)), 0), PresenceVerdict::Ignore);
+            standing.observe(Some(&presence(ME, 2, Online)), 0)
         };
         assert_eq!([heard(false), heard(true)], [PresenceVerdict::Settled, PresenceVerdict::Claim]);
     }
@@ -462,7 +462,7 @@ mod tests {
         let of = |instance, epoch| Presence { epoch, ..presence(instance, 2, Online) };
         let sole = |instance, epoch| {
             let mut standing = ClaimState::new(life(instance), (epoch, 2), vec![], 45_000);
-            assert_eq!(standing.heard(Some(&of(instance, epoch)), 0), PresenceVerdict::Settled);
+            assert_eq!(standing.observe(Some(&of(instance, epoch)), 0), PresenceVerdict::Settled);
             standing
         };
         for epochs in [[5, 6], [6, 5], [5, 5]] {
@@ -472,7 +472,7 @@ mod tests {
             for turn in 0..10 {
                 let speaker = turn % 2;
                 for (index, standing) in both.iter_mut().enumerate() {
-                    let verdict = standing.heard(Some(&of(lives[speaker].0, lives[speaker].1)), 0);
+                    let verdict = standing.observe(Some(&of(lives[speaker].0, lives[speaker].1)), 0);
                     assert_eq!(verdict == PresenceVerdict::Ignore, index == speaker);
                     if verdict == PresenceVerdict::Withdraw {
                         withdrawn.push((lives[index].0, turn));
@@ -488,8 +488,8 @@ mod tests {
         // An agent that connects repeatedly withdraws each time, and never counts as one that works.
         let mut standing = sole(TWIN, 9);
         for session in 1..20 {
-            assert_eq!(standing.heard(Some(&presence(ME, session, Online)), 0), PresenceVerdict::Assert);
-            assert_eq!(standing.heard(Some(&of(TWIN, 9)), 0), PresenceVerdict::Ignore);
+            assert_eq!(standing.observe(Some(&presence(ME, session, Online)), 0), PresenceVerdict::Assert);
+            assert_eq!(standing.observe(Some(&of(TWIN, 9)), 0), PresenceVerdict::Ignore);
         }
     }
 
@@ -499,10 +499,14 @@ mod tests {
             [(TWIN, 9, Online), (TWIN, 9, Stopped), (ME, 1, Offline), (ME, 2, Offline), (FORMER, 1, Offline)]
         {
             let mut sole = check(&[], true);
-            assert_eq!(sole.heard(Some(&presence(instance, session, state)), 0), PresenceVerdict::Assert, "{state:?}");
-            assert_eq!(sole.heard(Some(&presence(ME, 2, Online)), 0), PresenceVerdict::Ignore);
+            assert_eq!(
+                sole.observe(Some(&presence(instance, session, state)), 0),
+                PresenceVerdict::Assert,
+                "{state:?}"
+            );
+            assert_eq!(sole.observe(Some(&presence(ME, 2, Online)), 0), PresenceVerdict::Ignore);
         }
-        assert_eq!(check(&[], true).heard(None, 0), PresenceVerdict::Assert);
+        assert_eq!(check(&[], true).observe(None, 0), PresenceVerdict::Assert);
     }
 
     /// Two agents on one topic; both receive all messages in one order.
@@ -513,7 +517,7 @@ mod tests {
         let mut withdrawn = vec![];
         while let Some(speaker) = topic.pop_front() {
             for (agent, standing) in &mut agents {
-                match standing.heard(Some(&presence(speaker, 2, Online)), 0) {
+                match standing.observe(Some(&presence(speaker, 2, Online)), 0) {
                     PresenceVerdict::Assert => topic.push_back(*agent),
                     PresenceVerdict::Withdraw => withdrawn.push(*agent),
                     PresenceVerdict::Ignore | PresenceVerdict::Settled | PresenceVerdict::Claim => {}

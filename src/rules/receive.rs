@@ -37,7 +37,7 @@ pub fn command(
     let issued_ms = command.issued_ms;
     let verdict = authorise::check(command, channel, judge);
     if !planted!(ForgetSignedTime) {
-        time.saw(issued_ms, judge.clock_ms);
+        time.observe(issued_ms, judge.clock_ms);
     }
     match verdict {
         CommandVerdict::Refused(..) if planted!(RefuseInSilence) => CommandVerdict::NotMine,
@@ -63,7 +63,7 @@ pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_m
         return AckEffect::NotMine;
     }
     if !planted!(ForgetSignedTime) {
-        time.saw(ack.issued_ms, clock_ms);
+        time.observe(ack.issued_ms, clock_ms);
     }
     let store = !ack.reports.is_empty() || time.signed_ms() - kept_ms > KEEP_SIGNED_MS;
     AckEffect::Forget { store }
@@ -102,7 +102,7 @@ pub fn refresh(
     if !taken.is_new(refresh.issued_ms) {
         return None;
     }
-    time.saw(refresh.issued_ms, clock_ms);
+    time.observe(refresh.issued_ms, clock_ms);
     Some(Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default())
 }
 

@@ -4,7 +4,7 @@
 //!
 //! A console whose clock was ahead has signed dates in the future. A later message with an earlier date proves
 //! nothing, because whoever owns the broker can replay old messages. An acknowledgement of a heartbeat
-//! does: it was made after that heartbeat. So a host goes back to the date of such an acknowledgement ([`KnownTime::heard_fresh`]), and until
+//! does: it was made after that heartbeat. So a host goes back to the date of such an acknowledgement ([`KnownTime::observe_fresh`]), and until
 //! it has received one it does not answer commands that have expired by signed dates alone ([`KnownTime::is_sure`]).
 
 use muster_fault::planted;
@@ -115,7 +115,7 @@ impl KnownTime {
     /// Handles the console's confirmed time. Returns by how much the signed time was ahead, if it was set back. It is
     /// set back by at most `kept_ms`, the time for which commands are remembered after their expiry: then commands that
     /// were forgotten by the time that was ahead have expired by the right one, too.
-    pub fn heard_fresh(&mut self, issued_ms: Millis, clock_ms: Millis, kept_ms: Millis) -> Option<Millis> {
+    pub fn observe_fresh(&mut self, issued_ms: Millis, clock_ms: Millis, kept_ms: Millis) -> Option<Millis> {
         if !self.believes(issued_ms, clock_ms) {
             return None;
         }
@@ -161,7 +161,7 @@ impl KnownTime {
     }
 
     /// Records a signed time, if it is plausible.
-    pub fn saw(&mut self, issued_ms: Millis, clock_ms: Millis) {
+    pub fn observe(&mut self, issued_ms: Millis, clock_ms: Millis) {
         if self.believes(issued_ms, clock_ms) {
             self.signed_ms = self.signed_ms.max(issued_ms);
         }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn unset_clock_follows_signed_time() {
         let mut time = KnownTime::new(0);
-        time.saw(BUILD_MS + 400 * DAY, UNSET);
+        time.observe(BUILD_MS + 400 * DAY, UNSET);
         assert_eq!(time.now_ms(UNSET), BUILD_MS + 400 * DAY);
     }
 
@@ -194,9 +194,9 @@ mod tests {
     fn date_far_ahead_does_not_move_set_clock() {
         let clock_ms = BUILD_MS + DAY;
         let mut time = KnownTime::new(0);
-        time.saw(clock_ms + AHEAD_MAX_MS + 1, clock_ms);
+        time.observe(clock_ms + AHEAD_MAX_MS + 1, clock_ms);
         assert_eq!(time.now_ms(clock_ms), clock_ms);
-        time.saw(clock_ms + AHEAD_MAX_MS, clock_ms);
+        time.observe(clock_ms + AHEAD_MAX_MS, clock_ms);
         assert_eq!(time.now_ms(clock_ms), clock_ms + AHEAD_MAX_MS);
     }
 
@@ -208,26 +208,26 @@ mod tests {
         assert!(time.ask(clock_ms) && !time.ask(clock_ms), "it is asked for now and then");
         assert!(time.at(1_000 + ASK_MS).ask(clock_ms));
         // The latest possible time of a console whose clock is still ahead.
-        assert_eq!((time.heard_fresh(clock_ms + DAY, clock_ms, DAY), time.is_sure()), (None, true));
+        assert_eq!((time.observe_fresh(clock_ms + DAY, clock_ms, DAY), time.is_sure()), (None, true));
         assert!(!time.ask(clock_ms));
         // The clock was corrected.
         let mut time = time.at(5_000);
-        assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY - 1), None, "what it has forgotten has not expired");
+        assert_eq!(time.observe_fresh(clock_ms, clock_ms, DAY - 1), None, "what it has forgotten has not expired");
         assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms + DAY, false));
-        assert_eq!(time.heard_fresh(clock_ms, clock_ms, DAY), Some(DAY));
+        assert_eq!(time.observe_fresh(clock_ms, clock_ms, DAY), Some(DAY));
         assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms, true));
         // An old message that arrives again moves the time ahead, and is not a confirmation.
-        time.saw(clock_ms + DAY / 2, clock_ms);
+        time.observe(clock_ms + DAY / 2, clock_ms);
         assert!(!time.is_sure());
         // Time passes.
         let mut time = KnownTime::new(0).with_way_back().at(1_000);
-        assert_eq!(time.heard_fresh(clock_ms, UNSET, DAY), None);
-        time.saw(clock_ms + DAY, UNSET);
+        assert_eq!(time.observe_fresh(clock_ms, UNSET, DAY), None);
+        time.observe(clock_ms + DAY, UNSET);
         assert_eq!([1_000, 1_000 + DAY].map(|life_ms| time.at(life_ms).is_sure()), [false, true]);
         // A host that cannot go back never does.
         let mut time = KnownTime::new(clock_ms + DAY);
         assert_eq!(
-            (time.heard_fresh(clock_ms, clock_ms, DAY), time.is_sure(), time.ask(clock_ms)),
+            (time.observe_fresh(clock_ms, clock_ms, DAY), time.is_sure(), time.ask(clock_ms)),
             (None, true, false)
         );
     }
@@ -236,7 +236,7 @@ mod tests {
     fn fresh_acknowledgement_a_day_ahead_is_ignored() {
         let clock_ms = BUILD_MS + 10 * DAY;
         let mut time = KnownTime::new(clock_ms).with_way_back().at(1_000);
-        assert_eq!(time.heard_fresh(clock_ms + AHEAD_MAX_MS + 1, clock_ms, DAY), None);
+        assert_eq!(time.observe_fresh(clock_ms + AHEAD_MAX_MS + 1, clock_ms, DAY), None);
         assert_eq!((time.signed_ms(), time.is_sure()), (clock_ms, false));
     }
 
@@ -267,7 +267,7 @@ mod tests {
             let mut time = KnownTime::new(0);
             let mut signed_ms = 0;
             for (clock_ms, issued_ms) in clocks {
-                time.saw(issued_ms, clock_ms);
+                time.observe(issued_ms, clock_ms);
                 prop_assert!(time.signed_ms() >= signed_ms);
                 prop_assert!(time.now_ms(clock_ms) >= clock_ms);
                 signed_ms = time.signed_ms();

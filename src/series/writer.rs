@@ -101,7 +101,7 @@ impl WriterTask {
             let request = tokio::select! {
                 request = requests.recv() => request,
                 () = tokio::time::sleep_until(upkeep_at), if stopping.is_none() => {
-                    upkeep_at = Instant::now() + self.keep_up().await;
+                    upkeep_at = Instant::now() + self.step_upkeep().await;
                     continue;
                 }
             };
@@ -260,7 +260,7 @@ impl WriterTask {
     }
 
     /// Does one step of upkeep; returns the wait before the next.
-    async fn keep_up(&mut self) -> std::time::Duration {
+    async fn step_upkeep(&mut self) -> std::time::Duration {
         let now_ms = self.now_ms();
         match self.upkeep.step(&mut self.connection, now_ms).await {
             Ok(gone) if gone.is_empty() => {}
@@ -279,11 +279,11 @@ impl WriterTask {
     /// Finishes the current round, and does a complete one.
     async fn settle(&mut self) {
         while !self.upkeep.rests() {
-            self.keep_up().await;
+            self.step_upkeep().await;
         }
-        self.keep_up().await;
+        self.step_upkeep().await;
         while !self.upkeep.rests() {
-            self.keep_up().await;
+            self.step_upkeep().await;
         }
     }
 

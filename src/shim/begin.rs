@@ -68,7 +68,7 @@ impl Supervisor {
             (Some(program), _) => {
                 shim.body.live(program);
                 shim.want_next();
-                shim.look_for_main();
+                shim.read_pid_file();
                 if shim.state.frozen {
                     // The earlier shim may have been killed after it recorded the freeze and before it performed it.
                     shim.body.freeze();

@@ -31,16 +31,16 @@ impl Supervisor {
     }
 
     /// Accepts connections to the channel, and handles their lines.
-    pub(crate) fn hear_lines(&mut self) {
+    pub(crate) fn handle_lines(&mut self) {
         let (Some(lines), Some(channel)) = (&mut self.lines, &self.state.channel) else { return };
         lines.accept(|pid| self.body.is_part(pid));
         for heard in lines.hear(&channel.token) {
             match heard {
                 ChannelEvent::Hello(hello) => self.greet(hello),
-                ChannelEvent::Line(ChannelLine::Ready) => self.heard(NotifyMessage::Ready),
-                ChannelEvent::Line(ChannelLine::Alive) => self.heard(NotifyMessage::Alive),
+                ChannelEvent::Line(ChannelLine::Ready) => self.handle_message(NotifyMessage::Ready),
+                ChannelEvent::Line(ChannelLine::Alive) => self.handle_message(NotifyMessage::Alive),
                 ChannelEvent::Line(ChannelLine::Status(status)) => {
-                    self.heard(NotifyMessage::Status(notify::status(status.as_bytes())));
+                    self.handle_message(NotifyMessage::Status(notify::status(status.as_bytes())));
                 }
                 // All other messages are events of their own.
                 ChannelEvent::Line(ChannelLine::Hello(_) | ChannelLine::Other) => {}
@@ -64,7 +64,7 @@ impl Supervisor {
             let _ = lines.say(&format!("{{\"welcome\":{text}}}"));
         }
         if is_ready {
-            self.heard(NotifyMessage::Ready);
+            self.handle_message(NotifyMessage::Ready);
         }
     }
 
@@ -92,7 +92,7 @@ impl Supervisor {
     }
 
     /// Sets what the next welcome says about playing.
-    pub(crate) fn shall_play(&mut self, playing: bool) {
+    pub(crate) fn set_playing(&mut self, playing: bool) {
         if let Some(channel) = &mut self.state.channel
             && channel.playing != playing
         {

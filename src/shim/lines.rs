@@ -101,12 +101,12 @@ impl ChannelListener {
     /// Reads the connections; empty if there is nothing more for now.
     pub(crate) fn hear(&mut self, token: &ChannelToken) -> Vec<ChannelEvent> {
         let mut heard = Vec::new();
-        self.hear_newcomer(token, &mut heard);
-        self.hear_speaker(&mut heard);
+        self.read_new_connection(token, &mut heard);
+        self.read_program_connection(&mut heard);
         heard
     }
 
-    fn hear_newcomer(&mut self, token: &ChannelToken, heard: &mut Vec<ChannelEvent>) {
+    fn read_new_connection(&mut self, token: &ChannelToken, heard: &mut Vec<ChannelEvent>) {
         let Some(mut newcomer) = self.newcomer.take() else { return };
         let end = newcomer.receive();
         match (newcomer.take_line(), end) {
@@ -123,7 +123,7 @@ impl ChannelListener {
         }
     }
 
-    fn hear_speaker(&mut self, heard: &mut Vec<ChannelEvent>) {
+    fn read_program_connection(&mut self, heard: &mut Vec<ChannelEvent>) {
         let Some(mut speaker) = self.speaker.take() else { return };
         let received = speaker.flush().and_then(|()| speaker.receive());
         let understood = speaker.take_lines().and_then(|lines| {

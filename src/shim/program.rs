@@ -185,7 +185,7 @@ impl MainProcess {
             return Ok(None);
         }
         let mut program = Self { main: main.clone(), adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
-        program.look_around();
+        program.record_descendants();
         Ok(Some(program))
     }
 
@@ -201,7 +201,7 @@ impl MainProcess {
         // Either the handle refers to the process that was read, or that process is gone and the signal fails.
         sys::pidfd_kill(&process, 0).ok()?;
         let mut program = Self { main, adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
-        program.look_around();
+        program.record_descendants();
         Some(program)
     }
 
@@ -231,7 +231,7 @@ impl MainProcess {
 
     /// Sends a signal to the main process and its group, or to all known descendants of an adopted one.
     pub(crate) fn signal_group(&mut self, signal: i32) {
-        self.look_around();
+        self.record_descendants();
         // The main process leads its group, unless it has gone to the background: then no group has that number.
         let _ = match &self.adopted {
             None => sys::kill(-self.main.pid, signal),
@@ -248,14 +248,14 @@ impl MainProcess {
             self.signal_group(signal);
             self.signal_group(SIGCONT);
         } else {
-            self.look_around();
+            self.record_descendants();
             self.signal(signal);
             self.signal(SIGCONT);
         }
     }
 
     /// Records the descendants of an adopted main process while it is alive: later they cannot be found.
-    fn look_around(&mut self) {
+    fn record_descendants(&mut self) {
         if let Some(adopted) = &mut self.adopted
             && proc::is_alive(&self.main)
         {

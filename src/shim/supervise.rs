@@ -111,7 +111,7 @@ impl Supervisor {
                 self.hear();
             }
             if ready.lines {
-                self.hear_lines();
+                self.handle_lines();
             }
             if ready.signals {
                 self.take_signals();
@@ -134,7 +134,7 @@ impl Supervisor {
                 self.prepare_next();
             }
             if self.look_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
-                self.look_for_main();
+                self.read_pid_file();
             }
             if self.life.is_draining() && self.outputs.ended() {
                 self.feed(LifeInput::OutputEnded);
@@ -230,7 +230,7 @@ impl Supervisor {
                 None => {}
             }
         }
-        self.look_what_is_left();
+        self.check_remaining();
     }
 
     fn adopted_ended(&mut self) {
@@ -274,7 +274,7 @@ impl Supervisor {
     }
 
     /// Reads the PID file, if the program has written it by now.
-    pub(crate) fn look_for_main(&mut self) {
+    pub(crate) fn read_pid_file(&mut self) {
         self.look_at_ms = None;
         if !self.life.may_fork() || self.life.is_ready() {
             return;
@@ -348,7 +348,7 @@ impl Supervisor {
         }
     }
 
-    fn look_what_is_left(&mut self) {
+    fn check_remaining(&mut self) {
         if self.life.is_clearing() && self.body.is_gone() {
             self.feed(LifeInput::NoneLeft);
         }
@@ -462,7 +462,7 @@ impl Supervisor {
             ShimRequest::Freeze => self.freeze(),
             ShimRequest::Thaw => self.thaw(),
             ShimRequest::Say { id, line } => self.say(&id, &line),
-            ShimRequest::Playing { playing } => self.shall_play(playing),
+            ShimRequest::Playing { playing } => self.set_playing(playing),
         }
     }
 
@@ -471,12 +471,12 @@ impl Supervisor {
         for _ in 0..MESSAGES_MAX {
             let Some((sender, words)) = self.notify.as_ref().and_then(NotifySocket::receive) else { return };
             if self.body.is_part(sender) {
-                words.into_iter().for_each(|word| self.heard(word));
+                words.into_iter().for_each(|word| self.handle_message(word));
             }
         }
     }
 
-    pub(crate) fn heard(&mut self, word: NotifyMessage) {
+    pub(crate) fn handle_message(&mut self, word: NotifyMessage) {
         let before = self.state.notified.clone();
         let notified = &mut self.state.notified;
         let input = match word {

@@ -84,7 +84,7 @@ impl SimulatedHost {
         let life_ms = self.now_ms();
         if ack.heartbeat.is_some_and(|heartbeat| self.parts.publisher.beats.is_fresh(heartbeat, life_ms)) {
             self.parts.time = self.parts.time.at(life_ms);
-            let _ = self.parts.time.heard_fresh(ack.issued_ms, clock::now_ms(), KEPT_AFTER_EXPIRY_MS);
+            let _ = self.parts.time.observe_fresh(ack.issued_ms, clock::now_ms(), KEPT_AFTER_EXPIRY_MS);
         }
         if !ack.reports.is_empty() {
             let signed_ms = self.parts.time.signed_ms();
@@ -108,7 +108,7 @@ impl SimulatedHost {
         if told.host != me.host || state.alert_rules.is_some_and(|rules| told.generation <= rules) {
             return;
         }
-        time.saw(told.issued_ms, clock::now_ms());
+        time.observe(told.issued_ms, clock::now_ms());
         state.alert_rules = Some(told.generation);
         self.state_changed();
     }
@@ -119,7 +119,7 @@ impl SimulatedHost {
         if told.host != me.host || state.label_generation.is_some_and(|labels| told.generation <= labels) {
             return;
         }
-        time.saw(told.issued_ms, clock::now_ms());
+        time.observe(told.issued_ms, clock::now_ms());
         let own = state.own_labels().clone();
         state.labels = label::merge(&own, &told.labels);
         state.own_labels = (!told.labels.is_empty()).then_some(own);

@@ -229,9 +229,9 @@ impl SimulatedHost {
     async fn message(&mut self, mut message: InboundMessage, link: &LinkTask) -> WriteResult {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
-            let verdict = self.parts.publisher.heard_presence(message.payload(), now_ms);
+            let verdict = self.parts.publisher.handle_presence(message.payload(), now_ms);
             self.parts.publisher.done(message);
-            return self.stand(verdict, link).await;
+            return self.apply_verdict(verdict, link).await;
         }
         if !self.parts.publisher.is_sole() || !self.held.is_empty() {
             if self.held.len() < HELD_MAX {
@@ -243,7 +243,7 @@ impl SimulatedHost {
         self.order(message).await
     }
 
-    async fn stand(&mut self, verdict: PresenceVerdict, link: &LinkTask) -> WriteResult {
+    async fn apply_verdict(&mut self, verdict: PresenceVerdict, link: &LinkTask) -> WriteResult {
         match verdict {
             PresenceVerdict::Ignore | PresenceVerdict::Assert => {}
             PresenceVerdict::Claim => self.held.iter_mut().for_each(|message| self.parts.publisher.held(message)),
@@ -271,7 +271,7 @@ impl SimulatedHost {
             self.refresh_due_ms = None;
             self.parts.publisher.refresh(now_ms);
         }
-        self.tell_slow(now_ms);
+        self.report_slow_commands(now_ms);
         let batch = self.parts.measures.as_mut().and_then(|measures| measures.on_time(now_ms, clock::now_ms()));
         self.measured(batch);
         while let Some(id) = self.running.iter().find(|(_, one)| one.end_ms <= now_ms).map(|(id, _)| *id) {
@@ -281,7 +281,7 @@ impl SimulatedHost {
             self.finish(id, status, Some(one.received_ms)).await?;
         }
         let verdict = self.parts.publisher.tick(now_ms);
-        self.stand(verdict, link).await
+        self.apply_verdict(verdict, link).await
     }
 
     /// Puts a batch into the outbox.
@@ -297,7 +297,7 @@ impl SimulatedHost {
         self.parts.publisher.metrics_stored();
     }
 
-    fn tell_slow(&mut self, now_ms: Millis) {
+    fn report_slow_commands(&mut self, now_ms: Millis) {
         for (id, one) in &mut self.running {
             if !one.told && now_ms >= one.since_ms + QUIET_MS {
                 one.told = true;

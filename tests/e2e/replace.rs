@@ -116,7 +116,7 @@ fn pid(unit: &Value) -> i32 {
     i32::try_from(unit["observed"]["pid"].as_i64().unwrap()).unwrap()
 }
 
-fn pid_beside(unit: &Value) -> i32 {
+fn second_pid(unit: &Value) -> i32 {
     i32::try_from(unit["observed"]["beside"]["pid"].as_i64().unwrap()).unwrap()
 }
 
@@ -282,7 +282,7 @@ fn killed_agent_finds_both_instances() {
     let (mut fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
     let both = beside(&fleet);
-    let candidate = pid_beside(&both);
+    let candidate = second_pid(&both);
     assert_eq!((pid(&both), both["observed"]["beside"]["leaving"].is_null()), (pid(&before), true));
     assert!(fleet.ok(&["unit", "ls"]).contains("being replaced"));
     let shown = fleet.ok(&["unit", "show", "default/till"]);
@@ -291,7 +291,7 @@ fn killed_agent_finds_both_instances() {
         fleet.kill();
         fleet.again();
         let both = beside(&fleet);
-        assert_eq!((pid(&both), pid_beside(&both)), (pid(&before), candidate));
+        assert_eq!((pid(&both), second_pid(&both)), (pid(&before), candidate));
     }
     // It comes up while the agent is away.
     fleet.kill();
@@ -313,7 +313,7 @@ fn killed_agent_continues_ending_the_old_instance() {
     let before = settled(&fleet);
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
     let both = fleet.unit("default/till", |unit| unit["observed"]["beside"]["leaving"] == true);
-    assert_eq!(pid_beside(&both), pid(&before));
+    assert_eq!(second_pid(&both), pid(&before));
     fleet.kill();
     fleet.again();
     let after = settled(&fleet);
@@ -326,13 +326,13 @@ fn killed_agent_continues_ending_the_old_instance() {
 fn stop_ends_both_instances_and_hold_the_new_one() {
     let (fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
-    let candidate = pid_beside(&beside(&fleet));
+    let candidate = second_pid(&beside(&fleet));
     fleet.ok(&["unit", "hold", "default/till"]);
     until_dead(candidate);
     let held = fleet.unit("default/till", |unit| unit["observed"]["beside"].is_null());
     assert_eq!(pid(&held), pid(&before));
     fleet.ok(&["unit", "unhold", "default/till", "--no-wait"]);
-    let candidate = pid_beside(&beside(&fleet));
+    let candidate = second_pid(&beside(&fleet));
     // A signal goes to what the unit is known by.
     fleet.ok(&["yuno", "signal", "CONT", "default/till"]);
     fleet.ok(&["yuno", "stop", "default/till"]);
@@ -351,7 +351,7 @@ fn stop_ends_both_instances_and_hold_the_new_one() {
 fn killed_instance_is_not_missed() {
     let (fleet, pass, before) = patient();
     upgrade(&fleet, "2", &["--no-wait"]).expect_code(0);
-    let first = pid_beside(&beside(&fleet));
+    let first = second_pid(&beside(&fleet));
     // The new one: its shim starts it again, and what runs goes on.
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     let both = fleet.unit("default/till", |unit| {
@@ -371,7 +371,7 @@ fn killed_instance_is_not_missed() {
     });
     fs::write(&pass, "").unwrap();
     let after = settled(&fleet);
-    assert_eq!(pid(&after), pid_beside(&both));
+    assert_eq!(pid(&after), second_pid(&both));
 }
 
 #[test]

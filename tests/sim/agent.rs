@@ -273,8 +273,8 @@ impl Agent {
     fn message(&mut self, machine: &mut Machine, around: &mut Around<'_>, message: Message) -> Result<(), Crash> {
         if let (Topic::Host(_, HostTopic::Presence), Body::Bytes(payload)) = (&message.topic, &message.body) {
             let now_ms = self.now_ms(around);
-            let verdict = self.publisher.heard_presence(payload, now_ms);
-            return self.stand(machine, around, verdict);
+            let verdict = self.publisher.handle_presence(payload, now_ms);
+            return self.apply_verdict(machine, around, verdict);
         }
         if !self.publisher.is_sole() || !self.held.is_empty() {
             if self.held.len() < HELD_MAX {
@@ -285,7 +285,12 @@ impl Agent {
         self.order(machine, around, &message)
     }
 
-    fn stand(&mut self, machine: &mut Machine, around: &mut Around<'_>, verdict: PresenceVerdict) -> Result<(), Crash> {
+    fn apply_verdict(
+        &mut self,
+        machine: &mut Machine,
+        around: &mut Around<'_>,
+        verdict: PresenceVerdict,
+    ) -> Result<(), Crash> {
         match verdict {
             PresenceVerdict::Ignore | PresenceVerdict::Assert | PresenceVerdict::Claim => {}
             PresenceVerdict::Withdraw => {
@@ -342,7 +347,7 @@ impl Agent {
             }
         }
         let verdict = self.publisher.tick(now_ms);
-        self.stand(machine, around, verdict)?;
+        self.apply_verdict(machine, around, verdict)?;
         if now_ms >= self.prune_ms {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
             let signed_ms = self.time.signed_ms();

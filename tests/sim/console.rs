@@ -278,7 +278,7 @@ impl Console {
             let Some(row) = self.ledger.commands.get(which) else { return false };
             row.hosts.get(&host).map_or(!row.broadcast, |(state, _)| *state == CommandState::Done)
         };
-        let reached = |host| if over(host) { CommandReach::Moot } else { CommandReach::No };
+        let reached = |host| if over(host) { CommandReach::Unneeded } else { CommandReach::No };
         let hosts = hosts.iter().map(|host| (*host, reached(*host))).collect();
         let open = OpenCommand { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
         self.tell(dispatch::DispatchEvent::Submitted { open, broadcast }, around);

@@ -55,7 +55,7 @@ pub(super) async fn begin(
                 client.id = LineLimiter::shorten(ticket.client_id()),
                 "a session is not kept for its client; hint: raise sessions_asleep_max or connections_per_identity_max"
             );
-            let_go(shared, *former).await;
+            end_session(shared, *former).await;
         }
     }
 }
@@ -91,12 +91,12 @@ async fn end_in_time(
     if wait(expiry.saturating_sub(delay.unwrap_or_default())).await
         && let Some(former) = shared.registry.forget(&key, number)
     {
-        let_go(&shared, former).await;
+        end_session(&shared, former).await;
     }
 }
 
 /// Ends a session for good, with its subscriptions and its delayed will.
-pub(crate) async fn let_go(shared: &BrokerState, FormerSession { session, will }: FormerSession) {
+pub(crate) async fn end_session(shared: &BrokerState, FormerSession { session, will }: FormerSession) {
     shared.exchange.forget(&session);
     if let Some(will) = will {
         will.publish(shared).await;

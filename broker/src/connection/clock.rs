@@ -86,7 +86,7 @@ impl DeadlineClock {
     }
 
     /// Handles complete packets.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn record_activity(&mut self, now: Instant) {
         self.heard = now;
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let start = Instant::now();
         let mut clock = clock(start);
         check(&clock, start, 90, DeadlineKind::End(Overdue::Silence));
-        clock.heard(start + seconds(7));
+        clock.record_activity(start + seconds(7));
         clock.update(start + seconds(8), QUIET);
         check(&clock, start, 97, DeadlineKind::End(Overdue::Silence));
         for second in 9..90 {
@@ -185,7 +185,7 @@ mod tests {
         let mut clock = clock(start);
         clock.expect(60 * 1024);
         check(&clock, start, 150, DeadlineKind::End(Overdue::Silence));
-        clock.heard(start + seconds(100));
+        clock.record_activity(start + seconds(100));
         clock.expect(0);
         check(&clock, start, 190, DeadlineKind::End(Overdue::Silence));
     }

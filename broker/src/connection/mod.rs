@@ -40,7 +40,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-pub(crate) use self::{afterlife::let_go, last_will::LastWill};
+pub(crate) use self::{afterlife::end_session, last_will::LastWill};
 use self::{
     bytes::Buffers,
     clock::{DeadlineClock, DeadlineKind, Deadlines},

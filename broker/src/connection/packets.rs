@@ -96,7 +96,7 @@ impl ClientConnection {
             let before = input.len();
             let outcome = self.read_batch(&mut input, &mut batch);
             if input.len() < before {
-                self.clock.heard(Instant::now());
+                self.clock.record_activity(Instant::now());
             }
             // What came before an end counts, for example before a DISCONNECT.
             self.submit(batch).await;
@@ -191,7 +191,7 @@ impl ClientConnection {
             };
         }
         if publication.retain {
-            self.shared.exchange.bring_before(&mut self.session, &self.access, topic);
+            self.shared.exchange.deliver_retained_first(&mut self.session, &self.access, topic);
         }
         let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
         let message = BrokerMessage::new(&publication, self.session.number, unix_ms());

@@ -31,9 +31,9 @@ fn connections_of_one_client_follow_each_other() {
     assert!(first.turn().now_or_never().is_some() && !first.replaces());
     let second = enter(&registry, "a", "x").unwrap();
     assert!(first.ending().cause() == Some(EndCause::TakenOver) && second.replaces());
-    assert_eq!(first.ending().told().now_or_never(), Some(EndCause::TakenOver));
+    assert_eq!(first.ending().wait().now_or_never(), Some(EndCause::TakenOver));
     let third = enter(&registry, "a", "x").unwrap();
-    assert!(second.ending().cause().is_some() && third.ending().told().now_or_never().is_none());
+    assert!(second.ending().cause().is_some() && third.ending().wait().now_or_never().is_none());
     // The third waits for the second, which waits for the first.
     assert!(second.turn().now_or_never().is_none() && third.turn().now_or_never().is_none());
     drop(first);

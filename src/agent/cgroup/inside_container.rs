@@ -57,16 +57,16 @@ impl Hierarchies {
         name: &str,
         limits: &Limits,
     ) -> Result<InsideContainer, String> {
-        let seats = self.seats(cgroups);
+        let container_folders = self.container_folders(cgroups);
         let mut made = InsideContainer::default();
-        let result = make(&seats, name, limits, &mut made);
+        let result = make(&container_folders, name, limits, &mut made);
         if result.is_err() {
             made.cgroup.remove();
         }
         result.map(|()| made)
     }
 
-    fn seats(&self, cgroups: &str) -> Vec<HierarchyFolder> {
+    fn container_folders(&self, cgroups: &str) -> Vec<HierarchyFolder> {
         let seat = |(controllers, path): (&str, &str)| {
             let is_it = |names: &str| names.split(',').any(|name| controllers.split(',').any(|other| name == other));
             let (_, agents) = self.own.lines().filter_map(own_cgroup).find(|(names, _)| *names == controllers)?;
@@ -83,15 +83,20 @@ impl Hierarchies {
     }
 }
 
-fn make(seats: &[HierarchyFolder], name: &str, limits: &Limits, made: &mut InsideContainer) -> Result<(), String> {
+fn make(
+    container_folders: &[HierarchyFolder],
+    name: &str,
+    limits: &Limits,
+    made: &mut InsideContainer,
+) -> Result<(), String> {
     for setting in settings(limits) {
         let controller = setting.controller;
         let failed = |error: io::Error| format!("the limit of {controller}: {error}");
-        if let Some(folder) = place_in(seats, controller, name, &mut made.cgroup).map_err(failed)? {
+        if let Some(folder) = place_in(container_folders, controller, name, &mut made.cgroup).map_err(failed)? {
             write_all(&folder, setting.v1()).map_err(failed)?;
             continue;
         }
-        match place_in(seats, UNIFIED, name, &mut made.cgroup).map_err(failed)? {
+        match place_in(container_folders, UNIFIED, name, &mut made.cgroup).map_err(failed)? {
             Some(folder) if has_controller(&folder, controller) => {
                 write_all(&folder, setting.v2()).map_err(failed)?;
             }
@@ -106,7 +111,7 @@ fn make(seats: &[HierarchyFolder], name: &str, limits: &Limits, made: &mut Insid
     let can_find = |cgroup: &Cgroup| cgroup.unified.is_some() || cgroup.freezer.is_some();
     let mut why = None;
     for controller in FINDING.into_iter().filter(|_| !can_find(&made.cgroup)).collect::<Vec<_>>() {
-        match place_in(seats, controller, name, &mut made.cgroup) {
+        match place_in(container_folders, controller, name, &mut made.cgroup) {
             Ok(Some(_)) => break,
             Ok(None) => {}
             Err(error) => why = Some(error),
@@ -121,14 +126,14 @@ fn make(seats: &[HierarchyFolder], name: &str, limits: &Limits, made: &mut Insid
     let own: Vec<&Path> = made.cgroup.folders().filter_map(Path::parent).collect();
     let is_other =
         |seat: &&HierarchyFolder| !seat.is_ours && seat.whole.as_deref().is_none_or(|whole| !own.contains(&whole));
-    made.others = seats.iter().filter(is_other).map(|seat| seat.folder.clone()).collect();
+    made.others = container_folders.iter().filter(is_other).map(|seat| seat.folder.clone()).collect();
     Ok(())
 }
 
 /// Creates the program's own cgroup in the hierarchy of a controller, unless there is one; does nothing where the
 /// container has none.
 fn place_in(
-    seats: &[HierarchyFolder],
+    container_folders: &[HierarchyFolder],
     controller: &str,
     name: &str,
     cgroup: &mut Cgroup,
@@ -141,7 +146,7 @@ fn place_in(
         _ => &mut cgroup.freezer,
     };
     let is_there = |seat: &&HierarchyFolder| seat.controllers.split(',').any(|name| name == controller);
-    let whole = seats.iter().filter(is_there).find_map(|seat| seat.whole.as_ref());
+    let whole = container_folders.iter().filter(is_there).find_map(|seat| seat.whole.as_ref());
     if let (None, Some(whole)) = (&place, whole) {
         let folder = whole.join(name);
         // Settings of an earlier one must not remain.

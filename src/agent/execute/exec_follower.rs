@@ -139,7 +139,7 @@ impl ExecFollower {
             },
         };
         if let Ok(ended) = ended {
-            let _ = self.tell_end(ended, events).await;
+            let _ = self.send_end(ended, events).await;
         }
     }
 
@@ -207,7 +207,7 @@ impl ExecFollower {
                 // Cancel-safe: a point in time.
                 () = sleep_until(self.tell_at.unwrap_or_else(Instant::now)), if self.tell_at.is_some() => {
                     self.tell_at = None;
-                    self.tell_pieces(0, events).await?;
+                    self.send_pieces(0, events).await?;
                     continue;
                 }
             };
@@ -232,7 +232,7 @@ impl ExecFollower {
 
     /// Handles new output: whole pieces of a stream are sent at once, the rest a moment later.
     async fn grown(&mut self, events: &mpsc::Sender<ExecEvent>) -> Result<(), ReceiverGone> {
-        self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
+        self.send_pieces(CHUNK_MAX_BYTES as u64, events).await?;
         if self.tell_at.is_none() && self.cursors.iter().any(|cursor| cursor.streamed && cursor.unsent_bytes() > 0) {
             self.tell_at = Some((Instant::now() + GATHER).max(self.stream_from));
         }
@@ -240,7 +240,7 @@ impl ExecFollower {
     }
 
     /// Sends pieces as long as more than `keep_bytes` are unsent.
-    async fn tell_pieces(&mut self, keep_bytes: u64, events: &mpsc::Sender<ExecEvent>) -> Result<(), ReceiverGone> {
+    async fn send_pieces(&mut self, keep_bytes: u64, events: &mpsc::Sender<ExecEvent>) -> Result<(), ReceiverGone> {
         for cursor in self.cursors.iter_mut().filter(|cursor| cursor.streamed) {
             while cursor.unsent_bytes() > keep_bytes {
                 let mut bytes = cursor.next_piece(&self.folder).unwrap_or_default();
@@ -262,7 +262,7 @@ impl ExecFollower {
     }
 
     /// Reports how it ended, with all unsent output.
-    async fn tell_end(
+    async fn send_end(
         mut self,
         ended: Option<ProgramEnd>,
         events: &mpsc::Sender<ExecEvent>,
@@ -273,7 +273,7 @@ impl ExecFollower {
             // The output is complete now.
             cursor.streamed = true;
         }
-        self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
+        self.send_pieces(CHUNK_MAX_BYTES as u64, events).await?;
         let [stdout, stderr] =
             self.cursors.each_ref().map(|cursor| cursor.next_piece(&self.folder).unwrap_or_default());
         let dropped_bytes = match files::read_state(&self.folder) {

@@ -148,7 +148,7 @@ impl Containers {
         }
         let (name, frame) = (name(unit), frame(&desired.spec)?);
         let recipe = self.recipe(unit, spec, wiring, &frame)?;
-        let found = runtime.look(&name).await?;
+        let found = runtime.inspect(&name).await?;
         let made = match found {
             None => false,
             Some(state) if !self.is_ours(unit, &state) => return Err(self.taken(&name, spec.runtime).into()),
@@ -396,11 +396,11 @@ impl UnitKind for Containers {
         self.reload(unit, desired).boxed()
     }
 
-    fn looks_outside(&self, _: &Desired) -> bool {
+    fn has_watched_files(&self, _: &Desired) -> bool {
         false
     }
 
-    fn look_outside<'a>(
+    fn check_watched_files<'a>(
         &'a self,
         _: &'a UnitName,
         _: Slot,

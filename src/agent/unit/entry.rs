@@ -98,7 +98,7 @@ impl UnitEntry {
         match (step, self.unit.desired.clone()) {
             (PlanStep::Adopt, _) => {
                 let orders = self.orders(worker.slot);
-                let beside = (!self.unit.knows_beside()).then(|| self.orders(worker.slot.other()));
+                let beside = (!self.unit.knows_second()).then(|| self.orders(worker.slot.other()));
                 work.spawn(worker.adopt(orders, beside));
             }
             (PlanStep::Install, Some(desired)) => {
@@ -109,7 +109,7 @@ impl UnitEntry {
                 let orders = self.orders(worker.slot);
                 let wiring = self.unit.wiring().clone();
                 // The instance that it replaced may play until it has ended.
-                let desired = if self.unit.has_beside() { unplayed(desired) } else { desired };
+                let desired = if self.unit.has_second() { unplayed(desired) } else { desired };
                 let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts, beside: false };
                 work.spawn(worker.start(start, orders));
             }
@@ -119,7 +119,7 @@ impl UnitEntry {
                 // The instance that it will replace plays until it has ended.
                 let (desired, wiring) = (unplayed(desired), self.unit.wiring().clone());
                 let start = StartOrder { slot: worker.slot, desired, keep, wiring, attempts: 0, beside: true };
-                work.spawn(worker.start_beside(start, orders));
+                work.spawn(worker.start_second(start, orders));
             }
             (PlanStep::Reload, Some(desired)) => {
                 match self.orders.get(&worker.slot).cloned() {
@@ -167,10 +167,15 @@ impl UnitEntry {
     }
 
     /// Checks watched files, if the running instance has any.
-    pub(super) fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<StepReport>, work: &mut JoinSet<()>) {
+    pub(super) fn check_watched_files(
+        &self,
+        name: &UnitName,
+        reports: &mpsc::Sender<StepReport>,
+        work: &mut JoinSet<()>,
+    ) {
         if let (Some(desired), EffectiveInstance::Alive(_), Some(orders)) =
             (&self.unit.desired, &self.unit.instance, self.to_instance())
-            && self.kind.looks_outside(desired)
+            && self.kind.has_watched_files(desired)
         {
             let (unit, slot, kind) = (name.clone(), self.unit.slot(), self.kind.clone());
             let worker = Worker { unit, slot, kind, reports: reports.clone() };

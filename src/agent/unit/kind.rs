@@ -76,11 +76,11 @@ pub(super) trait UnitKind: Send + Sync {
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Whether there are watched files.
-    fn looks_outside(&self, desired: &Desired) -> bool;
+    fn has_watched_files(&self, desired: &Desired) -> bool;
 
     /// Checks whether watched files have changed since the instance read them, and has it read them again. Returns
     /// false if it must be restarted for that.
-    fn look_outside<'a>(
+    fn check_watched_files<'a>(
         &'a self,
         unit: &'a UnitName,
         slot: Slot,

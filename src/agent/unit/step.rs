@@ -98,20 +98,20 @@ impl Worker {
         let other = Self { slot: self.slot.other(), ..self.clone() };
         let looked_up = async {
             let found = self.look_up().await?;
-            let found_beside = if beside.is_some() { other.look_up().await? } else { AdoptedUnit::Nothing };
-            Ok::<_, Failure>((found, found_beside))
+            let handle_second_found = if beside.is_some() { other.look_up().await? } else { AdoptedUnit::Nothing };
+            Ok::<_, Failure>((found, handle_second_found))
         };
-        let (found, found_beside) = match looked_up.await {
+        let (found, handle_second_found) = match looked_up.await {
             Ok(found) => found,
             Err(failure) => return self.report(UnitEvent::NotLookedUp { error: failure.error }).await,
         };
-        let found_beside = match beside {
-            Some(_) => other.tell_found(found_beside).await,
+        let handle_second_found = match beside {
+            Some(_) => other.tell_found(handle_second_found).await,
             None => None,
         };
         let found = self.tell_found(found).await;
         let stay_beside = async {
-            if let (Some(instance), Some(orders)) = (found_beside, beside) {
+            if let (Some(instance), Some(orders)) = (handle_second_found, beside) {
                 other.stay_with(instance, orders).await;
             }
         };
@@ -163,7 +163,7 @@ impl Worker {
 
     /// The same for one that is started beside another: its result is found out here, because no other step waits for
     /// it.
-    pub(super) async fn start_beside(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
+    pub(super) async fn start_second(self, what: StartOrder, orders: mpsc::Receiver<InstanceOrder>) {
         let started = timeout(START_MAX, self.kind.start(&self.unit, &what)).await;
         let failure = match started.unwrap_or(Err(StartError::Unknown)) {
             Ok(instance) => {
@@ -292,7 +292,8 @@ impl Worker {
     /// Checks whether a watched file has changed since the instance read it.
     pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<InstanceOrder>) {
         let signal = signaller(&orders);
-        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, self.slot, &desired, &signal)).await;
+        let outcome =
+            timeout(RELOAD_MAX, self.kind.check_watched_files(&self.unit, self.slot, &desired, &signal)).await;
         match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
             Ok(true) => {}
             Ok(false) => self.report(UnitEvent::Outdated).await,

@@ -190,7 +190,7 @@ impl UnitsTask {
                 UnitsEvent::Changed => self.sync().await,
                 UnitsEvent::Reported(report) => {
                     let StepReport { unit, slot, seen } = *report;
-                    self.see(unit, slot, seen).await;
+                    self.handle_event(unit, slot, seen).await;
                 }
                 UnitsEvent::Asked(request) => self.signal(request),
                 UnitsEvent::Tick => self.tick().await,
@@ -297,7 +297,7 @@ impl UnitsTask {
         true
     }
 
-    async fn see(&mut self, name: UnitName, slot: Slot, seen: UnitEvent) {
+    async fn handle_event(&mut self, name: UnitName, slot: Slot, seen: UnitEvent) {
         let Some(entry) = self.entries.get(&name) else { return };
         let seen = entry.unit.seen_in(slot, seen);
         if matches!(seen, UnitEvent::Found(_) | UnitEvent::NotLookedUp { .. })
@@ -349,7 +349,7 @@ impl UnitsTask {
             }
             self.sync().await;
             for (name, entry) in &self.entries {
-                entry.look_outside(name, &self.reports, &mut self.work);
+                entry.check_watched_files(name, &self.reports, &mut self.work);
             }
         }
         self.drive_all().await;

@@ -229,11 +229,11 @@ impl UnitKind for FakeKind {
         async { Ok(true) }.boxed()
     }
 
-    fn looks_outside(&self, _: &Desired) -> bool {
+    fn has_watched_files(&self, _: &Desired) -> bool {
         false
     }
 
-    fn look_outside<'a>(
+    fn check_watched_files<'a>(
         &'a self,
         _: &'a UnitName,
         _: Slot,

@@ -316,7 +316,7 @@ impl Yunos {
                 let StartRecord { revision, missing, wiring, .. } = started.unwrap_or_else(unknown);
                 let line = self.switchboard.open(unit, slot);
                 let mut yuno = YunoInstance { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
-                match yuno.hear().await {
+                match yuno.next_event().await {
                     Some(InstanceEvent::Told(told)) => {
                         Ok(AdoptedUnit::Alive { revision, told, instance: Box::new(yuno) })
                     }
@@ -391,11 +391,11 @@ impl UnitKind for Yunos {
         self.reload_unit((unit, slot), desired, keep, signal).boxed()
     }
 
-    fn looks_outside(&self, desired: &Desired) -> bool {
+    fn has_watched_files(&self, desired: &Desired) -> bool {
         desired.spec.yuno().is_some_and(|spec| !spec.on_change.is_empty())
     }
 
-    fn look_outside<'a>(
+    fn check_watched_files<'a>(
         &'a self,
         unit: &'a UnitName,
         slot: Slot,

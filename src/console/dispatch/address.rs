@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// The hosts of a command, with their names.
-pub(crate) type Meant = Vec<(HostId, String)>;
+pub(crate) type TargetHosts = Vec<(HostId, String)>;
 
 /// Resolves the target of a command.
-pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
+pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result<(Target, TargetHosts), Error> {
     let db = shared.store.read();
     match wanted {
         NewTarget::Hosts(names) => {
@@ -64,7 +64,7 @@ pub(super) async fn check_members(shared: &ConsoleState, hosts: &[HostId]) -> Re
 }
 
 /// Returns the hosts that a list of names may mean.
-async fn named(shared: &ConsoleState, names: &[String]) -> Result<Meant, StoreError> {
+async fn named(shared: &ConsoleState, names: &[String]) -> Result<TargetHosts, StoreError> {
     let mut hosts = Vec::new();
     // One more than allowed is enough for the refusal.
     for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
@@ -75,7 +75,7 @@ async fn named(shared: &ConsoleState, names: &[String]) -> Result<Meant, StoreEr
     Ok(hosts)
 }
 
-fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Meant), Error> {
+fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, TargetHosts), Error> {
     if names.is_empty() {
         return Err(Error::invalid("no_hosts", "a command needs at least one host"));
     }
@@ -88,7 +88,7 @@ fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Meant
     Ok((Target::Hosts(ids), meant))
 }
 
-fn everybody(hosts: Meant) -> Result<(Target, Meant), Error> {
+fn everybody(hosts: TargetHosts) -> Result<(Target, TargetHosts), Error> {
     if hosts.is_empty() {
         return Err(Error::conflict("no_hosts", "no host has joined yet")
             .hint("`muster token create` makes a one-time password for one"));
@@ -96,7 +96,7 @@ fn everybody(hosts: Meant) -> Result<(Target, Meant), Error> {
     Ok((Target::All, hosts))
 }
 
-fn some(hosts: Meant, none: impl FnOnce() -> String) -> Result<Meant, Error> {
+fn some(hosts: TargetHosts, none: impl FnOnce() -> String) -> Result<TargetHosts, Error> {
     if hosts.is_empty() {
         return Err(Error::conflict("no_hosts", none())
             .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
@@ -126,7 +126,7 @@ mod tests {
         let (one, two) = (fixture.member("one").await, fixture.member("two").await);
         let picked = async |text: &str| {
             let wanted = NewTarget::Select(text.parse().unwrap());
-            let ids = |(_, hosts): (Target, Meant)| hosts.into_iter().map(|(id, _)| id).collect();
+            let ids = |(_, hosts): (Target, TargetHosts)| hosts.into_iter().map(|(id, _)| id).collect();
             resolve(fixture.shared(), &wanted).await.map(ids).map_err(|error| error.problem.code)
         };
         let mut both = vec![one.id, two.id];

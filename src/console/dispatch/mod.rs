@@ -45,7 +45,7 @@ use muster_fault::planted;
 use muster_rules::intent::CommandClass;
 
 use self::{
-    address::Meant,
+    address::TargetHosts,
     schedule::{Schedule, ScheduleAction, UndeliveredEnd},
 };
 use super::{
@@ -139,7 +139,7 @@ pub async fn announce_all(
 struct PreparedCommand {
     command: Command,
     signed: Vec<u8>,
-    hosts: Meant,
+    hosts: TargetHosts,
     /// For each host the key of the sealed content; empty if nothing is sealed.
     keys: HashMap<HostId, String>,
     /// The signed time; the command's own times are by the console's clock, by which it expires here.
@@ -214,8 +214,8 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
         // A command that is over is not cancelled; a host that never got it would answer it again.
-        let moot = moot(shared, command, hosts).await?;
-        let reached = |host: &HostId| if moot.contains(host) { CommandReach::Moot } else { CommandReach::No };
+        let unneeded = unneeded_hosts(shared, command, hosts).await?;
+        let reached = |host: &HostId| if unneeded.contains(host) { CommandReach::Unneeded } else { CommandReach::No };
         let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
         let open =
             OpenCommand { id, expires_ms, bytes: one.signed.len(), kind: CommandClass::of(&command.verb), hosts };
@@ -230,7 +230,11 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
 
 /// Returns the hosts that need not get a cancellation, because they have nothing to do with its command any more. Only
 /// hosts know whom a group or a selector matches.
-async fn moot(shared: &ConsoleState, command: &Command, hosts: &Meant) -> Result<HashSet<HostId>, StoreError> {
+async fn unneeded_hosts(
+    shared: &ConsoleState,
+    command: &Command,
+    hosts: &TargetHosts,
+) -> Result<HashSet<HostId>, StoreError> {
     match (&command.verb, &command.target) {
         (Verb::Cancel { command }, Target::Hosts(_) | Target::All) => {
             let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
@@ -241,7 +245,7 @@ async fn moot(shared: &ConsoleState, command: &Command, hosts: &Meant) -> Result
 }
 
 /// Returns the hosts of a target, as the console knows them now.
-pub(crate) async fn meant(shared: &ConsoleState, wanted: &muster_api::NewTarget) -> Result<Meant, Error> {
+pub(crate) async fn target_hosts(shared: &ConsoleState, wanted: &muster_api::NewTarget) -> Result<TargetHosts, Error> {
     address::resolve(shared, wanted).await.map(|(_, hosts)| hosts)
 }
 
@@ -289,7 +293,7 @@ async fn make_ready(
 
 /// Returns the signed time for these hosts. Older agents rely on times that were signed while the console's clock was
 /// ahead; whether it was, or is behind now, only hosts can tell.
-async fn date_for(shared: &ConsoleState, hosts: &Meant, now: Millis) -> Result<Millis, StoreError> {
+async fn date_for(shared: &ConsoleState, hosts: &TargetHosts, now: Millis) -> Result<Millis, StoreError> {
     if shared.dated.ahead_ms(now) == 0 {
         return Ok(shared.dated.ms(now));
     }
@@ -303,7 +307,7 @@ async fn seal(
     shared: &ConsoleState,
     command: CommandId,
     verb: &mut Verb,
-    hosts: &Meant,
+    hosts: &TargetHosts,
 ) -> Result<(Option<Sealed>, HashMap<HostId, String>), Error> {
     let failed = |error: SealError| Error::internal("sealing the command", &error);
     let secret = verb.secret().unwrap_or("secret");
@@ -604,7 +608,7 @@ async fn perform(
     // Later messages of a host wait behind one that had no room, so that it gets them in order.
     let mut crowded: HashSet<HostId> = HashSet::new();
     let mut labelled: HashSet<HostId> = HashSet::new();
-    let_go(shared, &actions).await?;
+    record_first_sends(shared, &actions).await?;
     for action in actions {
         let (command, topic) = match action {
             ScheduleAction::Close(command, host, ended) => {
@@ -628,7 +632,7 @@ async fn perform(
         };
         let host = topic.host();
         if let Some(host) = host.filter(|host| labelled.insert(*host))
-            && !label::tell_first(shared, host).await
+            && !label::send_labels_first(shared, host).await
         {
             crowded.insert(host);
         }
@@ -646,7 +650,7 @@ async fn perform(
 }
 
 /// Records which commands are about to be sent for the first time, so that they do not count as unsent after a restart.
-async fn let_go(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(), StoreError> {
+async fn record_first_sends(shared: &ConsoleState, actions: &[ScheduleAction]) -> Result<(), StoreError> {
     let going = |action: &ScheduleAction| match action {
         ScheduleAction::Send(command, _) | ScheduleAction::Broadcast(command, _) => Some(*command),
         ScheduleAction::Close(..) | ScheduleAction::Miss(..) => None,
@@ -814,8 +818,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
         // A command that is over cannot be cancelled.
-        let moot = submit(serde_json::json!({"cancel": {"command": run.id}})).await;
-        assert_eq!(status(&moot).await, Status::Completed);
+        let unneeded = submit(serde_json::json!({"cancel": {"command": run.id}})).await;
+        assert_eq!(status(&unneeded).await, Status::Completed);
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
         assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");
         assert_eq!(status[1..], [Status::Cancelled, Status::Completed]);

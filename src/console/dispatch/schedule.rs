@@ -408,8 +408,8 @@ impl Schedule {
         let mut open: Vec<HostId> = entry.map(|entry| entry.hosts.keys().copied().collect()).unwrap_or_default();
         open.sort();
         let needs_none =
-            |(host, reached): &(HostId, CommandReach)| *reached == CommandReach::Moot || open.contains(host);
-        if of.iter().any(|(_, reached)| *reached != CommandReach::Moot) {
+            |(host, reached): &(HostId, CommandReach)| *reached == CommandReach::Unneeded || open.contains(host);
+        if of.iter().any(|(_, reached)| *reached != CommandReach::Unneeded) {
             let all = open.iter().all(|host| of.iter().any(|(one, _)| one == host));
             if is_broadcast || entry.is_none_or(|entry| entry.went_out) || !all || !of.iter().all(needs_none) {
                 return None;
@@ -1014,11 +1014,11 @@ mod tests {
         // It is not cancelled here: it was sent.
         assert_eq!(schedule.open(opened(ids[4], CommandClass::Cancel(ids[0]), &[one, two]), None, 0), []);
         // A command that is over cannot be cancelled.
-        let moot = OpenCommand {
-            hosts: vec![(one, CommandReach::Moot)],
+        let unneeded = OpenCommand {
+            hosts: vec![(one, CommandReach::Unneeded)],
             ..opened(ids[5], CommandClass::Cancel(CommandId::new()), &[])
         };
-        assert_eq!(schedule.open(moot, None, 0), [ScheduleAction::Close(ids[5], one, UndeliveredEnd::Completed)]);
+        assert_eq!(schedule.open(unneeded, None, 0), [ScheduleAction::Close(ids[5], one, UndeliveredEnd::Completed)]);
     }
 
     #[test]

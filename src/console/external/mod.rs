@@ -157,8 +157,8 @@ impl ExternalStores {
     }
 
     /// Returns the state of all stores.
-    pub(super) fn told(&self) -> Vec<muster_api::MetricStore> {
-        self.stores.iter().map(|store| store.told()).collect()
+    pub(super) fn status(&self) -> Vec<muster_api::MetricStore> {
+        self.stores.iter().map(|store| store.status()).collect()
     }
 }
 
@@ -230,7 +230,7 @@ impl ExternalStore {
         locked(&self.queue).waiting()
     }
 
-    fn told(&self) -> muster_api::MetricStore {
+    fn status(&self) -> muster_api::MetricStore {
         let (waiting, held, told) = (self.waiting(), locked(&self.quarantine).held(), locked(&self.told).clone());
         muster_api::MetricStore {
             name: self.name.clone(),

@@ -81,10 +81,10 @@ async fn failed_lines_are_retried_and_refused_ones_set_aside() {
     external.append(&points(0, 10)).await.unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(run(Arc::clone(&store), shutdown.clone()));
-    until("the first is refused", || store.told().refused_lines == 10).await;
+    until("the first is refused", || store.status().refused_lines == 10).await;
     external.append(&points(10, 10)).await.unwrap();
-    until("the second is sent", || store.told().sent_lines == 10).await;
-    let told = store.told();
+    until("the second is sent", || store.status().sent_lines == 10).await;
+    let told = store.status();
     assert_eq!((told.retries, told.waiting_lines, told.failing), (2, 0, false));
     assert_eq!((told.quarantine.files, told.quarantine.lines), (1, 10));
     assert!(told.last_error.unwrap().message.contains("400: because"));
@@ -103,13 +103,13 @@ async fn backlog_is_sent_after_restart_and_a_dead_store_delays_no_other() {
     let shutdown = CancellationToken::new();
     let tasks = [&near, &far].map(|store| tokio::spawn(run(Arc::clone(store), shutdown.clone())));
     external.append(&points(0, 6_000)).await.unwrap();
-    until("the near one has all", || near.told().sent_lines == 6_000).await;
-    until("the far one was tried", || far.told().retries > 0).await;
+    until("the near one has all", || near.status().sent_lines == 6_000).await;
+    until("the far one was tried", || far.status().retries > 0).await;
     assert!(
         near_server.lines().len() == 6_000
             && locked(&near_server.taken).iter().all(|body| body.lines().count() <= 5_000)
     );
-    assert_eq!((far.told().waiting_lines, far.told().failing), (6_000, true));
+    assert_eq!((far.status().waiting_lines, far.status().failing), (6_000, true));
     shutdown.cancel();
     for task in tasks {
         task.await.unwrap();
@@ -117,10 +117,10 @@ async fn backlog_is_sent_after_restart_and_a_dead_store_delays_no_other() {
     drop((external, near, far));
 
     let (far, server) = store(&dir.path().join("far"), &[]);
-    assert_eq!(far.told().waiting_lines, 6_000);
+    assert_eq!(far.status().waiting_lines, 6_000);
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(run(Arc::clone(&far), shutdown.clone()));
-    until("the far one has all", || far.told().sent_lines == 6_000).await;
+    until("the far one has all", || far.status().sent_lines == 6_000).await;
     let mut lines = server.lines();
     lines.sort();
     lines.dedup();

@@ -93,8 +93,8 @@ impl Effects {
     /// Performs all effects.
     pub(crate) async fn perform(mut self, shared: &ConsoleState, refreshes: &mut RefreshRequests, now: Millis) {
         for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
-            shared.tellings.came(*host);
-            shared.labels.tellings.came(*host);
+            shared.tellings.host_connected(*host);
+            shared.labels.tellings.host_connected(*host);
         }
         for (host, at_ms) in std::mem::take(&mut self.clocks) {
             shared.host_clocks.note(host, at_ms, now);
@@ -102,10 +102,10 @@ impl Effects {
         let events = self.take_events();
         shared.owed.add(self.acks);
         for (host, has) in self.rules {
-            shared.tellings.heard(host, has, now);
+            shared.tellings.confirm(host, has, now);
         }
         for (host, has) in self.labels {
-            shared.labels.heard(host, has, now);
+            shared.labels.confirm(host, has, now);
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {

@@ -44,7 +44,7 @@ async fn say(
     .execute(fixture.shared().store.write())
     .await
     .unwrap();
-    fixture.shared().labels.heard(host, has, 0);
+    fixture.shared().labels.confirm(host, has, 0);
 }
 
 fn line(host: &LabelledHost) -> String {
@@ -67,7 +67,7 @@ async fn console_label_overrides_own_until_removed() {
     };
     let picked = async |text: &str| {
         let target = NewTarget::Select(text.parse().unwrap());
-        dispatch::meant(fixture.shared(), &target).await.is_ok()
+        dispatch::target_hosts(fixture.shared(), &target).await.is_ok()
     };
     assert_eq!(change("", false).await.unwrap(), "site=north agent");
     assert!(fixture.shared().labels.is_confirmed(host), "nothing was ever given");
@@ -79,7 +79,7 @@ async fn console_label_overrides_own_until_removed() {
     assert_eq!(change("site=south", true).await.unwrap(), "canary=yes console, site=south console over north");
     // Selectors go by it before the host has heard it.
     assert_eq!((picked("label.site=south").await, picked("label.site=north").await), (true, false));
-    assert!(dispatch::meant(fixture.shared(), &NewTarget::Group("canary".parse().unwrap())).await.is_ok());
+    assert!(dispatch::target_hosts(fixture.shared(), &NewTarget::Group("canary".parse().unwrap())).await.is_ok());
     let generation = fixture.shared().labels.tellings.of(host);
     assert!(generation > 0 && !fixture.shared().labels.is_confirmed(host));
     // The same again changes nothing.
@@ -137,7 +137,7 @@ async fn host_that_is_ahead_of_a_store_gets_newer_labels_and_never_its_own_word(
     assert!(fixture.shared().labels.tellings.of(host) > ahead);
     assert_eq!(line(&fixture.console.host_labels("h").await.unwrap()), "");
     let target = NewTarget::Group("tier".parse().unwrap());
-    assert!(dispatch::meant(fixture.shared(), &target).await.is_err());
+    assert!(dispatch::target_hosts(fixture.shared(), &target).await.is_err());
     // One that claims to be at the end of time harms nobody else, and the store takes it.
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();
     tell(Arc::clone(fixture.shared()), host, u64::MAX).await.unwrap();

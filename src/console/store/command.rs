@@ -145,7 +145,7 @@ pub enum CommandReach {
     /// The host has confirmed it.
     Answered,
     /// It cancels a command that this host has nothing to do with any more: it need not be sent.
-    Moot,
+    Unneeded,
 }
 
 /// Returns those hosts for which a command is over, or was never meant. A broadcast may be running on any host.

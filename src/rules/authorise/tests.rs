@@ -375,10 +375,10 @@ fn command_expired_by_unconfirmed_time_is_not_answered() {
     assert_eq!(verdict(short(), KnownTime::new(0).with_way_back(), NOW + DAY), "later");
     assert_eq!(verdict(short(), KnownTime::new(NOW + DAY), CREATED), "expired", "it cannot go back");
     // The console says that its clock is right.
-    time.heard_fresh(NOW + DAY, NOW, 2 * DAY);
+    time.observe_fresh(NOW + DAY, NOW, 2 * DAY);
     assert_eq!(verdict(short(), time, CREATED), "expired");
     // It was not.
-    time.heard_fresh(NOW, NOW, 2 * DAY);
+    time.observe_fresh(NOW, NOW, 2 * DAY);
     assert_eq!([verdict(short(), time, CREATED), verdict(past(), time, CREATED)], ["granted", "expired"]);
 }
 

@@ -108,7 +108,7 @@ impl Health {
     }
 
     /// Updates the process.
-    pub(super) fn heard(&mut self, process: Option<ProcessId>, now_ms: Millis) {
+    pub(super) fn observe(&mut self, process: Option<ProcessId>, now_ms: Millis) {
         if process == self.process {
             return;
         }

@@ -77,12 +77,12 @@ impl PlannedUnit {
             UnitEvent::Started => self.started(),
             UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
             UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown,
-            UnitEvent::Told(told) => self.told(told, now_ms),
+            UnitEvent::Told(told) => self.handle_report(told, now_ms),
             // The step is tried again later; until then the report has the reason.
             UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(&error),
             UnitEvent::Unheard { .. } => {}
             UnitEvent::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
-            UnitEvent::Second(seen) => self.beside_seen(*seen, now_ms),
+            UnitEvent::Second(seen) => self.handle_second_event(*seen, now_ms),
             UnitEvent::Ended(over) => self.ended(over, now_ms),
             UnitEvent::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
@@ -101,7 +101,7 @@ impl PlannedUnit {
             UnitEvent::Gate(gate) => self.gate = gate,
             UnitEvent::Tick => {}
         }
-        self.follow(now_ms);
+        self.update_report(now_ms);
     }
 
     fn desire(&mut self, desired: Option<Desired>, hold: Option<Hold>) {
@@ -114,8 +114,8 @@ impl PlannedUnit {
         let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(StopReason::Finished) };
         let was_back = self.is_back();
         let probes = self.probes();
-        self.note_frame();
-        self.aim(before.as_ref(), desired);
+        self.record_frame();
+        self.set_desired(before.as_ref(), desired);
         self.take_policy();
         self.health.change(&probes, &self.probes());
         // The revision that finished is not the desired one.
@@ -127,18 +127,20 @@ impl PlannedUnit {
         self.rest = match self.observed.phase {
             Phase::Failed if is_restored && !self.is_broken() => Some(StopReason::Failed),
             // A finished task is not run again because something else about it changed.
-            _ if has_finished && (is_restored || self.goes_on_from(before.as_ref())) => Some(StopReason::Finished),
+            _ if has_finished && (is_restored || self.is_unchanged_since(before.as_ref())) => {
+                Some(StopReason::Finished)
+            }
             _ => None,
         };
         if !is_restored {
             // A new generation is a new attempt: earlier failures do not count.
-            self.try_afresh();
+            self.forget_failures();
         }
     }
 
     /// Keeps the frame of the running revision while its spec is known: it decides whether the process can be changed
     /// in place.
-    fn note_frame(&mut self) {
+    fn record_frame(&mut self) {
         if let EffectiveInstance::Alive(LiveInstance { revision, frame: None, .. }) = &self.instance {
             let known = self.spec_of(revision).and_then(|spec| spec.frame().ok());
             if let EffectiveInstance::Alive(alive) = &mut self.instance {
@@ -148,7 +150,7 @@ impl PlannedUnit {
     }
 
     /// Forgets earlier failures.
-    pub(super) fn try_afresh(&mut self) {
+    pub(super) fn forget_failures(&mut self) {
         self.play.try_again();
         self.restart_ms = None;
         self.install_ms = None;
@@ -178,7 +180,7 @@ impl PlannedUnit {
     }
 
     /// Whether the desired state is still the same for a task that has finished.
-    fn goes_on_from(&self, before: Option<&Desired>) -> bool {
+    fn is_unchanged_since(&self, before: Option<&Desired>) -> bool {
         let same = |(before, after): (&Desired, &Desired)| before.revision == after.revision && before.run == after.run;
         self.policy.restart != Restart::Always && before.zip(self.desired.as_ref()).is_some_and(same)
     }
@@ -217,14 +219,14 @@ impl PlannedUnit {
                 }
             }
             PlanStep::Play { playing, ask } => self.play.began(playing, ask),
-            PlanStep::StartSecond | PlanStep::StopSecond { .. } => self.begin_beside(step, now_ms),
+            PlanStep::StartSecond | PlanStep::StopSecond { .. } => self.begin_second(step, now_ms),
             PlanStep::Remove => self.work = Some(StepUnderWay::Removing),
             PlanStep::WaitUntil(_) => {}
         }
     }
 
     fn found(&mut self, found: FoundInstance, now_ms: Millis) {
-        self.beside_is_known();
+        self.mark_second_known();
         self.work = None;
         self.adopt_ms = None;
         let phase = self.observed.phase;
@@ -237,7 +239,7 @@ impl PlannedUnit {
                 let was_up = self.health.was_up() && told.restarts == self.kept_restarts;
                 self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
                 self.instance = EffectiveInstance::Alive(LiveInstance::new(revision, self.kept_restarts));
-                self.told(told, now_ms);
+                self.handle_report(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
             FoundInstance::Ended(over) if was_alive => {
@@ -307,13 +309,13 @@ impl PlannedUnit {
         }
     }
 
-    pub(super) fn told(&mut self, told: ShimReport, now_ms: Millis) {
+    pub(super) fn handle_report(&mut self, told: ShimReport, now_ms: Millis) {
         let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
         let revision = alive.revision.clone();
         alive.process = told.process;
         alive.ready = told.ready;
-        self.play.heard(told.process, told.connection.as_ref());
-        self.health.heard(told.process, now_ms);
+        self.play.observe(told.process, told.connection.as_ref());
+        self.health.observe(told.process, now_ms);
         self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;

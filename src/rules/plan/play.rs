@@ -64,7 +64,7 @@ impl PlayState {
     }
 
     /// Handles the state of the connection.
-    pub(super) fn heard(&mut self, process: Option<ProcessId>, connection: Option<&PlayConnection>) {
+    pub(super) fn observe(&mut self, process: Option<ProcessId>, connection: Option<&PlayConnection>) {
         let process = process.map(|process| (process.pid, process.start_ticks));
         if process != self.process {
             // A process plays only after it was asked to.
@@ -167,9 +167,9 @@ mod tests {
     fn connected(adopted: bool, number: u64, playing: bool) -> PlayState {
         let mut play = PlayState::default();
         play.begin(adopted);
-        play.heard(PROCESS, None);
+        play.observe(PROCESS, None);
         assert_eq!(play.step(true, 0), None, "nobody is there to be asked");
-        play.heard(PROCESS, Some(&connection(number, playing)));
+        play.observe(PROCESS, Some(&connection(number, playing)));
         play
     }
 
@@ -201,15 +201,15 @@ mod tests {
         let mut play = connected(false, 1, false);
         ask(&mut play, true, Ok(()));
         assert!(play.step(true, 0).is_none() && play.is_playing(false));
-        play.heard(PROCESS, None);
+        play.observe(PROCESS, None);
         assert!(play.step(true, 0).is_none() && play.is_playing(false), "it goes on, as far as anybody knows");
-        play.heard(PROCESS, Some(&connection(2, true)));
+        play.observe(PROCESS, Some(&connection(2, true)));
         assert!(play.is_playing(true) && !play.is_known(true));
         ask(&mut play, true, Ok(()));
         // Another process does not play until it is asked to.
-        play.heard(OTHER, None);
+        play.observe(OTHER, None);
         assert!(!play.is_playing(true));
-        play.heard(OTHER, Some(&connection(1, false)));
+        play.observe(OTHER, Some(&connection(1, false)));
         ask(&mut play, true, Ok(()));
         assert!(play.is_known(true));
         ask(&mut play, false, Ok(()));
@@ -222,7 +222,7 @@ mod tests {
         let error = ask(&mut play, true, Err(PlayFailure::Refused("busy: not now".to_owned())));
         assert_eq!(error.as_deref(), Some("it refuses to play: busy: not now"));
         assert!(play.is_refused() && play.step(true, 9_000).is_none());
-        play.heard(PROCESS, Some(&connection(2, false)));
+        play.observe(PROCESS, Some(&connection(2, false)));
         assert!(!play.is_refused() && play.step(true, 0).is_some());
         ask(&mut play, true, Err(PlayFailure::Refused(String::new())));
         play.try_again();
@@ -241,7 +241,7 @@ mod tests {
     fn answer_of_earlier_connection_is_ignored() {
         let mut play = connected(false, 1, false);
         play.began(true, 0);
-        play.heard(PROCESS, Some(&connection(2, false)));
+        play.observe(PROCESS, Some(&connection(2, false)));
         assert_eq!(play.answered(0, Ok(()), 0), None);
         assert!(!play.is_known(true) && play.step(true, 0).is_some());
     }
@@ -251,9 +251,9 @@ mod tests {
         let mut play = connected(false, 1, false);
         assert!(play.cannot(false).unwrap().contains("`lines`"));
         assert_eq!(connected(false, 1, false).cannot(true), None);
-        play.heard(PROCESS, Some(&PlayConnection { number: 2, playing: false, can: vec![Ability::Stats] }));
+        play.observe(PROCESS, Some(&PlayConnection { number: 2, playing: false, can: vec![Ability::Stats] }));
         assert!(play.cannot(true).unwrap().starts_with("unsupported") && play.is_refused());
-        play.heard(PROCESS, None);
+        play.observe(PROCESS, None);
         assert_eq!(play.cannot(true), None, "the next one may");
     }
 }

@@ -11,9 +11,9 @@ use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
 
 impl PlannedUnit {
     /// Computes the reported state.
-    pub(super) fn follow(&mut self, now_ms: Millis) {
+    pub(super) fn update_report(&mut self, now_ms: Millis) {
         if !matches!(self.instance, EffectiveInstance::Unknown) {
-            self.follow_beside(now_ms);
+            self.decide_second(now_ms);
         }
         let process = self.process();
         if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
@@ -27,13 +27,13 @@ impl PlannedUnit {
         if self.judge(phase, now_ms) {
             phase = self.phase(process, now_ms);
         }
-        self.tell_trial();
-        self.tell_beside();
+        self.report_trial();
+        self.report_second();
         if phase != self.observed.phase {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
-        self.follow_health(now_ms);
+        self.update_health(now_ms);
         if phase == Phase::Running
             && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
             && let Some(why) = self.play.cannot(self.policy.speaks)
@@ -71,7 +71,7 @@ impl PlannedUnit {
             }
             EffectiveInstance::Unknown | EffectiveInstance::None => self.installed.clone(),
         };
-        self.tell_revision(revision);
+        self.report_revision(revision);
         self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
@@ -90,7 +90,7 @@ impl PlannedUnit {
 
     /// Reports a revision. If it is neither desired nor verified any more, the details stay as they were reported
     /// before.
-    fn tell_revision(&mut self, revision: Option<Digest>) {
+    fn report_revision(&mut self, revision: Option<Digest>) {
         let content = revision.as_ref().and_then(|revision| self.spec_of(revision)).map(Content::of);
         if content.is_some() || self.observed.revision != revision {
             self.observed.content = content;
@@ -99,7 +99,7 @@ impl PlannedUnit {
     }
 
     /// Updates whether it has come up, has to be stopped, or is unready.
-    fn follow_health(&mut self, now_ms: Millis) {
+    fn update_health(&mut self, now_ms: Millis) {
         let EffectiveInstance::Alive(alive) = &self.instance else {
             self.health.begin();
             self.observed.unready = None;
@@ -129,14 +129,16 @@ impl PlannedUnit {
             EffectiveInstance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             EffectiveInstance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
             EffectiveInstance::Alive(_) if self.rest == Some(StopReason::Failed) => Phase::Failed,
-            EffectiveInstance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
+            EffectiveInstance::Alive(alive) if self.awaits_readiness(alive) || self.awaits_probes(alive) => {
+                Phase::Starting
+            }
             EffectiveInstance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
                 let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
                 if plays { Phase::Playing } else { Phase::Running }
             }
             EffectiveInstance::Alive(_) => Phase::Starting,
             // The instance that has to end before the next step still runs.
-            EffectiveInstance::None if self.beside_is_in_the_way() => Phase::Stopping,
+            EffectiveInstance::None if self.must_wait_for_second() => Phase::Stopping,
             EffectiveInstance::None if self.rest == Some(StopReason::Failed) || self.is_broken() => Phase::Failed,
             EffectiveInstance::None if matches!(self.work, Some(StepUnderWay::Installing(_))) => Phase::Installing,
             EffectiveInstance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
@@ -148,9 +150,9 @@ impl PlannedUnit {
     }
 
     /// Whether it has to wait for the end of the second instance.
-    fn beside_is_in_the_way(&self) -> bool {
+    fn must_wait_for_second(&self) -> bool {
         let wanted = self.desired.as_ref().filter(|desired| desired.run.is_running());
-        wanted.map_or(self.beside.is_some(), |desired| self.is_beside(&desired.revision))
+        wanted.map_or(self.beside.is_some(), |desired| self.is_second_revision(&desired.revision))
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -177,7 +179,7 @@ impl PlannedUnit {
 
     /// Whether the instance reports by itself when it is up, and has not yet. (An instance of a revision that is being
     /// replaced may not do so.)
-    pub(super) fn awaits_word(&self, alive: &LiveInstance) -> bool {
+    pub(super) fn awaits_readiness(&self, alive: &LiveInstance) -> bool {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 

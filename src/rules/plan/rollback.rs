@@ -108,7 +108,7 @@ impl PlannedUnit {
 
     /// Sets the desired state, after `before`: the requested one, unless an earlier run of the agent rolled back from
     /// exactly that.
-    pub(super) fn aim(&mut self, before: Option<&Desired>, desired: Option<Desired>) {
+    pub(super) fn set_desired(&mut self, before: Option<&Desired>, desired: Option<Desired>) {
         let has_failed = |desired: &Desired| {
             let rolled_back = self.observed.rolled_back.as_ref();
             rolled_back.is_some_and(|rolled_back| rolled_back.generation == desired.generation)
@@ -122,7 +122,7 @@ impl PlannedUnit {
         self.trial.unwired = false;
         self.desired = desired;
         if stays_back {
-            self.aim_back();
+            self.set_verified_as_desired();
             return;
         }
         self.observed.rolled_back = None;
@@ -140,7 +140,7 @@ impl PlannedUnit {
     }
 
     /// Sets the verified spec as the desired one, under the requested generation.
-    fn aim_back(&mut self) {
+    fn set_verified_as_desired(&mut self) {
         let (Some(verified), Some(asked)) = (&self.trial.verified, self.desired.take()) else { return };
         let (revision, spec) = (verified.revision.clone(), verified.spec.clone());
         self.desired = Some(Desired { revision, spec, ..asked });
@@ -167,7 +167,7 @@ impl PlannedUnit {
     }
 
     /// Updates the report of the trial.
-    pub(super) fn tell_trial(&mut self) {
+    pub(super) fn report_trial(&mut self) {
         self.observed.on_trial = self.is_on_trial();
         let verified = self.trial.verified.as_ref().map(|verified| &verified.revision);
         if self.observed.verified.as_ref() != verified {
@@ -194,11 +194,11 @@ impl PlannedUnit {
             at_ms: now_ms,
             last_lines: self.observed.last_lines.take(),
         });
-        self.aim_back();
+        self.set_verified_as_desired();
         self.take_policy();
         (self.trial.up, self.trial.unwired) = (None, true);
         self.rest = None;
-        self.try_afresh();
+        self.forget_failures();
         // The failed process is restarted rather than reloaded.
         self.not_reloaded = Some(verified.revision.clone());
         true

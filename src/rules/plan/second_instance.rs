@@ -151,13 +151,13 @@ impl PlannedUnit {
 
     /// Whether the second instance was looked up.
     #[must_use]
-    pub fn knows_beside(&self) -> bool {
+    pub fn knows_second(&self) -> bool {
         self.known == FoundSecondInstance::All
     }
 
     /// Whether there is a second instance.
     #[must_use]
-    pub fn has_beside(&self) -> bool {
+    pub fn has_second(&self) -> bool {
         self.beside.is_some()
     }
 
@@ -180,7 +180,7 @@ impl PlannedUnit {
     }
 
     /// Returns the state to store.
-    pub(super) fn kept_beside(&self) -> Option<KeptSecondInstance> {
+    pub(super) fn kept_second(&self) -> Option<KeptSecondInstance> {
         match &self.known {
             FoundSecondInstance::Kept(kept) => kept.clone(),
             FoundSecondInstance::All => self.beside.as_ref().map(SecondInstance::kept),
@@ -193,13 +193,13 @@ impl PlannedUnit {
     }
 
     /// The candidate as far as it can be probed: slot, process, report and health.
-    pub(super) fn probed_beside(&self) -> Option<(Slot, ProcessId, &ShimReport, &Health)> {
+    pub(super) fn probed_second(&self) -> Option<(Slot, ProcessId, &ShimReport, &Health)> {
         let candidate = self.candidate()?;
         Some((self.slot.other(), candidate.process()?, &candidate.told, &candidate.health))
     }
 
     /// Whether the second instance has this revision, so that it must not be started again.
-    pub(super) fn is_beside(&self, revision: &Digest) -> bool {
+    pub(super) fn is_second_revision(&self, revision: &Digest) -> bool {
         self.beside.as_ref().is_some_and(|beside| beside.revision == *revision)
     }
 
@@ -213,7 +213,7 @@ impl PlannedUnit {
     }
 
     /// Handles that a step for the second instance has begun.
-    pub(super) fn begin_beside(&mut self, step: PlanStep, now_ms: Millis) {
+    pub(super) fn begin_second(&mut self, step: PlanStep, now_ms: Millis) {
         match (step, &mut self.beside, &self.desired) {
             (PlanStep::StartSecond, beside, Some(desired)) => {
                 *beside = Some(SecondInstance::candidate(desired.revision.clone(), now_ms));
@@ -227,8 +227,8 @@ impl PlannedUnit {
     }
 
     /// Returns the next step for the second instance.
-    pub(super) fn plan_beside(&self, now_ms: Millis) -> Option<PlanStep> {
-        let beside = self.beside.as_ref().filter(|_| self.knows_beside())?;
+    pub(super) fn plan_second(&self, now_ms: Millis) -> Option<PlanStep> {
+        let beside = self.beside.as_ref().filter(|_| self.knows_second())?;
         if !beside.leaving {
             return self.candidate_again_ms(beside, now_ms).map(PlanStep::WaitUntil);
         }
@@ -263,25 +263,25 @@ impl PlannedUnit {
     }
 
     /// Handles an event of the second instance.
-    pub(super) fn beside_seen(&mut self, seen: UnitEvent, now_ms: Millis) {
+    pub(super) fn handle_second_event(&mut self, seen: UnitEvent, now_ms: Millis) {
         match (seen, &mut self.beside) {
-            (UnitEvent::Found(found), _) => self.found_beside(found, now_ms),
+            (UnitEvent::Found(found), _) => self.handle_second_found(found, now_ms),
             (UnitEvent::Started, Some(beside)) if beside.alive.is_none() => {
                 beside.health.begin();
                 beside.alive = Some(LiveInstance::new(beside.revision.clone(), 0));
             }
             (UnitEvent::NotStarted(failure), Some(beside)) if beside.alive.is_none() => {
-                self.beside_is_gone(&failure.error, now_ms);
+                self.handle_second_end(&failure.error, now_ms);
             }
-            (UnitEvent::Told(told), Some(_)) => self.told_of_beside(told, now_ms),
-            (UnitEvent::Ended(over), Some(beside)) if beside.alive.is_some() => self.beside_ended(&over, now_ms),
+            (UnitEvent::Told(told), Some(_)) => self.handle_second_report(told, now_ms),
+            (UnitEvent::Ended(over), Some(beside)) if beside.alive.is_some() => self.handle_second_exit(&over, now_ms),
             _ => {}
         }
     }
 
     /// Handles the result of its lookup.
-    fn found_beside(&mut self, found: FoundInstance, now_ms: Millis) {
-        let kept = self.kept_beside();
+    fn handle_second_found(&mut self, found: FoundInstance, now_ms: Millis) {
+        let kept = self.kept_second();
         match found {
             FoundInstance::Alive(revision, told) => {
                 let kept = kept.filter(|kept| kept.revision == revision);
@@ -290,7 +290,7 @@ impl PlannedUnit {
                 let leaving = kept.map_or_else(|| !self.desires(&revision), |kept| kept.leaving);
                 let alive = Some(LiveInstance::new(revision.clone(), told.restarts));
                 self.beside = Some(SecondInstance { leaving, alive, ..SecondInstance::candidate(revision, since_ms) });
-                self.told_of_beside(told, now_ms);
+                self.handle_second_report(told, now_ms);
             }
             // A candidate that ended is tried once more; the main instance continues meanwhile.
             FoundInstance::Ended(_) | FoundInstance::Nothing => self.beside = None,
@@ -298,17 +298,17 @@ impl PlannedUnit {
     }
 
     /// Marks the second instance as looked up.
-    pub(super) fn beside_is_known(&mut self) {
+    pub(super) fn mark_second_known(&mut self) {
         self.known = FoundSecondInstance::All;
     }
 
-    fn told_of_beside(&mut self, told: ShimReport, now_ms: Millis) {
+    fn handle_second_report(&mut self, told: ShimReport, now_ms: Millis) {
         let Some(SecondInstance { alive: Some(alive), health, told: known, leaving, .. }) = &mut self.beside else {
             return;
         };
         let more = told.restarts.saturating_sub(alive.restarts);
         (alive.process, alive.ready, alive.restarts) = (told.process, told.ready, told.restarts);
-        health.heard(told.process, now_ms);
+        health.observe(told.process, now_ms);
         *known = told;
         let silent = known.last.as_ref().filter(|last| more > 0 && last.silent && !*leaving).cloned();
         if let Some(last) = silent {
@@ -317,15 +317,15 @@ impl PlannedUnit {
         }
     }
 
-    fn beside_ended(&mut self, over: &InstanceEnd, now_ms: Millis) {
+    fn handle_second_exit(&mut self, over: &InstanceEnd, now_ms: Millis) {
         if self.candidate().is_some() {
             self.observed.last_lines.clone_from(&over.last.last_lines);
         }
-        self.beside_is_gone(&by_itself(&over.last), now_ms);
+        self.handle_second_end(&by_itself(&over.last), now_ms);
     }
 
     /// Handles its end; a candidate has failed then.
-    fn beside_is_gone(&mut self, why: &str, now_ms: Millis) {
+    fn handle_second_end(&mut self, why: &str, now_ms: Millis) {
         let was_candidate = self.candidate().is_some() && self.wants_candidate();
         self.beside = None;
         if was_candidate {
@@ -334,7 +334,7 @@ impl PlannedUnit {
     }
 
     /// Decides what becomes of it, once the main instance is looked up.
-    pub(super) fn follow_beside(&mut self, now_ms: Millis) {
+    pub(super) fn decide_second(&mut self, now_ms: Millis) {
         let is_wanted = self.wants_candidate();
         let (policy, is_alone) = (self.policy, self.instance == EffectiveInstance::None);
         let is_late =
@@ -382,7 +382,7 @@ impl PlannedUnit {
             self.observed.attempts = alive.restarts;
             self.instance = EffectiveInstance::Alive(alive);
             self.play.begin(false);
-            self.told(told, now_ms);
+            self.handle_report(told, now_ms);
         }
     }
 
@@ -403,7 +403,7 @@ impl PlannedUnit {
     }
 
     /// Updates the report of the second instance.
-    pub(super) fn tell_beside(&mut self) {
+    pub(super) fn report_second(&mut self) {
         let shown = self.beside.as_ref().map(SecondInstance::shown);
         if self.observed.beside != shown {
             self.observed.beside = shown;

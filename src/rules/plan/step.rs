@@ -13,7 +13,7 @@ impl PlannedUnit {
     /// Returns the next step; `None` or a wait for a unit that is as desired, or has a step under way.
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<PlanStep> {
-        let step = sooner(self.plan_beside(now_ms), self.plan_step(now_ms));
+        let step = sooner(self.plan_second(now_ms), self.plan_step(now_ms));
         match (step, self.judged_again_ms(now_ms)) {
             (None, Some(at_ms)) => Some(PlanStep::WaitUntil(at_ms)),
             (Some(PlanStep::WaitUntil(step_ms)), Some(at_ms)) => Some(PlanStep::WaitUntil(step_ms.min(at_ms))),
@@ -52,7 +52,7 @@ impl PlannedUnit {
         }
         if alive.revision != desired.revision && !self.is_held() {
             // Its successor comes up beside it, or has failed to; it is not stopped for that.
-            if self.is_beside(&desired.revision) || self.rest.is_some() {
+            if self.is_second_revision(&desired.revision) || self.rest.is_some() {
                 return None;
             }
             // It continues to run until its successor is installed.
@@ -84,7 +84,7 @@ impl PlannedUnit {
         }
         match self.observed.phase {
             // Its shim stops it if it does not report in time that it is up.
-            Phase::Starting if self.awaits_word(alive) => None,
+            Phase::Starting if self.awaits_readiness(alive) => None,
             // A held or frozen unit has no deadline.
             Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
             Phase::Starting if self.awaits_probes(alive) => {
@@ -138,7 +138,11 @@ impl PlannedUnit {
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
-        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() || self.is_beside(&desired.revision) {
+        if desired.run == Run::Stopped
+            || self.is_held()
+            || self.rest.is_some()
+            || self.is_second_revision(&desired.revision)
+        {
             return None;
         }
         if let Some(wait) = due(self.restart_ms, now_ms) {

@@ -12,7 +12,7 @@ use tokio_rustls::{TlsConnector, client};
 
 use super::*;
 use crate::{
-    choppy::{Choppy, converse, fewer, run, text},
+    choppy::{Choppy, exchange_bytes, fewer, run, text},
     fixture::Authority,
 };
 
@@ -82,7 +82,7 @@ fn check_exchange(case: &Case) {
         let server = async {
             let mut stream = TlsStream::accept(near, Arc::clone(&sides.server)).await.unwrap();
             assert!(stream.peer_certificates().is_some());
-            let got = converse(&mut *stream, &down, case.read_size, case.seed.is_multiple_of(2)).await.unwrap();
+            let got = exchange_bytes(&mut *stream, &down, case.read_size, case.seed.is_multiple_of(2)).await.unwrap();
             assert!(got == up, "what came is not what was sent");
             assert!(stream.incoming.is_empty() && stream.plain.is_empty() && stream.outgoing.is_empty());
         };

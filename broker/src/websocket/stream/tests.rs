@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
-use crate::choppy::{Choppy, converse, fewer, run, text};
+use crate::choppy::{Choppy, exchange_bytes, fewer, run, text};
 
 const REQUEST: &str = "GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
@@ -103,7 +103,7 @@ proptest! {
             let (near, far) = Choppy::pair(seed, max, 8_192);
             let server = async {
                 let mut stream = WebSocketStream::accept(near, 1 << 20, PATIENCE).await.unwrap();
-                let got = converse(&mut *stream, &down, read_size, false).await;
+                let got = exchange_bytes(&mut *stream, &down, read_size, false).await;
                 assert!(stream.incoming.is_empty() && stream.outgoing.is_empty());
                 got
             };

@@ -62,11 +62,11 @@ impl Containers {
         runtime: &dyn ContainerRuntime,
     ) -> Result<(String, Option<RuntimeState>), Failure> {
         if let Some(AdoptedContainer { id, .. }) = self.place(unit).adopted()? {
-            let state = runtime.look(&id).await?;
+            let state = runtime.inspect(&id).await?;
             return Ok((id, state));
         }
         let name = name(unit);
-        let state = runtime.look(&name).await?;
+        let state = runtime.inspect(&name).await?;
         Ok((name, state.filter(|state| self.is_ours(unit, state))))
     }
 
@@ -86,7 +86,7 @@ impl Containers {
         let _taking = self.taking.lock().await;
         let which = runtime.which();
         // Some runtimes accept the beginning of an id in place of a name.
-        let state = runtime.look(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
+        let state = runtime.inspect(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
             never(format!(
                 "{which} has no container {wanted} to adopt. hint: `muster host show` lists all that there are"
             ))

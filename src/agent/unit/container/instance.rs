@@ -59,7 +59,7 @@ impl ContainerInstance {
     ) -> Result<Self, Failure> {
         let mut container =
             Self { runtime, name, wiring, missing: Vec::new(), runs: None, kill_at: None, news: VecDeque::new() };
-        let news = container.look().await?.unwrap_or_else(|| ended_unseen(None));
+        let news = container.check_runtime().await?.unwrap_or_else(|| ended_unseen(None));
         container.news.push_back(news);
         Ok(container)
     }
@@ -82,10 +82,10 @@ impl ContainerInstance {
 
     /// Checks its state; `None` if there is no container of this name any more. If the runtime still reports it as
     /// running and its process has ended, it is about to end.
-    async fn look(&mut self) -> Result<Option<InstanceEvent>, Failure> {
+    async fn check_runtime(&mut self) -> Result<Option<InstanceEvent>, Failure> {
         let until = Instant::now() + NOTICE_MAX;
         loop {
-            let Some(state) = self.runtime.look(&self.name).await? else { return Ok(None) };
+            let Some(state) = self.runtime.inspect(&self.name).await? else { return Ok(None) };
             match state.phase {
                 ContainerPhase::Runs { pid, started_ms, frozen } => {
                     if let Some(runs) = RunningProcess::of(pid, started_ms, frozen) {
@@ -133,7 +133,7 @@ impl ContainerInstance {
     }
 
     /// Waits for the next event. Cancel-safe: requests to the runtime change nothing, or are repeated.
-    async fn hear(&mut self) -> Option<InstanceEvent> {
+    async fn next_event(&mut self) -> Option<InstanceEvent> {
         loop {
             if let Some(news) = self.news.pop_front() {
                 return Some(news);
@@ -146,7 +146,7 @@ impl ContainerInstance {
                         tracing::warn!(container = %self.name, %error, "the end of a container cannot be waited for");
                     }
                     // While the runtime does not answer, it is asked again.
-                    return self.look().await.ok().map(|news| news.unwrap_or_else(|| ended_unseen(None)));
+                    return self.check_runtime().await.ok().map(|news| news.unwrap_or_else(|| ended_unseen(None)));
                 }
                 () = tokio::time::sleep_until(self.kill_at.unwrap_or(never)) => {
                     self.kill_at = Some(Instant::now() + KILL_AGAIN);
@@ -157,7 +157,7 @@ impl ContainerInstance {
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     let before = (runs.process, runs.frozen);
                     // Until its process ends it runs, whatever the runtime reports.
-                    let Ok(Some(news)) = self.look().await else { continue };
+                    let Ok(Some(news)) = self.check_runtime().await else { continue };
                     let now = self.runs.as_ref().map(|runs| (runs.process, runs.frozen));
                     if now != Some(before) {
                         return Some(news);
@@ -185,13 +185,13 @@ impl ContainerInstance {
 
     /// Returns its own stop signal, read now, because it may have been recreated since it was started.
     async fn own_stop_signal(&self) -> Result<Signal, Failure> {
-        let state = self.runtime.look(&self.name).await?;
+        let state = self.runtime.inspect(&self.name).await?;
         Ok(state.and_then(|state| state.stop_signal).unwrap_or(Signal::Term))
     }
 
     async fn suspend(&mut self, frozen: bool) -> Result<(), Failure> {
         self.runtime.freeze(&self.name, frozen).await?;
-        let news = self.look().await?;
+        let news = self.check_runtime().await?;
         self.news.extend(news);
         Ok(())
     }
@@ -199,7 +199,7 @@ impl ContainerInstance {
 
 impl Instance for ContainerInstance {
     fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>> {
-        self.hear().boxed()
+        self.next_event().boxed()
     }
 
     fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {

@@ -139,7 +139,7 @@ impl Lxc {
         }
     }
 
-    async fn look(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
+    async fn inspect(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
         let folder = self.folder(name);
         let made = match folder.look()? {
             FolderState::Nothing => return Ok(None),
@@ -450,8 +450,8 @@ impl ContainerRuntime for Lxc {
         .boxed()
     }
 
-    fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
-        self.look(name).boxed()
+    fn inspect<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
+        self.inspect(name).boxed()
     }
 
     fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()> {

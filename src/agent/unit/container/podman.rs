@@ -73,7 +73,7 @@ impl Podman {
         self.is_podman.get_or_try_init(|| ask).await.copied()
     }
 
-    async fn look(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
+    async fn inspect(&self, name: &str) -> Result<Option<RuntimeState>, Failure> {
         let answer = self.http.ask(Method::GET, &format!("/containers/{name}/json"), &[], None, LOOK_MAX).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(None);
@@ -165,8 +165,8 @@ impl ContainerRuntime for Podman {
         .boxed()
     }
 
-    fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
-        self.look(name).boxed()
+    fn inspect<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>> {
+        self.inspect(name).boxed()
     }
 
     fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()> {
@@ -198,7 +198,8 @@ impl ContainerRuntime for Podman {
             let answer = self.act(Method::POST, name, "kill", &[("signal", &signal)]).await?;
             let Err(refused) = answer.accepted("send a signal to the container", name) else { return Ok(true) };
             // The runtimes report a container that does not run differently.
-            let runs = self.look(name).await?.is_some_and(|state| matches!(state.phase, ContainerPhase::Runs { .. }));
+            let runs =
+                self.inspect(name).await?.is_some_and(|state| matches!(state.phase, ContainerPhase::Runs { .. }));
             if runs { Err(refused) } else { Ok(false) }
         }
         .boxed()
@@ -213,7 +214,7 @@ impl ContainerRuntime for Podman {
                 Err(refused) => refused,
             };
             // Being in the wanted state already is no failure.
-            let state = self.look(name).await?;
+            let state = self.inspect(name).await?;
             let is_so = state.is_some_and(
                 |state| matches!(state.phase, super::runtime::ContainerPhase::Runs { frozen: is, .. } if is == frozen),
             );

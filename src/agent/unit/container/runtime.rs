@@ -42,7 +42,7 @@ pub(super) trait ContainerRuntime: Send + Sync {
     fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> RuntimeFuture<'a, ()>;
 
     /// Examines a container; `None` if there is none of this name or id.
-    fn look<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>>;
+    fn inspect<'a>(&'a self, name: &'a str) -> RuntimeFuture<'a, Option<RuntimeState>>;
 
     /// Creates a container. None of this name exists.
     fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> RuntimeFuture<'a, ()>;

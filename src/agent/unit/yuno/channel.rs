@@ -196,7 +196,7 @@ impl ChannelPeer {
     }
 
     /// Handles a line of the yuno.
-    pub(super) fn said(&mut self, line: &str) -> Result<(), serde_json::Error> {
+    pub(super) fn handle_line(&mut self, line: &str) -> Result<(), serde_json::Error> {
         match serde_json::from_str(line)? {
             FromYuno::Answer(Answer { id, result }) => self.answer(
                 &id,
@@ -301,16 +301,18 @@ mod tests {
         let (first, mut one) = ask(&mut line, command());
         let (second, mut two) = ask(&mut line, InstanceRequest::Play);
         assert_eq!((first.len(), &second[0]), (1, &ShimRequest::Playing { playing: true }));
-        line.said(&json!({"answer": {"id": id(&second), "error": {"code": "busy", "message": "no"}}}).to_string())
-            .unwrap();
-        line.said(&json!({"answer": {"id": id(&first), "ok": [1]}}).to_string()).unwrap();
+        line.handle_line(
+            &json!({"answer": {"id": id(&second), "error": {"code": "busy", "message": "no"}}}).to_string(),
+        )
+        .unwrap();
+        line.handle_line(&json!({"answer": {"id": id(&first), "ok": [1]}}).to_string()).unwrap();
         // A second answer, and one without a request, do not count.
-        line.said(&json!({"answer": {"id": id(&first), "ok": 2}}).to_string()).unwrap();
-        line.said(r#"{"stats":{"a":1}}"#).unwrap();
+        line.handle_line(&json!({"answer": {"id": id(&first), "ok": 2}}).to_string()).unwrap();
+        line.handle_line(r#"{"stats":{"a":1}}"#).unwrap();
         assert_eq!(one.try_recv().unwrap(), Ok(json!([1])));
         assert_eq!(code(&mut two), "busy");
         for bad in ["", "{}", r#"{"answer":{"id":"1"}}"#, r#"{"sing":{}}"#] {
-            assert!(line.said(bad).is_err(), "{bad}");
+            assert!(line.handle_line(bad).is_err(), "{bad}");
         }
     }
 
@@ -338,7 +340,7 @@ mod tests {
             let mut line = connected();
             let (requests, mut reply) = ask(&mut line, command());
             line.state(&after);
-            line.said(&json!({"answer": {"id": id(&requests), "ok": 1}}).to_string()).unwrap();
+            line.handle_line(&json!({"answer": {"id": id(&requests), "ok": 1}}).to_string()).unwrap();
             assert!(reply.try_recv().is_err(), "its end was dropped");
         }
         let mut line = connected();

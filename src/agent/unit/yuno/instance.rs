@@ -45,7 +45,7 @@ pub(super) struct YunoInstance {
 
 impl YunoInstance {
     /// Waits for the next event. Cancel-safe: what is received is handled without a wait.
-    pub(super) async fn hear(&mut self) -> Option<InstanceEvent> {
+    pub(super) async fn next_event(&mut self) -> Option<InstanceEvent> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
         }
@@ -57,7 +57,7 @@ impl YunoInstance {
                     continue;
                 }
             };
-            if let Some(news) = self.heard(event) {
+            if let Some(news) = self.handle_event(event) {
                 return Some(news);
             }
         }
@@ -73,7 +73,7 @@ impl YunoInstance {
                     return Ok(delivered);
                 }
                 Some(event) => {
-                    let news = self.heard(event);
+                    let news = self.handle_event(event);
                     self.news.extend(news);
                 }
                 None => return Err(may_heal("its shim is gone")),
@@ -91,14 +91,14 @@ impl YunoInstance {
         }
     }
 
-    fn heard(&mut self, event: muster_shim::ShimEvent) -> Option<InstanceEvent> {
+    fn handle_event(&mut self, event: muster_shim::ShimEvent) -> Option<InstanceEvent> {
         match event {
             muster_shim::ShimEvent::State(state) => {
                 self.line.state(&state);
                 return Some(self.news(&state));
             }
             muster_shim::ShimEvent::Said { line } => {
-                if let Err(error) = self.line.said(&line) {
+                if let Err(error) = self.line.handle_line(&line) {
                     tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
                 }
             }
@@ -138,7 +138,7 @@ impl YunoInstance {
 
 impl Instance for YunoInstance {
     fn next(&mut self) -> BoxFuture<'_, Option<InstanceEvent>> {
-        self.hear().boxed()
+        self.next_event().boxed()
     }
 
     fn stop(&mut self, signal: Option<Signal>, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {

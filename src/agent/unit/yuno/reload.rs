@@ -126,7 +126,7 @@ impl Yunos {
         cgroup::change_limits(&place.cgroup(), &before, &spec.limits)
     }
 
-    /// See [`crate::unit::kind::UnitKind::look_outside`].
+    /// See [`crate::unit::kind::UnitKind::check_watched_files`].
     pub(super) async fn look_at_files(
         &self,
         (unit, slot): (&UnitName, Slot),

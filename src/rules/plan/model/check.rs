@@ -25,7 +25,7 @@ impl World {
         }
         // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent,
         // or its revision has failed and it runs on until there is what replaces it.
-        let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
+        let waits = self.unit.awaits_readiness(alive) || self.unit.observed.phase == Phase::Failed;
         let ends = matches!(self.unit.plan(self.now_ms), Some(PlanStep::Stop { .. }));
         let ends = ends || self.unit.is_leaving(alive);
         assert!(is_up || waits || ends || !side.was_up, "thrown back: {:?}", self.unit);

@@ -343,7 +343,7 @@ impl World {
     pub(super) fn answers(&mut self) {
         let slot = self.unit.slot();
         if std::mem::take(&mut self.adopting) {
-            if !self.unit.knows_beside() {
+            if !self.unit.knows_second() {
                 self.look_up(slot.other());
             }
             self.look_up(slot);

@@ -33,7 +33,7 @@ impl Bench {
         self.see(UnitEvent::Second(Box::new(seen)));
     }
 
-    fn told_beside(&mut self, pid: i32, restarts: u32, ready: bool) {
+    fn second_reports(&mut self, pid: i32, restarts: u32, ready: bool) {
         let process = Some(ProcessId { pid, start_ticks: 1, started_ms: self.now_ms });
         self.beside(UnitEvent::Told(ShimReport { process, restarts, ready, ..ShimReport::default() }));
     }
@@ -43,10 +43,10 @@ impl Bench {
         self.see(wants(desired(2, spec, run)));
         self.install();
         self.beside(UnitEvent::Started);
-        self.told_beside(99, 0, false);
+        self.second_reports(99, 0, false);
     }
 
-    fn beside_ends(&mut self, code: i32) {
+    fn second_ends(&mut self, code: i32) {
         let last = self.ended(Exit::Code(code), 0);
         self.beside(UnitEvent::Ended(InstanceEnd { restarts: 3, last }));
     }
@@ -93,7 +93,7 @@ fn old_instance_ends_once_new_one_is_up() {
     // What ignored its first end is asked again, without any grace.
     bench.pass(7_000 + STOP_SLACK_MS);
     bench.check("stop beside Kill 0, RUNNING");
-    bench.beside_ends(0);
+    bench.second_ends(0);
     assert_eq!((bench.shown(), bench.reached(), bench.unit.observed.exit), (None, 2, None));
     assert_eq!(bench.unit.verified().map(|verified| verified.revision.clone()), Some(revision("b")));
     assert_eq!(bench.unit.plan(bench.now_ms), None);
@@ -111,7 +111,7 @@ fn candidate_with_notify_is_up_once_ready() {
     bench.trail.clear();
     bench.pass(10 * SECOND);
     bench.check("RUNNING");
-    bench.told_beside(99, 0, true);
+    bench.second_reports(99, 0, true);
     bench.check("stop beside Term 7000, RUNNING");
 }
 
@@ -122,12 +122,12 @@ type Case = (&'static str, fn(&mut Bench));
 fn failed_candidate_leaves_old_instance_running() {
     // It ends for good, is not up in time, cannot be started.
     let cases: [Case; 4] = [
-        ("ended by itself: exit code 3", |bench| bench.beside_ends(3)),
+        ("ended by itself: exit code 3", |bench| bench.second_ends(3)),
         ("it was not up within 20 s", |bench| {
             // It begins anew again and again.
             for count in 1..=21 {
                 bench.pass(SECOND - 1);
-                bench.told_beside(99 + count, 1, false);
+                bench.second_reports(99 + count, 1, false);
             }
         }),
         ("ended by itself: exit code 3, after it was silent for too long", |bench| {
@@ -153,7 +153,7 @@ fn failed_candidate_leaves_old_instance_running() {
         assert_eq!(bench.unit.observed.phase, Phase::Running);
         if bench.shown().is_some() {
             assert_eq!(bench.trail.iter().filter(|step| *step == "stop beside Term 7000").count(), 1, "{why}");
-            bench.beside_ends(0);
+            bench.second_ends(0);
         }
         bench.see(UnitEvent::Wired(EndpointWiring::default(), None));
         assert_eq!((bench.reached(), bench.shown()), (2, None));
@@ -172,7 +172,7 @@ fn failed_candidate_without_verified_revision_fails_unit() {
     let mut bench = running_as(never("a"), Run::Running);
     bench.replace(never("b"), Run::Running);
     bench.trail.clear();
-    bench.beside_ends(3);
+    bench.second_ends(3);
     bench.check("FAILED");
     assert_eq!((bench.runs(), bench.reached()), ((Some(1), Some(&revision("a"))), 2));
     let error = bench.unit.observed.error.clone().unwrap();
@@ -229,7 +229,7 @@ fn stopped_or_held_unit_has_no_candidate() {
     bench.end(0);
     bench.check("STOPPING");
     assert_eq!(bench.reached(), 1);
-    bench.beside_ends(0);
+    bench.second_ends(0);
     bench.check("STOPPED");
     assert_eq!(bench.reached(), 3);
 
@@ -239,7 +239,7 @@ fn stopped_or_held_unit_has_no_candidate() {
     let hold = Some(Hold::new(HoldReason::Operator, 0));
     bench.see(UnitEvent::Desired(Some(Box::new(desired(3, first("b"), Run::Running))), hold));
     bench.check("stop beside Term 7000, RUNNING");
-    bench.beside_ends(0);
+    bench.second_ends(0);
     assert_eq!((bench.runs(), bench.reached()), ((Some(1), Some(&revision("a"))), 3));
 }
 
@@ -251,14 +251,14 @@ fn new_generation_ends_candidate_first() {
     bench.see(wants(desired(3, first("c"), Run::Running)));
     bench.install();
     bench.check("stop beside Term 7000, Install, RUNNING");
-    bench.beside_ends(0);
+    bench.second_ends(0);
     bench.check("start beside, RUNNING");
     // Back to what runs.
     bench.see(wants(desired(4, first("a"), Run::Running)));
     bench.check("RUNNING");
     bench.beside(UnitEvent::Started);
     bench.check("stop beside Term 7000, RUNNING");
-    bench.beside_ends(0);
+    bench.second_ends(0);
     assert_eq!((bench.runs(), bench.reached()), ((Some(1), Some(&revision("a"))), 4));
 }
 
@@ -285,7 +285,7 @@ fn only_one_instance_plays() {
     bench.check("PLAYING");
     bench.beside(UnitEvent::Told(told(99)));
     bench.check("stop beside Term 7000, RUNNING");
-    bench.beside_ends(0);
+    bench.second_ends(0);
     bench.check("Play { playing: true, ask: 1 }, RUNNING");
     bench.see(UnitEvent::Played { ask: 1, answer: Ok(()) });
     bench.check("PLAYING");
@@ -379,6 +379,6 @@ fn leaving_revision_is_not_started_again() {
     bench.install();
     bench.check("Install, STOPPING");
     assert_eq!(bench.unit.desired.as_ref().map(|desired| &desired.revision), Some(&revision("a")));
-    bench.beside_ends(0);
+    bench.second_ends(0);
     bench.check("start 0, STARTING");
 }

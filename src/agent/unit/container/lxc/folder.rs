@@ -205,7 +205,7 @@ impl ContainerFolder {
 
     /// Returns its end, given how `lxc-start` ended.
     pub(super) fn ended(&self, last: &muster_shim::ProgramEnd) -> ContainerPhase {
-        let exit = ended::exit(&self.said(), last.exit);
+        let exit = ended::exit(&self.runtime_log(), last.exit);
         // A container that survived the kill of a process did not end because of it.
         let oom_killed = exit != Exit::Code(0) && oom::has_killed(&self.0);
         ContainerPhase::Ended { exit, oom_killed, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
@@ -213,10 +213,10 @@ impl ContainerFolder {
 
     /// Why it did not start.
     pub(super) fn why_not(&self) -> String {
-        ended::why_not(&self.said())
+        ended::why_not(&self.runtime_log())
     }
 
-    fn said(&self) -> String {
+    fn runtime_log(&self) -> String {
         fs::read(self.lxc_log()).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default()
     }
 

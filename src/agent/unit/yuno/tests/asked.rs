@@ -27,7 +27,7 @@ impl Host {
     }
 
     /// Waits until its log has so many lines of a word.
-    async fn said(&self, unit: &UnitName, word: &str, times: usize) {
+    async fn await_request(&self, unit: &UnitName, word: &str, times: usize) {
         loop {
             let logs =
                 String::from_utf8(self.units.log(unit, FollowFrom::Last(100), LogView::default()).await.unwrap().text)
@@ -49,10 +49,10 @@ async fn yuno_plays_and_continues_after_restart() {
     assert_eq!(state.observed.can, [Ability::Play, Ability::Command, Ability::Stats]);
     host.verb(&unit, &play(&unit)).await.unwrap();
     let playing = host.until_phase(&unit, Phase::Playing).await;
-    host.said(&unit, "play", 1).await;
+    host.await_request(&unit, "play", 1).await;
     // Another agent asks again, and nothing else has changed.
     host.restart_agent().await;
-    host.said(&unit, "play", 2).await;
+    host.await_request(&unit, "play", 2).await;
     let state = host.until_phase(&unit, Phase::Playing).await;
     assert_eq!(pid(&state), pid(&playing));
     // Another process plays as well, from its welcome on, and is asked all the same.
@@ -63,11 +63,11 @@ async fn yuno_plays_and_continues_after_restart() {
                 && state.process.is_some_and(|(now, _)| now != pid(&playing).as_raw())
         })
         .await;
-    host.said(&unit, "play", 3).await;
+    host.await_request(&unit, "play", 3).await;
     host.verb(&unit, &Verb::UnitPause { unit: unit.clone() }).await.unwrap();
     let paused = host.until_phase(&unit, Phase::Running).await;
     assert_eq!(pid(&paused), pid(&state));
-    host.said(&unit, "pause", 1).await;
+    host.await_request(&unit, "pause", 1).await;
     host.stop(&unit).await;
 }
 
