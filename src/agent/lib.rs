@@ -13,7 +13,7 @@
 //! - [`publisher`]: publishes until acknowledged; `host_snapshot` and [`facts`]: the host's state; [`unit_topics`] and
 //!   `alert_topics`: the retained topics
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: limits of units; `rootfs`: reads files of containers
-//! - [`unit`], [`artifact`]: units, and their programs
+//! - [`mod@unit`], [`artifact`]: units, and their programs
 //! - [`local`]: the HTTP interface on the host itself
 //! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`manager`]: notices to the service manager
 //! - [`install`]: the agent as a service of its host; [`join_args`]: reads the join token; [`init`]: the first process of a container

@@ -3,12 +3,12 @@
 //! Modules, in reading order:
 //!
 //! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
-//! - [`print`]: tables, JSON, YAML, ages, and messages; [`moment`]: times that people type
+//! - [`mod@print`]: tables, JSON, YAML, ages, and messages; [`moment`]: times that people type
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
 //!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`,
 //!   `command_text`: print them
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
+//!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
 //!

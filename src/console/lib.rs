@@ -3,7 +3,7 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`config`]; [`start`]: opens and binds everything before it reports ready; `state`: what all parts share
+//! - [`config`]; [`start()`]: opens and binds everything before it reports ready; `state`: what all parts share
 //! - [`authority`]: the root certificate and the key for commands
 //! - [`store`]: the database
 //! - [`revocation`]: the list of revoked certificates; [`register`]: the list of all issued ones, for a lost store

@@ -7,7 +7,7 @@
 //!
 //! **Invariant: all faults are reported at once**, each with its place.
 //!
-//! **Invariant: [`read`] accepts what [`write`] produces**, and yields the same spec.
+//! **Invariant: [`read`] accepts what [`write()`] produces**, and yields the same spec.
 
 use muster_topics::{
     container::ContainerSpec,

@@ -11,7 +11,7 @@
 //! - [`role`]: who may publish and read what; the broker's permission check and every other
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
-//! - [`presence`], [`heartbeat`], [`unit`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
+//! - [`presence`], [`heartbeat`], [`mod@unit`]: what a host reports of itself; [`process`], [`capability`]: attributes of a
 //!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its
 //!   health checks
 //! - [`manifest`]: the description of an artifact by its author

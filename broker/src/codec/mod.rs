@@ -126,7 +126,7 @@ pub(crate) fn connect<'a>(frame: &PacketFrame<'a>) -> Result<ConnectPacket<'a>, 
     }
 }
 
-/// Writes the CONNACK for a CONNECT that [`connect`] finds `malformed`, in its own version; nothing if that has no code
+/// Writes the CONNACK for a CONNECT that [`connect()`] finds `malformed`, in its own version; nothing if that has no code
 /// for it.
 pub(crate) fn refuse(frame: &PacketFrame<'_>, malformed: Malformed, out: &mut BytesMut) {
     match malformed {

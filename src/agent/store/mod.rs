@@ -1,6 +1,6 @@
 //! The agent's store: SQLite, one writer, every query checked at compile time.
 //!
-//! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`unit`]
+//! Modules, in reading order: [`journal`] and [`outbox`] (commands and their outcomes), [`mod@unit`]
 //! (desired state; [`port_lease`]: ports; [`realm`]; [`snapshot`]; `verified`: the revisions to roll back to),
 //! [`metric`] (unacknowledged measurements), [`alert`] and [`label`] (documents of the console).
 //!

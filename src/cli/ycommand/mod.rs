@@ -1,7 +1,7 @@
 //! `muster ycommand -c '…'`: Yuneta's verbs and selectors, for people and scripts that know them. Also available as the
 //! program `ycommand`.
 //!
-//! Modules, in reading order: [`line`] (the parser), [`verbs`] (the table of verbs), [`translate`] (translates one
+//! Modules, in reading order: [`mod@line`] (the parser), [`verbs`] (the table of verbs), [`translate`] (translates one
 //! to lines of muster's own, pure).
 //!
 //! **Invariant: everything done here could be typed as `muster` commands.** Each line is translated, shown, and

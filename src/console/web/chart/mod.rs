@@ -7,8 +7,8 @@
 //! Modules, in reading order:
 //!
 //! - [`range`]: the time shown, and its steps
-//! - [`table`]: the list of charts; [`line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
-//! - [`mark`]: alerts on the time axis; [`latest`]: the table
+//! - [`table`]: the list of charts; [`mod@line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
+//! - [`mark`]: alerts on the time axis; [`mod@latest`]: the table
 //!
 //! **Invariant: charts of a year cost about as much as those of a day**: long steps are answered from the store's summaries.
 
