@@ -86,7 +86,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
                 let mut lines = vec![
                     ("id", command.id.to_string()),
                     ("what", asked(&command.verb)),
-                    ("for", target(&command)),
+                    ("for", describe_target(&command)),
                     ("operator", command.operator.to_string()),
                     ("made", print::age(command.issued_ms, now_ms)),
                     ("expires", print::age(command.expires_ms, now_ms)),
@@ -100,7 +100,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
 }
 
 /// The target of a command, as text.
-fn target(command: &Command) -> String {
+fn describe_target(command: &Command) -> String {
     match &command.target {
         None | Some(Target::Hosts(_)) => match command.hosts.len() {
             1 => "1 host by name".to_owned(),

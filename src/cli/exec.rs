@@ -217,7 +217,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
             Verb::Batch(Batch { steps, keep_going: exec.keep_going })
         }
     };
-    let target = target(&exec, &verb, session).await?;
+    let target = resolve_target(&exec, &verb, session).await?;
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(FailureKind::Usage, "--passthrough needs exactly one host"));
     }
@@ -250,7 +250,7 @@ pub async fn run(exec: ExecArgs, session: &CliSession) -> Result<(), Failure> {
 }
 
 /// The target of the command.
-async fn target(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTarget, Failure> {
+async fn resolve_target(exec: &ExecArgs, verb: &Verb, session: &CliSession) -> Result<NewTarget, Failure> {
     let group = |label: &Name| format!("label.{label}").parse::<HostSelect>();
     // What every host would read must not contain secrets, and only one host has one exit code.
     let by_name = exec.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());

@@ -448,8 +448,8 @@ impl PlannedUnit {
     #[must_use]
     pub fn probing(&self) -> Vec<ProbeRequest> {
         let Some(desired) = &self.desired else { return Vec::new() };
-        let of_beside = self.probed_second().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
-        let Some((slot, process, wiring, health)) = of_beside.or_else(|| self.probed(desired)) else {
+        let of_second = self.probed_second().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
+        let Some((slot, process, wiring, health)) = of_second.or_else(|| self.probed(desired)) else {
             return Vec::new();
         };
         let probing = |which| {

@@ -134,29 +134,37 @@ fn topics_are_formatted_in_one_place() {
 }
 
 /// What each part may know of the others; cargo holds it, and this says when a line is added.
-const WALLS: [(&str, &[&str]); 11] = [
-    ("fault", &[]),
-    ("rules", &["fault", "topics"]),
-    ("base", &["rules", "topics"]),
-    ("net", &["base"]),
-    ("bus", &["topics"]),
-    ("sqlite", &["base"]),
-    ("api", &["rules", "topics"]),
-    ("agent", &["base", "bus", "fault", "net", "rules", "shim", "sqlite", "topics"]),
-    ("console", &["api", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"]),
-    ("cli", &["api", "base", "dashboards", "net", "rules", "topics"]),
-    ("simulate", &["agent", "api", "base", "cli", "rules", "sqlite", "topics"]),
+const WALLS: [(&str, &[&str]); 19] = [
+    ("topics", &[]),
+    ("src/fault", &[]),
+    ("src/rules", &["fault", "topics"]),
+    ("src/base", &["rules", "topics"]),
+    ("src/net", &["base"]),
+    ("src/bus", &["topics"]),
+    ("src/sqlite", &["base"]),
+    ("src/guard", &[]),
+    ("src/promql", &[]),
+    ("src/series", &["promql", "topics"]),
+    ("src/shim", &[]),
+    ("src/yuno", &[]),
+    ("src/api", &["rules", "topics"]),
+    ("src/agent", &["base", "bus", "fault", "net", "rules", "shim", "sqlite", "topics"]),
+    ("src/console", &["api", "base", "bus", "fault", "guard", "net", "promql", "rules", "series", "sqlite", "topics"]),
+    ("src/cli", &["api", "base", "dashboards", "net", "rules", "topics"]),
+    ("broker", &["guard", "topics"]),
+    ("dashboards", &[]),
+    ("src/simulate", &["agent", "api", "base", "cli", "rules", "sqlite", "topics"]),
 ];
 
 #[test]
 fn crates_depend_only_on_allowed_crates() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (part, allowed) in WALLS {
-        let manifest = fs::read_to_string(root.join("src").join(part).join("Cargo.toml")).unwrap();
+        let manifest = fs::read_to_string(root.join(part).join("Cargo.toml")).unwrap();
         let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default().split("\n[").next().unwrap();
         let knows: Vec<&str> =
             dependencies.lines().filter_map(|line| line.strip_prefix("muster-")?.split(['.', ' ']).next()).collect();
-        assert_eq!(knows, allowed, "src/{part}/Cargo.toml");
+        assert_eq!(knows, allowed, "{part}/Cargo.toml");
     }
 }
 

@@ -67,7 +67,7 @@ impl Hierarchies {
     }
 
     fn container_folders(&self, cgroups: &str) -> Vec<HierarchyFolder> {
-        let seat = |(controllers, path): (&str, &str)| {
+        let hierarchy_folder = |(controllers, path): (&str, &str)| {
             let is_it = |names: &str| names.split(',').any(|name| controllers.split(',').any(|other| name == other));
             let (_, agents) = self.own.lines().filter_map(own_cgroup).find(|(names, _)| *names == controllers)?;
             let folder =
@@ -79,7 +79,7 @@ impl Hierarchies {
                 is_ours: path == agents,
             })
         };
-        cgroups.lines().filter_map(own_cgroup).filter_map(seat).collect()
+        cgroups.lines().filter_map(own_cgroup).filter_map(hierarchy_folder).collect()
     }
 }
 
@@ -125,8 +125,8 @@ fn make(
     }
     let own: Vec<&Path> = made.cgroup.folders().filter_map(Path::parent).collect();
     let is_other =
-        |seat: &&HierarchyFolder| !seat.is_ours && seat.whole.as_deref().is_none_or(|whole| !own.contains(&whole));
-    made.others = container_folders.iter().filter(is_other).map(|seat| seat.folder.clone()).collect();
+        |one: &&HierarchyFolder| !one.is_ours && one.whole.as_deref().is_none_or(|whole| !own.contains(&whole));
+    made.others = container_folders.iter().filter(is_other).map(|one| one.folder.clone()).collect();
     Ok(())
 }
 
@@ -145,8 +145,8 @@ fn place_in(
         "pids" => &mut cgroup.pids,
         _ => &mut cgroup.freezer,
     };
-    let is_there = |seat: &&HierarchyFolder| seat.controllers.split(',').any(|name| name == controller);
-    let whole = container_folders.iter().filter(is_there).find_map(|seat| seat.whole.as_ref());
+    let is_there = |one: &&HierarchyFolder| one.controllers.split(',').any(|name| name == controller);
+    let whole = container_folders.iter().filter(is_there).find_map(|one| one.whole.as_ref());
     if let (None, Some(whole)) = (&place, whole) {
         let folder = whole.join(name);
         // Settings of an earlier one must not remain.

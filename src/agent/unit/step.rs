@@ -98,20 +98,20 @@ impl Worker {
         let other = Self { slot: self.slot.other(), ..self.clone() };
         let looked_up = async {
             let found = self.look_up().await?;
-            let handle_second_found = if beside.is_some() { other.look_up().await? } else { AdoptedUnit::Nothing };
-            Ok::<_, Failure>((found, handle_second_found))
+            let found_second = if beside.is_some() { other.look_up().await? } else { AdoptedUnit::Nothing };
+            Ok::<_, Failure>((found, found_second))
         };
-        let (found, handle_second_found) = match looked_up.await {
+        let (found, found_second) = match looked_up.await {
             Ok(found) => found,
             Err(failure) => return self.report(UnitEvent::NotLookedUp { error: failure.error }).await,
         };
-        let handle_second_found = match beside {
-            Some(_) => other.tell_found(handle_second_found).await,
+        let found_second = match beside {
+            Some(_) => other.tell_found(found_second).await,
             None => None,
         };
         let found = self.tell_found(found).await;
-        let stay_beside = async {
-            if let (Some(instance), Some(orders)) = (handle_second_found, beside) {
+        let stay_second = async {
+            if let (Some(instance), Some(orders)) = (found_second, beside) {
                 other.stay_with(instance, orders).await;
             }
         };
@@ -120,7 +120,7 @@ impl Worker {
                 self.stay_with(instance, orders).await;
             }
         };
-        tokio::join!(stay_beside, stay);
+        tokio::join!(stay_second, stay);
     }
 
     /// Reports what was found in its slot, and returns the instance.

@@ -143,7 +143,7 @@ impl CommandView {
         html! {
             dl.facts {
                 div { dt { "State" } dd { (summary(&self.course.tally)) } }
-                @if let Some(target) = target(command.target.as_ref()) { div { dt { "For" } dd { (target) } } }
+                @if let Some(target) = render_target(command.target.as_ref()) { div { dt { "For" } dd { (target) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
                 @if open { div { dt { "Expires" } dd { (bits::due(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
@@ -205,7 +205,7 @@ impl CommandView {
 }
 
 /// Renders the target, if it was not a list.
-fn target(target: Option<&Target>) -> Option<Markup> {
+fn render_target(target: Option<&Target>) -> Option<Markup> {
     match target? {
         Target::Hosts(_) => None,
         Target::All => Some(html! { "every host" }),

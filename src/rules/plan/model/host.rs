@@ -107,8 +107,8 @@ impl World {
             PlanStep::Play { playing, ask } => {
                 let is_there = self.side(slot).connection.is_some();
                 assert!(is_there && self.asked.is_none(), "nobody to ask, or one who is being asked");
-                let plays_beside = self.side(slot.other()).plays;
-                assert!(!playing || !plays_beside, "two that play");
+                let other_plays = self.side(slot.other()).plays;
+                assert!(!playing || !other_plays, "two that play");
                 (self.asked, self.side(slot).wish) = (Some((slot, ask, playing)), playing);
             }
             PlanStep::Remove => {
