@@ -45,7 +45,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
-use muster_shim::proc;
+use muster_shim::process_identity;
 use serde_json::{Value, json};
 use stage::{Lxc, Podman, add_rootfs};
 
@@ -290,13 +290,13 @@ impl Subject {
         let podman = self.podman.as_ref().and_then(|podman| podman.socket().parent().map(Path::to_owned));
         let folders: Vec<PathBuf> = [Some(self.home.path().to_owned()), podman].into_iter().flatten().collect();
         let is_it = |pid: &i32| {
-            let Some(name) = proc::name(*pid) else { return false };
+            let Some(name) = process_identity::name(*pid) else { return false };
             let known = ["muster-shim", "lxc-start", "conmon", "podman"].iter().any(|known| name.starts_with(known));
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             known && folders.iter().any(|folder| line.contains(&*folder.to_string_lossy()))
         };
-        proc::pids().unwrap().into_iter().filter(is_it).collect()
+        process_identity::pids().unwrap().into_iter().filter(is_it).collect()
     }
 
     fn rest(&self, options: &Options) -> Rest {

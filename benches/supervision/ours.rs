@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -83,7 +83,7 @@ impl Muster {
             let is_shim = exe.starts_with(&folder) && exe.file_name()?.to_str()?.starts_with("shim-");
             is_shim.then(|| Some((cwd.parent()?.file_name()?.to_str()?.to_owned(), pid)))?
         };
-        proc::pids().unwrap_or_default().into_iter().filter_map(shim).collect()
+        process_identity::pids().unwrap_or_default().into_iter().filter_map(shim).collect()
     }
 }
 
@@ -131,7 +131,8 @@ impl Subject for Muster {
             |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(self.folder()));
         for _ in 0..50 {
             let shims = self.direct().into_iter();
-            let left: Vec<i32> = shims.chain(proc::pids().unwrap_or_default().into_iter().filter(below)).collect();
+            let left: Vec<i32> =
+                shims.chain(process_identity::pids().unwrap_or_default().into_iter().filter(below)).collect();
             if left.is_empty() {
                 return;
             }

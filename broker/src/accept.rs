@@ -32,12 +32,12 @@ use crate::{
     admit,
     connection::ClientConnection,
     error::BrokerError,
+    identity::{self},
     state::BrokerState,
     stats::Beginning,
     stream::ClientStream,
     tls::{CurrentTls, TlsStream},
     websocket::{WebSocketError, WebSocketStream},
-    who::{self},
 };
 
 pub(crate) use super::pending::{PendingClient, TURNED_AWAY, TransportProof};
@@ -256,7 +256,7 @@ async fn perform_handshake(
 }
 
 fn proof(stream: &TlsStream<TcpStream>) -> TransportProof {
-    match who::identify(stream.peer_certificates()) {
+    match identity::identify(stream.peer_certificates()) {
         Ok((identity, serial)) => TransportProof::Certificate { identity, serial },
         Err(nobody) => TransportProof::Nobody(nobody),
     }

@@ -14,7 +14,7 @@ use crate::{
     codec::Reason,
     limits::BrokerLimits,
     stats::Refused,
-    text::{self, TopicForm},
+    topic_text::{self, TopicForm},
 };
 
 /// Why something is refused.
@@ -137,7 +137,7 @@ impl ClientAccess {
         if !self.rules.form.is_filter(filter) {
             return Err(AccessRefusal::Filter);
         }
-        if text::is_shared(filter) {
+        if topic_text::is_shared(filter) {
             return Err(AccessRefusal::Shared);
         }
         self.may(Action::Subscribe, filter)?;
@@ -151,7 +151,7 @@ impl ClientAccess {
     }
 
     fn may(&self, action: Action, full: &str) -> Result<(), AccessRefusal> {
-        let permitted = if text::is_system(full) {
+        let permitted = if topic_text::is_system(full) {
             action == Action::Subscribe && role::SYSTEM_READERS.contains(&self.identity.role())
         } else {
             self.rules.prefix.strip(full).is_some_and(|below| self.identity.may(action, below))
@@ -168,7 +168,7 @@ impl ClientAccess {
 pub(crate) fn owns(identity: &Identity, client_id: &str) -> bool {
     let common_name = identity.to_string();
     let Some(rest) = client_id.strip_prefix(&common_name) else { return false };
-    let instance = rest.strip_prefix('-').is_some_and(text::is_instance);
+    let instance = rest.strip_prefix('-').is_some_and(topic_text::is_instance);
     match identity {
         Identity::Host(_) => instance,
         Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => rest.is_empty() || instance,

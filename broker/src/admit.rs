@@ -16,6 +16,7 @@ use crate::{
     access::{AccessRefusal, ClientAccess, owns},
     codec::{self, ConnAck, ConnectPacket, Malformed, ProtocolVersion, Reason, ServerPacket, WillMessage},
     connection::{self, AdmittedClient, ClientConnection, LastWill},
+    identity::{NobodyError, Serial},
     mailbox::Mailbox,
     message::BrokerMessage,
     pending::{PendingClient, TURNED_AWAY, TransportProof},
@@ -25,7 +26,6 @@ use crate::{
     stats::Beginning,
     stream::{ClientStream, farewell},
     users::{TooManyChecks, Users},
-    who::{NobodyError, Serial},
 };
 
 /// How long the end of an earlier connection may take: its last will is distributed, and the router may be replaced.

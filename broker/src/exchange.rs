@@ -22,15 +22,15 @@ use crate::{
     access::{CheckedFilter, ClientAccess},
     clock::unix_ms,
     codec::SubscribeOptions,
+    identity::Serial,
     mailbox::{Mailbox, MessagePool, Parcel, PooledMessage, PutOutcome},
     message::BrokerMessage,
     retained::{self, RetainOutcome, RetainedStore},
     router::RefusedMessage,
     session::{ClientSession, Subscription},
     stats::Counters,
-    text,
-    tree::SubscriberTree,
-    who::Serial,
+    subscription_tree::SubscriberTree,
+    topic_text,
 };
 
 /// How much of retained messages is delivered at a time, in bytes: half of a full output buffer. A larger message is
@@ -164,7 +164,7 @@ impl Exchange {
             Subscriber { session: number, mailbox, access: Arc::clone(access), options: *options, id: *id };
         let mut state = self.state();
         let existed = state.tree.insert(filter.shared(), subscriber, |old| old.session == number);
-        if text::is_system(filter.as_str()) && !existed {
+        if topic_text::is_system(filter.as_str()) && !existed {
             state.system += 1;
         }
     }
@@ -184,10 +184,10 @@ impl Exchange {
         };
         let Subscription { filter, options, id, .. } = subscription;
         let is_permitted = |message: &BrokerMessage| {
-            text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
+            topic_text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
         };
         let parcel = |message| parcel(PooledMessage::new(message, &self.pool), *options, *id, true);
-        if text::is_system(filter.as_str()) {
+        if topic_text::is_system(filter.as_str()) {
             // There are a few dozen; counting them takes the lock as well.
             let messages = system();
             let steps = messages.len();
@@ -246,7 +246,7 @@ impl Exchange {
         let mut state = self.state();
         let before = state.tree.len();
         state.tree.remove(filter.as_str(), |old| old.session == session);
-        if text::is_system(filter.as_str()) && state.tree.len() < before {
+        if topic_text::is_system(filter.as_str()) && state.tree.len() < before {
             state.system -= 1;
         }
     }

@@ -17,18 +17,18 @@
 //! Modules, in reading order:
 //!
 //! - [`limits`](BrokerLimits): a limit on everything, each with its reason
-//! - `text`, `codec`, `message`: validation of topics; bytes to packets and back; a message that was accepted
+//! - `topic_text`, `codec`, `message`: validation of topics; bytes to packets and back; a message that was accepted
 //! - `accept`: from a TCP connection to a `pending` client; `muster_guard` limits the places
 //! - `stream`, `tls`, `websocket`, `scratch`: the transports, without buffers for idle clients
-//! - `who`, `revoked`, `users`, `turns`: the identity of a certificate; revoked ones; names and passwords; the order of
+//! - `identity`, `revoked`, `users`, `password_queue`: the identity of a certificate; revoked ones; names and passwords; the order of
 //!   password checks
 //! - `admit`, `access`: from a pending client to a client; its permissions
-//! - `registry`, `pace`: connected clients and waiting sessions; takeover; rate limits
+//! - `registry`, `rate_limit`: connected clients and waiting sessions; takeover; rate limits
 //! - `session`, `mailbox`: a client's state, without IO; its bounded queue
 //! - `connection`: a client's task, and its end; `state`: what all connections share
 //! - `router`: rumqttd's router, and its replacement when it dies
-//! - `exchange`, `tree`, `retained`: distribution; subscriptions by topic; retained messages
-//! - `stats`, `system`, `monitor`: counters, and where they can be read: in MQTT, by Prometheus
+//! - `exchange`, `subscription_tree`, `retained`: distribution; subscriptions by topic; retained messages
+//! - `stats`, `sys_topics`, `monitor`: counters, and where they can be read: in MQTT, by Prometheus
 //! - [`render`]: the same permissions for other brokers
 //!
 //! **Invariant: no byte from outside causes a panic.** The codec reads checked; clippy denies `unwrap` and friends.
@@ -49,12 +49,14 @@ mod codec;
 mod connection;
 mod error;
 mod exchange;
+mod identity;
 mod limits;
 mod mailbox;
 mod message;
 mod monitor;
-mod pace;
+mod password_queue;
 mod pending;
+mod rate_limit;
 mod registry;
 pub mod render;
 mod retained;
@@ -65,14 +67,12 @@ mod session;
 mod state;
 mod stats;
 mod stream;
-mod system;
-mod text;
+mod subscription_tree;
+mod sys_topics;
 mod tls;
-mod tree;
-mod turns;
+mod topic_text;
 mod users;
 mod websocket;
-mod who;
 
 use std::{
     net::SocketAddr,

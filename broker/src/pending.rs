@@ -6,8 +6,8 @@ use muster_guard::LineKind;
 use muster_topics::role::Identity;
 
 use crate::{
+    identity::{NobodyError, Serial},
     stream::ClientStream,
-    who::{NobodyError, Serial},
 };
 
 /// Log lines about refused connections, by address.

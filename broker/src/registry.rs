@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     connection::LastWill,
+    identity::Serial,
     limits::BrokerLimits,
     mailbox::{IdentityBacklog, MessagePool},
-    pace::BytePace,
+    rate_limit::BytePace,
     session::ClientSession,
-    who::Serial,
 };
 
 /// The key of a session. The identity is part of it, so that no client id reaches another identity's session.

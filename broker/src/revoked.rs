@@ -21,7 +21,7 @@ use x509_parser::{
     prelude::{CertificateRevocationList, FromDer, X509Certificate},
 };
 
-use crate::who::Serial;
+use crate::identity::Serial;
 
 /// Why a revocation list is refused.
 #[derive(Debug, thiserror::Error)]

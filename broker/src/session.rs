@@ -14,7 +14,7 @@ use crate::{
     codec::{Delivery, ProtocolVersion, ServerPacket, SubscribeOptions},
     mailbox::{Mailbox, Parcel, SubscriptionPlace},
     message::QoS,
-    text,
+    topic_text,
 };
 
 /// The size of the output buffer above which no message is added: what TLS encrypts at once.
@@ -114,7 +114,7 @@ impl RetainedCursors {
 
     /// Returns a filter that matches a topic.
     pub(crate) fn covering(&self, topic: &str) -> Option<CheckedFilter> {
-        self.0.iter().map(|cursor| &cursor.filter).find(|filter| text::matches(filter.as_str(), topic)).cloned()
+        self.0.iter().map(|cursor| &cursor.filter).find(|filter| topic_text::matches(filter.as_str(), topic)).cloned()
     }
 
     /// Removes the cursor of a filter.

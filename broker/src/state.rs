@@ -71,12 +71,12 @@ impl BrokerState {
 
     /// Publishes the broker's own topics while a client reads them.
     pub(super) async fn tell(self: Arc<Self>) {
-        let mut every = interval(super::system::EVERY);
+        let mut every = interval(super::sys_topics::EVERY);
         let tell = async {
             loop {
                 every.tick().await;
                 if self.exchange.is_watched() {
-                    super::system::messages(&self.stats())
+                    super::sys_topics::messages(&self.stats())
                         .iter()
                         .for_each(|message| self.exchange.distribute_system(message));
                 }

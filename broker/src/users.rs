@@ -29,7 +29,7 @@ use ring::{
 };
 use tokio::task;
 
-use crate::turns::Checks;
+use crate::password_queue::Checks;
 
 /// The rounds of a new password's hash: OWASP's recommendation for PBKDF2-HMAC-SHA256. A check takes a fifth of a
 /// second of a core.

@@ -17,7 +17,7 @@ use muster_topics::{
 };
 
 use super::{
-    core::AgentLoop,
+    main_loop::AgentLoop,
     metric::filesystem::FileSystemSpace,
     store::{
         StoreError,

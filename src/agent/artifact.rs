@@ -5,7 +5,7 @@
 //! file with that name always has that content. A partial file is kept for the next attempt, also after a restart of the
 //! agent, which then requests the rest (`Range`, `If-Range`). It is deleted after a day without an attempt.
 //!
-//! Modules: [`error`], `receive` (network to disk), `pace` (rate limit).
+//! Modules: [`error`], `receive` (network to disk), `rate_limit` (rate limit).
 //!
 //! One call is one attempt. The planner decides whether and when to retry ([`ArtifactError::may_heal`]).
 //!
@@ -17,7 +17,7 @@
 //! To save memory, the HTTP client exists only during a download.
 
 mod error;
-mod pace;
+mod rate_limit;
 mod receive;
 
 use std::{
@@ -50,7 +50,7 @@ use muster_net::http;
 
 use self::{
     error::{transport, write_error},
-    pace::TransferPace,
+    rate_limit::TransferPace,
     receive::PartialArtifact,
 };
 use super::join::MemberIdentity;

@@ -31,11 +31,11 @@ use muster_topics::{
 };
 
 use super::{
-    core::AgentLoop,
     daemon::UnitDraft,
     execute::QueueResult,
     link::InboundMessage,
     log_follower::FollowRequest,
+    main_loop::AgentLoop,
     pending_writes::PendingWrite,
     program_queue::{ProgramRequest, QueuedProgram},
     store::{

@@ -22,8 +22,8 @@ use muster_topics::{
 use super::{
     artifact,
     command_handler::TaskResult,
-    core::AgentLoop,
     execute::{daemon_launch, inside::RunningContainer},
+    main_loop::AgentLoop,
     pending_writes::PendingWrite,
     store::{StoreError, unit},
     unit::first_process::FirstProcess,

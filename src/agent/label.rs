@@ -4,7 +4,7 @@ use muster_base::clock;
 use muster_topics::label::{HOST_LABELS_MAX, HostLabels};
 
 use super::{
-    core::AgentLoop,
+    main_loop::AgentLoop,
     store::{
         StoreError,
         label::{ConsoleLabels, set_given},

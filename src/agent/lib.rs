@@ -5,17 +5,17 @@
 //! - [`config`]: its configuration
 //! - [`join`], `pin`, `renew`: the host's identity, and how it stays a member of its fleet
 //! - [`store`]: state that survives the agent
-//! - `core`: the loop, which owns all state
+//! - `main_loop`: the loop, which owns all state
 //! - `command_handler`: handles commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
 //!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; `log_follower`: follows a unit's log;
-//!   `pending_writes`: writes that wait for the store; `bounds`: limits of what is kept
+//!   `pending_writes`: writes that wait for the store; `store_limits`: limits of what is kept
 //! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
 //! - [`publisher`]: publishes until acknowledged; `host_snapshot` and [`facts`]: the host's state; [`unit_topics`] and
 //!   `alert_topics`: the retained topics
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: limits of units; `rootfs`: reads files of containers
 //! - [`mod@unit`], [`artifact`]: units, and their programs
 //! - [`local`]: the HTTP interface on the host itself
-//! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`manager`]: notices to the service manager
+//! - [`metric`]: measurements; `alert`: alerts; `label`: labels that the console gives this host; [`service_manager`]: notices to the service manager
 //! - [`install`]: the agent as a service of its host; [`join_args`]: reads the join token; [`init`]: the first process of a container
 //! - `crash`: crash points for tests
 //!
@@ -29,14 +29,12 @@
 mod alert;
 mod alert_topics;
 pub mod artifact;
-mod bounds;
 #[cfg(test)]
 mod bus_tests;
 mod cancel_tokens;
 mod cgroup;
 mod command_handler;
 pub mod config;
-mod core;
 mod crash;
 mod daemon;
 mod error;
@@ -52,7 +50,7 @@ mod label;
 pub mod link;
 pub mod local;
 mod log_follower;
-pub mod manager;
+mod main_loop;
 pub mod metric;
 mod pending_writes;
 mod pin;
@@ -63,8 +61,10 @@ mod renew;
 mod rootfs;
 mod running;
 mod sealing;
+pub mod service_manager;
 pub mod shim;
 pub mod store;
+mod store_limits;
 #[cfg(test)]
 mod testing;
 pub mod unit;
@@ -94,23 +94,23 @@ use tokio_util::sync::CancellationToken;
 use self::{
     alert::{AlertEvaluator, EvaluatorParts},
     artifact::Artifacts,
-    bounds::StoreBounds,
     config::{Config, LocalConfig},
-    core::{AgentLoop, AgentParts, Inputs},
     execute::Executor,
     host_snapshot::HostSnapshot,
     instance_history::InstanceHistory,
     join::{JoinError, Joiner, MemberIdentity},
     link::{ClientIdentity, LinkTask, TrafficMeter},
     local::{LocalServer, LoopHandle},
-    manager::ServiceManager,
+    main_loop::{AgentLoop, AgentParts, Inputs},
     metric::{MetricsTask, QueueLengths, figures::MetricSources},
     publisher::Publisher,
+    service_manager::ServiceManager,
     shim::Shims,
     store::{
         Store, StoreError,
         journal::{self, RestoredOutbox},
     },
+    store_limits::StoreBounds,
     unit::Units,
 };
 

@@ -11,9 +11,9 @@ use muster_topics::{
 
 use super::{
     command_handler::TaskResult,
-    core::AgentLoop,
     daemon::{self, UnitDraft},
     execute::{RunningPermit, event::ExecEvent},
+    main_loop::AgentLoop,
     program_queue::QueuedProgram,
     store::{
         self, StoreError,

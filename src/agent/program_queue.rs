@@ -16,8 +16,8 @@ use muster_topics::{
 
 use super::{
     command_handler::{RunningCommand, TaskResult},
-    core::AgentLoop,
     execute::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit, event::SentBytes},
+    main_loop::AgentLoop,
     pending_writes::PendingWrite,
     store::{
         self, StoreError,

@@ -18,7 +18,7 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 
 use super::{
-    core::AgentLoop,
+    main_loop::AgentLoop,
     pending_writes::answer_with,
     store::{self, StoreError, journal, realm, snapshot, unit::ChangeContext},
 };

@@ -28,7 +28,7 @@ use muster_base::{
 use muster_shim::{
     LINE_MAX_BYTES, Launch, ProcessExit, ProgramEnd, ProgramState, ShimEvent, ShimRequest, StartReport, StartStep,
     files::{self, StateFile},
-    proc, sealed,
+    process_identity, sealed,
 };
 use muster_sqlite::room::{self, Reserve};
 use muster_topics::{
@@ -476,13 +476,13 @@ fn take_lock_if_there(folder: &Path) -> io::Result<Option<Option<File>>> {
 
 /// Whether the program of a state runs now.
 fn is_alive(state: &ProgramState) -> bool {
-    let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
-    this_boot && !state.over && state.main.as_ref().is_some_and(proc::is_alive)
+    let this_boot = process_identity::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+    this_boot && !state.over && state.main.as_ref().is_some_and(process_identity::is_alive)
 }
 
 /// Whether processes remain in the cgroup of a program whose main process has ended. Only a shim can end them.
 fn has_left_something(folder: &Path, state: &ProgramState) -> bool {
-    let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+    let this_boot = process_identity::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
     this_boot && !state.over && files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_empty())
 }
 

@@ -13,7 +13,7 @@ use muster_topics::{
 use sqlx::SqliteConnection;
 
 use super::{
-    core::AgentLoop,
+    main_loop::AgentLoop,
     store::{self, StoreError, journal, realm, unit::ChangeContext, unit_set},
 };
 

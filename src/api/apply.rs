@@ -1,6 +1,6 @@
 //! Types of `POST /api/v1/apply`, and of what compares one unit.
 
-use muster_rules::{compare::FieldDifference, cost::ChangeCost};
+use muster_rules::{cost::ChangeCost, spec_comparison::FieldDifference};
 use muster_topics::{
     name::{CommandId, HostId, UnitName},
     unit::{Run, Spec},

@@ -39,7 +39,7 @@ pub use label::{HostLabel, LabelHosts, LabelOrigin, LabelledHost};
 pub use list::{AlertSort, HostListing, HostSort, UnitListing, UnitSort};
 pub use muster_topics::join::Problem;
 
-pub use muster_rules::{compare::FieldDifference, cost::ChangeCost};
+pub use muster_rules::{cost::ChangeCost, spec_comparison::FieldDifference};
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
 
 /// `GET /api/v1/status`: an overview of the installation.

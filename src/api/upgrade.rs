@@ -1,7 +1,7 @@
 //! Newer artifacts and configs for yunos that there are: what there is to have, and what a unit would get of it.
 //!
 //! Versions are ordered by their numbers, as semantic versioning has it, and by the time at which they were added where one of
-//! them is no number, such as a hash ([`newer::age`]); what is older than what a unit has is only taken by force.
+//! them is no number, such as a hash ([`version_order::age`]); what is older than what a unit has is only taken by force.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +12,8 @@ use muster_rules::cost::{ChangeCost, cost};
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Name, UnitName, Version},
-    newer,
     unit::{ArtifactRef, ConfigRef, Desired},
+    version_order,
 };
 use serde::Serialize;
 
@@ -42,13 +42,13 @@ impl Offer {
         let roles: BTreeSet<&Name> = artifacts.iter().map(|one| &one.role).collect();
         let newest_of = |role: &Name| {
             let same = artifacts.iter().filter(|one| one.role == *role);
-            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+            version_order::newest(same, |one| (&one.version, one.added_ms)).cloned()
         };
         offer.artifacts = roles.into_iter().filter_map(|role| Some((role.clone(), newest_of(role)?))).collect();
         let ids: BTreeSet<&ConfigId> = configs.iter().map(|one| &one.id).collect();
         let newest_of = |id: &ConfigId| {
             let same = configs.iter().filter(|one| one.id == *id);
-            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+            version_order::newest(same, |one| (&one.version, one.added_ms)).cloned()
         };
         offer.configs = ids.into_iter().filter_map(|id| Some((id.clone(), newest_of(id)?))).collect();
         offer
@@ -88,7 +88,7 @@ impl Offer {
 #[must_use]
 pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)) -> bool {
     match added_ms {
-        Some(added_ms) => newer::age(found, (has, added_ms)).is_gt(),
+        Some(added_ms) => version_order::age(found, (has, added_ms)).is_gt(),
         None => found.0.tells_age() && has.tells_age() && found.0.age_order(has).is_gt(),
     }
 }

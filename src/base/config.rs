@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
 pub use self::print::print;
-use muster_rules::keys::nearest;
+use muster_rules::unknown_keys::nearest;
 
 mod fields;
 mod print;

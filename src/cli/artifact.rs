@@ -21,7 +21,7 @@ use muster_rules::id;
 use muster_topics::{
     manifest::Manifest,
     name::{Digest, Name, Version},
-    newer,
+    version_order,
 };
 use serde::Serialize;
 use tokio::fs::File;
@@ -324,7 +324,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Artifact, Failure>
     if found.is_empty() && id::may_begin(text) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return session.client.get(&format!("artifacts/{text}"), &[]).await;
     }
-    newer::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
+    version_order::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact add` adds one")
     })

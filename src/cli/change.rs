@@ -6,7 +6,7 @@ use clap::Args;
 use futures_util::{StreamExt, stream};
 use muster_api::{Command, CommandHost, CompareUnit, FieldDifference, NewCommand, NewTarget, Unit};
 use muster_base::failure::{Failure, FailureKind};
-use muster_rules::order;
+use muster_rules::start_order;
 use muster_topics::{
     command::{UnitSet, UnitWish, Verb as Asked},
     name::{CommandId, HostId, LabelValue, Name, UnitName},
@@ -333,7 +333,7 @@ fn waves<'a>(action: &UnitAction, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit
             return vec![units];
         }
         let specs = units.iter().map(|unit| (&unit.unit, &unit.desired.spec)).collect();
-        let waves = order::stop_waves(&specs).into_iter();
+        let waves = start_order::stop_waves(&specs).into_iter();
         waves.map(|wave| units.iter().copied().filter(|unit| wave.contains(&&unit.unit)).collect()).collect()
     };
     hosts.into_values().map(in_order).collect()

@@ -10,7 +10,7 @@ use muster_base::{
 };
 use muster_topics::{
     name::{ConfigId, Version},
-    newer,
+    version_order,
 };
 
 use super::{print, session::CliSession};
@@ -133,7 +133,7 @@ pub async fn find(session: &CliSession, text: &str) -> Result<Config, Failure> {
     let matches =
         |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
     let found = configs.iter().filter(|config| matches(config));
-    newer::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
+    version_order::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
         Failure::new(FailureKind::Failed, format!("there is no config {text}"))
             .hint("`muster config ls` lists them; `muster config add` adds one")
     })

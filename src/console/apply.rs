@@ -32,12 +32,11 @@ use muster_api::{
     NewTarget, Unit, upgrade,
 };
 use muster_rules::{
-    compare,
     cost::{ChangeCost, cost_there},
     document::{self, DocumentFault, WantedUnit},
     edit::{self, CurrentUnit, UnitEdit},
-    keys::nearest,
-    order,
+    spec_comparison, start_order,
+    unknown_keys::nearest,
 };
 
 use super::{
@@ -182,7 +181,7 @@ impl Console {
     ) -> Result<Vec<FieldDifference>, Error> {
         let there = self.unit(host, unit).await?;
         let key = self.shared.authority.revision_key(host);
-        Ok(compare::compare((&there.unit, &there.desired), &wanted.spec, wanted.run, &key))
+        Ok(spec_comparison::compare((&there.unit, &there.desired), &wanted.spec, wanted.run, &key))
     }
 
     async fn known(&self) -> Result<FleetState, Error> {
@@ -460,7 +459,7 @@ fn circles(known: &FleetState, goals: &[UnitGoal], faults: &mut DocumentFaults) 
     }
     for goal in goals {
         let units = goal.hosts.first().and_then(|host| hosts.get(host));
-        if let Some(circle) = units.and_then(|units| order::cycle(&goal.wanted.unit, &goal.spec, units)) {
+        if let Some(circle) = units.and_then(|units| start_order::cycle(&goal.wanted.unit, &goal.spec, units)) {
             let circle = circle.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" → ");
             let message = format!("after, requires: units would wait for each other in a circle: {circle}");
             faults.add(&goal.source, goal.wanted.unit.as_str(), &message);
@@ -573,11 +572,11 @@ impl FleetState {
             edit::edit(&wanted.unit, None, &verb).map_err(|refusal| refusal.message)?;
             let run = wanted.run.unwrap_or(Run::Stopped);
             let costs = if run.is_running() { ChangeCost::Start } else { ChangeCost::InPlace };
-            return made(ApplyAction::Create, costs, compare::fields(None, Some((spec, run))));
+            return made(ApplyAction::Create, costs, spec_comparison::fields(None, Some((spec, run))));
         };
         self.goes_forward(wanted, spec, &there.desired.spec)?;
         let mut desired = there.desired.clone();
-        let values = compare::other_values((&wanted.unit, &mut desired), spec, key);
+        let values = spec_comparison::other_values((&wanted.unit, &mut desired), spec, key);
         let current = CurrentUnit { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };
         let edited = edit::edit(&wanted.unit, Some(current), &verb).map_err(|refusal| refusal.message)?;
         let UnitEdit::Set { spec: after, run, .. } = edited else {
@@ -587,8 +586,8 @@ impl FleetState {
         if *after == desired.spec && run == desired.run {
             return made(ApplyAction::Unchanged, ChangeCost::InPlace, vec![]);
         }
-        let mut differences = compare::fields(Some((&desired.spec, desired.run)), Some((&after, run)));
-        differences.extend(values.map(compare::masked));
+        let mut differences = spec_comparison::fields(Some((&desired.spec, desired.run)), Some((&after, run)));
+        differences.extend(values.map(spec_comparison::masked));
         let costs = cost_there(&there.observed, (&desired.spec, desired.run), (&after, run));
         made(ApplyAction::Change, costs, differences)
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{
     error::Error,
-    store::{command::Which, host, ids::IdKind, pick::HostPick},
+    store::{command::Which, host, host_selection::HostPick, ids::IdKind},
 };
 
 use super::list;
@@ -55,7 +55,7 @@ impl Console {
     pub(crate) async fn picked(&self, select: Option<&HostSelect>) -> Result<Option<Vec<HostId>>, Error> {
         let Some(select) = select else { return Ok(None) };
         let (db, with_units) = (self.shared.store.read(), select.asks_units());
-        let found = store::pick::hosts(db, HostPick::All, with_units, &|host| select.picks(host)).await?;
+        let found = store::host_selection::hosts(db, HostPick::All, with_units, &|host| select.picks(host)).await?;
         Ok(Some(found.into_iter().map(|(host, _)| host).collect()))
     }
 

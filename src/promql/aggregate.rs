@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     eval::{ABSENT, EvalSteps, Evaluator, StepSeries, is_absent},
     number,
-    over::quantile,
+    over_time::quantile,
     tree::{Aggregate, Aggregation, Grouping},
 };
 

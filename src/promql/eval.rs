@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::Error,
     limits::QueryLimits,
-    over::{OverTimeFunction, SampleWindow},
+    over_time::{OverTimeFunction, SampleWindow},
     query_range::{LOOKBACK_MS, Millis, QueryRange},
     tree::{Expr, QueryNode, RangeVector, VectorSelector},
     window::{WindowPurpose, reference, slide},

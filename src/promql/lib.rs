@@ -12,8 +12,8 @@
 //! - [`source`]: the trait of a source of samples
 //! - `tree`: a checked query; `parse`: parses text into one
 //! - `eval`: evaluates a query at the steps of a range; `aggregate`, `binary` and `call` are its parts
-//! - `window`: the samples of each step; `stretch`: the same from summaries, with the error bounds
-//! - `over`, `math`, `date`, `histogram`, `relabel`: functions; pure numbers and labels
+//! - `window`: the samples of each step; `over_time_summaries`: the same from summaries, with the error bounds
+//! - `over_time`, `math`, `date`, `histogram`, `relabel`: functions; pure numbers and labels
 //! - [`number`]: numbers and times in Prometheus's format
 //!
 //! **Invariant: IO goes through [`Source`] alone**, and the time is a parameter.
@@ -48,13 +48,13 @@ pub mod matcher;
 mod matcher_list;
 mod math;
 pub mod number;
-mod over;
+mod over_time;
+mod over_time_summaries;
 mod parse;
 mod query_range;
 mod re2;
 mod relabel;
 pub mod source;
-mod stretch;
 mod summary;
 pub mod text;
 mod tree;

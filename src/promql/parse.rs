@@ -18,7 +18,7 @@ use crate::{
     labels::{NAME, is_label_name},
     matcher::{MatchOperator, Matcher, Pattern},
     math::MathFunction,
-    over::OverTimeFunction,
+    over_time::OverTimeFunction,
     query_range::{Millis, SUBQUERY_STEP_MS},
     text,
     tree::{

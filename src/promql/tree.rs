@@ -2,7 +2,8 @@
 
 use super::{labels::Labels, matcher_list::Matchers};
 use crate::{
-    date::DatePart, labels::NAME, matcher::Pattern, math::MathFunction, over::OverTimeFunction, query_range::Millis,
+    date::DatePart, labels::NAME, matcher::Pattern, math::MathFunction, over_time::OverTimeFunction,
+    query_range::Millis,
 };
 
 /// The type of a whole query.

@@ -6,7 +6,7 @@ use super::source::{Hints, STRETCH_MAX_MS, SampleStretch, SourceError, TimedValu
 use crate::{
     error::Error,
     eval::{ABSENT, EvalSteps, Evaluator, SeriesSink, StepSeries, WindowFunction, is_absent},
-    over::{OverTimeFunction, SampleWindow},
+    over_time::{OverTimeFunction, SampleWindow},
     query_range::{Millis, QueryRange},
     tree::{AtModifier, VectorSelector},
 };

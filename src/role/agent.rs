@@ -14,7 +14,7 @@ use muster_agent::{
     install::{self, InstallArgs, UninstallArgs},
     join::{self, JoinError},
     join_args::JoinArgs,
-    manager::ServiceManager,
+    service_manager::ServiceManager,
 };
 use muster_base::{
     failure::{Failure, FailureKind},

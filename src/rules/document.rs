@@ -13,13 +13,13 @@ use muster_topics::{
     container::ContainerSpec,
     manifest::Manifest,
     name::{Digest, UnitName, Version},
-    newer,
     unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
+    version_order,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::keys::{self, take_unknown};
+use super::unknown_keys::{self, take_unknown};
 
 /// Something that is wrong in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn read(document: &Value) -> (Vec<WantedUnit>, Vec<DocumentFault>) {
     };
     let known = ["hosts", "units"];
     for key in whole.keys().filter(|key| !known.contains(&key.as_str())) {
-        let hint = keys::nearest(key, known.into_iter());
+        let hint = unknown_keys::nearest(key, known.into_iter());
         faults.push(DocumentFault { at: key.clone(), message: unknown(&hint) });
     }
     let hosts = match whole.get("hosts").map(from_value::<Vec<String>>) {
@@ -416,7 +416,7 @@ pub fn named<'a, T>(
         let (its_name, its_version) = label(one);
         its_name == name && version.is_none_or(|version| its_version.as_str() == version)
     };
-    newer::newest(known.iter().filter(is_meant), |one| (label(one).1, added_ms(one))).ok_or_else(|| {
+    version_order::newest(known.iter().filter(is_meant), |one| (label(one).1, added_ms(one))).ok_or_else(|| {
         let same_name: Vec<String> = known
             .iter()
             .map(&label)
@@ -432,7 +432,7 @@ pub fn named<'a, T>(
                 format!("there is no {what} {shown:?}; there is none at all, and `muster {what} add` adds one")
             }
             (false, true) => {
-                let hint = keys::nearest(name, names.iter().copied());
+                let hint = unknown_keys::nearest(name, names.iter().copied());
                 format!("there is no {what} {shown:?}; {hint}")
             }
             (false, false) => {

@@ -10,10 +10,10 @@
 //! - [`outbox_retry`]: when to repeat an unacknowledged message
 //! - [`backlog`]: the order of measurements after a time offline
 //! - [`config`]: merges configs and masks secrets; [`schema`]: validates them
-//! - [`order`]: the order in which units start
+//! - [`start_order`]: the order in which units start
 //! - [`edit`], [`plan`], [`backoff`]: desired state, the steps that reach it, and retries
 //! - [`placeholder`]: placeholders in arguments; [`probe`]: how results of probes count
-//! - [`document`]: units as people write them, [`keys`]: mistyped keys; [`compare`], [`cost`]: differences, and what they cost
+//! - [`document`]: units as people write them, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
 //! - [`id`]: resolves typed ids
 //! - [`checked`]: documents with a checksum
@@ -29,7 +29,6 @@ pub mod backlog;
 pub mod backoff;
 pub mod checked;
 pub mod clock;
-pub mod compare;
 pub mod config;
 pub mod container;
 pub mod cost;
@@ -39,9 +38,7 @@ pub mod heartbeat;
 pub mod hostname;
 pub mod id;
 pub mod intent;
-pub mod keys;
 pub mod mark;
-pub mod order;
 pub mod outbox_retry;
 pub mod placeholder;
 pub mod plan;
@@ -54,6 +51,9 @@ pub mod receive;
 mod refusal;
 pub mod schema;
 pub mod snapshot;
+pub mod spec_comparison;
+pub mod start_order;
 pub mod time;
+pub mod unknown_keys;
 
 pub use refusal::CommandRefusal;

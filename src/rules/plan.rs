@@ -10,7 +10,7 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started; or, if its spec says so, once the new one is up beside it.
 //!
-//! Submodules, in reading order: `seen` (observations), `policy` (the relevant part of a spec), `observe` and `reported_state`
+//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `observe` and `reported_state`
 //! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
 //! `health` (probe results), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
 //! while one revision replaces another), `tests` and `model` (cases and properties).
@@ -30,15 +30,15 @@
 //! started. Only a stop still stops it. (A shim restarts its process by itself, as often as it was allowed to
 //! when the hold began: such an instance goes on.)
 
+mod event;
 mod health;
 mod observe;
 mod play;
-mod policy;
 mod reported_state;
 mod rollback;
 mod second_instance;
-mod seen;
 mod step;
+mod unit_policy;
 
 #[cfg(test)]
 mod model;
@@ -55,20 +55,20 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use event::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, UnitEvent};
 use health::Health;
 pub use health::ProbeRequest;
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
-use policy::UnitPolicy;
 use rollback::RevisionTrial;
 pub use rollback::VerifiedRevision;
 use second_instance::{FoundSecondInstance, SecondInstance};
 pub use second_instance::{KeptSecondInstance, Slot};
-pub use seen::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, UnitEvent};
+use unit_policy::UnitPolicy;
 
 use super::{
-    order::{Expectation, StartGate},
     port_lease::EndpointWiring,
+    start_order::{Expectation, StartGate},
 };
 
 /// How much longer than its grace a unit may take to end before it is stopped again, without grace. Whatever stops it

@@ -11,10 +11,10 @@ use std::{
 use muster_topics::{Millis, metric::Point};
 
 use super::{
-    chunk,
+    chunk, downsample,
     key::{self, Hour},
     points::SeriesColumn,
-    span, thin,
+    rollup_blob,
 };
 use muster_promql::StretchSummary;
 
@@ -56,7 +56,7 @@ pub(super) struct SealedRun {
     /// The hour.
     pub(super) hour: Hour,
     /// The points, sorted by time, for the case that the hour already has points in the store.
-    pub(super) samples: Vec<thin::ThinPoint>,
+    pub(super) samples: Vec<downsample::ThinPoint>,
     /// Start and body of each chunk.
     pub(super) chunks: Vec<(u16, Vec<u8>)>,
     /// The body of the hour's summary.
@@ -130,7 +130,7 @@ impl WriteBatch {
         if counts.iter().all(|count| *count < RUN_MIN) {
             return;
         }
-        let mut dense: BTreeMap<usize, Vec<thin::ThinPoint>> = BTreeMap::new();
+        let mut dense: BTreeMap<usize, Vec<downsample::ThinPoint>> = BTreeMap::new();
         self.samples.retain(|sample| {
             let many = counts[sample.series] >= RUN_MIN;
             if many {
@@ -144,7 +144,7 @@ impl WriteBatch {
     }
 
     /// Moves the values of one series, in the order in which they were written.
-    fn gather_series(&mut self, series: usize, mut samples: Vec<thin::ThinPoint>) {
+    fn gather_series(&mut self, series: usize, mut samples: Vec<downsample::ThinPoint>) {
         chunk::settle(&mut samples);
         for samples in samples.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
             let summary = StretchSummary::over(samples.iter().map(|sample| sample.1));
@@ -155,7 +155,7 @@ impl WriteBatch {
                     hour,
                     samples: samples.to_vec(),
                     chunks: chunk::encode_hour(hour, samples),
-                    summary: span::encode(&[(0, summary)].into()),
+                    summary: rollup_blob::encode(&[(0, summary)].into()),
                 }),
                 None => self.samples.extend(samples.iter().map(|(at_ms, value)| BatchSample {
                     series,

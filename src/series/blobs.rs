@@ -11,10 +11,10 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::{
     chunk,
+    downsample::ThinPoint,
     key::{self, CHUNK_STRIDE, ChunkKey, Hour, SeriesId},
     numbers::{self, DecodeError},
-    span::{self, SummarySpan},
-    thin::ThinPoint,
+    rollup_blob::{self, SummarySpan},
 };
 
 /// Largest number of damaged blobs that are kept: enough to see what happened, and to try to recover the latest. Blobs
@@ -54,7 +54,7 @@ impl BlobTable {
             }
             Self::Hourly => {
                 let (series, span) = key::of_series_first(key);
-                (series, span.saturating_mul(span::SPAN_HOURS))
+                (series, span.saturating_mul(rollup_blob::SPAN_HOURS))
             }
         };
         (series.map(SeriesId::to_sql), Hour(hour).start_ms())
@@ -67,7 +67,7 @@ impl BlobTable {
                 let hour = ChunkKey::from_sql(key).ok_or(DecodeError::Content("its key"))?.hour;
                 chunk::decode(key, hour, data).map(drop)
             }
-            _ => span::decode(key, data).map(drop),
+            _ => rollup_blob::decode(key, data).map(drop),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(crate) async fn span(
 ) -> Result<SummarySpan, sqlx::Error> {
     let mut span = SummarySpan::new();
     for (key, data) in range(connection, table, (key, key)).await? {
-        match span::decode(key, &data) {
+        match rollup_blob::decode(key, &data) {
             Ok(found) => span = found,
             Err(fault) => faults.push((table, key, fault)),
         }

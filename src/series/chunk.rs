@@ -4,9 +4,9 @@
 //! Equidistant times, which most are, take the first one and the distance.
 
 use super::{
+    downsample::ThinPoint,
     key::{HOUR_MS, Hour, SLOTS},
     numbers::{self, DecodeError},
-    thin::ThinPoint,
 };
 
 /// Largest number of points in a chunk: twice what a series that is measured every second has in an hour. It is more

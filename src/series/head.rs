@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::{
     blobs::{self, list},
     chunk,
+    downsample::ThinPoint,
     key::{Hour, PointKey, SLICE_MS, SLICE_STRIDE, SeriesId, Slice},
-    thin::ThinPoint,
 };
 
 /// Rows per statement, largest first. A statement costs about as much as twenty rows.

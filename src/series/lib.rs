@@ -9,14 +9,14 @@
 //! Modules, in reading order:
 //!
 //! - `key`: a series' number and a time as one integer
-//! - [`summary`](StretchSummary), `numbers`, `chunk`, `span`: summaries of points; compact encodings of points and
+//! - [`summary`](StretchSummary), `numbers`, `chunk`, `rollup_blob`: summaries of points; compact encodings of points and
 //!   summaries, each blob with its checksum; pure
 //! - `batch`: incoming points, validated and sorted into series; pure
-//! - `writer`: the task that commits batches, many at once, and its queue; `change`: its transactions
-//! - `upkeep`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`sweep`)
+//! - `writer`: the task that commits batches, many at once, and its queue; `transaction`: its transactions
+//! - `maintenance`: maintenance by that task, in small steps: `seal`, `rollup`, and deleting old data (`retention`)
 //! - `head`: the table of new points; `blobs`: the tables of blobs, and damaged ones
 //! - `selector`: selects series; pure
-//! - `thin`: reduces points without hiding peaks; pure
+//! - `downsample`: reduces points without hiding peaks; pure
 //! - `view`: a consistent view of the store, and the error bounds of summaries; `reader`: answers queries; `export`: text
 //! - `file`: opens the file, and sets a damaged one aside
 //!
@@ -29,25 +29,25 @@
 
 mod batch;
 mod blobs;
-mod change;
 mod chunk;
 mod clock;
+mod downsample;
 mod error;
 mod export;
 mod file;
 mod head;
 mod key;
+mod maintenance;
 mod numbers;
 mod points;
 mod reader;
+mod retention;
 mod rollup;
+mod rollup_blob;
 mod seal;
 mod selector;
 mod settings;
-mod span;
-mod sweep;
-mod thin;
-mod upkeep;
+mod transaction;
 mod view;
 mod writer;
 
@@ -79,8 +79,8 @@ pub use self::{
     export::LineFormat,
     key::SeriesId,
     reader::ChosenSeries,
+    rollup_blob::Resolution,
     selector::{SelectorError, SeriesSelector},
-    span::Resolution,
     view::ViewBucket,
 };
 pub use muster_promql::StretchSummary;

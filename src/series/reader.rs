@@ -11,13 +11,13 @@ use sqlx::SqlitePool;
 use super::{
     batch::NAME_LABEL,
     blobs::UnreadableBlobs,
+    downsample::{THIN_MIN, Thinner},
     error::SeriesError,
     key::{SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
+    maintenance,
     points::SeriesPoints,
+    rollup_blob::Resolution,
     selector::SeriesSelector,
-    span::Resolution,
-    thin::{THIN_MIN, Thinner},
-    upkeep,
     view::{StoreView, ViewBucket},
 };
 
@@ -147,7 +147,7 @@ async fn rarest(readers: &SqlitePool, selector: &SeriesSelector) -> Result<Optio
 /// The time from which there are points, if any were deleted.
 pub(crate) async fn points_from(readers: &SqlitePool) -> Result<Option<Millis>, SeriesError> {
     let mut connection = readers.acquire().await?;
-    let kept = upkeep::kept(&mut connection).await?;
+    let kept = maintenance::kept(&mut connection).await?;
     Ok(Some(kept.raw_ms).filter(|raw_ms| *raw_ms > TIME_FIRST_MS))
 }
 

@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
     key::{self, DAY_HOURS, Hour, SeriesId},
-    span,
+    rollup_blob,
 };
 use muster_promql::StretchSummary;
 
@@ -27,12 +27,13 @@ pub(crate) async fn roll(
     let hours = key::of_series_first(first.0).1..key::of_series_first(last.0).1 + 1;
     let mut faults = UnreadableBlobs::new();
     let points = blobs::points(tx, series, hours, &mut faults).await?;
-    let (day_key, hourly_key) = (span::day_key(series, day), span::hourly_key(series, Hour(day * DAY_HOURS)));
+    let (day_key, hourly_key) =
+        (rollup_blob::day_key(series, day), rollup_blob::hourly_key(series, Hour(day * DAY_HOURS)));
     let mut fives = blobs::span(tx, BlobTable::Five, day_key, &mut faults).await?;
     let mut hourly = blobs::span(tx, BlobTable::Hourly, hourly_key, &mut faults).await?;
     for (key, data) in &rows {
         let hour = Hour(key::of_series_first(*key).1);
-        let mut summary = match span::decode(*key, data) {
+        let mut summary = match rollup_blob::decode(*key, data) {
             Ok(span) => span.into_values().reduce(StretchSummary::join),
             Err(fault) => {
                 faults.push((BlobTable::Summary, *key, fault));
@@ -41,20 +42,20 @@ pub(crate) async fn roll(
         };
         // Points are the better source; without them the earlier summary stays.
         if let Some((_, samples)) = points.iter().find(|(of, _)| *of == hour) {
-            fives.retain(|place, _| !span::fives_of(hour).contains(place));
-            fives.extend(span::by_fives(hour, samples));
+            fives.retain(|place, _| !rollup_blob::fives_of(hour).contains(place));
+            fives.extend(rollup_blob::by_fives(hour, samples));
             if !faults.iter().any(|(table, key, _)| is_of(*table, *key, hour)) {
                 summary = StretchSummary::over(samples.iter().map(|sample| sample.1)).or(summary);
             }
         }
-        hourly.extend(summary.map(|summary| (span::place_of(hour), summary)));
+        hourly.extend(summary.map(|summary| (rollup_blob::place_of(hour), summary)));
     }
     blobs::set_aside(tx, faults, now_ms).await?;
     if !fives.is_empty() {
-        blobs::put(tx, BlobTable::Five, &[(day_key, span::encode(&fives))]).await?;
+        blobs::put(tx, BlobTable::Five, &[(day_key, rollup_blob::encode(&fives))]).await?;
     }
     if !hourly.is_empty() {
-        blobs::put(tx, BlobTable::Hourly, &[(hourly_key, span::encode(&hourly))]).await?;
+        blobs::put(tx, BlobTable::Hourly, &[(hourly_key, rollup_blob::encode(&hourly))]).await?;
     }
     blobs::delete(tx, BlobTable::Summary, stretch).await?;
     Ok(rows.len())

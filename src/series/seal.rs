@@ -12,10 +12,11 @@ use sqlx::SqliteConnection;
 
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
-    chunk, head,
+    chunk,
+    downsample::ThinPoint,
+    head,
     key::{self, ChunkKey, Hour, SLOTS, SeriesId},
-    span,
-    thin::ThinPoint,
+    rollup_blob,
 };
 use muster_promql::StretchSummary;
 
@@ -71,7 +72,7 @@ async fn put(
         summaries.extend(summarise(tx, series, hour, now_ms).await?.map(|summary| (series, summary)));
     }
     // Such a row also says that the hour must be rolled up.
-    let body = |(series, summary)| (key::series_first(series, hour.0), span::encode(&[(0, summary)].into()));
+    let body = |(series, summary)| (key::series_first(series, hour.0), rollup_blob::encode(&[(0, summary)].into()));
     blobs::put(tx, BlobTable::Summary, &summaries.into_iter().map(body).collect::<Vec<_>>()).await
 }
 

@@ -138,7 +138,7 @@ async fn answers_are_bounded() {
     for points_max in [0, 1, 10, 100, 1_000, 1_440, usize::MAX] {
         let series = store.query("m_f", scratch.day(), points_max).await.unwrap();
         let points = &series[0].points;
-        assert!(points.len() <= points_max.max(thin::THIN_MIN), "{points_max}: {}", points.len());
+        assert!(points.len() <= points_max.max(downsample::THIN_MIN), "{points_max}: {}", points.len());
         assert!(points.iter().any(|point| point.1 == 1.0), "{points_max}: the peak is hidden");
         assert_eq!(points.len() == 1_440, points_max >= 1_440);
     }

@@ -22,11 +22,12 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 
 use super::{
     blobs::{self, BlobTable, UnreadableBlobs},
-    chunk, head,
+    chunk,
+    downsample::ThinPoint,
+    head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SLICE_MS, SeriesId, Slice},
-    span::{self, FIVE_MS, Resolution, SPAN_HOURS},
-    thin::ThinPoint,
-    upkeep::{RetentionBounds, kept},
+    maintenance::{RetentionBounds, kept},
+    rollup_blob::{self, FIVE_MS, Resolution, SPAN_HOURS},
 };
 use muster_promql::StretchSummary;
 
@@ -193,7 +194,8 @@ impl StoreView {
     ) -> Result<BTreeMap<Hour, StretchSummary>, sqlx::Error> {
         let hours = key::hours(times);
         let mut found = BTreeMap::new();
-        let spans = (span::hourly_key(series, Hour(hours.start)), span::hourly_key(series, Hour(hours.end - 1)));
+        let spans =
+            (rollup_blob::hourly_key(series, Hour(hours.start)), rollup_blob::hourly_key(series, Hour(hours.end - 1)));
         for (key, span) in self.spans(BlobTable::Hourly, spans).await? {
             let first = key::of_series_first(key).1 * SPAN_HOURS;
             found.extend(span.into_iter().map(|(place, summary)| (Hour(first + u32::from(place)), summary)));
@@ -229,7 +231,7 @@ impl StoreView {
         // An empty range, if there are no hours.
         let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
         for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
-            let key = span::day_key(series, day);
+            let key = rollup_blob::day_key(series, day);
             let span = blobs::span(&mut self.tx, BlobTable::Five, key, &mut self.faults).await?;
             self.rows += 1;
             found.extend(span.into_iter().map(|(place, summary)| (start_ms(day, place), summary)));
@@ -245,7 +247,7 @@ impl StoreView {
             for samples in self.points(series, whole).await?.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
                 let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
                 found.retain(|start_ms, _| !hour.times().contains(start_ms));
-                let span = span::by_fives(hour, samples);
+                let span = rollup_blob::by_fives(hour, samples);
                 found.extend(span.into_iter().map(|(place, summary)| (start_ms(hour.day(), place), summary)));
             }
         }
@@ -256,12 +258,12 @@ impl StoreView {
         &mut self,
         table: BlobTable,
         keys: (i64, i64),
-    ) -> Result<Vec<(i64, span::SummarySpan)>, sqlx::Error> {
+    ) -> Result<Vec<(i64, rollup_blob::SummarySpan)>, sqlx::Error> {
         let rows = blobs::range(&mut self.tx, table, keys).await?;
         self.rows += rows.len();
         let mut spans = Vec::with_capacity(rows.len());
         for (key, data) in rows {
-            match span::decode(key, &data) {
+            match rollup_blob::decode(key, &data) {
                 Ok(span) => spans.push((key, span)),
                 Err(fault) => self.faults.push((table, key, fault)),
             }

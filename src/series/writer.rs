@@ -24,13 +24,14 @@ use tokio::{
 use super::{
     batch::{NAME_LABEL, SealedRun, SeriesIdentity, WriteBatch},
     blobs::{self, BlobTable, UnreadableBlobs},
-    change, clock,
+    clock,
     error::SeriesError,
     file,
     head::{self, InsertStatements},
     key::{self, ChunkKey, Hour, ID_MAX, PointKey, SeriesId},
+    maintenance::{self, Upkeep},
     settings::StoreSettings,
-    upkeep::{self, Upkeep},
+    transaction,
 };
 
 /// Length of the queue: a thousand hosts send sixty-four batches in two seconds. If it is full, the console's ingest
@@ -78,7 +79,7 @@ impl WriterTask {
         settings: &StoreSettings,
     ) -> Result<Self, SeriesError> {
         let (count, last_id) = census(&mut connection).await?;
-        let kept = upkeep::kept(&mut connection).await?;
+        let kept = maintenance::kept(&mut connection).await?;
         Ok(Self {
             path,
             connection,
@@ -172,9 +173,9 @@ impl WriterTask {
     }
 
     async fn commit(&mut self, group: &BatchWaiters) -> Result<(), sqlx::Error> {
-        change::begin(&mut self.connection).await?;
+        transaction::begin(&mut self.connection).await?;
         let written = self.write(group).await;
-        if let Some((oldest_ms, newest_ms)) = change::end(&mut self.connection, written).await? {
+        if let Some((oldest_ms, newest_ms)) = transaction::end(&mut self.connection, written).await? {
             self.newest_ms = self.newest_ms.max(Some(newest_ms));
             self.upkeep.note(oldest_ms, group.iter().any(|(batch, _)| !batch.runs.is_empty()));
         }
@@ -291,9 +292,9 @@ impl WriterTask {
     async fn set_aside(&mut self, faults: UnreadableBlobs) {
         let connection = &mut self.connection;
         let moved = async {
-            change::begin(connection).await?;
+            transaction::begin(connection).await?;
             let moved = blobs::set_aside(connection, faults, clock::now_ms()).await;
-            change::end(connection, moved).await
+            transaction::end(connection, moved).await
         };
         if let Err(error) = moved.await {
             tracing::warn!(store = %self.path.display(), %error, "damaged measurements could not be set aside");

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use muster_shim::{ContainerNamespaces, StartStep, proc};
+use muster_shim::{ContainerNamespaces, StartStep, process_identity};
 use nix::{
     errno::Errno,
     libc,
@@ -47,8 +47,8 @@ pub(crate) struct ContainerEntry {
 impl ContainerEntry {
     /// Opens the container of the given process.
     pub(crate) fn open(inside: &ContainerNamespaces) -> Result<Self, SpawnError> {
-        let found = |stat: &proc::Stat| stat.start_ticks == inside.start_ticks && !stat.is_dead();
-        let is_meant = || proc::stat(inside.pid).as_ref().is_some_and(found);
+        let found = |stat: &process_identity::Stat| stat.start_ticks == inside.start_ticks && !stat.is_dead();
+        let is_meant = || process_identity::stat(inside.pid).as_ref().is_some_and(found);
         let of_it = |what: &str| format!("/proc/{}/{what}", inside.pid);
         let process = sys::pidfd_open(inside.pid).map_err(at_enter)?;
         let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(of_it("root"));

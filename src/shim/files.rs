@@ -10,7 +10,7 @@
 //! | `stdin` | standard input of a command, if any, written by the agent before it starts the shim |
 //! | `stdout`, `stderr` | the output of a captured program |
 //! | `log`, `log.1`, … | the output of a logged one; a higher number is older |
-//! | `times`, `times.1`, … | the times at which each of these was written ([`times`](crate::times)) |
+//! | `times`, `times.1`, … | the times at which each of these was written ([`times`](crate::log_times)) |
 //! | `*.fifo` | where the program writes its output to |
 //!
 //! `state.json` is replaced by renaming, so a reader finds the old content or the new. Only the last
@@ -28,7 +28,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Launch, ProgramState, proc};
+use crate::{Launch, ProgramState, process_identity};
 
 /// The program to run.
 pub const LAUNCH: &str = "launch.json";
@@ -122,7 +122,7 @@ pub fn write_launch(folder: &Path, launch: &Launch) -> io::Result<()> {
 /// If this cannot be recorded.
 pub fn begin(folder: &Path) -> io::Result<()> {
     clear(folder)?;
-    write_private(&folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)), b"").map(drop)
+    write_private(&folder.join(format!("{BOOT_PREFIX}{}", process_identity::boot_id()?)), b"").map(drop)
 }
 
 /// Writes `launch.json` and the boot id again if they were damaged or deleted: a later shim needs them.
@@ -163,7 +163,7 @@ fn clear_place(path: &Path) -> io::Result<()> {
 }
 
 fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
-    folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)).try_exists()
+    folder.join(format!("{BOOT_PREFIX}{}", process_identity::boot_id()?)).try_exists()
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn state() -> ProgramState {
-        ProgramState { restarts: 3, dropped_bytes: (0, 7), ..ProgramState::new(proc::boot_id().unwrap()) }
+        ProgramState { restarts: 3, dropped_bytes: (0, 7), ..ProgramState::new(process_identity::boot_id().unwrap()) }
     }
 
     #[test]

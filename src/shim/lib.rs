@@ -14,8 +14,8 @@
 //! - [`cgroup`]: its limits, and all its processes
 //! - [`inside`]: the container in which it runs
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
-//! - [`proc`]: identifies boots and processes
-//! - [`times`]: when each part of a log was written
+//! - [`process_identity`]: identifies boots and processes
+//! - [`log_times`]: when each part of a log was written
 //!
 //! **Invariant: no program runs that is not recorded.** A forked child executes its program only after
 //! its process id and start time are in `state.json`; if the shim dies before that, the child ends
@@ -31,9 +31,9 @@ pub mod attributes;
 pub mod cgroup;
 pub mod files;
 pub mod inside;
-pub mod proc;
+pub mod log_times;
+pub mod process_identity;
 pub mod sealed;
-pub mod times;
 
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-use muster_shim::{files, times};
+use muster_shim::{files, log_times};
 
 use crate::program::now_ms;
 
@@ -72,7 +72,7 @@ impl ProgramLog {
     fn write_at(&mut self, mut bytes: &[u8], now_ms: i64) -> Result<(), u64> {
         self.look_again().map_err(|_| bytes.len() as u64)?;
         let is_old = self.max_age_ms.is_some_and(|max_ms| now_ms.saturating_sub(self.begun_ms) >= max_ms);
-        let is_full = self.times.len_bytes + times::MARK_BYTES as u64 > self.max_bytes.max(TIMES_MIN_BYTES);
+        let is_full = self.times.len_bytes + log_times::MARK_BYTES as u64 > self.max_bytes.max(TIMES_MIN_BYTES);
         if (is_old && self.line_ended || is_full) && self.len_bytes > 0 {
             self.rotate().map_err(|_| bytes.len() as u64)?;
         }
@@ -163,9 +163,9 @@ impl LogTimesWriter {
     /// Opens the times of a log, if there are any.
     fn open(log: &Path, inode: u64) -> Self {
         let path = times_of(log, 0);
-        let mut beginning = [0; times::MARK_BYTES];
+        let mut beginning = [0; log_times::MARK_BYTES];
         let is_its = File::open(&path).and_then(|mut file| file.read_exact(&mut beginning)).is_ok()
-            && times::inode_of(&beginning) == Some(inode);
+            && log_times::inode_of(&beginning) == Some(inode);
         if !is_its {
             return Self::anew(log);
         }
@@ -184,13 +184,13 @@ impl LogTimesWriter {
     /// Records that bytes from this position on are written now.
     fn add(&mut self, inode: u64, at_bytes: u64, now_ms: i64) {
         let Some(file) = &mut self.file else { return };
-        let mut record = Vec::with_capacity(times::MARK_BYTES);
+        let mut record = Vec::with_capacity(log_times::MARK_BYTES);
         match self.last {
             Some((_, at_ms)) if at_ms == now_ms => return,
             Some((before_bytes, before_ms)) if at_bytes > before_bytes => {
-                times::step(&mut record, at_bytes - before_bytes, now_ms.saturating_sub(before_ms));
+                log_times::step(&mut record, at_bytes - before_bytes, now_ms.saturating_sub(before_ms));
             }
-            _ => times::mark(&mut record, inode, at_bytes, now_ms),
+            _ => log_times::mark(&mut record, inode, at_bytes, now_ms),
         }
         if file.write_all(&record).is_err() {
             // A partial record would be misread.
@@ -303,9 +303,9 @@ mod tests {
     }
 
     /// The times of a file of a log.
-    fn read_times(path: &Path, number: u32) -> times::LogTimes {
+    fn read_times(path: &Path, number: u32) -> log_times::LogTimes {
         let inode = fs::metadata(numbered(path, number)).unwrap().ino();
-        times::LogTimes::of(inode, &fs::read(times_of(path, number)).unwrap()).unwrap()
+        log_times::LogTimes::of(inode, &fs::read(times_of(path, number)).unwrap()).unwrap()
     }
 
     #[test]

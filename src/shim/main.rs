@@ -6,19 +6,18 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`supervise`]: the loop, which reads events and performs actions; [`begin`]: the way up to there
+//! - [`supervise`]: the loop, which reads events and performs actions; [`shim_start`]: the way up to there
 //! - [`life`]: chooses the actions, as a plain function of state and time
-//! - [`body`]: the living processes of a program; [`program`]: starts and signals them; [`child`]: one about to execute the program;
-//!   [`enter`]: enters a container; [`next`]: a process kept ready; [`sys`]: the system calls that have no
+//! - [`program_processes`]: the living processes of a program; [`program`]: starts and signals them; [`child`]: one about to execute the program;
+//!   [`enter`]: enters a container; [`program_start`]: a process kept ready; [`sys`]: the system calls that have no
 //!   safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: a rotated one
-//! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: classifies one of its
+//! - [`agent_connection`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: classifies one of its
 //!   lines; [`channel`]: handles them
 //!
 //! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
-mod begin;
-mod body;
+mod agent_connection;
 mod channel;
 mod child;
 mod enter;
@@ -26,11 +25,12 @@ mod life;
 mod line;
 mod lines;
 mod log;
-mod next;
 mod notify;
 mod output;
-mod peer;
 mod program;
+mod program_processes;
+mod program_start;
+mod shim_start;
 mod supervise;
 #[expect(
     unsafe_code,
@@ -55,7 +55,7 @@ use nix::{
     unistd::{ForkResult, close, dup2_stderr, dup2_stdin, dup2_stdout, setsid},
 };
 
-use crate::{peer::AgentPeer, program::SpawnError, supervise::Supervisor};
+use crate::{agent_connection::AgentPeer, program::SpawnError, supervise::Supervisor};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGPIPE: they come from terminals, or from a write that returns an error anyway.
 const IGNORED: [i32; 4] = [1, 2, 3, 13];

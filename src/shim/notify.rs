@@ -3,7 +3,7 @@
 //!
 //! The socket has an abstract name, because a program that runs as another user cannot reach the shim's
 //! folder, and a path is limited to 108 bytes. So anybody on this host may send to it; datagrams
-//! of other processes than the program's own are ignored ([`crate::body::Body::is_part`]).
+//! of other processes than the program's own are ignored ([`crate::program_processes::Body::is_part`]).
 //!
 //! The kernel closes descriptors that come with a message, because there is no room for them. A
 //! `BARRIER=1` waits for exactly that.

@@ -14,7 +14,7 @@ use std::{
 
 use muster_shim::{
     CaptureResult, Launch, MainProcessId, OutputMode, StartStep, files,
-    proc::{self, Stat},
+    process_identity::{self, Stat},
     sealed,
 };
 use nix::{
@@ -112,7 +112,7 @@ impl PendingChild {
     }
 
     fn of(pid: i32, leave: File, failure: File) -> Result<Self, SpawnError> {
-        let stat = proc::stat(pid).ok_or(SpawnError::from(Errno::ESRCH))?;
+        let stat = process_identity::stat(pid).ok_or(SpawnError::from(Errno::ESRCH))?;
         let main = MainProcessId { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
         Ok(Self { main, leave, failure })
     }
@@ -181,7 +181,7 @@ impl MainProcess {
         };
         // If the recorded process is alive now, it had its number when the handle was opened, so the handle refers to
         // it.
-        if !proc::is_alive(main) {
+        if !process_identity::is_alive(main) {
             return Ok(None);
         }
         let mut program = Self { main: main.clone(), adopted: Some(AdoptedProcess { process, others: Vec::new() }) };
@@ -193,7 +193,7 @@ impl MainProcess {
     /// process only the end is noticed.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let process = sys::pidfd_open(pid).ok()?;
-        let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
+        let stat = process_identity::stat(pid).filter(|stat| !stat.is_dead())?;
         let main = MainProcessId { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
         if stat.ppid == getpid().as_raw() {
             return Some(Self { main, adopted: None });
@@ -257,7 +257,7 @@ impl MainProcess {
     /// Records the descendants of an adopted main process while it is alive: later they cannot be found.
     fn record_descendants(&mut self) {
         if let Some(adopted) = &mut self.adopted
-            && proc::is_alive(&self.main)
+            && process_identity::is_alive(&self.main)
         {
             let (pid, others) = (self.main.pid, &mut adopted.others);
             *others = descendants(pid, pid).into_iter().map(|(_, process)| process).collect();
@@ -274,8 +274,8 @@ impl MainProcess {
 /// program become its children, and are killed in the next round.
 pub(crate) fn kill_children(spared: Option<i32>) {
     let own = getpid().as_raw();
-    for pid in proc::pids().unwrap_or_default() {
-        if Some(pid) != spared && proc::stat(pid).is_some_and(|stat| stat.ppid == own) {
+    for pid in process_identity::pids().unwrap_or_default() {
+        if Some(pid) != spared && process_identity::stat(pid).is_some_and(|stat| stat.ppid == own) {
             let _ = sys::kill(pid, SIGKILL);
         }
     }
@@ -288,8 +288,11 @@ pub(crate) fn kill_others(others: &mut Vec<OwnedFd>) {
 
 /// Handles of all descendants of a living process, and of the processes in a session, by process id.
 pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
-    let all: Vec<(i32, Stat)> =
-        proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
+    let all: Vec<(i32, Stat)> = process_identity::pids()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| Some((pid, process_identity::stat(pid)?)))
+        .collect();
     let parent = |pid: i32| all.iter().find(|(other, _)| *other == pid).map_or(0, |(_, stat)| stat.ppid);
     let descends = |pid: i32| {
         let mut ancestors = std::iter::successors(Some(pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
@@ -300,7 +303,9 @@ pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
         .filter(|(pid, stat)| *pid != ancestor && (descends(*pid) || stat.session == session && session > 0))
         .filter_map(|(pid, stat)| {
             let handle = sys::pidfd_open(*pid).ok()?;
-            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some((*pid, handle))
+            process_identity::stat(*pid)
+                .is_some_and(|now| now.start_ticks == stat.start_ticks)
+                .then_some((*pid, handle))
         })
         .collect()
 }

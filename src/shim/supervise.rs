@@ -20,13 +20,13 @@ use nix::{
 };
 
 use crate::{
-    body::ProcessTree,
+    agent_connection::{AgentPeer, PeerGone},
     life::{LifeInput, LifeStep, ProgramLife},
     lines::ChannelListener,
     notify::{NotifyMessage, NotifySocket},
     output::ProgramOutput,
-    peer::{AgentPeer, PeerGone},
     program::{MainProcess, now_ms},
+    program_processes::ProcessTree,
     sys::{self, ReapedChild},
 };
 

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -129,7 +129,7 @@ impl Operator {
         let pid = self.unit(what, |unit| {
             let pid = unit["observed"]["pid"].as_i64();
             unit["observed"]["phase"] == "running"
-                && pid.is_some_and(|pid| proc::stat(pid as i32).is_some_and(|stat| !stat.is_dead()))
+                && pid.is_some_and(|pid| process_identity::stat(pid as i32).is_some_and(|stat| !stat.is_dead()))
         })["observed"]["pid"]
             .as_i64()
             .unwrap();
@@ -300,9 +300,9 @@ fn copies(work: &Path) -> Vec<i32> {
         fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == work)
             && String::from_utf8_lossy(&line).contains("/artifacts/")
     };
-    let all: Vec<i32> = proc::pids().unwrap().into_iter().filter(is_one).collect();
-    let has_parent = |pid: &i32| proc::stat(*pid).is_some_and(|stat| all.contains(&stat.ppid));
-    let is_alive = |pid: &i32| proc::stat(*pid).is_some_and(|stat| !stat.is_dead());
+    let all: Vec<i32> = process_identity::pids().unwrap().into_iter().filter(is_one).collect();
+    let has_parent = |pid: &i32| process_identity::stat(*pid).is_some_and(|stat| all.contains(&stat.ppid));
+    let is_alive = |pid: &i32| process_identity::stat(*pid).is_some_and(|stat| !stat.is_dead());
     all.iter().copied().filter(|pid| is_alive(pid) && !has_parent(pid)).collect()
 }
 
@@ -315,7 +315,7 @@ fn shims(home: &Path) -> Vec<i32> {
             && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("/shim-"))
             && !waits(*pid)
     };
-    proc::pids().unwrap().into_iter().filter(is_one).collect()
+    process_identity::pids().unwrap().into_iter().filter(is_one).collect()
 }
 
 /// All places that the source of the agent has.

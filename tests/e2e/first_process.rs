@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -22,7 +22,7 @@ fn children(parent: i32) -> Vec<(i32, bool)> {
         let state = fields.next()?;
         (fields.next()?.parse() == Ok(parent)).then_some((pid, state == "Z"))
     };
-    proc::pids().unwrap().into_iter().filter_map(of).collect()
+    process_identity::pids().unwrap().into_iter().filter_map(of).collect()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -51,7 +51,7 @@ fn pid(unit: &Value) -> i32 {
 }
 
 fn is_alive(pid: i32) -> bool {
-    proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+    process_identity::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
 /// Kills the main process and waits for the next.
@@ -165,8 +165,8 @@ fn nginx_with_its_workers() {
     let unit = create(&fleet, "nginx", &more);
     says(port, GET, "welcome to the till");
     let workers = |master: i32| -> Vec<i32> {
-        let all = proc::pids().unwrap();
-        all.into_iter().filter(|pid| proc::stat(*pid).is_some_and(|stat| stat.ppid == master)).collect()
+        let all = process_identity::pids().unwrap();
+        all.into_iter().filter(|pid| process_identity::stat(*pid).is_some_and(|stat| stat.ppid == master)).collect()
     };
     let first = workers(pid(&unit));
     assert_eq!(first.len(), 2);

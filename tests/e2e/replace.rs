@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -121,7 +121,7 @@ fn second_pid(unit: &Value) -> i32 {
 }
 
 fn is_alive(pid: i32) -> bool {
-    proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+    process_identity::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
 fn until_dead(pid: i32) {

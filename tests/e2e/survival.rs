@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -77,7 +77,7 @@ impl Site {
     pub(crate) fn shim(&self, name: &str) -> Option<i32> {
         let run = self.folder(name).join("run");
         let is_it = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == run);
-        proc::pids().unwrap().into_iter().find(is_it)
+        process_identity::pids().unwrap().into_iter().find(is_it)
     }
 
     /// Waits until a shim other than `before` is there.
@@ -143,7 +143,7 @@ fn killed_shim_is_replaced_with_log_and_channel() {
     let unit = site.unit("speaks", |unit| unit["observed"]["phase"] == "stopped");
     assert_eq!(unit["observed"]["exit"], "unknown");
     assert!(site.roles.ok(&["yuno", "show", "default/speaks"]).contains("unknown"));
-    assert!(proc::stat(pid).is_none_or(|stat| stat.is_dead()));
+    assert!(process_identity::stat(pid).is_none_or(|stat| stat.is_dead()));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn end_while_agent_was_away_is_reported() {
     let pid = site.pid("ticks");
     site.kill_agent();
     fs::write(site.folder("ticks").join("work/end"), "").unwrap();
-    eventually("its end", || match proc::stat(pid).filter(|stat| !stat.is_dead()) {
+    eventually("its end", || match process_identity::stat(pid).filter(|stat| !stat.is_dead()) {
         None if site.shim("ticks").is_none() => Ok(()),
         other => Err(format!("{other:?}")),
     });

@@ -435,7 +435,7 @@ impl Fleet {
 
 /// Whether a process, which looks like a shim, waits to be the next one of the shim's program.
 pub(crate) fn waits(pid: i32) -> bool {
-    muster_shim::proc::name(pid).is_some_and(|name| name == muster_shim::NEXT)
+    muster_shim::process_identity::name(pid).is_some_and(|name| name == muster_shim::NEXT)
 }
 
 /// Ports in a row that nobody has now, and no other test here is given.

@@ -1,5 +1,5 @@
 //! One life of an agent: the product's publisher, rules and decisions, with replacements for what the loop
-//! (`src/agent/core.rs`), the command handler (`command_handler.rs`, `program_queue.rs`: here [`orders`]) and the link (`link.rs`) do with sockets, tasks and
+//! (`src/agent/main_loop.rs`), the command handler (`command_handler.rs`, `program_queue.rs`: here [`orders`]) and the link (`link.rs`) do with sockets, tasks and
 //! files.
 
 mod orders;

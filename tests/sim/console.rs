@@ -14,8 +14,8 @@ use muster_console::{
     ingest::{
         ApplyError,
         acks::{GATHER, OwedAcks, messages},
-        apply::IngestBatch,
         effects::RefreshRequests,
+        store_batch::IngestBatch,
     },
     store::command::{CommandReach, OpenCommand},
 };

@@ -3,7 +3,7 @@
 //!
 //! What is the product's own: all of `rules` that a message meets ([`authorise`](muster_rules::authorise),
 //! [`receive`](muster_rules::receive), `time`, `heartbeat`, `presence`, `outbox_retry`, `backoff`); the agent's publisher (presence, heartbeats, outbox,
-//! unit topics); the console's ingest (`apply`, `decide`, effects, acknowledgements), schedule and roll call; in every tenth seed
+//! unit topics); the console's ingest (`store_batch`, `decide`, effects, acknowledgements), schedule and roll call; in every tenth seed
 //! the signatures; in every fiftieth the SQL of journal, outbox and ledger, which have to answer what the tables here do.
 //!
 //! What is not: sockets and TLS, rumqttc, the loops that wait for events (here `agent.rs`, `console.rs` take their place), programs and

@@ -49,7 +49,6 @@ pub mod label;
 pub mod manifest;
 pub mod metric;
 pub mod name;
-pub mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod probe;
@@ -67,6 +66,7 @@ pub mod snapshot;
 pub mod topic;
 pub mod unit;
 mod version;
+pub mod version_order;
 
 pub use version::V1;
 

@@ -57,7 +57,7 @@ use crate::{
     state::BrokerState,
     stats::Beginning,
     stream::ClientStream,
-    system,
+    sys_topics,
 };
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
@@ -240,7 +240,7 @@ impl ClientConnection {
         let mut steps = 0;
         let bring = |session: &mut ClientSession| {
             if !is_paused {
-                steps = shared.exchange.bring(session, access, || system::messages(&shared.stats()));
+                steps = shared.exchange.bring(session, access, || sys_topics::messages(&shared.stats()));
             }
         };
         let filled = self.session.fill(self.reach, unix_ms(), &mut self.buffers.output, bring);

@@ -27,8 +27,8 @@ use bytes::Bytes;
 use muster_topics::role::Identity;
 
 use crate::{
+    identity::{SERIAL_MAX_BYTES, Serial},
     message::BrokerMessage,
-    who::{SERIAL_MAX_BYTES, Serial},
 };
 
 const MAGIC: &[u8; 16] = b"muster-retained\n";

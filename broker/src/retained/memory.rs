@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{
     codec::Publication,
+    identity::Serial,
     limits::BrokerLimits,
     message::{BrokerMessage, QoS},
-    who::Serial,
 };
 
 /// What every host may have, whatever others have: its presence and a few dozen units, as most have.

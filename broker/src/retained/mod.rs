@@ -34,7 +34,7 @@ use self::{
     journal::JournalRecord,
     memory::RetainedMemory,
 };
-use crate::{error::BrokerError, limits::BrokerLimits, message::BrokerMessage, who::Serial};
+use crate::{error::BrokerError, identity::Serial, limits::BrokerLimits, message::BrokerMessage};
 
 /// The retained messages.
 #[derive(Debug)]

@@ -284,7 +284,7 @@ impl RetainedNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text;
+    use crate::topic_text;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -297,7 +297,7 @@ mod tests {
 
     /// MQTT's matching rule, level by level.
     fn matches(filter: &str, topic: &str) -> bool {
-        !(topic.starts_with('$') && filter.starts_with(['+', '#'])) && text::matches(filter, topic)
+        !(topic.starts_with('$') && filter.starts_with(['+', '#'])) && topic_text::matches(filter, topic)
     }
 
     proptest! {

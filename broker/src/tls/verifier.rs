@@ -11,7 +11,7 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{revoked::RevokedSerials, who::Serial};
+use crate::{identity::Serial, revoked::RevokedSerials};
 
 /// Log lines about revoked certificates.
 const REVOKED: LineKind = LineKind::new("revoked certificates", 600);

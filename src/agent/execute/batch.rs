@@ -17,7 +17,7 @@ use muster_base::{
     files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
 };
 use muster_rules::CommandRefusal;
-use muster_shim::proc;
+use muster_shim::process_identity;
 use muster_topics::{
     Millis,
     command::{Batch, Exec},
@@ -87,13 +87,13 @@ impl BatchRunner {
     /// Creates the folder of the batch.
     fn begin(&self) -> io::Result<bool> {
         make_folder(&self.folder, PRIVATE_FOLDER)?;
-        write_atomically(&self.folder.join(BOOT), proc::boot_id()?.as_bytes(), SECRET_MODE)?;
+        write_atomically(&self.folder.join(BOOT), process_identity::boot_id()?.as_bytes(), SECRET_MODE)?;
         Ok(true)
     }
 
     /// Whether further steps may begin.
     fn continues(&self) -> io::Result<bool> {
-        Ok(fs::read_to_string(self.folder.join(BOOT))? == proc::boot_id()?)
+        Ok(fs::read_to_string(self.folder.join(BOOT))? == process_identity::boot_id()?)
     }
 
     /// Runs a step to its end, or reports one that has ended.

@@ -18,7 +18,7 @@ use muster_shim::{
     ContainerNamespaces, Launch, ResolvedUser,
     attributes::{LimitResource, ResourceLimit},
     cgroup::AGENT_PREFIX,
-    proc,
+    process_identity,
 };
 use muster_topics::{command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
 use nix::{
@@ -129,7 +129,8 @@ impl RunningContainer {
             Ok((container, (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())))
         };
         let (container, is_host) = look().map_err(failed)?;
-        if proc::stat(first.pid).is_none_or(|stat| stat.start_ticks != first.start_ticks || stat.is_dead()) {
+        if process_identity::stat(first.pid).is_none_or(|stat| stat.start_ticks != first.start_ticks || stat.is_dead())
+        {
             return Err(CommandRefusal::new(RefusalCode::Conflict, format!("{unit} has ended just now")));
         }
         if is_host {
@@ -390,7 +391,7 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         RunningContainer {
             unit: "default/shop".parse().unwrap(),
-            first: FirstProcess { pid, start_ticks: proc::stat(pid).unwrap().start_ticks },
+            first: FirstProcess { pid, start_ticks: process_identity::stat(pid).unwrap().start_ticks },
             root: File::open(root).unwrap().into(),
             status: ProcessStatus { uid: 100_700, gid: 100_000, groups: vec![100_010, 3], ..ProcessStatus::default() },
             users: IdMap::parse("0 100000 1000"),
@@ -500,7 +501,7 @@ mod tests {
     fn process_with_host_root_is_refused() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let unit = "default/shop".parse().unwrap();
-        let start_ticks = proc::stat(pid).unwrap().start_ticks;
+        let start_ticks = process_identity::stat(pid).unwrap().start_ticks;
         let code = |first| RunningContainer::open(&unit, first).unwrap_err().code;
         assert_eq!(code(FirstProcess { pid, start_ticks }), RefusalCode::Unsupported);
         // Another process has this number now.

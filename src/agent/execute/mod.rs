@@ -9,7 +9,7 @@
 //! (the container it runs in), [`launch`] (folder, limits, start), [`exec_follower`] (reports output and
 //! end), [`batch`] (several programs, one after the other), [`piece`] (splits output between characters).
 //!
-//! Each command is also kept in a file beside its folder ([`note`]), so that an agent that lost its journal knows what runs.
+//! Each command is also kept in a file beside its folder ([`started_record`]), so that an agent that lost its journal knows what runs.
 //!
 //! **Invariant: a command is launched at most once**: only [`Executor::run`] launches, and only in a
 //! folder that it has just created.
@@ -20,11 +20,11 @@ pub(crate) mod event;
 mod exec_follower;
 pub(crate) mod inside;
 mod launch;
-mod note;
 mod piece;
 pub(crate) mod prepare;
 mod prepared_program;
 pub(crate) mod program_path;
+mod started_record;
 
 use std::{
     path::{Path, PathBuf},
@@ -199,22 +199,22 @@ impl Executor {
 
     /// Writes a note of a command that is about to be started, beside its folder.
     pub(super) async fn note(&self, id: CommandId, body: String) {
-        note::write(self.data_dir.join("exec"), id, body).await;
+        started_record::write(self.data_dir.join("exec"), id, body).await;
     }
 
     /// Removes the note of a command that was not started.
     pub(super) async fn unnote(&self, id: CommandId) {
-        note::remove(&self.data_dir.join("exec"), id).await;
+        started_record::remove(&self.data_dir.join("exec"), id).await;
     }
 
     /// Returns the commands that were started and whose outcomes may not be stored, each with its JSON.
     pub(super) async fn noted(&self) -> Vec<(Command, String)> {
-        note::all(self.data_dir.join("exec")).await
+        started_record::all(self.data_dir.join("exec")).await
     }
 
     /// Deletes the files of a command whose outcome is stored.
     pub async fn forget(&self, id: CommandId) {
-        note::remove(&self.data_dir.join("exec"), id).await;
+        started_record::remove(&self.data_dir.join("exec"), id).await;
         self.launcher.remove(&self.folder_of(id), &id.to_string()).await;
     }
 

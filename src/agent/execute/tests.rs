@@ -281,7 +281,7 @@ async fn cancelled_command_leaves_nothing() {
     }
     rig.executor.cancel(id);
     assert_eq!(rig.told(id, SentBytes::default()).await.status, Status::Cancelled);
-    let left = muster_shim::proc::stat(read().trim().parse().unwrap());
+    let left = muster_shim::process_identity::stat(read().trim().parse().unwrap());
     assert!(left.is_none_or(|left| left.is_dead()), "it lives on: {left:?}");
 }
 
@@ -357,7 +357,7 @@ async fn command_with_killed_shim_is_lost() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let main: i32 = read().trim().parse().unwrap();
-    let shim = muster_shim::proc::stat(main).unwrap().ppid;
+    let shim = muster_shim::process_identity::stat(main).unwrap().ppid;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::SIGKILL).unwrap();
     fs::write(&go, "").unwrap();
     let told = rig.told(id, SentBytes::default()).await;

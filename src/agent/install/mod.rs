@@ -25,7 +25,7 @@ use muster_base::{
 };
 use muster_shim::{
     files::{self, StateFile},
-    proc,
+    process_identity,
 };
 
 use self::plan::{InstallHost, InstallStep};
@@ -152,8 +152,8 @@ fn running_yunos(data_dir: &Path) -> Vec<(String, i32)> {
             // One that is being replaced has two instances.
             for run in ["run", "run.2"] {
                 let Ok(StateFile::State(state)) = files::read_state(&unit.join(run)) else { continue };
-                let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
-                if let Some(main) = state.main.filter(|main| this_boot && proc::is_alive(main)) {
+                let this_boot = process_identity::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+                if let Some(main) = state.main.filter(|main| this_boot && process_identity::is_alive(main)) {
                     let name = unit.strip_prefix(data_dir.join("units")).unwrap_or(&unit);
                     running.push((name.display().to_string(), main.pid));
                 }

@@ -39,7 +39,7 @@ mod tests {
     use muster_topics::{Millis, metric::decode};
 
     use super::{
-        super::{sample::tests::labels, thin::ThinFilter},
+        super::{sample::tests::labels, value_filter::ThinFilter},
         *,
     };
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use muster_topics::{Millis, metric::Point};
 
 use super::{
-    account::CgroupReader,
+    cgroup_counters::CgroupReader,
     group::{DueGroups, MetricGroup},
     point_writer::{PointWriter, bytes, ratio},
     process_figures::{CGROUP_MAX_BYTES, network_point, same_process},
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn ended_container_is_not_measured() {
-        let (pid, start_ticks) = muster_shim::proc::identity(std::process::id().cast_signed()).unwrap();
+        let (pid, start_ticks) = muster_shim::process_identity::identity(std::process::id().cast_signed()).unwrap();
         let other = |start_ticks| OtherContainer { runtime: Runtime::Podman, process: (pid, start_ticks) };
         let (mut reader, mut sampler) = (ProcReader::default(), ContainerSampler::new(Arc::new(Hierarchies::detect())));
         let gone: OtherContainers = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());

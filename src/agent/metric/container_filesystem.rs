@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use muster_shim::proc;
+use muster_shim::process_identity;
 use muster_topics::name::UnitName;
 
 use super::filesystem::FileSystemSpace;
@@ -47,7 +47,7 @@ pub(super) fn limited(states: &UnitStates) -> Vec<LimitedContainer> {
 /// Measures its file system. The limit applies to a file system of its own, no larger than the limit; a larger one is
 /// the host's, of a revision without a limit.
 pub(super) fn measure(LimitedContainer { unit, process, most_bytes }: LimitedContainer) -> Option<ContainerSpace> {
-    let root = proc::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
+    let root = process_identity::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
     let FileSystemSpace { total_bytes, used_bytes, .. } = FileSystemSpace::of(Path::new(&root))?;
     (1..=most_bytes).contains(&total_bytes).then_some(ContainerSpace { unit, total_bytes, used_bytes })
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn only_own_file_systems_are_measured() {
-        let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
+        let (pid, start_ticks) = process_identity::identity(std::process::id().cast_signed()).unwrap();
         let unit: UnitName = "default/shop".parse().unwrap();
         let of =
             |start_ticks, most_bytes| LimitedContainer { unit: unit.clone(), process: (pid, start_ticks), most_bytes };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::own::QueueLengths;
+use super::agent_metrics::QueueLengths;
 use crate::{
     link::TrafficMeter,
     store::{Store, metric, outbox},

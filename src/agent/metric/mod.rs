@@ -7,28 +7,28 @@
 //! Modules, in reading order:
 //!
 //! - [`group`]: which metrics are measured together, and when
-//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads; `container`: other containers; `own`: the agent itself
-//! - `procfs`, `io_pressure`: parsers of `/proc`; `disk`: file systems, `heat`, and `container_filesystem`: each read by a `blocking_timeout`
+//! - `sample`: the host as points; `unit`: its units, whose cgroups `cgroup_counters` reads; `container`: other containers; `agent_metrics`: the agent itself
+//! - `procfs`, `io_pressure`: parsers of `/proc`; `disk`: file systems, `temperature`, and `container_filesystem`: each read by a `blocking_timeout`
 //!   in a thread; `filesystem`: how full one is; `resource`: other resources that run out; `time`: the clock
-//! - `thin`: which values go to the console; `batch`: points as messages; both pure
+//! - `value_filter`: which values go to the console; `batch`: points as messages; both pure
 //!
 //! **Invariant: a message is stored before it is published**, so no restart loses one.
 //! A killed agent loses samples of at most thirty seconds; one that is stopped loses none.
 //!
 //! **Invariant: memory is bounded.** While the store refuses writes, samples are kept up to a limit, and then the oldest are dropped.
 
-mod account;
+mod agent_metrics;
 pub mod batch;
 mod blocking_timeout;
+mod cgroup_counters;
 mod container;
+mod container_disk_usage;
 mod container_filesystem;
 mod disk;
 pub(crate) mod figures;
 pub(super) mod filesystem;
 pub mod group;
-mod heat;
 mod io_pressure;
-mod own;
 mod point_writer;
 mod process_figures;
 mod procfs;
@@ -36,10 +36,10 @@ pub(crate) mod reconcile_time;
 mod resource;
 mod sample;
 mod tags;
-mod thin;
+mod temperature;
 mod time;
 mod unit;
-mod written;
+mod value_filter;
 
 pub use tags::HostTags;
 
@@ -58,22 +58,22 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::{
+    agent_metrics::QueueLengths,
+    figures::MetricSources,
+    group::{GroupChoice, GroupPeriods, MetricGroup},
+    reconcile_time::ReconcileTime,
+};
 use self::{
     blocking_timeout::{BlockingProbe, BlockingProbes},
+    container_disk_usage::WrittenSampler,
     container_filesystem::ContainerSpace,
     disk::DiskSampler,
     figures::StoreFigures,
     group::{DueGroups, GroupSchedule},
     resource::ResourceSampler,
     sample::{CollectedInputs, Sampler},
-    thin::ThinFilter,
-    written::WrittenSampler,
-};
-pub use self::{
-    figures::MetricSources,
-    group::{GroupChoice, GroupPeriods, MetricGroup},
-    own::QueueLengths,
-    reconcile_time::ReconcileTime,
+    value_filter::ThinFilter,
 };
 use super::store::{
     Store, StoreError,
@@ -283,7 +283,7 @@ impl SamplingLoop {
             asked.disks = self.disks.measure().await;
         }
         if due.has(MetricGroup::Temperature) {
-            asked.celsius = self.sensors.take(heat::warmest).await.flatten();
+            asked.celsius = self.sensors.take(temperature::warmest).await.flatten();
         }
         if due.has(MetricGroup::Resources) {
             asked.resources = self.resources.measure().await;

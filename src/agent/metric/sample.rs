@@ -2,7 +2,7 @@
 //!
 //! **Invariant: a sample reads a fixed number of files, and at most nine for each running unit.** It scans neither all processes nor
 //! `/sys`: the agent's budget is a thousandth of a processor. (Disk usage of containers is counted
-//! separately, in [`super::written`].)
+//! separately, in [`super::container_disk_usage`].)
 //!
 //! Values are rounded to their precision, because each digit costs bytes: ratios to a ten-thousandth (a sample of ten
 //! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
@@ -13,13 +13,13 @@ use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use sysinfo::{MemoryRefreshKind, System};
 
 use super::{
+    agent_metrics::OwnSampler,
     container::ContainerSampler,
     container_filesystem::ContainerSpace,
     disk::DiskUsage,
     figures::{MetricSources, StoreFigures},
     group::{DueGroups, MetricGroup},
     io_pressure::{DiskIo, PressureStall},
-    own::OwnSampler,
     process_figures::HostTime,
     procfs::{CpuTicks, InterfaceTraffic, ProcReader, TrafficCount},
     resource::ResourceUsage,

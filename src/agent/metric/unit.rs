@@ -9,7 +9,7 @@ use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::{
-    account::{CgroupReader, process_io},
+    cgroup_counters::{CgroupReader, process_io},
     group::{DueGroups, MetricGroup},
     point_writer::{PointWriter, bytes, ratio, seconds},
     procfs::{ProcReader, ProcessStat, own_network},

@@ -174,7 +174,7 @@ async fn killed_shim_is_replaced() {
     let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
     ran(&folder).await;
-    kill(proc::stat(main.pid).unwrap().ppid);
+    kill(process_identity::stat(main.pid).unwrap().ppid);
     while shim.next().await.is_some() {}
     // No launch while it lives, whoever holds the lock.
     let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
@@ -191,10 +191,10 @@ async fn killed_shim_and_program_end_unknown() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
-    kill(proc::stat(main.pid).unwrap().ppid);
+    kill(process_identity::stat(main.pid).unwrap().ppid);
     kill(main.pid);
     while shim.next().await.is_some() {}
-    while proc::is_alive(&main) {
+    while process_identity::is_alive(&main) {
         sleep(LOOK_AGAIN).await;
     }
     let AdoptedShim::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
@@ -205,7 +205,8 @@ async fn killed_shim_and_program_end_unknown() {
 async fn program_of_another_boot_is_dead() {
     let folder = tempfile::tempdir().unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
-    let main = MainProcessId { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
+    let main =
+        MainProcessId { pid: own, start_ticks: process_identity::stat(own).unwrap().start_ticks, started_ms: 77 };
     let state = ProgramState { main: Some(main), ..ProgramState::new("another".into()) };
     File::create(folder.path().join(files::LOCK)).unwrap();
     files::write_state(folder.path(), &state, true).unwrap();
@@ -225,7 +226,7 @@ async fn no_child_is_left_to_reap() {
     let own = i32::try_from(std::process::id()).unwrap();
     // Other tests start processes too, but wait for them: in the end none is a zombie of ours.
     let zombies = || {
-        let stats = proc::pids().unwrap().into_iter().filter_map(proc::stat);
+        let stats = process_identity::pids().unwrap().into_iter().filter_map(process_identity::stat);
         stats.filter(|stat| stat.ppid == own && stat.is_dead()).count()
     };
     let deadline = Instant::now() + ANSWER_MAX;
@@ -252,7 +253,7 @@ async fn an_idle_shim_is_small() {
     let (_base, folder) = deep_folder();
     let mut shim = shims().launch(&folder, &sh("exec sleep 60", &folder)).await.unwrap();
     let main = main_of(&mut shim).await;
-    let pid = proc::stat(main.pid).unwrap().ppid;
+    let pid = process_identity::stat(main.pid).unwrap().ppid;
     // It gives memory back when it first goes to sleep, some microseconds from now.
     let mut least = u64::MAX;
     let deadline = Instant::now() + ANSWER_MAX;

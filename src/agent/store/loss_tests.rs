@@ -11,7 +11,7 @@ use sqlx::AssertSqlSafe;
 
 use super::*;
 use crate::store::{
-    intent::IntentCopy,
+    desired_copies::IntentCopy,
     journal::{Entry, RepeatedCommand},
     unit::{ChangeContext, StoredUnits},
 };

@@ -8,13 +8,13 @@
 //!
 //! **Invariant: a store is never emptied silently, and never goes back silently.** A damaged one is renamed and kept,
 //! and a mark beside it shows how far it had come (`mark`). It is restored from second copies
-//! (`intent`: desired state); each row has a checksum (`seal`).
+//! (`desired_copies`: desired state); each row has a checksum (`row_checksum`).
 
 pub mod alert;
 mod columns;
+pub mod desired_copies;
+pub mod desired_copy;
 mod error;
-pub mod intent;
-pub mod intent_copy;
 pub mod journal;
 pub mod label;
 mod mark;
@@ -22,7 +22,7 @@ pub mod metric;
 pub mod outbox;
 pub mod port_lease;
 pub mod realm;
-mod seal;
+mod row_checksum;
 pub mod snapshot;
 pub mod unit;
 pub mod unit_set;
@@ -47,7 +47,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-use self::{intent::IntentFolder, mark::MarkFile};
+use self::{desired_copies::IntentFolder, mark::MarkFile};
 use super::crash;
 
 /// The agent's store. Clones share one connection, so there is one writer and no lock contention.
@@ -114,7 +114,7 @@ impl Tx {
     /// # Errors
     /// If the database fails.
     pub async fn commit(mut self) -> Result<(), StoreError> {
-        seal::seal(&mut self.inner).await?;
+        row_checksum::seal(&mut self.inner).await?;
         let reached = match &self.mark {
             Some(_) => Some(reached(&mut self.inner).await?),
             None => None,
@@ -211,7 +211,7 @@ impl Store {
                     store = %path.display(), aside = %aside.display(), %error,
                     "the store is damaged and was set aside; a new one is made. hint: check this host's disk"
                 );
-                (Self::open(path).await?, true, seal::Damage::default())
+                (Self::open(path).await?, true, row_checksum::Damage::default())
             }
             Err(error) => return Err(error),
         };
@@ -244,11 +244,11 @@ impl Store {
     }
 
     /// Opens a store, verifies the checksums of all rows, and sets damaged ones aside.
-    async fn open_verified(path: &Path, now_ms: Millis) -> Result<(Self, seal::Damage), StoreError> {
+    async fn open_verified(path: &Path, now_ms: Millis) -> Result<(Self, row_checksum::Damage), StoreError> {
         let store = Self::open(path).await?;
         let verified = async {
             let mut tx = store.begin().await?;
-            let damage = seal::verify(&mut tx, now_ms).await?;
+            let damage = row_checksum::verify(&mut tx, now_ms).await?;
             commit(tx, "set damaged rows aside").await?;
             Ok(damage)
         };

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 use muster_rules::{
     CommandRefusal,
     edit::{CurrentUnit, HoldChange, UnitEdit},
-    order,
     plan::RestoredUnit,
     port_lease::PortLease,
     realm::Realms,
+    start_order,
 };
 use muster_topics::{
     Millis,
@@ -35,8 +35,8 @@ use super::columns::to_json;
 use super::{
     Store,
     columns::{from_sql, to_sql},
+    desired_copy::IntentCopy,
     error::StoreError,
-    intent_copy::IntentCopy,
     port_lease, realm, snapshot, verified,
 };
 
@@ -438,7 +438,7 @@ async fn circle(
     // Unreadable units are not started either.
     let read = |name: &str, spec: &str| Some((name.parse().ok()?, serde_json::from_str(spec).ok()?));
     let units: BTreeMap<UnitName, Spec> = rows.iter().filter_map(|row| read(&row.name, &row.spec)).collect();
-    Ok(order::cycle(unit, spec, &units.iter().collect()))
+    Ok(start_order::cycle(unit, spec, &units.iter().collect()))
 }
 
 async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {

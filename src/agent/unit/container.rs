@@ -9,10 +9,10 @@
 //! is in `<data>/containers/<realm>/<name>/started.json`, written before the start.
 //!
 //! Modules, in reading order: `runtime` (the trait), `place` (that file), `adopted` (containers that others have created), `instance` (a running one),
-//! `first` (the way into it), `probe` (probes inside), `list` (all containers of the host), `podman` (Podman and Docker), `lxc` (LXC).
+//! `find_first_process` (the way into it), `probe` (probes inside), `list` (all containers of the host), `podman` (Podman and Docker), `lxc` (LXC).
 
 mod adopted;
-mod first;
+mod find_first_process;
 mod instance;
 pub(crate) mod list;
 mod lxc;
@@ -191,7 +191,7 @@ impl Containers {
             limits: spec.limits,
             wiring: wiring.clone(),
             missing: None,
-            boot_id: muster_shim::proc::boot_id().unwrap_or_default(),
+            boot_id: muster_shim::process_identity::boot_id().unwrap_or_default(),
         })
     }
 
@@ -253,7 +253,8 @@ impl Containers {
             }
             Some(InstanceEvent::Ended(mut over)) => {
                 // A container that ended because its host went down has not failed.
-                over.last.with_host = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
+                over.last.with_host =
+                    muster_shim::process_identity::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
                 Ok(AdoptedUnit::Ended(over))
             }
             None => Err(may_heal("it cannot be told whether it runs")),
@@ -342,7 +343,7 @@ fn limited(limits: Limits) -> [bool; 3] {
 /// Whether it really runs, and not only by its runtime's record.
 fn is_alive(phase: ContainerPhase) -> bool {
     let ContainerPhase::Runs { pid, .. } = phase else { return false };
-    muster_shim::proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+    muster_shim::process_identity::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
 /// Checks that mounted paths exist: a runtime may create a missing one as an empty folder.

@@ -1,5 +1,5 @@
 //! Reads the end of a rotated log: `log` is written, `log.1` is the one before, `log.2` the one before that. The times of
-//! its lines are recorded beside each ([`muster_shim::times`]).
+//! its lines are recorded beside each ([`muster_shim::log_times`]).
 //!
 //! A unit may have two logs, one for each instance. Their files are ordered by the time of the last write: an
 //! instance that starts beside another begins a new file.
@@ -16,7 +16,7 @@ use std::{
 };
 
 use muster_base::clock;
-use muster_shim::{files, times::LogTimes};
+use muster_shim::{files, log_times::LogTimes};
 use muster_topics::{
     Millis,
     command::{LOG_LINES_MAX, LogView},
@@ -591,7 +591,7 @@ mod tests {
             let (mut records, mut at_bytes) = (Vec::new(), 0);
             for (at_ms, text) in lines.iter() {
                 if *at_ms > 0 {
-                    muster_shim::times::mark(&mut records, inode, at_bytes, *at_ms);
+                    muster_shim::log_times::mark(&mut records, inode, at_bytes, *at_ms);
                 }
                 at_bytes += text.len() as u64;
             }

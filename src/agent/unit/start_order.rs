@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_rules::{
-    order::{self, Expectation, OrderNode, OrderNodes, StartGate},
     plan::PlannedUnit,
+    start_order::{self, Expectation, OrderNode, OrderNodes, StartGate},
 };
 use muster_topics::{Millis, name::UnitName};
 
@@ -37,7 +37,7 @@ fn node(unit: &PlannedUnit, now_ms: Millis) -> Option<OrderNode<'_>> {
 pub(super) fn gate(name: &UnitName, entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> StartGate {
     // Most units depend on none; running ones do not wait, and the check is expensive.
     let is_idle = entries.get(name).is_some_and(|entry| entry.unit.process().is_none() && !entry.unit.is_launching());
-    if is_idle { order::gate(name, &nodes(entries, now_ms)) } else { StartGate::Open }
+    if is_idle { start_order::gate(name, &nodes(entries, now_ms)) } else { StartGate::Open }
 }
 
 /// Returns units whose gate differs from what they know.
@@ -45,7 +45,7 @@ pub(super) fn stale(entries: &BTreeMap<UnitName, UnitEntry>, now_ms: Millis) -> 
     let nodes = nodes(entries, now_ms);
     let is_idle = |unit: &PlannedUnit| unit.process().is_none() && !unit.is_launching();
     let is_stale = |(name, entry): &(&UnitName, &UnitEntry)| {
-        is_idle(&entry.unit) && *entry.unit.gate() != order::gate(name, &nodes)
+        is_idle(&entry.unit) && *entry.unit.gate() != start_order::gate(name, &nodes)
     };
     entries.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
 }

@@ -39,7 +39,7 @@ use crate::{
     metric::reconcile_time::ReconcileTime,
     store::{
         Store, StoreError,
-        intent_copy::IntentCopy,
+        desired_copy::IntentCopy,
         unit::{StoredUnit, StoredUnits},
     },
 };

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use muster_api::CommandHost;
 use muster_base::failure::{Failure, FailureKind};
-use muster_rules::keys;
+use muster_rules::unknown_keys;
 use muster_topics::{
     command::{BATCH_MAX, Exec},
     name::UnitName,
@@ -71,7 +71,7 @@ pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
 fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
     let Value::Object(_) = step else { return Err(vec!["an object with `argv` or `shell` is wanted".to_owned()]) };
     let (mut known, mut faults) = (step.clone(), Vec::new());
-    for key in keys::take_unknown(&mut known, &schemars::schema_for!(BatchStep).to_value()) {
+    for key in unknown_keys::take_unknown(&mut known, &schemars::schema_for!(BatchStep).to_value()) {
         faults.push(format!("{}: there is no such key; {}", key.at, key.hint));
     }
     // Keys are checked one by one, so that one mistake does not hide the next.

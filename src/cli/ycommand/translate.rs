@@ -17,9 +17,9 @@
 use muster_api::{Config, Unit, upgrade::is_newer};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
-    newer,
     signal::Signal,
     unit::{Phase, Run, YunoSpec},
+    version_order,
 };
 
 use super::{
@@ -469,7 +469,7 @@ pub(super) fn run(line: &YunetaLine, world: &TranslationContext) -> Result<Vec<M
 fn newer_configs(spec: &YunoSpec, world: &TranslationContext) -> Vec<String> {
     let newer = spec.configs.iter().filter_map(|has| {
         let same = || world.configs.iter().filter(|config| config.id == has.id);
-        let last = newer::newest(same(), |config| (&config.version, config.added_ms))?;
+        let last = version_order::newest(same(), |config| (&config.version, config.added_ms))?;
         let added_ms = same().find(|config| config.version == has.version).map(|config| config.added_ms);
         let goes = last.sha256 != has.sha256 && is_newer((&last.version, last.added_ms), (&has.version, added_ms));
         goes.then(|| format!("{}@{}", last.id, last.version))

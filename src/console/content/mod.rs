@@ -1,7 +1,7 @@
 //! Artifacts, their manifests, and configs: the content that hosts download.
 //!
 //! Modules, in reading order: [`upload`] (adds artifacts), [`config`] (adds and shows configs and manifests),
-//! [`check`] (validates a unit's references), [`removal`] (removes unused content).
+//! [`reference_check`] (validates a unit's references), [`removal`] (removes unused content).
 //!
 //! **Invariant: a file in the folder `artifacts` whose name is a hash is complete and has that hash.** It
 //! is written under another name, synced, and renamed.
@@ -13,8 +13,8 @@
 //!
 //! **Invariant: content that a unit needs is not removed.** Labelling, ordering and removing hold the lock `ConsoleState::content`.
 
-mod check;
 mod config;
+mod reference_check;
 mod removal;
 mod upload;
 
@@ -26,7 +26,7 @@ use std::{
 use axum::http::StatusCode;
 use muster_topics::name::Digest;
 
-pub(super) use self::check::{check_parts, check_unit, unit_faults};
+pub(super) use self::reference_check::{check_parts, check_unit, unit_faults};
 use muster_base::files::{PRIVATE_FOLDER, make_folder};
 
 use super::{error::Error, state::ConsoleState};

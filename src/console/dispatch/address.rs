@@ -10,11 +10,11 @@ use muster_topics::{
     name::HostId,
 };
 
-use super::check;
+use super::command_check;
 use crate::{
     error::Error,
     state::ConsoleState,
-    store::{StoreError, host, pick},
+    store::{StoreError, host, host_selection},
 };
 
 /// The hosts of a command, with their names.
@@ -31,13 +31,17 @@ pub(super) async fn resolve(shared: &ConsoleState, wanted: &NewTarget) -> Result
         }
         NewTarget::All => everybody(host::names(db).await?),
         NewTarget::Group(label) => {
-            let hosts =
-                pick::hosts(db, pick::HostPick::Members, false, &|host| host.labels.contains_key(label)).await?;
+            let hosts = host_selection::hosts(db, host_selection::HostPick::Members, false, &|host| {
+                host.labels.contains_key(label)
+            })
+            .await?;
             some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
         }
         NewTarget::Select(select) => {
-            let hosts =
-                pick::hosts(db, pick::HostPick::Members, select.asks_units(), &|host| select.picks(host)).await?;
+            let hosts = host_selection::hosts(db, host_selection::HostPick::Members, select.asks_units(), &|host| {
+                select.picks(host)
+            })
+            .await?;
             some(hosts, || format!("no host is picked by {select}"))
                 .map(|hosts| (Target::Select(select.clone()), hosts))
         }
@@ -83,7 +87,7 @@ fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Targe
         return Err(Error::invalid("too_many_hosts", format!("a command can list {TARGET_HOSTS_MAX} hosts"))
             .hint("give the command to all hosts, to a group, or to those that a select expression picks"));
     }
-    let ids = check::resolve(names, hosts)?;
+    let ids = command_check::resolve(names, hosts)?;
     let meant = ids.iter().flat_map(|id| hosts.iter().find(|(host, _)| host == id).cloned()).collect();
     Ok((Target::Hosts(ids), meant))
 }

@@ -1,6 +1,6 @@
 //! Turns an operator's request into a signed command, and sends it until it is answered or expires.
 //!
-//! Modules: [`address`] (its hosts), [`check`] (validation), [`schedule`] (when it is sent, and to whom). The rest is
+//! Modules: [`address`] (its hosts), [`command_check`] (validation), [`schedule`] (when it is sent, and to whom). The rest is
 //! here: [`submit`], and the task that performs the schedule's actions. That task also calls the roll
 //! on each connection to the broker, because it sends to online hosts only.
 //!
@@ -11,7 +11,7 @@
 //! **Invariant: only [`authorise`] makes an [`AuthorisedCommand`]**, and only that can be issued.
 
 mod address;
-mod check;
+mod command_check;
 pub(super) mod event;
 pub mod schedule;
 
@@ -37,7 +37,7 @@ use muster_topics::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::check::{resolve, unknown_host, verb as check_verb};
+pub(crate) use self::command_check::{resolve, unknown_host, verb as check_verb};
 use muster_api::NewCommand;
 use muster_base::clock::now_ms;
 use muster_bus::sealing::{self, SealError};
@@ -276,10 +276,10 @@ async fn make_ready(
 ) -> Result<PreparedCommand, Error> {
     let shared = &*console.shared;
     let (target, hosts) = address::resolve(shared, &command.target).await?;
-    check::verb(&command.verb, target.broadcast().is_some())?;
+    command_check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
     let given_ms = now_ms();
-    let given_until_ms = check::expiry(given_ms, &command.verb, command.expires_in_ms)?;
+    let given_until_ms = command_check::expiry(given_ms, &command.verb, command.expires_in_ms)?;
     let issued_ms = date_for(shared, &hosts, given_ms).await?;
     let expires_ms = issued_ms + (given_until_ms - given_ms);
     let (id, mut verb) = (CommandId::new(), command.verb);

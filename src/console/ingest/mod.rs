@@ -1,9 +1,9 @@
 //! Ingest: stores what hosts report, and then acknowledges it.
 //!
-//! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (a batch in one
+//! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`store_batch`] (a batch in one
 //! transaction; [`tables`]: what it needs of a database), [`effects`] (performed after the commit:
 //! requests for a refresh, changes for pages and dispatch), [`acks`] (acknowledgements to hosts), [`output`] (assembles
-//! output), [`recorder`] (measurements, with a queue and a task of their own, so that
+//! output), [`measurement_recorder`] (measurements, with a queue and a task of their own, so that
 //! neither waits for the other's store).
 //!
 //! Ingest takes all queued messages, up to [`BATCH_MAX`], stores them in one transaction, and only then
@@ -16,13 +16,13 @@
 //! forever, and block those behind it.
 
 pub mod acks;
-pub mod apply;
 mod decide;
 pub mod effects;
 mod error;
+mod measurement_recorder;
 pub mod output;
 pub mod owed_acks;
-mod recorder;
+pub mod store_batch;
 pub mod tables;
 
 use std::{sync::Arc, time::Duration};
@@ -36,11 +36,11 @@ use tokio_util::sync::CancellationToken;
 pub use self::owed_acks::OwedAcks;
 pub(crate) use self::{
     acks::run as acknowledge,
-    recorder::{commit, run as record},
+    measurement_recorder::{commit, run as record},
 };
 use self::{
-    apply::IngestBatch,
     effects::{Effects, RefreshRequests},
+    store_batch::IngestBatch,
 };
 use super::{
     inbound::Inbound,

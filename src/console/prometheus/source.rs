@@ -2,7 +2,7 @@
 //!
 //! The store has points for some weeks, and summaries of five minutes and of an hour for longer.
 //! [`resolution`] chooses which of them answers: points where steps and windows are short and there are points, else summaries, coarse
-//! enough that a year costs no more than a day. `muster_promql`'s module `stretch` states the error bounds.
+//! enough that a year costs no more than a day. `muster_promql`'s module `over_time_summaries` states the error bounds.
 
 use std::{
     cell::{OnceCell, RefCell},

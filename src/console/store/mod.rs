@@ -1,6 +1,6 @@
 //! The console's store: SQLite, with statements that PostgreSQL would take too.
 //!
-//! Modules, one for each subject: [`host`] (members and their reports), [`pick`] (selects hosts), [`issued`]
+//! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
 //! commands), [`content`] (labels of artifacts, configs), [`operator`]
 //! (people and their secrets), [`realm`], [`alert`], [`removed`] (removed hosts), [`register`] (what no one else could restore). Each
@@ -20,11 +20,11 @@ pub mod command_status;
 pub mod content;
 mod error;
 pub mod host;
+pub mod host_selection;
 pub mod ids;
 pub mod issued;
 pub mod label;
 pub mod operator;
-pub mod pick;
 pub mod realm;
 pub mod register;
 pub mod removed;

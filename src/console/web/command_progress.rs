@@ -8,7 +8,7 @@ use muster_api::{
 };
 use muster_topics::name::HostId;
 
-use super::view::bits::{self, Tone};
+use super::view::elements::{self, Tone};
 use crate::store::command_status::HostCommandStatus;
 
 /// The counts of a command's hosts.
@@ -26,7 +26,7 @@ impl HostCounts {
     /// Counts a command's hosts.
     pub(in crate::web) fn of(lines: &[CommandHost]) -> Self {
         let first = lines.first().map(|line| line.hostname.clone());
-        Self::counted(first, lines.iter().map(|line| (bits::progress(line), 1)))
+        Self::counted(first, lines.iter().map(|line| (elements::progress(line), 1)))
     }
 
     pub(super) fn counted(first: Option<String>, counts: impl Iterator<Item = ((Tone, String), u64)>) -> Self {
@@ -56,7 +56,7 @@ impl CommandProgress {
     /// Creates it from hosts that are sorted by name.
     pub(in crate::web) fn of(standings: &[HostCommandStatus]) -> Self {
         let progress: Vec<(Tone, String)> =
-            standings.iter().map(|one| bits::progress_of(one.state, one.status.as_deref())).collect();
+            standings.iter().map(|one| elements::progress_of(one.state, one.status.as_deref())).collect();
         let mut order: Vec<usize> = (0..standings.len()).collect();
         order.sort_by_key(|index| progress[*index].0);
         let first = standings.first().map(|one| one.hostname.clone());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use muster_api::Command;
 use muster_topics::name::CommandId;
 
-use super::view::bits::{self};
+use super::view::elements::{self};
 use crate::{
     error::Error,
     state::Console,
@@ -56,7 +56,7 @@ pub(in crate::web) async fn newest(console: &Console, limit: u32) -> Result<Vec<
 async fn tally(console: &Console, id: CommandId) -> Result<HostCounts, Error> {
     let db = console.shared.store.read();
     let kinds = command_status::kinds(db, id).await?;
-    let kinds = kinds.iter().map(|(state, status, count)| (bits::progress_of(*state, status.as_ref()), *count));
+    let kinds = kinds.iter().map(|(state, status, count)| (elements::progress_of(*state, status.as_ref()), *count));
     Ok(HostCounts::counted(command_status::first(db, id).await?, kinds))
 }
 

@@ -1,5 +1,5 @@
 //! Compares summaries with samples: each function over the same series, once from samples and once from stretches, within
-//! the error bounds of the module `stretch`.
+//! the error bounds of the module `over_time_summaries`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

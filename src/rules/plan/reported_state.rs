@@ -7,7 +7,7 @@ use muster_topics::{
 };
 
 use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StepUnderWay, StopReason, observe::shortened};
-use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
+use crate::{backoff::GOOD_AFTER_MS, start_order::StartGate};
 
 impl PlannedUnit {
     /// Computes the reported state.

@@ -7,7 +7,7 @@ use muster_topics::{
 };
 
 use super::{EffectiveInstance, LiveInstance, PlanStep, PlannedUnit, StepUnderWay};
-use crate::{backoff::GOOD_AFTER_MS, order::StartGate};
+use crate::{backoff::GOOD_AFTER_MS, start_order::StartGate};
 
 impl PlannedUnit {
     /// Returns the next step; `None` or a wait for a unit that is as desired, or has a step under way.

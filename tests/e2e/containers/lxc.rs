@@ -31,7 +31,7 @@ fn stall(fields: Value) -> Value {
 
 /// The parent of a process: what LXC starts a container with, or a shim.
 fn parent(pid: nix::unistd::Pid) -> nix::unistd::Pid {
-    nix::unistd::Pid::from_raw(muster_shim::proc::stat(pid.as_raw()).unwrap().ppid)
+    nix::unistd::Pid::from_raw(muster_shim::process_identity::stat(pid.as_raw()).unwrap().ppid)
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::fleet::{Fleet, eventually};
 
 /// The parent of a process.
 fn parent(pid: Pid) -> Pid {
-    Pid::from_raw(muster_shim::proc::stat(pid.as_raw()).unwrap().ppid)
+    Pid::from_raw(muster_shim::process_identity::stat(pid.as_raw()).unwrap().ppid)
 }
 
 /// Has a host come up after a reboot as far as its agent can tell, of which every process has ended.

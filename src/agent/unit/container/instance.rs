@@ -220,7 +220,7 @@ impl RunningProcess {
     /// examined, so that both are of the same process.
     fn of(pid: i32, started_ms: Option<i64>, frozen: bool) -> Option<Self> {
         let handle = open(pid).ok()?;
-        let stat = muster_shim::proc::stat(pid).filter(|stat| !stat.is_dead())?;
+        let stat = muster_shim::process_identity::stat(pid).filter(|stat| !stat.is_dead())?;
         let started_ms = started_ms.unwrap_or_else(now_ms);
         let process = ProcessId { pid, start_ticks: stat.start_ticks, started_ms };
         // It is no pipe, and nothing is read from it; but it becomes readable in the same way.

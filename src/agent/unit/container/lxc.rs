@@ -316,7 +316,7 @@ fn state(name: &str, labels: BTreeMap<String, String>, phase: ContainerPhase) ->
 
 /// A container of another owner.
 fn other(name: String, state: ContainerState, pid: Option<i32>) -> ListedContainer {
-    let process = pid.and_then(muster_shim::proc::identity);
+    let process = pid.and_then(muster_shim::process_identity::identity);
     ListedContainer { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
 }
 

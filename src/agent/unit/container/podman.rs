@@ -251,7 +251,7 @@ impl ContainerRuntime for Podman {
                 let (id, mut one) = one.into_listed();
                 // A running container may have been restarted since.
                 let is_same = |before: &&ListedContainer| {
-                    before.state == one.state && before.process.is_none_or(muster_shim::proc::is_still)
+                    before.state == one.state && before.process.is_none_or(muster_shim::process_identity::is_still)
                 };
                 (one.limits, one.process) = match known.get(&id).filter(is_same) {
                     Some(before) => (before.limits, before.process),

@@ -109,7 +109,7 @@ impl InstanceFolder {
 
     /// Whether a shim's record is of an earlier boot.
     pub(super) fn is_of_earlier_boot(&self) -> bool {
-        let boot_id = muster_shim::proc::boot_id().ok();
+        let boot_id = muster_shim::process_identity::boot_id().ok();
         match muster_shim::files::read_state(&self.run()) {
             Ok(muster_shim::files::StateFile::State(state)) => Some(&state.boot_id) != boot_id.as_ref(),
             // Damaged by a power failure.

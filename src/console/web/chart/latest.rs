@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::Millis;
 
-use crate::web::view::bits::{bytes, percent};
+use crate::web::view::elements::{bytes, percent};
 
 /// The latest value of a measurement.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,17 +7,17 @@
 //! Modules, in reading order:
 //!
 //! - [`range`]: the time shown, and its steps
-//! - [`table`]: the list of charts; [`mod@line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
+//! - [`chart_list`]: the list of charts; [`mod@line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
 //! - [`mark`]: alerts on the time axis; [`mod@latest`]: the table
 //!
 //! **Invariant: charts of a year cost about as much as those of a day**: long steps are answered from the store's summaries.
 
+mod chart_list;
 pub(super) mod latest;
 mod line;
 mod mark;
 mod panel;
 pub(super) mod range;
-mod table;
 mod time_query;
 
 pub(super) use time_query::TimeQuery;

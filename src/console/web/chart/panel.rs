@@ -1,4 +1,4 @@
-//! Assembles series into the charts that [`table`](super::table) lists. Pure.
+//! Assembles series into the charts that [`table`](super::chart_list) lists. Pure.
 //!
 //! Metrics that a unit reports itself have unknown names; each gets a chart of its own, whose kind follows from
 //! the name's suffix (`told`).
@@ -9,15 +9,15 @@ use muster_topics::alert::Metric;
 use serde::Serialize;
 
 use super::{
-    line::{ChartLine, StepRange},
-    range::ChartSpan,
-    table::{
+    chart_list::{
         ChartPanel, ChartPart, DrawStyle,
         LineName::{By, Fixed},
         OF_FLEET, OF_HOST, OF_UNIT, Scale,
         SeriesUse::{Around, Newest, Of, Rate, Value},
         TOLD, panel,
     },
+    line::{ChartLine, StepRange},
+    range::ChartSpan,
 };
 
 /// The most lines of a chart: beyond it, those with the greatest values are shown, with the number of the others.

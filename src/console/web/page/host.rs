@@ -19,7 +19,7 @@ use crate::{
         ledger::ListedCommand,
         session::WebSession,
         view::{
-            bits,
+            elements,
             host::{HostView, RECENT},
         },
     },
@@ -46,7 +46,7 @@ pub(in crate::web) async fn show(
     let answer = async {
         let view = view(&console, &name, asked.range).await?;
         if view.host.id.to_string() != name {
-            return Ok(answer::see(&bits::host_url(view.host.id)));
+            return Ok(answer::see(&elements::host_url(view.host.id)));
         }
         Ok(answer::page(&session, &view, asked.part.as_deref()))
     };
@@ -73,7 +73,7 @@ pub(in crate::web) async fn label(
         let target = NewTarget::Hosts(vec![host.to_string()]);
         let wanted = LabelHosts { target, set, remove, overwrite: fields.one("overwrite") == "yes" };
         console.label_hosts(&session.operator, wanted).await?;
-        Ok(answer::see(&bits::host_url(host)))
+        Ok(answer::see(&elements::host_url(host)))
     };
     answer::or_problem(&session, answer.await)
 }

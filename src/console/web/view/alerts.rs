@@ -10,7 +10,7 @@ use muster_topics::{
 };
 
 use super::{
-    bits::{self, Tone, ago, count, state},
+    elements::{self, Tone, ago, count, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     problem::notice,
     region::{encoded, region},
@@ -148,11 +148,11 @@ impl AlertsView {
                                 @match &silence.rule { Some(rule) => { (rule) } None => { "all rules" } }
                                 " on "
                                 @match silence.host {
-                                    Some(host) => { a href=(bits::host_url(host)) { (self.hostname(host)) } }
+                                    Some(host) => { a href=(elements::host_url(host)) { (self.hostname(host)) } }
                                     None => { "all hosts" }
                                 }
                             }
-                            td data-label="Ends" { (bits::due(silence.until_ms, frame.now_ms)) }
+                            td data-label="Ends" { (elements::due(silence.until_ms, frame.now_ms)) }
                             td data-label="Reason" { (silence.reason) }
                             td data-label="By" { (silence.operator) " " (ago(silence.created_ms, frame.now_ms)) }
                             td data-label="End" {
@@ -208,7 +208,7 @@ pub(in crate::web) fn table(alerts: &[Alert], frame: &PageFrame) -> Markup {
                         td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
                         th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
                         td data-label="Where" {
-                            @if one.host == CONSOLE { (one.hostname) } @else { a href=(bits::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
+                            @if one.host == CONSOLE { (one.hostname) } @else { a href=(elements::host_url(one.host)) { (names.show(one.host, &one.hostname)) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
                         }
                         td data-label="Since" { (ago(one.begun_ms(), frame.now_ms)) }
@@ -224,7 +224,7 @@ fn standing(one: &Alert, frame: &PageFrame) -> Markup {
     html! {
         @match (one.standing, &one.silence) {
             (AlertStanding::Raised, Some(silence)) => {
-                (state(Tone::Idle, "silenced")) " ends " (bits::due(silence.until_ms, frame.now_ms)) ": " (silence.reason)
+                (state(Tone::Idle, "silenced")) " ends " (elements::due(silence.until_ms, frame.now_ms)) ": " (silence.reason)
             }
             (AlertStanding::Raised, None) => {
                 (state(Tone::Bad, "active")) " "
@@ -240,6 +240,6 @@ fn ended(one: &Alert, frame: &PageFrame) -> Markup {
     let took_ms = one.ended_ms.map(|ended_ms| ended_ms.saturating_sub(one.begun_ms()));
     html! {
         @if let Some(ended_ms) = one.ended_ms { (ago(ended_ms, frame.now_ms)) }
-        @if let Some(took_ms) = took_ms.filter(|_| one.alert.state == AlertState::Cleared) { ", after " (bits::span(took_ms.unsigned_abs())) }
+        @if let Some(took_ms) = took_ms.filter(|_| one.alert.state == AlertState::Cleared) { ", after " (elements::span(took_ms.unsigned_abs())) }
     }
 }

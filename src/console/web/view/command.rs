@@ -12,8 +12,8 @@ use muster_topics::{
 };
 
 use super::{
-    bits::{self, ago, bytes, count, state, written},
     commands::{summary, url, what},
+    elements::{self, ago, bytes, count, state, written},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
 };
@@ -145,7 +145,7 @@ impl CommandView {
                 div { dt { "State" } dd { (summary(&self.course.tally)) } }
                 @if let Some(target) = render_target(command.target.as_ref()) { div { dt { "For" } dd { (target) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
-                @if open { div { dt { "Expires" } dd { (bits::due(command.expires_ms, frame.now_ms)) } } }
+                @if open { div { dt { "Expires" } dd { (elements::due(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
             }
             @if self.course.tally.hosts > 1 && !open { (by_name(&self.course.summary)) }
@@ -156,8 +156,8 @@ impl CommandView {
         let names = HostNames::new(self.command.hosts.iter().map(|line| (line.host, line.hostname.as_str())));
         html! {
             section.output {
-                h2 { a href=(bits::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
-                @if let Some(reason) = bits::reason(line) { p.why { (reason) } }
+                h2 { a href=(elements::host_url(line.host)) { (names.show(line.host, &line.hostname)) } " " (outcome(line, frame)) }
+                @if let Some(reason) = elements::reason(line) { p.why { (reason) } }
                 @if line.state == CommandState::Waiting {
                     p.note {
                         "It goes out as soon as the host is there and has room for it, until it expires "
@@ -229,7 +229,7 @@ fn by_name(summary: &Summary) -> Markup {
                         dt { (class.words()) }
                         dd {
                             (names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", "))
-                            @if names.len() > NAMED_MAX { " and " (bits::grouped((names.len() - NAMED_MAX) as u64)) " more" }
+                            @if names.len() > NAMED_MAX { " and " (elements::grouped((names.len() - NAMED_MAX) as u64)) " more" }
                         }
                     }
                 }
@@ -250,7 +250,7 @@ fn full_text(verb: &Verb) -> Markup {
             Verb::Exec(exec) => {
                 pre.command tabindex="0" { code { (argv::join(&exec.shown())) } }
                 p.note {
-                    "up to " (bits::span(exec.timeout_ms))
+                    "up to " (elements::span(exec.timeout_ms))
                     @if let Some(unit) = &exec.container { ", in the container " code { (unit) } }
                     @if let Some(user) = &exec.user { ", as user " code { (user) } }
                     @if let Some(cwd) = &exec.cwd { ", in " code { (cwd) } }
@@ -288,7 +288,7 @@ fn names<'a>(names: impl Iterator<Item = &'a String>) -> Markup {
 
 /// Renders a state, with how long it took or since when.
 fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
-    let (tone, words) = bits::progress(line);
+    let (tone, words) = elements::progress(line);
     html! {
         (state(tone, &words))
         @if let Some(since_ms) = line.away_since_ms { " " span.age { "away since " (ago(since_ms, frame.now_ms)) } }
@@ -297,7 +297,7 @@ fn outcome(line: &CommandHost, frame: &PageFrame) -> Markup {
             " "
             span.age title=(written(outcome.at_ms)) {
                 @if let Some(started_ms) = outcome.value.started_ms {
-                    "took " (bits::took(outcome.value.finished_ms.saturating_sub(started_ms))) ", "
+                    "took " (elements::took(outcome.value.finished_ms.saturating_sub(started_ms))) ", "
                 }
                 (ago(outcome.at_ms, frame.now_ms))
             }
@@ -317,10 +317,10 @@ fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
                     code { (argv::join(&exec.shown())) } " "
                     @match steps.get(index) {
                         Some(step) => {
-                            @let (tone, words) = bits::outcome_words(&step.status);
+                            @let (tone, words) = elements::outcome_words(&step.status);
                             (state(tone, &words))
                             @if let Some(started_ms) = step.started_ms {
-                                " " span.age { "took " (bits::took(step.finished_ms.saturating_sub(started_ms))) }
+                                " " span.age { "took " (elements::took(step.finished_ms.saturating_sub(started_ms))) }
                             }
                         }
                         None => span.age { "not begun" },
@@ -375,7 +375,7 @@ fn first_line(line: &CommandHost) -> String {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_CHARS)]).into_owned();
         text.lines().find(|line| !line.trim().is_empty()).map(|line| line.chars().take(MAX_CHARS).collect())
     });
-    bits::reason(line).map(str::to_owned).or(said).unwrap_or_default()
+    elements::reason(line).map(str::to_owned).or(said).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use muster_topics::{
 };
 
 use super::{
-    bits::{self, ago, count, empty, state},
+    elements::{self, ago, count, empty, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
 };
@@ -169,7 +169,7 @@ pub(in crate::web) fn summary(tally: &HostCounts) -> Markup {
     html! {
         span.summary {
             @for ((tone, word), number) in kinds.iter().take(SUMMARY_MAX) {
-                @if alone { (state(*tone, word)) } @else { (state(*tone, &format!("{} {word}", bits::grouped(*number)))) }
+                @if alone { (state(*tone, word)) } @else { (state(*tone, &format!("{} {word}", elements::grouped(*number)))) }
                 " "
             }
             @if kinds.len() > SUMMARY_MAX { "…" }

@@ -5,7 +5,7 @@ use muster_api::{Artifact, Config};
 use muster_topics::{manifest::Manifest, name::Digest};
 
 use super::{
-    bits::{ago, bytes, empty},
+    elements::{ago, bytes, empty},
     frame::{PageFrame, PageView, Section},
 };
 

@@ -183,7 +183,7 @@ pub(super) fn menu(here: Option<Section>, alerts: u64) -> Markup {
                     li { a href=(path) aria-current=[(here == Some(section)).then_some("page")] {
                         (word)
                         @if section == Section::Alerts && alerts > 0 {
-                            " " span.count { (super::bits::grouped(alerts)) span.visually-hidden { " active" } }
+                            " " span.count { (super::elements::grouped(alerts)) span.visually-hidden { " active" } }
                         }
                     } }
                 }

@@ -5,7 +5,7 @@ use muster_api::{Status, host_names::HostNames};
 
 use super::super::chart::range::TimeRange;
 use super::{
-    bits::{self, Tone, grouped, percent, state},
+    elements::{self, Tone, grouped, percent, state},
     measurements::charts,
 };
 use crate::{
@@ -75,17 +75,17 @@ impl FleetGlance {
     /// Renders the latest measurements: totals, and hosts that stand out.
     pub(in crate::web) fn lists(&self) -> Markup {
         let Overview { measured, cpu, memory, traffic, busiest, crammed, fullest } = &self.overview;
-        let rate = |bytes: f64| format!("{}/s", bits::bytes(bytes.max(0.0) as u64));
+        let rate = |bytes: f64| format!("{}/s", elements::bytes(bytes.max(0.0) as u64));
         html! {
             @if *measured > 0 {
                 p.note {
                     "All together: "
                     @if let Some(cpu) = cpu { "processors " strong { (percent(*cpu)) } ", " }
                     @if let Some((used, total)) = memory {
-                        "memory " strong { (bits::bytes(*used as u64)) } " of " (bits::bytes(*total as u64)) ", "
+                        "memory " strong { (elements::bytes(*used as u64)) } " of " (elements::bytes(*total as u64)) ", "
                     }
                     @if let Some((received, sent)) = traffic { strong { (rate(*received)) } " in, " strong { (rate(*sent)) } " out, " }
-                    "of " (bits::count(*measured as u64, "host", "hosts")) " that measured within five minutes."
+                    "of " (elements::count(*measured as u64, "host", "hosts")) " that measured within five minutes."
                 }
                 div.lists {
                     (list("Busiest processors", busiest))
@@ -119,7 +119,7 @@ fn list(title: &str, listed: &[ListedHost]) -> Markup {
                 ol.plain.top-list {
                     @for one in listed {
                         li {
-                            span { a href=(bits::host_url(one.host)) { (names.show(one.host, &one.hostname)) } @if let Some(mount) = &one.mount { " " code { (mount) } } }
+                            span { a href=(elements::host_url(one.host)) { (names.show(one.host, &one.hostname)) } @if let Some(mount) = &one.mount { " " code { (mount) } } }
                             meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{:.3}", one.share))
                                 aria-label={ (title) ": " (one.hostname) } { (percent(one.share)) }
                             span.number { (percent(one.share)) }

@@ -6,9 +6,8 @@ use muster_topics::name::NAME_MAX_BYTES;
 
 use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    alerts,
-    bits::{self, Tone, ago, bytes, empty, presence_since, state},
-    commands,
+    alerts, commands,
+    elements::{self, Tone, ago, bytes, empty, presence_since, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     region::region,
     unit,
@@ -51,7 +50,7 @@ impl PageView for HostView {
     }
 
     fn body(&self, frame: &PageFrame) -> Markup {
-        let url = bits::host_url(self.host.id);
+        let url = elements::host_url(self.host.id);
         html! {
             div.head {
                 h1 { (self.host.hostname) }
@@ -125,7 +124,7 @@ impl HostView {
 
     /// Renders the form for operators' labels. It is not a region: what an operator is typing stays.
     fn labels(&self, frame: &PageFrame) -> Markup {
-        let url = format!("{}/label", bits::host_url(self.host.id));
+        let url = format!("{}/label", elements::host_url(self.host.id));
         let given = self.host.labels.iter().filter(|label| label.origin == LabelOrigin::Console);
         html! {
             details {
@@ -158,7 +157,7 @@ impl HostView {
         html! {
             @if !self.alerts.is_empty() {
                 section {
-                    h2 { (bits::count(self.alerts.len() as u64, "alert", "alerts")) }
+                    h2 { (elements::count(self.alerts.len() as u64, "alert", "alerts")) }
                     (alerts::table(&self.alerts, frame))
                 }
             }
@@ -214,7 +213,7 @@ impl HostView {
                     summary { "Remove this host" }
                     p.note { "For one that is gone for good: it is locked out, and forgotten with all that it said. What was \
                         ordered of it stays among the commands, and its measurements for as long as those of others." }
-                    (frame.form(&format!("{}/remove", bits::host_url(self.host.id)), html! {
+                    (frame.form(&format!("{}/remove", elements::host_url(self.host.id)), html! {
                         button type="submit" { "Remove " (self.host.hostname) }
                     }))
                 }
@@ -258,7 +257,7 @@ fn interfaces(interfaces: &std::collections::BTreeMap<String, muster_topics::hea
 fn certificate(expires_ms: i64, now_ms: i64) -> Markup {
     html! {
         @if expires_ms == 0 { (state(Tone::Bad, "revoked")) }
-        @else if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " (bits::due(expires_ms, now_ms)) }
-        @else { "expires " (bits::due(expires_ms, now_ms)) }
+        @else if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " (elements::due(expires_ms, now_ms)) }
+        @else { "expires " (elements::due(expires_ms, now_ms)) }
     }
 }

@@ -5,7 +5,7 @@ use muster_api::{Host, Status, Unit, host_names::HostNames};
 use muster_topics::unit::Phase;
 
 use super::{
-    bits::{self, Tone, ago, count, empty, grouped, presence_since, state},
+    elements::{self, Tone, ago, count, empty, grouped, presence_since, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     glance::FleetGlance,
     region::{encoded, region, region_every},
@@ -143,10 +143,10 @@ impl HostsView {
                         @for unit in &self.troubled {
                             li {
                                 a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
-                                a href=(bits::host_url(unit.host)) { (names.show(unit.host, &unit.hostname)) } " "
-                                (bits::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                                a href=(elements::host_url(unit.host)) { (names.show(unit.host, &unit.hostname)) } " "
+                                (elements::unit_phase(unit)) " " (ago(unit.observed.since_ms, frame.now_ms))
                                 @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
-                                @if unit.hold.is_some() { " " (bits::unit_held(unit, frame.now_ms)) }
+                                @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                                 @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                                 @if let Some(error) = &unit.observed.error { p.why { (error) } }
                             }
@@ -208,7 +208,7 @@ fn row(host: &Host, names: &HostNames<'_>, frame: &PageFrame) -> Markup {
     let state = host.state.as_ref();
     html! {
         tr {
-            th scope="row" { a href=(bits::host_url(host.id)) { (names.show(host.id, &host.hostname)) } }
+            th scope="row" { a href=(elements::host_url(host.id)) { (names.show(host.id, &host.hostname)) } }
             td data-label="State" { (presence_since(host.presence.as_ref(), frame.now_ms)) }
             td data-label="Units" { @if let Some(state) = state { (units(&state.value.units)) } @else { "–" } }
             td data-label="System" {

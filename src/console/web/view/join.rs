@@ -7,7 +7,7 @@ use muster_api::{CreatedToken, Problem, Token, host_names::HostNames};
 use muster_topics::name::HostId;
 
 use super::{
-    bits::{self, Tone, ago, state},
+    elements::{self, Tone, ago, state},
     frame::{PageFrame, PageView, Section},
     problem::notice,
 };
@@ -57,7 +57,7 @@ impl PageView for JoinView {
             section {
                 h2 { "Tokens" }
                 @if self.tokens.is_empty() {
-                    (bits::empty("There are no tokens.", "Make one above, or on the command line:", "muster token create"))
+                    (elements::empty("There are no tokens.", "Make one above, or on the command line:", "muster token create"))
                 } @else { (self.table(frame)) }
             }
         }
@@ -69,9 +69,9 @@ fn once(created: &CreatedToken, frame: &PageFrame) -> Markup {
     html! {
         section.notice.good role="status" {
             h2 { "Run this on the new host" }
-            (bits::cli(&created.command))
+            (elements::cli(&created.command))
             @if let Some(warning) = &created.warning { p { strong { "Only this machine can use it: " } (warning) } }
-            p { "It is shown this once, is good for one host, and ends " (bits::due(created.expires_ms, frame.now_ms))
+            p { "It is shown this once, is good for one host, and ends " (elements::due(created.expires_ms, frame.now_ms))
                 ". The host then appears under " a href="/" { "Hosts" } "." }
         }
     }
@@ -109,7 +109,7 @@ impl JoinView {
     fn hostname(&self, host: HostId) -> Markup {
         let names = HostNames::new(self.names.iter().map(|(host, name)| (*host, name.as_str())));
         html! {
-            a href=(bits::host_url(host)) {
+            a href=(elements::host_url(host)) {
                 @match self.names.get(&host) {
                     Some(name) => { (names.show(host, name)) }
                     None => { code { (host) } }
@@ -124,8 +124,8 @@ impl JoinView {
                 Some((at_ms, host)) => {
                     (state(Tone::Idle, "used")) " " (ago(at_ms, frame.now_ms)) " by " (self.hostname(host))
                 }
-                None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (bits::due(token.expires_ms, frame.now_ms)) }
-                None => { (state(Tone::Good, "unused")) " ends " (bits::due(token.expires_ms, frame.now_ms)) }
+                None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (elements::due(token.expires_ms, frame.now_ms)) }
+                None => { (state(Tone::Good, "unused")) " ends " (elements::due(token.expires_ms, frame.now_ms)) }
             }
             @if let (None, Some(host)) = (token.used, token.replaces) { ", for " (self.hostname(host)) }
         }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    bits::{self, ago},
+    elements::{self, ago},
     frame::PageFrame,
 };
 
@@ -31,7 +31,7 @@ pub(in crate::web) fn latest(latest: &[Latest], frame: &PageFrame) -> Markup {
                             td.number { (one.value) }
                             td { @if let Some(share) = one.share {
                                 meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{share:.3}"))
-                                    aria-label=(one.label) { (bits::percent(share)) }
+                                    aria-label=(one.label) { (elements::percent(share)) }
                             } }
                             td { (ago(one.at_ms, frame.now_ms)) }
                         }

@@ -4,16 +4,16 @@
 //! [`PageFrame`] is around it: menu, operator, time. Regions that change are named parts ([`region`]): the page
 //! contains them, and returns one alone for `?part=`.
 //!
-//! Modules: [`frame`] and [`bits`] (what all pages share), then one for each page; `samples`
+//! Modules: [`frame`] and [`elements`] (what all pages share), then one for each page; `samples`
 //! has values of each view, which a test renders and checks.
 //!
 //! **Invariant: forms lie outside of regions**, so that an update never replaces what somebody types.
 
 pub(super) mod alerts;
-pub(super) mod bits;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;
+pub(super) mod elements;
 mod frame;
 pub(super) mod glance;
 pub(super) mod host;

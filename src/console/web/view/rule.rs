@@ -12,7 +12,7 @@ use muster_topics::{
 
 use super::{
     alerts::severity,
-    bits,
+    elements,
     frame::{PageFrame, PageView, Section},
     problem::notice,
     region::encoded,
@@ -234,7 +234,7 @@ pub(super) fn listing(set: &[AlertRule], hostname: &dyn Fn(HostId) -> String) ->
                 th scope="row" { a href=(url(name, host)) { (name) } }
                 td data-label="Hosts" {
                     @match host {
-                        Some(host) => { a href=(bits::host_url(host)) { (hostname(host)) } }
+                        Some(host) => { a href=(elements::host_url(host)) { (hostname(host)) } }
                         None => { "all" }
                     }
                 }

@@ -10,7 +10,7 @@ use muster_topics::{
 };
 
 use super::{
-    bits::{self, count},
+    elements::{self, count},
     frame::{PageFrame, PageView, Section},
     problem::notice,
 };
@@ -140,7 +140,7 @@ impl PageView for RunView {
             h1 { "Run a command" }
             @if let Some(problem) = &self.problem { (notice(problem)) }
             @if self.found == 0 {
-                (bits::empty("There is no host to run it on.", "Let one join first:", "muster token create"))
+                (elements::empty("There is no host to run it on.", "Let one join first:", "muster token create"))
             } @else {
                 (frame.form("/run", html! {
                     div.run {
@@ -234,7 +234,7 @@ impl RunView {
         html! {
             label.choice {
                 input type="checkbox" name="host" value=(host.id) checked[ticked];
-                " " (names.show(host.id, &host.hostname)) " " (bits::presence(host.presence.as_ref()))
+                " " (names.show(host.id, &host.hostname)) " " (elements::presence(host.presence.as_ref()))
             }
         }
     }
@@ -276,7 +276,7 @@ impl RunView {
                     label for="stdin" { "Reads (standard input)" }
                     textarea #stdin name="stdin" rows="3" spellcheck="false" autocapitalize="none" autocomplete="off"
                         aria-describedby="stdin-rule" { (stdin) }
-                    p #stdin-rule .note { "Up to " (bits::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts that are named: every host would read it." }
+                    p #stdin-rule .note { "Up to " (elements::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts that are named: every host would read it." }
                 }
                 label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " drop what it prints" }
                 label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " drop what it complains (standard error)" }

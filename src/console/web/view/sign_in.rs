@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use muster_api::Problem;
 
 use super::{
-    bits,
+    elements,
     frame::{PageFrame, PageView},
     problem::notice,
 };
@@ -48,7 +48,7 @@ fn with_code(code: &str) -> Markup {
 fn without_code() -> Markup {
     html! {
         p { "You are not signed in. On the console's machine, this prints a new sign-in link:" }
-        (bits::cli("muster login --new-link"))
+        (elements::cli("muster login --new-link"))
         form method="post" action="/sign-in" {
             label for="code" { "Sign-in link, or its code" }
             input #code name="code" type="text" required autocomplete="off" spellcheck="false" autocapitalize="none";

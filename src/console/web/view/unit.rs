@@ -16,9 +16,9 @@ use muster_topics::{
 
 use super::super::chart::{latest::Latest, range::TimeRange};
 use super::{
-    bits::{self, Tone, ago, bytes, state},
     command::{ShownOutput, is_open},
     commands,
+    elements::{self, Tone, ago, bytes, state},
     frame::{PageFrame, PageView, PageWatch, Section},
     manage, measurements,
     region::region,
@@ -70,7 +70,7 @@ impl PageView for UnitView {
         html! {
             div.head {
                 h1 { (self.unit.unit) }
-                p { (self.unit.desired.spec.kind()) " on " a href=(bits::host_url(self.unit.host)) { (self.unit.hostname) } }
+                p { (self.unit.desired.spec.kind()) " on " a href=(elements::host_url(self.unit.host)) { (self.unit.hostname) } }
             }
             (self.actions(frame, &url))
             (self.holding(frame, &url))
@@ -168,7 +168,7 @@ impl UnitView {
                     a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
                     (commands::summary(&HostCounts::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
                     @for line in &asked.hosts {
-                        @if let Some(reason) = bits::reason(line) { span.why { (reason) } }
+                        @if let Some(reason) = elements::reason(line) { span.why { (reason) } }
                     }
                 }
             }
@@ -216,7 +216,7 @@ impl UnitView {
                 tbody {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
-                             (bits::unit_phase(&self.unit)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
+                             (elements::unit_phase(&self.unit)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
                              @if let Some(why) = &observed.unready { p.why { (why) } }
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
@@ -238,7 +238,7 @@ impl UnitView {
                 }
             }
             dl.facts {
-                @if hold.is_some() { div { dt { "Hold" } dd { (bits::unit_held(&self.unit, now_ms)) } } }
+                @if hold.is_some() { div { dt { "Hold" } dd { (elements::unit_held(&self.unit, now_ms)) } } }
                 @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(beside) = &observed.beside {
@@ -257,7 +257,7 @@ impl UnitView {
                     div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
                 @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
-                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (bits::due(retry_ms, now_ms)) } } }
+                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (elements::due(retry_ms, now_ms)) } } }
                 @if !observed.endpoints.is_empty() {
                     div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
                 }
@@ -283,7 +283,7 @@ fn wired(name: &Name, address: IpAddr, port: u16, protocol: Protocol) -> Markup 
 }
 
 fn wanted(desired: &Desired) -> Markup {
-    html! { (bits::wanted(desired.run)) @if desired.frozen { ", frozen" } }
+    html! { (elements::wanted(desired.run)) @if desired.frozen { ", frozen" } }
 }
 
 fn suspended(observed: &Observed) -> Markup {
@@ -325,7 +325,7 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         @if let Some(limits) = limits(spec) { div { dt { "May use" } dd { (limits) } } }
-        div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
+        div { dt { "Grace" } dd { (elements::span(spec.grace_ms())) } }
         @if !spec.probes().is_none() {
             div { dt { "Probes" } dd { ul.plain { @for (which, probe) in spec.probes().iter() {
                 li { (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) }
@@ -394,11 +394,11 @@ pub(in crate::web) fn table(units: &[Unit], frame: &PageFrame) -> Markup {
                         th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
                         td data-label="Should be" { (wanted(&unit.desired)) }
                         td data-label="Is" {
-                            (bits::unit_phase(unit)) (suspended(&unit.observed))
+                            (elements::unit_phase(unit)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
                             @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
                             @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
-                            @if unit.hold.is_some() { " " (bits::unit_held(unit, frame.now_ms)) }
+                            @if unit.hold.is_some() { " " (elements::unit_held(unit, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }

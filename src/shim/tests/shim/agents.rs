@@ -9,7 +9,7 @@ use std::{
 use muster_shim::{
     ProcessExit, StartReport, StartStep,
     files::{self, StateFile},
-    proc,
+    process_identity,
 };
 
 use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, kill, pids_in, service, with_folder};
@@ -80,7 +80,7 @@ fn a_killed_shim_is_replaced_without_a_second_copy() {
 
 #[test]
 fn files_that_were_damaged_are_whole_again_once_an_agent_has_connected() {
-    let boot = format!("boot.{}", proc::boot_id().unwrap());
+    let boot = format!("boot.{}", process_identity::boot_id().unwrap());
     for name in [files::STATE, files::LAUNCH, &boot] {
         type Damage = fn(&std::path::Path);
         let damages: [Damage; 3] = [
@@ -184,8 +184,8 @@ fn an_idle_shim_is_small_and_asleep() {
     let pss = smaps.lines().find(|line| line.starts_with("Pss:")).unwrap();
     println!("an idle shim of this build: {pss}");
     assert_ne!(
-        proc::stat(shim).unwrap().session,
-        proc::stat(i32::try_from(std::process::id()).unwrap()).unwrap().session
+        process_identity::stat(shim).unwrap().session,
+        process_identity::stat(i32::try_from(std::process::id()).unwrap()).unwrap().session
     );
     rig.stop(1_000);
     rig.over();

@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use muster_shim::{
     Launch, ProcessAttributes, ProcessExit, ShimRequest,
     attributes::{LimitResource, ResourceLimit},
-    proc,
+    process_identity,
 };
 
 use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, pids_in, service, with_folder};
@@ -73,7 +73,7 @@ fn a_suspended_program_can_be_ended() {
     let main = rig.launch(&command("trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done")).main.unwrap();
     eventually("ready", || rig.text("stdout") == "ready\n");
     rig.send(&ShimRequest::Signal { signal: 19 });
-    eventually("suspended", || proc::stat(main.pid).unwrap().state == b'T');
+    eventually("suspended", || process_identity::stat(main.pid).unwrap().state == b'T');
     rig.stop(30_000);
     assert_eq!(rig.exit(), ProcessExit::Code(4));
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use muster_shim::{ForkingMode, Launch, OutputMode, ProcessExit, ProgramState, StartReport, proc};
+use muster_shim::{ForkingMode, Launch, OutputMode, ProcessExit, ProgramState, StartReport, process_identity};
 
 use crate::rig::{KILL, Rig, TERM, eventually, is_alive, kill, pids_in, service, with_folder};
 
@@ -121,7 +121,7 @@ fn one_that_ends_without_leaving_anything_or_badly_has_ended() {
         assert_eq!(rig.start(&launch, false), StartReport::Started);
         assert_eq!(rig.exit(), ProcessExit::Code(code));
         for pid in rig.text("pids").lines().filter_map(|line| line.parse().ok()) {
-            assert!(proc::stat(pid).is_none_or(|stat| stat.is_dead()), "nothing is left of it");
+            assert!(process_identity::stat(pid).is_none_or(|stat| stat.is_dead()), "nothing is left of it");
         }
     }
 }

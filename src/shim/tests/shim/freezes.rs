@@ -1,6 +1,6 @@
 //! Tests of suspending a whole program, with a freezer cgroup and without.
 
-use muster_shim::{Launch, ProcessExit, ShimRequest, StartReport, cgroup::Cgroup, proc};
+use muster_shim::{Launch, ProcessExit, ShimRequest, StartReport, cgroup::Cgroup, process_identity};
 
 use crate::{
     leaf::{Kind, Leaf},
@@ -122,7 +122,7 @@ fn frozen_it_stays_if_its_shim_is_killed() {
         frozen.rig.kill_shim();
         assert_eq!(frozen.rig.start(&frozen.launch, true), StartReport::Started);
         let state = frozen.rig.state();
-        assert!(state.frozen && proc::is_alive(&state.main.unwrap()));
+        assert!(state.frozen && process_identity::is_alive(&state.main.unwrap()));
         frozen.until_still();
         frozen.rig.send(&ShimRequest::Thaw);
         frozen.rig.state_where(|state| !state.frozen);

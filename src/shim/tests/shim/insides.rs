@@ -8,7 +8,7 @@ use std::{
 
 use muster_shim::{
     CaptureResult, ContainerNamespaces, Launch, OutputMode, ProcessAttributes, ProcessExit, ResolvedUser, StartReport,
-    StartStep, attributes, files, proc,
+    StartStep, attributes, files, process_identity,
 };
 use nix::unistd::geteuid;
 
@@ -35,7 +35,7 @@ impl Container {
         command.args(["--fork", "--kill-child", "--pid", "--mount-proc", "--mount", "--uts", "--ipc", "--net"]);
         let unshare = command.args(["sleep", "1000"]).stdin(Stdio::null()).spawn().unwrap();
         let children = format!("/proc/{0}/task/{0}/children", unshare.id());
-        let is_it = |pid: &i32| proc::name(*pid).is_some_and(|name| name == "sleep");
+        let is_it = |pid: &i32| process_identity::name(*pid).is_some_and(|name| name == "sleep");
         let mut first = None;
         eventually("the first process", || {
             let text = fs::read_to_string(&children).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Container {
     }
 
     fn inside(&self) -> ContainerNamespaces {
-        let start_ticks = proc::stat(self.first).unwrap().start_ticks;
+        let start_ticks = process_identity::stat(self.first).unwrap().start_ticks;
         ContainerNamespaces { pid: self.first, start_ticks, cgroups: Vec::new(), bounding: u64::MAX, owner: 0 }
     }
 
@@ -73,7 +73,7 @@ fn it_is_in_every_namespace_of_its_container_and_a_child_of_its_shim() {
     let script = "for n in mnt pid net ipc uts user cgroup; do readlink /proc/self/ns/$n; done; echo $$ $PPID; ls /proc/self/fd; exit 7";
     let state = rig.launch(&container.launch(script));
     assert_eq!(
-        proc::stat(state.main.unwrap().pid).map(|stat| stat.ppid).filter(|ppid| Some(*ppid) != rig.shim()),
+        process_identity::stat(state.main.unwrap().pid).map(|stat| stat.ppid).filter(|ppid| Some(*ppid) != rig.shim()),
         None
     );
     assert_eq!(rig.exit(), ProcessExit::Code(7));
@@ -95,7 +95,11 @@ fn only_the_container_that_is_meant_is_entered() {
     let (esrch, exdev) = (3, 18);
     let meant = container.inside();
     let own = i32::try_from(std::process::id()).unwrap();
-    let own = ContainerNamespaces { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, ..meant.clone() };
+    let own = ContainerNamespaces {
+        pid: own,
+        start_ticks: process_identity::stat(own).unwrap().start_ticks,
+        ..meant.clone()
+    };
     for (inside, errno) in [
         (ContainerNamespaces { start_ticks: meant.start_ticks + 1, ..meant.clone() }, esrch),
         (ContainerNamespaces { pid: i32::MAX, ..meant }, esrch),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use muster_shim::{CaptureResult, Launch, OutputMode, ProcessExit, ShimEvent, files, proc};
+use muster_shim::{CaptureResult, Launch, OutputMode, ProcessExit, ShimEvent, files, process_identity};
 
 use crate::rig::{Rig, TERM, argv, command, eventually, is_alive, pids_in, service, with_folder};
 
@@ -97,7 +97,7 @@ fn what_a_command_starts_in_the_background_stays_and_is_drained() {
     assert_eq!(rig.text("stdout"), "hello\n");
     let daemon = pids_in(&rig, "pids", 1)[0];
     assert!(is_alive(daemon));
-    let shim = proc::stat(daemon).unwrap().ppid;
+    let shim = process_identity::stat(daemon).unwrap().ppid;
     fs::write(rig.path("go"), "").unwrap();
     eventually("its end", || rig.text("done") == "done\n");
     assert_eq!(rig.text("stdout"), "hello\n", "what comes after the end belongs to nobody");

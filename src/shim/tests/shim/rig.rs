@@ -13,7 +13,7 @@ use muster_shim::{
     CaptureResult, Launch, NEXT, OutputMode, ProcessExit, ProgramState, RestartLimits, RestartOn, ShimEvent,
     ShimRequest, StartReport, VERSION,
     files::{self, StateFile},
-    proc,
+    process_identity,
 };
 
 pub(crate) const TERM: i32 = 15;
@@ -50,7 +50,7 @@ impl Rig {
             let line = String::from_utf8_lossy(&line).into_owned();
             line.contains("muster-shim") && line.contains(folder)
         };
-        proc::pids().unwrap().into_iter().filter(names_it).collect()
+        process_identity::pids().unwrap().into_iter().filter(names_it).collect()
     }
 
     /// Kills the shim, and waits until it is gone.
@@ -162,7 +162,7 @@ impl Drop for Rig {
             kill_if_there(shim);
         }
         if let Ok(StateFile::State(ProgramState { main: Some(main), .. })) = files::read_state(self.folder.path())
-            && proc::is_alive(&main)
+            && process_identity::is_alive(&main)
         {
             kill_if_there(main.pid);
         }
@@ -170,7 +170,7 @@ impl Drop for Rig {
 }
 
 fn waits(pid: i32) -> bool {
-    proc::name(pid).is_some_and(|name| name == NEXT)
+    process_identity::name(pid).is_some_and(|name| name == NEXT)
 }
 
 pub(crate) fn argv(words: &[&str]) -> Vec<String> {
@@ -216,7 +216,7 @@ pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 pub(crate) fn is_alive(pid: i32) -> bool {
-    proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+    process_identity::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
 /// Kills a process that a test started.

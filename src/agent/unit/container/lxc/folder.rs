@@ -114,7 +114,7 @@ impl ContainerFolder {
     pub(super) fn recorded(&self) -> Option<muster_shim::ProgramState> {
         match files::read_state(&self.run()) {
             Ok(Recorded::State(state)) => {
-                let this_boot = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+                let this_boot = muster_shim::process_identity::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
                 Some(muster_shim::ProgramState { over: state.over || !this_boot, ..state })
             }
             _ => None,

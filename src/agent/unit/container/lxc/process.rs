@@ -3,7 +3,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
-use muster_shim::{MainProcessId, proc};
+use muster_shim::{MainProcessId, process_identity};
 use nix::libc;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -12,7 +12,7 @@ use crate::cgroup::Hierarchies;
 /// Returns the first process of the container of an `lxc-start`, once it executes its own program; before that, LXC is
 /// still preparing.
 pub(super) fn first_of(monitor: &MainProcessId) -> Option<i32> {
-    if !proc::is_alive(monitor) {
+    if !process_identity::is_alive(monitor) {
         return None;
     }
     let lxc = program(monitor.pid)?;
@@ -66,8 +66,9 @@ fn children(pid: i32) -> Vec<i32> {
             told.iter().flat_map(|text| text.split_ascii_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
         }
         None => {
-            let is_child = |child: &i32| proc::stat(*child).is_some_and(|stat| stat.ppid == pid && !stat.is_dead());
-            proc::pids().unwrap_or_default().into_iter().filter(is_child).collect()
+            let is_child =
+                |child: &i32| process_identity::stat(*child).is_some_and(|stat| stat.ppid == pid && !stat.is_dead());
+            process_identity::pids().unwrap_or_default().into_iter().filter(is_child).collect()
         }
     }
 }
@@ -111,7 +112,8 @@ mod tests {
     fn process_without_container_has_no_first_process() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
-        let monitor = MainProcessId { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 0 };
+        let monitor =
+            MainProcessId { pid: own, start_ticks: process_identity::stat(own).unwrap().start_ticks, started_ms: 0 };
         assert!(children(own).contains(&child.id().cast_signed()));
         assert_eq!(first_of(&monitor), None);
         assert!(!send(&monitor, child.id().cast_signed(), 9).unwrap());

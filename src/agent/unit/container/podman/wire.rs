@@ -145,7 +145,7 @@ impl InspectedContainer {
 
     /// Returns its first process, with when it was started, if it runs.
     pub(super) fn process(&self) -> Option<(i32, u64)> {
-        Some(self.state.pid).filter(|pid| *pid > 0).and_then(muster_shim::proc::identity)
+        Some(self.state.pid).filter(|pid| *pid > 0).and_then(muster_shim::process_identity::identity)
     }
 
     /// What would be done to it by others than its agent, if anything.

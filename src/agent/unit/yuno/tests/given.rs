@@ -172,14 +172,14 @@ async fn no_process_of_a_unit_outlives_it() {
         host.stop(&unit).await;
         return;
     }
-    let shim = muster_shim::proc::stat(pid(&state).as_raw()).unwrap().ppid;
+    let shim = muster_shim::process_identity::stat(pid(&state).as_raw()).unwrap().ppid;
     kill(Pid::from_raw(shim), Signal::SIGKILL).unwrap();
     kill(pid(&state), Signal::SIGKILL).unwrap();
     let again = |now: &UnitState| now.observed.phase == Phase::Running && now.observed.pid != state.observed.pid;
     let second = host.until(&unit, again).await;
     assert_eq!(second.observed.exit, Some(Exit::Unknown));
     // A zombie, perhaps, if init is slow: it runs no more.
-    let is_gone = |pid: Pid| muster_shim::proc::stat(pid.as_raw()).is_none_or(|stat| stat.is_dead());
+    let is_gone = |pid: Pid| muster_shim::process_identity::stat(pid.as_raw()).is_none_or(|stat| stat.is_dead());
     assert!(is_gone(far), "it was there when the next one was started");
     until("the next other process", || fars().lines().count() == 2).await;
     host.stop(&unit).await;

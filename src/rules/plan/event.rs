@@ -8,7 +8,7 @@ use muster_topics::{
 };
 
 use super::{PlanStep, PlayConnection, PlayFailure, ProcessId};
-use crate::{order::StartGate, port_lease::EndpointWiring, probe::ProbeVerdict};
+use crate::{port_lease::EndpointWiring, probe::ProbeVerdict, start_order::StartGate};
 
 /// An event that the shell has observed.
 #[derive(Clone, Debug, PartialEq)]

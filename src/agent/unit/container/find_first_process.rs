@@ -35,7 +35,7 @@ impl Containers {
         if first.frozen {
             return Err(never(format!("{unit} is frozen. hint: `muster container thaw {unit}`")));
         }
-        let stat = muster_shim::proc::stat(first.pid).filter(|stat| !stat.is_dead());
+        let stat = muster_shim::process_identity::stat(first.pid).filter(|stat| !stat.is_dead());
         match (stat, self.first(unit).await?) {
             (Some(stat), Some(again)) if again == first => {
                 Ok(FirstProcess { pid: first.pid, start_ticks: stat.start_ticks })

@@ -30,7 +30,7 @@ use sqlx::SqliteConnection;
 
 use super::{error::StoreError, port_lease, realm, unit, verified};
 
-pub use super::intent_copy::IntentCopy;
+pub use super::desired_copy::IntentCopy;
 
 /// The file of all realms; no unit's file has this name, because it lies in a folder of its realm.
 const REALMS: &str = "realms.json";

@@ -20,12 +20,13 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
-    change, head,
+    head,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId, TIME_FIRST_MS},
-    rollup, seal,
+    retention, rollup,
+    rollup_blob::SPAN_HOURS,
+    seal,
     settings::StoreSettings,
-    span::SPAN_HOURS,
-    sweep,
+    transaction,
 };
 
 /// Interval of rounds: late points are sealed soon, but still many at once.
@@ -157,9 +158,9 @@ impl Upkeep {
         // If the step fails, the next attempt comes with the next round.
         let phase = std::mem::replace(&mut self.phase, UpkeepPhase::Begin);
         self.pause = ROUND;
-        change::begin(connection).await?;
+        transaction::begin(connection).await?;
         let done = self.perform(phase, connection, now_ms).await;
-        let done = change::end(connection, done).await;
+        let done = transaction::end(connection, done).await;
         if done.is_err() {
             // It is not known what was committed, so everything is examined again.
             self.note(Millis::MIN, true);
@@ -202,7 +203,7 @@ impl Upkeep {
             UpkeepPhase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
             UpkeepPhase::Cut => Some(self.cut_some(tx).await?),
             UpkeepPhase::Sweep { done } => {
-                let swept = sweep::sweep(tx, done, self.kept.hourly_ms).await?;
+                let swept = retention::sweep(tx, done, self.kept.hourly_ms).await?;
                 gone = swept.gone;
                 swept.done.map(|done| UpkeepPhase::Sweep { done })
             }

@@ -10,7 +10,7 @@ use super::{
     blobs::list,
     head,
     key::{self, HOUR_STRIDE, Hour, SLICE_MS, SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
-    span::SPAN_HOURS,
+    rollup_blob::SPAN_HOURS,
 };
 
 /// Number of series in one step, some milliseconds of work.

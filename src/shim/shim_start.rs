@@ -5,7 +5,7 @@ use std::{fs::File, io, os::unix::net::UnixListener, time::Instant};
 use muster_shim::{
     MainProcessId, ProcessExit, ProgramState, VERSION,
     files::{self, StateFile},
-    proc,
+    process_identity,
 };
 use nix::{
     errno::Errno,
@@ -16,12 +16,12 @@ use nix::{
 };
 
 use crate::{
-    body::ProcessTree,
     life::{LifeInput, ProgramLife},
     lines::ChannelListener,
     notify::NotifySocket,
     output::ProgramOutput,
     program::{self, MainProcess, SpawnError},
+    program_processes::ProcessTree,
     supervise::{SIGKILL, Supervisor, ended, folder},
 };
 
@@ -32,7 +32,7 @@ impl Supervisor {
         if launch.v != VERSION {
             return Err(Errno::EPROTO.into());
         }
-        let state = ProgramState::new(proc::boot_id()?);
+        let state = ProgramState::new(process_identity::boot_id()?);
         let outputs = ProgramOutput::create(&launch)?;
         let mut shim = Self::new(ProgramLife::new(launch, 0, 0, false), state, outputs, lock)?;
         let started = shim.listen_to_program().map_err(SpawnError::from).and_then(|()| shim.start());
@@ -134,7 +134,7 @@ impl Supervisor {
 }
 
 fn boot_id() -> String {
-    proc::boot_id().unwrap_or_default()
+    process_identity::boot_id().unwrap_or_default()
 }
 
 fn listen() -> io::Result<UnixListener> {

@@ -39,7 +39,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     alert::AlertEvaluator,
-    bounds::StoreBounds,
     command_handler::{RunningCommand, TaskResult},
     execute::{Executor, event::ExecEvent},
     host_snapshot::HostSnapshot,
@@ -51,6 +50,7 @@ use super::{
     pending_writes::PendingWrite,
     publisher::Publisher,
     store::{Store, StoreError, journal},
+    store_limits::StoreBounds,
     unit::{Units, state::UnitStates},
 };
 

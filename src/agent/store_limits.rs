@@ -14,7 +14,7 @@ use muster_topics::{Millis, name::CommandId};
 
 use super::{
     config::JournalConfig,
-    core::AgentLoop,
+    main_loop::AgentLoop,
     store::{StoreError, journal, outbox},
 };
 

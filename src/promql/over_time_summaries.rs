@@ -30,7 +30,7 @@ use super::{
     summary::StretchSummary,
 };
 use crate::{
-    over::{OverTimeFunction, SampleWindow},
+    over_time::{OverTimeFunction, SampleWindow},
     query_range::Millis,
 };
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use muster_shim::proc;
+use muster_shim::process_identity;
 use tokio::{sync::oneshot, time::Instant};
 
 /// The pause after a walk, as a multiple of its duration.
@@ -140,7 +140,7 @@ fn written(process: ProcessKey) -> Option<u64> {
             root
         }
     };
-    proc::is_still(process).then(|| size_bytes(&folder)).flatten()
+    process_identity::is_still(process).then(|| size_bytes(&folder)).flatten()
 }
 
 /// Where the files of a container's root are.
@@ -230,7 +230,7 @@ mod tests {
 
     #[tokio::test]
     async fn missing_or_host_root_has_written_nothing() {
-        let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
+        let (pid, start_ticks) = process_identity::identity(std::process::id().cast_signed()).unwrap();
         let containers: BTreeMap<String, ProcessKey> =
             [("own".to_owned(), (pid, start_ticks)), ("gone".to_owned(), (pid, start_ticks + 1))].into();
         let mut walks = WrittenSampler::default();

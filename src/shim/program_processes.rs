@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use muster_shim::{MainProcessId, NEXT, cgroup::Cgroup, proc};
+use muster_shim::{MainProcessId, NEXT, cgroup::Cgroup, process_identity};
 use nix::{fcntl::OFlag, unistd::getpid};
 
 use crate::{
-    next::NextProcess,
     program::{self, MainProcess},
+    program_start::NextProcess,
     sys::{self, ReapedChild},
 };
 
@@ -59,7 +59,7 @@ impl ProcessTree {
     /// Whether a process may wait in the cgroup to become the next main process: there is a cgroup, its limits allow
     /// one more process, and this kernel lists children.
     pub(crate) fn has_room_to_wait(&self) -> bool {
-        !self.cgroup.is_none() && !self.cgroup.limits_processes() && proc::children().is_some()
+        !self.cgroup.is_none() && !self.cgroup.limits_processes() && process_identity::children().is_some()
     }
 
     /// The process that waits to become the next main process.
@@ -162,7 +162,9 @@ impl ProcessTree {
     fn has_children(&self) -> bool {
         match self.waiting() {
             None => !matches!(sys::peek(), Ok(ReapedChild::NoChildren)),
-            Some(waiting) => proc::children().is_none_or(|children| children.into_iter().any(|pid| pid != waiting)),
+            Some(waiting) => {
+                process_identity::children().is_none_or(|children| children.into_iter().any(|pid| pid != waiting))
+            }
         }
     }
 
@@ -172,10 +174,10 @@ impl ProcessTree {
     fn left(&self, ended: i32) -> Vec<i32> {
         let own = getpid().as_raw();
         let alive = |pid: i32| {
-            let stat = proc::stat(pid).filter(|stat| !stat.is_dead() && pid != ended)?;
-            proc::name(pid).is_none_or(|name| name != NEXT).then_some((stat.start_ticks, pid, stat.ppid))
+            let stat = process_identity::stat(pid).filter(|stat| !stat.is_dead() && pid != ended)?;
+            process_identity::name(pid).is_none_or(|name| name != NEXT).then_some((stat.start_ticks, pid, stat.ppid))
         };
-        let mut left: Vec<_> = proc::pids().unwrap_or_default().into_iter().filter_map(alive).collect();
+        let mut left: Vec<_> = process_identity::pids().unwrap_or_default().into_iter().filter_map(alive).collect();
         left.retain(|(_, _, parent)| *parent == own);
         if left.is_empty() {
             left = self.cgroup.own_members().into_iter().filter_map(alive).collect();
@@ -235,7 +237,7 @@ impl ProcessTree {
     fn family(&self) -> Vec<(i32, OwnedFd)> {
         match self.adopted() {
             Some((main, _)) => {
-                let alive = || sys::pidfd_open(main.pid).ok().filter(|_| proc::is_alive(main));
+                let alive = || sys::pidfd_open(main.pid).ok().filter(|_| process_identity::is_alive(main));
                 let mut family = program::descendants(main.pid, main.pid);
                 family.extend(alive().map(|process| (main.pid, process)));
                 family
@@ -253,10 +255,11 @@ impl ProcessTree {
     pub(crate) fn is_part(&self, pid: i32) -> bool {
         let Some(program) = &self.program else { return false };
         let (main, own) = (program.main().pid, getpid().as_raw());
-        let mut ancestors = std::iter::successors(Some(pid), |pid| Some(proc::stat(*pid)?.ppid).filter(|pid| *pid > 1));
+        let mut ancestors =
+            std::iter::successors(Some(pid), |pid| Some(process_identity::stat(*pid)?.ppid).filter(|pid| *pid > 1));
         pid == main
             || ancestors.by_ref().take(ANCESTORS_MAX).skip(1).any(|ancestor| [main, own].contains(&ancestor))
-            || proc::stat(pid).is_some_and(|stat| stat.session == main)
+            || process_identity::stat(pid).is_some_and(|stat| stat.session == main)
             || self.cgroup.members().contains(&pid)
     }
 

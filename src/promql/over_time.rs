@@ -1,7 +1,7 @@
 //! Functions of the samples in a window of time: `rate`, `avg_over_time` and their kind.
 
 use super::source::SampleStretch;
-use crate::{query_range::Millis, source::TimedValue, stretch};
+use crate::{over_time_summaries, query_range::Millis, source::TimedValue};
 
 /// The samples of one series in a window, oldest first; never empty.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl OverTimeFunction {
         Self::NAMES.into_iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it can also be computed from summaries; `stretch` describes the possible error.
+    /// Whether it can also be computed from summaries; `over_time_summaries` describes the possible error.
     pub(crate) fn of_summaries(self) -> bool {
         matches!(
             self,
@@ -109,7 +109,7 @@ impl OverTimeFunction {
     /// The result, if the window has enough samples.
     pub(crate) fn apply(self, window: &SampleWindow<'_>, parameter: f64) -> Option<f64> {
         if !window.stretches.is_empty() {
-            return stretch::apply(self, window);
+            return over_time_summaries::apply(self, window);
         }
         let samples = window.samples;
         let (&(_, first), &(_, last)) = (samples.first()?, samples.last()?);

@@ -162,7 +162,7 @@ fn take_out<S>(subscribers: &mut Vec<S>, is_same: &impl Fn(&S) -> bool) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text;
+    use crate::topic_text;
     use proptest::prelude::*;
 
     fn found(tree: &SubscriberTree<u32>, topic: &str) -> Vec<u32> {
@@ -206,7 +206,7 @@ mod tests {
             }
             let left = || (0_u32..).zip(&filters).filter(|(number, _)| !gone.contains(&(*number as usize)));
             prop_assert_eq!(tree.len(), left().count());
-            let expected: Vec<_> = left().filter(|(_, filter)| text::matches(filter, &topic)).map(|(number, _)| number).collect();
+            let expected: Vec<_> = left().filter(|(_, filter)| topic_text::matches(filter, &topic)).map(|(number, _)| number).collect();
             prop_assert_eq!(found(&tree, &topic), expected);
         }
     }
