@@ -12,7 +12,7 @@
 //!
 //! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `observe` and `reported_state`
 //! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
-//! `health` (probe results), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
+//! `health` (probe results), `restart` (what follows the end of an instance), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
 //! while one revision replaces another), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit in its desired state.
@@ -35,6 +35,7 @@ mod health;
 mod observe;
 mod play;
 mod reported_state;
+mod restart;
 mod rollback;
 mod second_instance;
 mod step;

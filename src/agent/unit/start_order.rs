@@ -1,4 +1,4 @@
-//! Orders the starts of this host's units: applies the rules ([`order`]) to the task's entries.
+//! Orders the starts of this host's units: applies the rules ([`muster_rules::start_order`]) to the task's entries.
 
 use std::collections::BTreeMap;
 

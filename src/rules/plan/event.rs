@@ -177,6 +177,11 @@ impl InstanceExit {
             last_lines: None,
         }
     }
+
+    /// Describes why an instance ended by itself.
+    pub(super) fn by_itself(&self) -> String {
+        format!("ended by itself: {self}")
+    }
 }
 
 /// The hint for a program that goes to the background without being configured for it.

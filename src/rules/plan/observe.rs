@@ -1,7 +1,5 @@
 //! Updates a unit from an observation.
 
-use std::time::Duration;
-
 use muster_topics::{
     Millis,
     name::Digest,
@@ -10,14 +8,10 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, InstanceEnd, InstanceExit,
-    LiveInstance, PlanStep, PlannedUnit, STOP_SLACK_MS, ShimReport, StepUnderWay, StopReason, UnitEvent, UnitPolicy,
-    to_millis,
+    ADOPT_AGAIN_MS, EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, LiveInstance, PlanStep, PlannedUnit,
+    STOP_SLACK_MS, ShimReport, StepUnderWay, StopReason, UnitEvent, UnitPolicy, to_millis,
 };
-use crate::{
-    backoff::{ExponentialGrowth, GOOD_AFTER_MS},
-    port_lease::EndpointWiring,
-};
+use crate::{backoff::ExponentialGrowth, port_lease::EndpointWiring};
 
 /// Delays before an installation is tried again: from a second, so that a restart of the console costs little time, to
 /// five minutes, so that a console that is down is not flooded.
@@ -292,23 +286,6 @@ impl PlannedUnit {
         }
     }
 
-    fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
-        let EffectiveInstance::Launching(revision) = std::mem::replace(&mut self.instance, EffectiveInstance::None)
-        else {
-            return;
-        };
-        if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
-            return;
-        }
-        self.fail(&failure.error);
-        if failure.may_heal {
-            // What the system refuses now it would refuse again at once, so there is no immediate restart.
-            self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
-        } else {
-            self.rest = Some(StopReason::Failed);
-        }
-    }
-
     pub(super) fn handle_report(&mut self, told: ShimReport, now_ms: Millis) {
         let EffectiveInstance::Alive(alive) = &mut self.instance else { return };
         let revision = alive.revision.clone();
@@ -328,90 +305,7 @@ impl PlannedUnit {
             self.count(more, last);
             if more > 0 && last.silent && self.desires(&revision) {
                 self.observed.last_lines.clone_from(&last.last_lines);
-                self.go_back(&by_itself(last), now_ms);
-            }
-        }
-    }
-
-    fn note_end(&mut self, ended: &InstanceExit) {
-        self.observed.exit = Some(ended.exit);
-        self.observed.core_dumped = ended.core_dumped;
-        self.observed.oom_killed = ended.oom_killed;
-    }
-
-    /// Counts restarts that the shim made; `last` is the newest end, or the one before.
-    fn count(&mut self, more: u32, last: &InstanceExit) {
-        if more > 0 && was_good(last) {
-            self.observed.attempts = 0;
-        }
-        self.observed.attempts = self.observed.attempts.saturating_add(more);
-    }
-
-    fn ended(&mut self, over: InstanceEnd, now_ms: Millis) {
-        let EffectiveInstance::Alive(alive) = &self.instance else { return };
-        let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
-        let more = over.restarts.saturating_sub(alive.restarts);
-        self.count(more, &over.last);
-        self.take_end(&over.last, asked, Some(&revision), now_ms);
-    }
-
-    /// Handles the end of the instance: because it was `asked` to end, or by itself.
-    fn take_end(&mut self, ended: &InstanceExit, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
-        self.instance = EffectiveInstance::None;
-        self.note_end(ended);
-        let condemned = self.health.take_condemned();
-        let is_desired = revision.is_some_and(|revision| self.desires(revision));
-        // It was replaced, stopped or removed, as wanted.
-        if asked && condemned.is_none() || !is_desired || !self.wants_running() {
-            return;
-        }
-        // It ended with its host and did not fail: it is started again, whatever its restart policy.
-        if ended.with_host && !self.policy.transient {
-            return;
-        }
-        if was_good(ended) {
-            self.observed.attempts = 0;
-        }
-        self.observed.last_lines = ended.last_lines.clone();
-        let again = match self.policy.restart {
-            Restart::Always => true,
-            Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
-            Restart::Never => false,
-        };
-        let attempts = self.observed.attempts;
-        if !again && condemned.is_none() && ended.exit.is_success() {
-            self.rest = Some(StopReason::Finished);
-            self.forget_verified();
-            self.observed.error = ended.left_some.then(|| shortened(&by_itself(ended)));
-            return;
-        }
-        let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();
-        let how = condemned.map_or_else(|| by_itself(ended), |why| format!("{why}; ended for that: {ended}"));
-        if !goes_on && self.go_back(&how, now_ms) {
-            return;
-        }
-        if again {
-            self.fail(&how);
-            self.restart_later(attempts, ended.at_ms, now_ms);
-        } else {
-            self.rest = Some(StopReason::Failed);
-            self.fail(&format!("{how}; its spec does not have it started again"));
-        }
-    }
-
-    /// Schedules the next restart, or holds the unit as broken if `attempts` has reached the limit.
-    fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
-        match self.policy.patience.delay(attempts) {
-            // After a clock was set back, the delay must not be longer.
-            Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
-            // It is held by an operator, and starts only on request.
-            None if self.hold.is_some() => {}
-            None => {
-                self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
-                let last = self.observed.error.take().unwrap_or_default();
-                self.fail(&format!(
-                    "{last}; started again {attempts} times in a row, and no more. hint: to run it is a new try"
-                ));
+                self.go_back(&last.by_itself(), now_ms);
             }
         }
     }
@@ -429,20 +323,6 @@ impl PlannedUnit {
     }
 }
 
-/// Describes why an instance ended by itself.
-pub(super) fn by_itself(ended: &InstanceExit) -> String {
-    format!("ended by itself: {ended}")
-}
-
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX_CHARS).collect()
-}
-
-/// Whether a process was up for long enough that earlier restarts do not count.
-fn was_good(ended: &InstanceExit) -> bool {
-    ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
-}
-
-fn after(ms: Millis, delay: Duration) -> Millis {
-    ms.saturating_add(Millis::try_from(delay.as_millis()).unwrap_or(Millis::MAX))
 }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, PlanStep, PlannedUnit, ProcessId, STOP_SLACK_MS,
-    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, observe::by_itself, step::due, to_millis,
+    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 
@@ -313,7 +313,7 @@ impl PlannedUnit {
         let silent = known.last.as_ref().filter(|last| more > 0 && last.silent && !*leaving).cloned();
         if let Some(last) = silent {
             self.observed.last_lines.clone_from(&last.last_lines);
-            self.candidate_failed(&by_itself(&last), now_ms);
+            self.candidate_failed(&last.by_itself(), now_ms);
         }
     }
 
@@ -321,7 +321,7 @@ impl PlannedUnit {
         if self.candidate().is_some() {
             self.observed.last_lines.clone_from(&over.last.last_lines);
         }
-        self.handle_second_end(&by_itself(&over.last), now_ms);
+        self.handle_second_end(&over.last.by_itself(), now_ms);
     }
 
     /// Handles its end; a candidate has failed then.

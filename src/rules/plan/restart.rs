@@ -1,0 +1,123 @@
+//! What follows the end of an instance: a restart after a wait, a rollback, or rest.
+
+use std::time::Duration;
+
+use muster_topics::{
+    Millis,
+    name::Digest,
+    unit::{Hold, HoldReason, Restart},
+};
+
+use super::{EffectiveInstance, Failure, InstanceEnd, InstanceExit, PlannedUnit, StopReason, observe::shortened};
+use crate::backoff::GOOD_AFTER_MS;
+
+impl PlannedUnit {
+    pub(super) fn ended(&mut self, over: InstanceEnd, now_ms: Millis) {
+        let EffectiveInstance::Alive(alive) = &self.instance else { return };
+        let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
+        let more = over.restarts.saturating_sub(alive.restarts);
+        self.count(more, &over.last);
+        self.take_end(&over.last, asked, Some(&revision), now_ms);
+    }
+
+    /// Handles the end of the instance: because it was `asked` to end, or by itself.
+    pub(super) fn take_end(&mut self, ended: &InstanceExit, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
+        self.instance = EffectiveInstance::None;
+        self.note_end(ended);
+        let condemned = self.health.take_condemned();
+        let is_desired = revision.is_some_and(|revision| self.desires(revision));
+        // It was replaced, stopped or removed, as wanted.
+        if asked && condemned.is_none() || !is_desired || !self.wants_running() {
+            return;
+        }
+        // It ended with its host and did not fail: it is started again, whatever its restart policy.
+        if ended.with_host && !self.policy.transient {
+            return;
+        }
+        if was_good(ended) {
+            self.observed.attempts = 0;
+        }
+        self.observed.last_lines = ended.last_lines.clone();
+        let again = match self.policy.restart {
+            Restart::Always => true,
+            Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
+            Restart::Never => false,
+        };
+        let attempts = self.observed.attempts;
+        if !again && condemned.is_none() && ended.exit.is_success() {
+            self.rest = Some(StopReason::Finished);
+            self.forget_verified();
+            self.observed.error = ended.left_some.then(|| shortened(&ended.by_itself()));
+            return;
+        }
+        let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();
+        let how = condemned.map_or_else(|| ended.by_itself(), |why| format!("{why}; ended for that: {ended}"));
+        if !goes_on && self.go_back(&how, now_ms) {
+            return;
+        }
+        if again {
+            self.fail(&how);
+            self.restart_later(attempts, ended.at_ms, now_ms);
+        } else {
+            self.rest = Some(StopReason::Failed);
+            self.fail(&format!("{how}; its spec does not have it started again"));
+        }
+    }
+
+    /// Schedules the next restart, or holds the unit as broken if `attempts` has reached the limit.
+    fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
+        match self.policy.patience.delay(attempts) {
+            // After a clock was set back, the delay must not be longer.
+            Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
+            // It is held by an operator, and starts only on request.
+            None if self.hold.is_some() => {}
+            None => {
+                self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
+                let last = self.observed.error.take().unwrap_or_default();
+                self.fail(&format!(
+                    "{last}; started again {attempts} times in a row, and no more. hint: to run it is a new try"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
+        let EffectiveInstance::Launching(revision) = std::mem::replace(&mut self.instance, EffectiveInstance::None)
+        else {
+            return;
+        };
+        if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
+            return;
+        }
+        self.fail(&failure.error);
+        if failure.may_heal {
+            // What the system refuses now it would refuse again at once, so there is no immediate restart.
+            self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
+        } else {
+            self.rest = Some(StopReason::Failed);
+        }
+    }
+
+    pub(super) fn note_end(&mut self, ended: &InstanceExit) {
+        self.observed.exit = Some(ended.exit);
+        self.observed.core_dumped = ended.core_dumped;
+        self.observed.oom_killed = ended.oom_killed;
+    }
+
+    /// Counts restarts that the shim made; `last` is the newest end, or the one before.
+    pub(super) fn count(&mut self, more: u32, last: &InstanceExit) {
+        if more > 0 && was_good(last) {
+            self.observed.attempts = 0;
+        }
+        self.observed.attempts = self.observed.attempts.saturating_add(more);
+    }
+}
+
+/// Whether a process was up for long enough that earlier restarts do not count.
+fn was_good(ended: &InstanceExit) -> bool {
+    ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
+}
+
+fn after(ms: Millis, delay: Duration) -> Millis {
+    ms.saturating_add(Millis::try_from(delay.as_millis()).unwrap_or(Millis::MAX))
+}
