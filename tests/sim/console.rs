@@ -68,7 +68,9 @@ impl Console {
         let (ledger, life) = (std::mem::take(&mut self.ledger), self.life + 1);
         let clock_off_ms = self.clock_off_ms;
         *self = Self { ledger, life, clock_off_ms, is_up: true, ..Self::default() };
-        let (schedule, actions) = Schedule::load(self.ledger.online(), self.ledger.open(), clock::now_ms());
+        let mut open = self.ledger.open();
+        open.iter_mut().for_each(|open| self.mark_unneeded(open));
+        let (schedule, actions) = Schedule::load(self.ledger.online(), open, clock::now_ms());
         self.schedule = schedule;
         self.perform(actions, around);
         around.note(|| format!("the console starts, life {life}, {} open", self.schedule.open_commands()));
@@ -237,7 +239,10 @@ impl Console {
                     continue;
                 }
                 ScheduleAction::Broadcast(command, topic) => (command, topic),
-                ScheduleAction::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+                ScheduleAction::Send(command, host) => {
+                    self.ledger.go_out(command);
+                    (command, Topic::Host(host, HostTopic::Command))
+                }
             };
             let Some(row) = self.ledger.commands.get(&command) else { continue };
             let (body, late_ms) = (row.signed.clone(), clock::now_ms() - row.expires_ms);
@@ -267,21 +272,31 @@ impl Console {
         around.ordered.extend(hosts.iter().map(|host| (id, *host)));
         let rows = hosts.iter().map(|host| (*host, (CommandState::Waiting, None))).collect();
         let kind = CommandClass::of(&verb);
-        let row = CommandRow { issued_ms, expires_ms, verb, broadcast: broadcast.is_some(), signed: body, hosts: rows };
+        let hosts = hosts.iter().map(|host| (*host, CommandReach::No)).collect();
+        let mut open = OpenCommand { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
+        self.mark_unneeded(&mut open);
+        // A cancellation that no host needs is recorded as not sent.
+        let went_out = open.hosts.iter().any(|(_, reached)| *reached != CommandReach::Unneeded);
+        let broadcasts = broadcast.is_some();
+        let row =
+            CommandRow { issued_ms, expires_ms, verb, broadcast: broadcasts, went_out, signed: body, hosts: rows };
         self.ledger.add(id, row);
         if is_killed {
             return;
         }
-        // As `store::command::done_with`.
-        let over = |host| {
-            let CommandClass::Cancel(which) = &kind else { return false };
-            let Some(row) = self.ledger.commands.get(which) else { return false };
-            row.hosts.get(&host).map_or(!row.broadcast, |(state, _)| *state == CommandState::Done)
-        };
-        let reached = |host| if over(host) { CommandReach::Unneeded } else { CommandReach::No };
-        let hosts = hosts.iter().map(|host| (*host, reached(*host))).collect();
-        let open = OpenCommand { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
         self.tell(dispatch::DispatchEvent::Submitted { open, broadcast }, around);
+    }
+
+    /// As `dispatch::mark_unneeded` and `store::command::done_with`.
+    fn mark_unneeded(&self, open: &mut OpenCommand) {
+        let CommandClass::Cancel(which) = open.kind else { return };
+        let Some(row) = self.ledger.commands.get(&which) else { return };
+        let is_over = |host| row.hosts.get(host).map_or(!row.broadcast, |(state, _)| *state == CommandState::Done);
+        for (host, reached) in &mut open.hosts {
+            if is_over(host) && *reached == CommandReach::No {
+                *reached = CommandReach::Unneeded;
+            }
+        }
     }
 
     /// How a command stands with a host.

@@ -70,6 +70,13 @@ impl ConsoleShadow {
         let command =
             Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: vec![], verb, sealed: None };
         with!(self, db, command::add(db, &command, &[0; SIGNED_BYTES], &hosts));
+        if !row.went_out {
+            with!(self, db, command::hold_back(db, id));
+        }
+    }
+
+    pub(super) fn go_out(&mut self, command: CommandId) {
+        self.runtime.block_on(command::go_out(self.store.write(), &[command])).unwrap();
     }
 
     pub(super) fn open(&self, open: &[OpenCommand], online: &[HostId]) {

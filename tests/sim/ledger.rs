@@ -54,6 +54,8 @@ pub(super) struct CommandRow {
     pub(super) expires_ms: Millis,
     pub(super) verb: Verb,
     pub(super) broadcast: bool,
+    /// Whether it may have been sent.
+    pub(super) went_out: bool,
     pub(super) signed: Body,
     pub(super) hosts: BTreeMap<HostId, (CommandState, Option<Outcome>)>,
 }
@@ -82,6 +84,16 @@ impl Ledger {
         self.commands.insert(id, row);
     }
 
+    /// A command is about to be sent.
+    pub(super) fn go_out(&mut self, command: CommandId) {
+        if let Some(row) = self.commands.get_mut(&command).filter(|row| !row.went_out) {
+            row.went_out = true;
+            if let Some(shadow) = &mut self.shadow {
+                shadow.go_out(command);
+            }
+        }
+    }
+
     /// A command ends with an outcome that no host has told.
     pub(super) fn close(&mut self, command: CommandId, host: HostId, outcome: Outcome, now: Millis) {
         let settled = [SettledOutcome { command, host, outcome }];
@@ -99,7 +111,11 @@ impl Ledger {
         use CommandState::{Accepted, Running, Waiting};
         let hosts = |row: &CommandRow| {
             let open = row.hosts.iter().filter(|(_, (state, _))| matches!(state, Waiting | Accepted | Running));
-            let reached = |state| if state == Waiting { CommandReach::Maybe } else { CommandReach::Answered };
+            let reached = |state| match (state, row.went_out) {
+                (Waiting, false) => CommandReach::No,
+                (Waiting, true) => CommandReach::Maybe,
+                _ => CommandReach::Answered,
+            };
             open.map(|(host, (state, _))| (*host, reached(*state))).collect::<Vec<_>>()
         };
         let open = |(id, row): (&CommandId, &CommandRow)| {

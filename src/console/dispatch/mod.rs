@@ -185,9 +185,14 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
     // A revoked host that a broker still accepts would obey a broadcast: then it is sent to each member alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     // Waiting commands are recorded as such, and recorded again before they are sent; immediate ones, of which many
-    // may come at once, are sent at once.
-    let mut waiting = HashSet::new();
+    // may come at once, are sent at once. A cancellation that no host needs is never sent.
+    let (mut waiting, mut unneeded) = (HashSet::new(), HashMap::new());
     for PreparedCommand { command, hosts, .. } in &ready {
+        let without = unneeded_hosts(shared, command, hosts).await?;
+        if !hosts.is_empty() && hosts.iter().all(|(host, _)| without.contains(host)) {
+            waiting.insert(command.id);
+        }
+        unneeded.insert(command.id, without);
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         if command.target.broadcast().is_none() && !host::is_any_online(shared.store.read(), &hosts).await? {
             waiting.insert(command.id);
@@ -214,8 +219,8 @@ async fn issue(console: &Console, authorised: Vec<AuthorisedCommand>) -> Result<
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
         // A command that is over is not cancelled; a host that never got it would answer it again.
-        let unneeded = unneeded_hosts(shared, command, hosts).await?;
-        let reached = |host: &HostId| if unneeded.contains(host) { CommandReach::Unneeded } else { CommandReach::No };
+        let without = unneeded.remove(&id).unwrap_or_default();
+        let reached = |host: &HostId| if without.contains(host) { CommandReach::Unneeded } else { CommandReach::No };
         let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
         let open =
             OpenCommand { id, expires_ms, bytes: one.signed.len(), kind: CommandClass::of(&command.verb), hosts };
@@ -473,12 +478,28 @@ async fn load(shared: &ConsoleState) -> Result<(Schedule, Vec<ScheduleAction>), 
         );
     }
     let online = host::online(shared.store.read()).await?;
-    let open = store::command::open(shared.store.read()).await?;
+    let mut open = store::command::open(shared.store.read()).await?;
+    for one in &mut open {
+        mark_unneeded(shared, one).await?;
+    }
     let is_here = |open: &&OpenCommand| open.hosts.iter().all(|(_, reached)| *reached == CommandReach::No);
     shared.held_back().extend(open.iter().filter(is_here).map(|open| open.id));
     let loaded = Schedule::load(online, open, now_ms());
     tracing::debug!(commands = loaded.0.open_commands(), "open commands");
     Ok(loaded)
+}
+
+/// Marks the hosts that need not get a cancellation; see [`unneeded_hosts`]. The console may have ended before it knew.
+async fn mark_unneeded(shared: &ConsoleState, open: &mut OpenCommand) -> Result<(), StoreError> {
+    let CommandClass::Cancel(which) = open.kind else { return Ok(()) };
+    let hosts: Vec<HostId> = open.hosts.iter().map(|(host, _)| *host).collect();
+    let unneeded = store::command::done_with(shared.store.read(), which, &hosts).await?;
+    for (host, reached) in &mut open.hosts {
+        if unneeded.contains(host) && *reached == CommandReach::No {
+            *reached = CommandReach::Unneeded;
+        }
+    }
+    Ok(())
 }
 
 /// Handles an event; returns what is to be done.
@@ -820,6 +841,16 @@ mod tests {
         // A command that is over cannot be cancelled.
         let unneeded = submit(serde_json::json!({"cancel": {"command": run.id}})).await;
         assert_eq!(status(&unneeded).await, Status::Completed);
+        // Nor after a restart, even if the console ended before it knew.
+        let mut loaded = OpenCommand {
+            id: unneeded.id,
+            expires_ms: Millis::MAX,
+            bytes: 1,
+            kind: CommandClass::Cancel(run.id),
+            hosts: vec![(member.id, CommandReach::No)],
+        };
+        mark_unneeded(fixture.shared(), &mut loaded).await.unwrap();
+        assert_eq!(loaded.hosts, [(member.id, CommandReach::Unneeded)]);
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
         assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");
         assert_eq!(status[1..], [Status::Cancelled, Status::Completed]);
