@@ -3,6 +3,7 @@
 //! Rules are evaluated on each sample of measurements, connected or not; for units also after each change, and for a twin when
 //! one is noticed. [`muster_rules::alert`] decides when an alert is raised and when it ends.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, path::Path};
 
 use muster_base::clock;
@@ -23,7 +24,6 @@ use super::{
         StoreError,
         alert::{self as kept, ConsoleRules},
     },
-    unit::state::UnitStates,
 };
 
 /// How long a twin counts as present after it was seen: one that has withdrawn connects again every five minutes.
@@ -163,19 +163,10 @@ impl AgentLoop {
         self.check_alerts(&[Reading { subject: ReadingSubject::host(Metric::Duplicate), value: 1.0 }]).await
     }
 
-    /// Sets the console's rules. Rules that are not newer than the present ones change nothing, however often they are
-    /// repeated.
-    pub(super) async fn alert_rules(&mut self, told: AlertRules) -> Result<(), StoreError> {
-        if told.host != self.me.host {
-            self.reject("alert_rules", "they are for another host");
-            return Ok(());
-        }
-        if told.generation <= self.lookout.central.generation {
-            return Ok(());
-        }
-        self.time.observe(told.issued_ms, clock::now_ms());
+    /// Stores the console's rules, which are newer than the present ones, and follows them.
+    pub(super) async fn set_alert_rules(&mut self, told: &AlertRules) -> Result<(), StoreError> {
         let (good, bad): (Vec<_>, Vec<_>) =
-            told.rules.into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
+            told.rules.clone().into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
         for (name, rule) in bad {
             let problem = rule.check().err().unwrap_or_default();
             tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
@@ -185,8 +176,10 @@ impl AgentLoop {
         tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
         self.lookout.alerts.set_rules(together(&self.lookout.own, &central));
         self.lookout.central = central;
-        self.check_alerts(&[]).await?;
-        self.publisher.beats.hasten();
+        // The rules are stored; whether an alert could be is another question.
+        if let Err(error) = self.check_alerts(&[]).await {
+            self.store_failed(&error);
+        }
         self.observe_units();
         Ok(())
     }
@@ -213,9 +206,9 @@ impl AgentLoop {
                 AlertChange::Repeated(_) => {}
             }
             if !matches!(change, AlertChange::Repeated(_)) {
-                self.publisher.beats.hasten();
+                self.session.publisher.beats.hasten();
             }
-            self.publisher.alerts.enqueue(change.alert().clone(), now_ms);
+            self.session.publisher.alerts.enqueue(change.alert().clone(), now_ms);
         }
         self.observe_units();
         kept
@@ -228,7 +221,7 @@ impl AgentLoop {
     /// Reads how much of the certificate's lifetime is left.
     fn certificate_left(&self) -> Option<Reading> {
         let (begins_ms, ends_ms) = self.identity.borrow().validity_ms().ok()?;
-        let (left_ms, all_ms) = (ends_ms - self.time.now_ms(clock::now_ms()), ends_ms - begins_ms);
+        let (left_ms, all_ms) = (ends_ms - self.session.time().now_ms(clock::now_ms()), ends_ms - begins_ms);
         let value = left_ms.max(0) as f64 / all_ms as f64;
         (all_ms > 0).then(|| Reading { subject: ReadingSubject::host(Metric::CertificateLeft), value })
     }
@@ -296,7 +289,7 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
 /// Turns states of units into readings.
 fn units(states: &UnitStates) -> Vec<Reading> {
     let flag = |is_so: bool| f64::from(u8::from(is_so));
-    let of_unit = |(unit, state): (&UnitName, &super::unit::UnitState)| {
+    let of_unit = |(unit, state): (&UnitName, &UnitState)| {
         let broken = state.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken);
         let failed = is_failing(state);
         [
@@ -312,7 +305,7 @@ fn units(states: &UnitStates) -> Vec<Reading> {
 
 /// Whether a unit should run and does not, against its operator's intent: a hold is intended, and a broken unit has an
 /// alert of its own. A unit that is being restarted counts as failing until it is up.
-fn is_failing(state: &super::unit::UnitState) -> bool {
+fn is_failing(state: &UnitState) -> bool {
     let observed = &state.observed;
     let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
     let is_down = matches!(observed.phase, Phase::Failed | Phase::Backoff) || (observed.error.is_some() && !is_up);

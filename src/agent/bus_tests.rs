@@ -1,5 +1,6 @@
 //! Tests of the agent on a real broker, also when messages get lost.
 
+use muster_session::identity::ClientIdentity;
 use muster_topics::{
     V1,
     command::{Command, Refresh, Target, Verb},
@@ -11,10 +12,7 @@ use muster_topics::{
     unit::{Exit, ProcessEnd},
 };
 
-use super::{
-    link::ClientIdentity,
-    testing::{Fleet, a_moment, ago},
-};
+use super::testing::{Fleet, a_moment, ago};
 
 const EXITED: Status = Status::Exited(ProcessEnd { exit: Exit::Code(0), oom_killed: false, core_dumped: false });
 

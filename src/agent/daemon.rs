@@ -69,14 +69,14 @@ impl AgentLoop {
     }
 
     pub(super) fn daemon_prepared(&mut self, id: CommandId, prepared: Result<Box<UnitDraft>, CommandRefusal>) {
-        self.facts.push_back(match prepared {
+        self.write(match prepared {
             Ok(daemon) => PendingWrite::Daemon(daemon),
             Err(refusal) => PendingWrite::Ended(id, refusal.into()),
         });
     }
 
     /// Removes transient units that ended long ago.
-    pub(super) async fn forget_daemons(&mut self, now_ms: Millis) -> Result<(), StoreError> {
+    pub(super) async fn forget_daemons(&self, now_ms: Millis) -> Result<(), StoreError> {
         let states = self.units.states().borrow().clone();
         let is_over = |phase| matches!(phase, Phase::Stopped | Phase::Failed);
         let mut forgotten = false;

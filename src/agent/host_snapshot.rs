@@ -1,5 +1,6 @@
 //! Builds the host snapshot that heartbeats carry: facts, and a summary of every unit.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
@@ -13,14 +14,7 @@ use muster_topics::{
 };
 use tokio::sync::watch;
 
-use super::{
-    facts,
-    store::label::ConsoleLabels,
-    unit::{
-        UnitContainers,
-        state::{UnitState, UnitStates},
-    },
-};
+use super::{facts, store::label::ConsoleLabels, unit::UnitContainers};
 
 /// The largest state: a message, less the rest of a heartbeat.
 const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;

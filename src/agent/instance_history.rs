@@ -13,9 +13,6 @@ use uuid::Uuid;
 
 use super::{error::AgentError, facts};
 
-/// Earlier lives that are remembered. Of more than these, one would have to be the last that a broker heard of.
-const FORMER_MAX: usize = 16;
-
 /// This instance of the agent, and earlier ones.
 #[derive(Debug)]
 pub(super) struct InstanceHistory {
@@ -39,8 +36,7 @@ impl InstanceHistory {
             text => String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
         };
         let place = place(folder).map_err(failed)?;
-        let mut former = presence::former(&text, &place);
-        former.truncate(FORMER_MAX);
+        let former = presence::former(&text, &place);
         let instance = Uuid::new_v4();
         let lives = Self { path: path.clone(), place, instance, former };
         lives.write(StoreLife { instance, is_newcomer: true }).map_err(failed)?;
@@ -81,6 +77,8 @@ fn place(folder: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use muster_rules::presence::FORMER_MAX;
+
     use super::*;
 
     #[test]

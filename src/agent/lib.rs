@@ -5,13 +5,12 @@
 //! - [`config`]: its configuration
 //! - [`join`], `pin`, `renew`: the host's identity, and how it stays a member of its fleet
 //! - [`store`]: state that survives the agent
-//! - `main_loop`: the loop, which owns all state
-//! - `command_handler`: handles commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
+//! - `main_loop`: the loop, which drives the session with the console ([`muster_session`]) and performs its effects
+//! - `command_handler`: what the session asks of the store, and the beginning of commands; `program_queue`: programs that wait for a place; `daemon`: programs that stay;
 //!   `realm_commands`: verbs about realms and snapshots; `unit_set`: several units at once; `log_follower`: follows a unit's log;
 //!   `pending_writes`: writes that wait for the store; `store_limits`: limits of what is kept
 //! - [`link`]: the connection to the broker; `instance_history`: earlier instances of this agent
-//! - [`publisher`]: publishes until acknowledged; `host_snapshot` and [`facts`]: the host's state; [`unit_topics`] and
-//!   `alert_topics`: the retained topics
+//! - `host_snapshot` and [`facts`]: the host's state
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: limits of units; `rootfs`: reads files of containers
 //! - [`mod@unit`], [`artifact`]: units, and their programs
 //! - [`local`]: the HTTP interface on the host itself
@@ -27,7 +26,6 @@
 //! **Invariant: no process of a unit or a command ends because the agent ends.**
 
 mod alert;
-mod alert_topics;
 pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
@@ -55,7 +53,6 @@ pub mod metric;
 mod pending_writes;
 mod pin;
 mod program_queue;
-pub mod publisher;
 mod realm_commands;
 mod renew;
 mod rootfs;
@@ -69,7 +66,6 @@ mod store_limits;
 mod testing;
 pub mod unit;
 mod unit_set;
-pub mod unit_topics;
 
 pub use running::RunningAgent;
 
@@ -78,12 +74,16 @@ pub use error::AgentError;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use muster_base::{
-    clock,
+    chance, clock,
     files::{self, RoleFile},
 };
 use muster_rules::{
     heartbeat::HeartbeatSchedule,
     time::{AHEAD_MAX_MS, KnownTime},
+};
+use muster_session::{
+    identity::ClientIdentity,
+    session::{Session, SessionParts},
 };
 use muster_sqlite::room::{self, Reserve, ReserveSize};
 use muster_topics::{Millis, join::JoinToken, name::HostId};
@@ -99,11 +99,10 @@ use self::{
     host_snapshot::HostSnapshot,
     instance_history::InstanceHistory,
     join::{JoinError, Joiner, MemberIdentity},
-    link::{ClientIdentity, LinkTask, TrafficMeter},
+    link::{LinkTask, TrafficMeter},
     local::{LocalServer, LoopHandle},
     main_loop::{AgentLoop, AgentParts, Inputs},
     metric::{MetricsTask, QueueLengths, figures::MetricSources},
-    publisher::Publisher,
     service_manager::ServiceManager,
     shim::Shims,
     store::{
@@ -221,9 +220,38 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
     let beats =
         HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), host_snapshot.with(&units.states().borrow()));
     let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
-    let mut publisher = Publisher::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
-    let lookout =
-        lookout(&config, &store, (&host_snapshot, &reserve), &mut publisher).await?.with_loss(life.noticed_ms);
+    let bounds = StoreBounds::new(config.journal.clone());
+    let time = KnownTime::new(life.signed_ms);
+    let (held, ended) = store::alert::all(&store).await?;
+    let rules = store::alert::central(&store).await?;
+    let mut session = Session::new(
+        SessionParts {
+            me: me.clone(),
+            former: lives.former().to_vec(),
+            time: if goes_back { time.with_way_back() } else { time },
+            created_ms: life.created_ms,
+            lost_ms: life.lost_ms,
+            last_epoch: life.last_epoch,
+            kept_ms: bounds.kept_ms(),
+            policy,
+            user: facts::own_user(),
+            realms: realms.clone(),
+            beats,
+            backlog_gap_ms,
+            rules_generation: rules.generation,
+            labels_generation: host_snapshot.label_generation().unwrap_or_default(),
+        },
+        chance::random,
+    );
+    for alert in held.iter().chain(&ended) {
+        session.publisher.alerts.enqueue(alert.clone(), 0);
+    }
+    let about = EvaluatorParts {
+        reserve: &reserve,
+        cpus: host_snapshot.facts.cpus,
+        sample_ms: Millis::from(config.metrics.sample_ms),
+    };
+    let lookout = AlertEvaluator::new(config.alerts.all_rules(), rules, held, &about).with_loss(life.noticed_ms);
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = LoopHandle::new();
     let LocalConfig { socket, listen } = config.local;
@@ -240,23 +268,16 @@ pub async fn start_managed(config: Config, manager: &ServiceManager) -> Result<R
         stop: stop.clone(),
     };
     let agent = AgentLoop::new(AgentParts {
-        me,
+        session,
         store: store.clone(),
         identity: identity_watch,
         sealing,
-        realms,
-        policy,
-        user: facts::own_user(),
-        created_ms: life.created_ms,
-        lost_ms: life.lost_ms,
-        last_epoch: life.last_epoch,
-        time: if goes_back { KnownTime::new(life.signed_ms).with_way_back() } else { KnownTime::new(life.signed_ms) },
+        own_realms: realms,
         executor,
         units: units.clone(),
-        publisher,
         host_snapshot,
         groups,
-        bounds: StoreBounds::new(config.journal.clone()),
+        bounds,
         lookout,
         queues,
         lives,
@@ -282,22 +303,6 @@ async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -
         }
     }
     Ok(())
-}
-
-/// Creates the alert evaluator: active alerts of earlier runs remain, and cleared ones wait to be acknowledged.
-async fn lookout(
-    config: &Config,
-    store: &Store,
-    (host_snapshot, reserve): (&HostSnapshot, &Reserve),
-    publisher: &mut Publisher,
-) -> Result<AlertEvaluator, StoreError> {
-    let (held, ended) = store::alert::all(store).await?;
-    for alert in held.iter().chain(&ended) {
-        publisher.alerts.enqueue(alert.clone(), 0);
-    }
-    let sample_ms = Millis::from(config.metrics.sample_ms);
-    let about = EvaluatorParts { reserve, cpus: host_snapshot.facts.cpus, sample_ms };
-    Ok(AlertEvaluator::new(config.alerts.all_rules(), store::alert::central(store).await?, held, &about))
 }
 
 fn metric_settings(config: &Config) -> metric::MetricSettings {

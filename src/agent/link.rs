@@ -1,7 +1,7 @@
 //! The connection to the broker: one task that connects, reads, and reconnects.
 //!
 //! Each connection is a client of its own, with a clean session and a last will of its own. Messages that an
-//! old one had not sent are lost with it: the publisher ([`super::publisher`]) knows what is not
+//! old one had not sent are lost with it: the session ([`muster_session`]) knows what is not
 //! acknowledged, and publishes it again. rumqttc's queue is a buffer and never a promise.
 //!
 //! Two bounded queues lie between this task and the agent's loop. The loop never waits for the one
@@ -9,6 +9,8 @@
 //!
 //! **Invariant: this task acknowledges nothing to the broker by itself.** The loop does, after the journal has the command; or before, while a
 //! claim makes it wait.
+
+pub mod outgoing;
 
 use std::{
     future::pending,
@@ -24,11 +26,16 @@ use bytes::Bytes;
 use muster_base::{chance, clock};
 use muster_bus::address::{self, BrokerAddress};
 use muster_net::pki;
-use muster_rules::backoff::{ExponentialGrowth, RECONNECT};
+use muster_session::{
+    identity::ClientIdentity,
+    reconnect::{ConnectionEnd, ReconnectSchedule},
+    session::{Input, command_source},
+    signed::SignedMessage,
+};
 use muster_topics::{
-    Millis, PAYLOAD_MAX_BYTES, V1,
-    name::{HostId, Name},
-    presence::{Capability, Presence, PresenceState},
+    Millis, PAYLOAD_MAX_BYTES,
+    envelope::PublicKey,
+    name::Name,
     topic::{Filter, HostTopic, Prefix, Topic},
 };
 use rumqttc::{
@@ -40,7 +47,6 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::join::{MemberIdentity, causes};
 
@@ -60,55 +66,8 @@ const PACKET_MAX_BYTES: usize = PAYLOAD_MAX_BYTES + 4 * 1024;
 /// How long connecting may take, including TLS and MQTT's CONNECT.
 const CONNECT_S: u64 = 15;
 
-/// A connection that lasted this long was good: the delays start over.
-const GOOD: Duration = Duration::from_secs(30);
-
 /// How long to wait when the queue to the broker has no room for a change of groups: some round trips.
 const REGROUP: Duration = Duration::from_millis(100);
-
-/// How long a twin that has withdrawn waits before it connects again.
-const AWAY: ExponentialGrowth = ExponentialGrowth { first_ms: 300_000, max_ms: 300_000 };
-
-/// How this agent identifies itself to the broker.
-#[derive(Clone, Debug)]
-pub struct ClientIdentity {
-    /// The host.
-    pub host: HostId,
-    /// Random at each start.
-    pub instance: Uuid,
-    /// The epoch of this run of the agent.
-    pub epoch: u64,
-    /// MQTT's keep-alive, in seconds.
-    pub keep_alive_s: u16,
-    /// Whether it can go back to an earlier time when the console confirms one: see [`Capability::FreshTime`].
-    pub goes_back: bool,
-}
-
-impl ClientIdentity {
-    /// Returns the presence of one session of this agent.
-    #[must_use]
-    pub fn presence(&self, session: u64, state: PresenceState, since_ms: Millis) -> Presence {
-        Presence {
-            v: V1,
-            state,
-            instance: self.instance,
-            epoch: self.epoch,
-            session,
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: [Capability::Exec, Capability::Yuno]
-                .into_iter()
-                .chain(self.goes_back.then_some(Capability::FreshTime))
-                .collect(),
-            since_ms,
-        }
-    }
-
-    /// Returns one of this host's topics.
-    #[must_use]
-    pub fn topic(&self, topic: HostTopic) -> Topic {
-        Topic::Host(self.host, topic)
-    }
-}
 
 /// An event of the link.
 #[derive(Debug)]
@@ -146,9 +105,14 @@ impl InboundMessage {
         &self.payload
     }
 
-    /// Takes the acknowledgement that is owed: once, because its packet id may be reused after that.
-    pub fn receipt(&mut self) -> Option<AckToken> {
-        self.receipt.take()
+    /// The message as the session takes it; `keys` are those that the console may sign with.
+    #[must_use]
+    pub fn into_input<W>(mut self, keys: &[PublicKey]) -> Input<AckToken, W> {
+        let receipt = self.receipt.take();
+        if matches!(&self.topic, Topic::Host(_, HostTopic::Presence)) {
+            return Input::Presence(serde_json::from_slice(&self.payload).ok(), receipt);
+        }
+        Input::Message(command_source(&self.topic), SignedMessage::open(&self.payload, keys), receipt)
     }
 }
 
@@ -300,34 +264,33 @@ enum LinkEnd {
 
 impl LinkLoop {
     async fn run(mut self) {
-        let mut attempts = 0;
+        let mut schedule = ReconnectSchedule::default();
         loop {
             let began = Instant::now();
             let (end, was_up) = self.connection().await;
             if was_up && self.events.send(LinkEvent::Down).await.is_err() {
                 return;
             }
-            if was_up && began.elapsed() >= GOOD {
-                attempts = 0;
-            }
+            let up_ms = was_up.then(|| Millis::try_from(began.elapsed().as_millis()).unwrap_or(Millis::MAX));
+            let attempts = schedule.attempts();
+            let mut wait = |end| schedule.wait_ms(end, up_ms, chance::random());
             let wait_ms = match end {
                 LinkEnd::Shutdown => return,
                 LinkEnd::NewIdentity => continue,
-                LinkEnd::Withdrawn => AWAY.jittered_ms(0, chance::random()),
-                LinkEnd::Disconnected => RECONNECT.full_jitter_ms(0, chance::random()),
+                LinkEnd::Withdrawn => wait(ConnectionEnd::Withdrawn),
+                LinkEnd::Disconnected => wait(ConnectionEnd::Disconnected),
                 LinkEnd::Broken(reason) => {
-                    let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
+                    let wait_ms = wait(ConnectionEnd::Broken);
                     tracing::warn!(
                         broker = %self.identity.borrow().membership.broker_url, reason, attempts, retry_ms = wait_ms,
                         "no connection to the broker"
                     );
-                    attempts += 1;
                     wait_ms
                 }
             };
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
-                Ok(()) = self.identity.changed() => attempts = 0,
+                Ok(()) = self.identity.changed() => schedule.reset(),
                 () = self.shutdown.cancelled() => return,
             }
         }
@@ -427,8 +390,7 @@ impl LinkLoop {
             }
             false => Transport::Tcp,
         };
-        let will = self.me.presence(session, PresenceState::Offline, since_ms);
-        let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
+        let will = self.me.last_will(session, since_ms);
         let topic = self.me.topic(HostTopic::Presence);
         let will = LastWill::new(membership.prefix.topic(&topic), will, address::qos(&topic), true);
         let mut options =
@@ -480,11 +442,9 @@ fn difference<'a>(before: &'a [Name], after: &'a [Name]) -> (Vec<&'a Name>, Vec<
 /// Subscribes, and then publishes its presence: in this order, so that retained messages come before its own.
 fn greet(me: &ClientIdentity, groups: &[Name], connection: &ConnectionHandle) {
     let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
-    let presence = me.presence(connection.session, PresenceState::Online, connection.since_ms);
-    let filters = Filter::of_agent(me.host, groups).into_iter().map(filter);
-    let subscribed = connection.client.try_subscribe_many(filters);
-    let payload = serde_json::to_vec(&presence).unwrap_or_default();
-    let shown = connection.publish(&me.topic(HostTopic::Presence), true, payload);
+    let (filters, presence) = me.greeting(connection.session, connection.since_ms, groups);
+    let subscribed = connection.client.try_subscribe_many(filters.into_iter().map(filter));
+    let shown = connection.publish(&me.topic(HostTopic::Presence), true, presence);
     // The queue is empty: there is room for both.
     debug_assert!(subscribed.is_ok() && shown);
 }

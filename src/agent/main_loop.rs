@@ -4,7 +4,7 @@
 //! in their own task, the connection in the link's. Handlers await the store only.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     future::pending,
     sync::{
         Arc,
@@ -15,20 +15,13 @@ use std::{
 
 use muster_base::{chance, clock};
 use muster_bus::sealing::HostKey;
-use muster_rules::{
-    authorise::{CommandSource, LocalPolicy},
-    backoff::jittered,
-    presence::PresenceVerdict,
-    receive::RefreshHistory,
-    time::KnownTime,
-};
+use muster_rules::backoff::jittered;
+use muster_session::session::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice, Session};
 use muster_topics::{
     Millis, V1,
     metric::Point,
-    name::{CommandId, Name},
-    presence::{Presence, PresenceState},
+    name::{HostId, Name},
     select,
-    topic::{HostTopic, Topic},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -39,36 +32,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     alert::AlertEvaluator,
-    command_handler::{RunningCommand, TaskResult},
+    command_handler::{EnteredCommand, TaskResult},
     execute::{Executor, event::ExecEvent},
     host_snapshot::HostSnapshot,
     instance_history::InstanceHistory,
     join::MemberIdentity,
-    link::{ClientIdentity, ConnectionHandle, InboundMessage, LinkEvent, LinkTask},
+    link::{
+        AckToken, ConnectionHandle, InboundMessage, LinkEvent, LinkTask,
+        outgoing::{OutgoingMessage, OutgoingQueue, RETRY_MS},
+    },
     local::{AgentStatus, LoopQuestion},
     metric::QueueLengths,
     pending_writes::PendingWrite,
-    publisher::Publisher,
     store::{Store, StoreError, journal},
     store_limits::StoreBounds,
-    unit::{Units, state::UnitStates},
+    unit::Units,
 };
+use muster_session::unit_state::UnitStates;
 
-/// The most pending writes that are stored in one transaction.
-const FACTS_MAX: usize = 32;
-/// The most messages that are held back while it is undecided whether this agent may work, or while the store fails.
-/// The console sends dropped ones again.
-const HELD_MAX: usize = 64;
+/// The most events of programs that are stored in one transaction.
+const EVENTS_MAX: usize = 32;
 /// How often the host is examined again (interfaces come and go).
 const LOOK_MS: Millis = 5 * 60_000;
-/// How often old commands are removed from the journal.
-const PRUNE_MS: Millis = 3_600_000;
-/// The delay before failed writes are tried again.
-const STORE_RETRY_MS: Millis = 2_000;
-/// How long the orderly exit may take.
-const FAREWELL: Duration = Duration::from_secs(2);
 /// The least time between two log lines about rejected messages.
 const COMPLAIN_MS: Millis = 10_000;
+
+/// The session of this agent.
+pub(super) type AgentSession = Session<AckToken, PendingWrite>;
+/// An event for the session.
+pub(super) type AgentInput = Input<AckToken, PendingWrite>;
+type AgentEffect = Effect<AckToken, PendingWrite>;
 
 /// An event of the agent's loop.
 enum LoopEvent {
@@ -92,54 +85,50 @@ enum LoopEvent {
     Stop,
 }
 
-/// The agent's loop, which owns all its state.
+/// The agent's loop: drives the session, and performs its effects.
 pub(super) struct AgentLoop {
-    pub(super) me: ClientIdentity,
+    pub(super) host: HostId,
+    pub(super) session: AgentSession,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     /// Opens what is sealed to this host.
     pub(super) sealing: HostKey,
-    /// The realms of the host.
-    pub(super) realms: BTreeSet<Name>,
-    /// Those of them that its configuration has.
+    /// The realms of the configuration.
     pub(super) own_realms: BTreeSet<Name>,
-    pub(super) policy: LocalPolicy,
-    pub(super) user: String,
-    pub(super) created_ms: Millis,
-    pub(super) lost_ms: Option<Millis>,
-    /// The epoch of the last known instance of this host's agent.
-    pub(super) last_epoch: u64,
-    pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
-    pub(super) publisher: Publisher,
-    pub(super) rejected: RejectedMessages,
-    /// Commands that are being executed.
-    pub(super) running: BTreeMap<CommandId, RunningCommand>,
     pub(super) work: JoinSet<TaskResult>,
     pub(super) bounds: StoreBounds,
-    /// Writes that wait for the store. While there are any, no more commands are accepted.
-    pub(super) facts: VecDeque<PendingWrite>,
-    /// The stored signed time.
-    pub(super) kept_signed_ms: Millis,
-    /// Accepted refresh requests.
-    pub(super) refreshes: RefreshHistory,
-    pub(super) refresh_due_ms: Option<Millis>,
     pub(super) inputs: Inputs,
     pub(super) lookout: AlertEvaluator,
-    queues: Arc<QueueLengths>,
-    lives: InstanceHistory,
+    pub(super) lives: InstanceHistory,
     pub(super) host_snapshot: HostSnapshot,
     /// The names of its labels, each of which is a group of hosts; the link subscribes to them.
     pub(super) groups: watch::Sender<Vec<Name>>,
-    held: VecDeque<InboundMessage>,
-    /// When messages that the store did not take are tried again.
-    held_ms: Option<Millis>,
+    /// The command that was journalled last, until the session has it started.
+    pub(super) entered: Option<EnteredCommand>,
+    /// Events that the session has not handled yet.
+    events: VecDeque<AgentInput>,
+    outgoing: OutgoingQueue,
+    rejected: RejectedMessages,
+    queues: Arc<QueueLengths>,
     began: Instant,
     look_ms: Millis,
-    prune_ms: Millis,
-    facts_ms: Option<Millis>,
     ready: watch::Sender<bool>,
+}
+
+/// The host for the session, with the newest states of its units.
+struct SelectedHost<'a> {
+    host: HostId,
+    snapshot: &'a HostSnapshot,
+    units: UnitStates,
+}
+
+impl HostView for SelectedHost<'_> {
+    fn see<T>(&self, look: impl FnOnce(&select::Host<'_>) -> T) -> T {
+        let units = self.snapshot.units(self.host, &self.units);
+        look(&self.snapshot.seen(self.host, &units))
+    }
 }
 
 /// The sources of events.
@@ -155,21 +144,13 @@ pub(super) struct Inputs {
 
 /// The parts that the loop is made from.
 pub(super) struct AgentParts {
-    pub(super) me: ClientIdentity,
+    pub(super) session: AgentSession,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<MemberIdentity>>,
     pub(super) sealing: HostKey,
-    pub(super) realms: BTreeSet<Name>,
-    pub(super) policy: LocalPolicy,
-    pub(super) user: String,
-    pub(super) created_ms: Millis,
-    pub(super) lost_ms: Option<Millis>,
-    /// The epoch of the last known instance of this host's agent.
-    pub(super) last_epoch: u64,
-    pub(super) time: KnownTime,
+    pub(super) own_realms: BTreeSet<Name>,
     pub(super) executor: Executor,
     pub(super) units: Units,
-    pub(super) publisher: Publisher,
     pub(super) host_snapshot: HostSnapshot,
     pub(super) groups: watch::Sender<Vec<Name>>,
     pub(super) bounds: StoreBounds,
@@ -182,46 +163,30 @@ pub(super) struct AgentParts {
 
 impl AgentLoop {
     pub(super) fn new(parts: AgentParts) -> Self {
-        let AgentParts {
-            me, store, identity, realms, policy, user, created_ms, time, executor, units, publisher, ..
-        } = parts;
-        let (lost_ms, last_epoch) = (parts.lost_ms, parts.last_epoch);
+        let host = parts.session.me().host;
         let mut agent = Self {
-            me,
-            store,
-            identity,
+            host,
+            session: parts.session,
+            store: parts.store,
+            identity: parts.identity,
             sealing: parts.sealing,
-            own_realms: realms.clone(),
-            realms,
-            policy,
-            user,
-            created_ms,
-            lost_ms,
-            last_epoch,
-            time,
-            executor,
-            units,
-            publisher,
-            rejected: RejectedMessages::default(),
-            running: BTreeMap::new(),
+            own_realms: parts.own_realms,
+            executor: parts.executor,
+            units: parts.units,
             work: JoinSet::new(),
             bounds: parts.bounds,
-            facts: VecDeque::new(),
-            kept_signed_ms: time.signed_ms(),
-            refreshes: RefreshHistory::default(),
-            refresh_due_ms: None,
             inputs: parts.inputs,
             lookout: parts.lookout,
-            queues: parts.queues,
             lives: parts.lives,
             host_snapshot: parts.host_snapshot,
             groups: parts.groups,
-            held: VecDeque::new(),
-            held_ms: None,
+            entered: None,
+            events: VecDeque::new(),
+            outgoing: OutgoingQueue::new(host),
+            rejected: RejectedMessages::default(),
+            queues: parts.queues,
             began: Instant::now(),
             look_ms: jittered(LOOK_MS, chance::random()),
-            prune_ms: jittered(60_000, chance::random()),
-            facts_ms: None,
             ready: parts.ready,
         };
         agent.observe_units();
@@ -233,43 +198,130 @@ impl AgentLoop {
         Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// Calls `look` with this host as selectors see it, with the newest states of its units.
-    pub(super) fn seen<R>(&self, look: impl FnOnce(&select::Host<'_>) -> R) -> R {
-        let states = self.inputs.units.borrow().clone();
-        let units = self.host_snapshot.units(self.me.host, &states);
-        look(&self.host_snapshot.seen(self.me.host, &units))
-    }
-
     /// Runs until it is stopped.
     pub(super) async fn run(mut self, unfinished: Vec<journal::UnfinishedCommand>) {
         self.resume(unfinished);
         self.update_realms().await;
         loop {
-            let handled = match self.next().await {
+            match self.next().await {
                 LoopEvent::Stop => break,
                 event => self.handle(event).await,
-            };
-            let handled = handled.and(self.take_facts_in().await);
-            let now_ms = self.now_ms();
-            let handled = handled.and(self.publisher.pump(now_ms).await);
-            if let Err(error) = handled {
-                self.draw_on_reserve(&error);
-                tracing::error!(
-                    %error,
-                    "hint: is there room on the disk of the agent's folder? What was not stored is done again"
-                );
             }
+            self.events.push_back(Input::Time);
+            self.run_session().await;
+            let is_ready = self.session.is_sole();
+            self.ready.send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
         }
         self.farewell().await;
     }
 
-    /// Handles a full disk: a failed write is tried again at once if the reserve has room. A quota, for example, does
-    /// not show earlier.
-    fn draw_on_reserve(&mut self, error: &StoreError) {
+    /// Adds an event for the session.
+    pub(super) fn tell(&mut self, input: AgentInput) {
+        self.events.push_back(input);
+    }
+
+    /// Has the session handle all events, and performs its effects.
+    async fn run_session(&mut self) {
+        while let Some(input) = self.events.pop_front() {
+            let room = self.outgoing.room();
+            let now = Moment { life_ms: self.now_ms(), clock_ms: clock::now_ms(), random: chance::random };
+            let units = self.inputs.units.borrow().clone();
+            let view = SelectedHost { host: self.host, snapshot: &self.host_snapshot, units };
+            for effect in self.session.handle(now, room, &view, input) {
+                self.perform(effect).await;
+            }
+        }
+        self.outgoing.send();
+    }
+
+    async fn perform(&mut self, effect: AgentEffect) {
+        match effect {
+            Effect::Publish(publication) => self.outgoing.push(OutgoingMessage::Publish(publication)),
+            Effect::Acknowledge(receipt) => self.outgoing.push(OutgoingMessage::Acknowledge(receipt)),
+            Effect::Disconnect => {
+                self.outgoing.push(OutgoingMessage::Disconnect);
+                self.outgoing.send();
+            }
+            Effect::Store(request) => {
+                let reply = self.perform_store(request).await;
+                // The session waits for it, so it comes before other events.
+                self.events.push_front(Input::Stored(reply));
+            }
+            Effect::Start(command) => self.start(command),
+            Effect::Cancel(which) => self.executor.cancel(which),
+            Effect::Withdraw => {
+                self.inputs.link.withdraw();
+                self.outgoing.disconnected();
+            }
+            Effect::TwinSeen => {
+                let seen = self.record_duplicate().await;
+                self.check(seen);
+            }
+            Effect::ConsoleTime(issued_ms) => self.lookout.observe_issue_time(issued_ms, clock::now_ms()),
+            Effect::Notice(notice) => self.log(&notice),
+            Effect::Stopped => self.outgoing.disconnected(),
+        }
+    }
+
+    /// Logs an error of the store. After one for lack of room, failed writes are tried again at once if the reserve has
+    /// room: a quota, for example, does not show earlier.
+    pub(super) fn store_failed(&mut self, error: &StoreError) {
         if error.is_full() && self.store.release_reserve() {
-            self.facts_ms = None;
-            let now_ms = self.now_ms();
-            self.held_ms = self.held_ms.map(|_| now_ms);
+            self.tell(Input::StoreRetry);
+        }
+        tracing::error!(
+            %error,
+            "hint: is there room on the disk of the agent's folder? What was not stored is done again"
+        );
+    }
+
+    fn check(&mut self, stored: Result<(), StoreError>) {
+        if let Err(error) = stored {
+            self.store_failed(&error);
+        }
+    }
+
+    fn log(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Asserting => {
+                tracing::debug!("another presence of this host was seen; the own one is published again");
+            }
+            Notice::Claiming => {
+                tracing::info!(
+                    "another agent of this host is online, or was lately; this one works if it does not object"
+                );
+            }
+            Notice::Withdrawn => tracing::error!(
+                host.id = %self.host,
+                "duplicate: another agent works for this host, with the same key; this one withdraws and looks again \
+                 in some minutes. hint: was the disk cloned? Remove the agent's folder on the copy and join with a new token"
+            ),
+            Notice::Rejected(what, reason) => {
+                if let Some(rejected) = self.rejected.count(self.now_ms()) {
+                    tracing::warn!(what, reason, rejected, "messages were rejected");
+                }
+            }
+            Notice::Refused(id, reason) => tracing::info!(command.id = %id, reason, "refused"),
+            Notice::Later(id) => tracing::info!(
+                command.id = %id,
+                "left unanswered until the console has said what time it is: what it has signed so far lies ahead of this host's clock"
+            ),
+            Notice::Busy(id) => tracing::info!(command.id = %id, "no room for a command"),
+            Notice::OlderDisk(epoch) => {
+                self.lookout.record_loss_alert();
+                tracing::error!(
+                    host.id = %self.host, epoch,
+                    "this host has lived since its disk was written: the disk is an older copy, or a clone of it was started. \
+                     Commands issued before now that are not in the journal are refused. hint: look at the host's units, and \
+                     apply them again"
+                );
+            }
+            Notice::WentBack(time_back) => tracing::warn!(
+                ahead_s = time_back.ahead_ms.unwrap_or_default() / 1000,
+                "the console has signed times that had not come yet, or this agent's store was made at one; the time is what the console \
+                 says now"
+            ),
+            Notice::Working | Notice::Repeated(_) | Notice::Refresh(_) => {}
         }
     }
 
@@ -281,7 +333,7 @@ impl AgentLoop {
             // A timer's resolution is a millisecond: a little later is never too early.
             self.began + due + Duration::from_millis(1)
         });
-        let free = self.facts.is_empty();
+        let free = self.session.has_no_writes();
         let inputs = &mut self.inputs;
         tokio::select! {
             () = inputs.stop.cancelled() => LoopEvent::Stop,
@@ -298,52 +350,46 @@ impl AgentLoop {
 
     /// When something is due.
     fn next_ms(&self) -> Option<Millis> {
-        [
-            Some(self.look_ms),
-            Some(self.prune_ms),
-            self.facts_ms,
-            self.held_ms,
-            self.refresh_due_ms,
-            self.slow_ms(),
-            self.publisher.next_ms(self.now_ms()),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let now_ms = self.now_ms();
+        [Some(self.look_ms), self.outgoing.next_ms(now_ms), self.session.next_ms(now_ms)].into_iter().flatten().min()
     }
 
-    async fn handle(&mut self, event: LoopEvent) -> Result<(), StoreError> {
+    async fn handle(&mut self, event: LoopEvent) {
         match event {
             LoopEvent::Link(LinkEvent::Up(connection)) => self.up(connection),
-            LoopEvent::Link(LinkEvent::Down) => self.down(),
-            LoopEvent::Link(LinkEvent::Message(message)) => return self.message(message).await,
-            LoopEvent::Exec(events) => self.facts.extend(events.into_iter().map(PendingWrite::Exec)),
+            LoopEvent::Link(LinkEvent::Down) => {
+                self.outgoing.disconnected();
+                self.tell(Input::Disconnected);
+            }
+            LoopEvent::Link(LinkEvent::Message(message)) => self.message(message),
+            LoopEvent::Exec(events) => self.tell(Input::Writes(events.into_iter().map(PendingWrite::Exec).collect())),
             LoopEvent::Work(work) => self.worked(work),
             LoopEvent::Units => {
                 self.observe_units();
-                return self.check_unit_alerts().await;
+                let checked = self.check_unit_alerts().await;
+                self.check(checked);
             }
             LoopEvent::Sampled => {
                 self.report_queue_lengths();
-                return self.sampled().await;
+                let checked = self.sampled().await;
+                self.check(checked);
             }
             LoopEvent::Metrics => {
-                self.publisher.metrics_stored();
+                self.session.publisher.metrics_stored();
                 // Published as often as measurements are, however often a unit reports.
-                self.publisher.units.observe_stats(self.units.stats());
+                self.session.publisher.units.observe_stats(self.units.stats());
             }
             LoopEvent::Asked(question) => self.asked(question),
-            LoopEvent::Time => return self.on_time().await,
+            LoopEvent::Time => self.on_time(),
             LoopEvent::Stop => {}
         }
-        Ok(())
     }
 
     /// Reports the lengths of queues, for the next sample.
     fn report_queue_lengths(&self) {
         let tell = |counter: &AtomicU64, count: usize| counter.store(count as u64, Ordering::Relaxed);
-        tell(&self.queues.commands, self.running.len());
-        tell(&self.queues.alerts, self.publisher.alerts.waiting());
+        tell(&self.queues.commands, self.session.running());
+        tell(&self.queues.alerts, self.session.publisher.alerts.waiting());
     }
 
     /// Answers a request on the local interface. A caller that does not wait needs no answer.
@@ -358,14 +404,14 @@ impl AgentLoop {
             }
             LoopQuestion::Beat(answer) => {
                 self.look();
-                self.publisher.request_heartbeat(now_ms);
-                let _ = answer.send(self.publisher.is_sole());
+                self.session.publisher.request_heartbeat(now_ms);
+                let _ = answer.send(self.session.is_sole());
             }
             LoopQuestion::Trigger(answer) => {
                 self.look();
                 self.units.look();
-                self.publisher.refresh(now_ms);
-                let _ = answer.send(self.publisher.is_sole());
+                self.session.refresh(now_ms);
+                let _ = answer.send(self.session.is_sole());
             }
         }
     }
@@ -373,151 +419,26 @@ impl AgentLoop {
     fn status(&self) -> AgentStatus {
         AgentStatus {
             v: V1,
-            host: self.me.host,
+            host: self.host,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            epoch: self.me.epoch,
+            epoch: self.session.me().epoch,
             up_for_ms: self.now_ms(),
-            connected: self.publisher.is_sole(),
-            commands: self.running.len(),
+            connected: self.session.is_sole(),
+            commands: self.session.running(),
             units: self.inputs.units.borrow().len(),
         }
     }
 
-    /// Stores the pending writes; if that fails, again after a delay.
-    async fn take_facts_in(&mut self) -> Result<(), StoreError> {
-        if self.facts_ms.is_some_and(|facts_ms| self.now_ms() < facts_ms) {
-            return Ok(());
-        }
-        let recorded = self.record().await;
-        self.facts_ms = recorded.is_err().then(|| self.now_ms() + STORE_RETRY_MS);
-        recorded
-    }
-
     fn up(&mut self, connection: ConnectionHandle) {
         tracing::info!(session = connection.session, "connected to the broker");
-        let now_ms = self.now_ms();
         self.host_snapshot.refresh();
-        self.publisher.up(connection, self.lives.former().to_vec(), now_ms);
+        self.tell(Input::Connected { session: connection.session, since_ms: connection.since_ms });
+        self.outgoing.connected(connection);
     }
 
-    fn down(&mut self) {
-        self.publisher.down();
-        // They were not answered, so the console sends them again.
-        self.held.clear();
-        self.held_ms = None;
-        self.ready.send_replace(false);
-    }
-
-    async fn message(&mut self, message: InboundMessage) -> Result<(), StoreError> {
-        if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
-            let now_ms = self.now_ms();
-            let twin = self.publisher.is_twin(message.payload());
-            if let Some(epoch) = self.publisher.unknown_later_life(message.payload(), self.last_epoch) {
-                self.disk_went_back(epoch).await?;
-            }
-            let verdict = self.publisher.handle_presence(message.payload(), now_ms);
-            self.publisher.done(message);
-            let seen = if twin { self.record_duplicate().await } else { Ok(()) };
-            return self.apply_verdict(verdict).await.and(seen);
-        }
-        // Earlier messages that still wait go first.
-        if !self.publisher.is_sole() || !self.held.is_empty() {
-            self.hold(message);
-            return Ok(());
-        }
-        self.order(message).await
-    }
-
-    /// Handles a message on a topic of signed messages. If the store fails it is kept and tried again: if it were
-    /// dropped, it would never be acknowledged, and brokers stop sending to clients with too many unacknowledged
-    /// messages.
-    async fn order(&mut self, message: InboundMessage) -> Result<(), StoreError> {
-        let channel = match &message.topic {
-            Topic::CommandAll | Topic::CommandGroup(_) => CommandSource::Broadcast,
-            _ => CommandSource::Own,
-        };
-        let done = self.signed(&message, channel).await;
-        match &done {
-            Ok(()) => self.publisher.done(message),
-            Err(_) => {
-                self.hold(message);
-                self.held_ms = Some(self.now_ms() + STORE_RETRY_MS);
-            }
-        }
-        done
-    }
-
-    fn hold(&mut self, mut message: InboundMessage) {
-        if self.held.len() < HELD_MAX {
-            self.publisher.held(&mut message);
-            self.held.push_back(message);
-        }
-    }
-
-    /// Handles held messages in their order, as far as the store takes them.
-    async fn take_held_up(&mut self) -> Result<(), StoreError> {
-        self.held_ms = None;
-        let mut rest = std::mem::take(&mut self.held);
-        let mut done = Ok(());
-        while let (Ok(()), Some(message)) = (&done, rest.pop_front()) {
-            done = self.order(message).await;
-        }
-        // Only the one that failed is held now, and it goes first.
-        self.held.append(&mut rest);
-        done
-    }
-
-    /// Handles evidence of a later instance of this host that its own disk does not know: the whole disk was restored
-    /// from a copy, mark included.
-    async fn disk_went_back(&mut self, epoch: u64) -> Result<(), StoreError> {
-        let clock_ms = clock::now_ms();
-        let now_ms = self.time.now_ms(clock_ms);
-        self.store.note_older_disk(now_ms, clock_ms).await?;
-        self.last_epoch = epoch;
-        self.lost_ms = self.lost_ms.max(Some(now_ms));
-        self.lookout.record_loss_alert();
-        tracing::error!(
-            host.id = %self.me.host, epoch,
-            "this host has lived since its disk was written: the disk is an older copy, or a clone of it was started. Commands \
-             issued before now that are not in the journal are refused. hint: look at the host's units, and apply them again"
-        );
-        Ok(())
-    }
-
-    /// Acts on a decision about presence.
-    async fn apply_verdict(&mut self, verdict: PresenceVerdict) -> Result<(), StoreError> {
-        match verdict {
-            PresenceVerdict::Ignore => {}
-            PresenceVerdict::Assert => {
-                tracing::debug!("another presence of this host was seen; the own one is published again");
-            }
-            PresenceVerdict::Claim => {
-                tracing::info!(
-                    "another agent of this host is online, or was lately; this one works if it does not object"
-                );
-                self.held.iter_mut().for_each(|message| self.publisher.held(message));
-            }
-            PresenceVerdict::Withdraw => {
-                tracing::error!(
-                    host.id = %self.me.host,
-                    "duplicate: another agent works for this host, with the same key; this one withdraws and looks again \
-                     in some minutes. hint: was the disk cloned? Remove the agent's folder on the copy and join with a new token"
-                );
-                self.inputs.link.withdraw();
-                self.down();
-            }
-            PresenceVerdict::Settled => {
-                let now_ms = self.now_ms();
-                self.observe_units();
-                if !self.publisher.has_worked() {
-                    self.lives.works();
-                }
-                self.publisher.begin(now_ms);
-                self.ready.send_replace(true);
-                return self.take_held_up().await;
-            }
-        }
-        Ok(())
+    fn message(&mut self, message: InboundMessage) {
+        let input = message.into_input(&self.identity.borrow().membership.command_keys);
+        self.tell(input);
     }
 
     /// Examines the host and its units again.
@@ -528,68 +449,46 @@ impl AgentLoop {
 
     pub(super) fn observe_units(&mut self) {
         let states = self.inputs.units.borrow_and_update().clone();
-        self.publisher.units.observe(&states);
-        self.host_snapshot.warn(self.publisher.alerts.active(), self.lookout.generation());
-        self.publisher.beats.observe(self.host_snapshot.with(&states));
+        let publisher = &mut self.session.publisher;
+        publisher.units.observe(&states);
+        self.host_snapshot.warn(publisher.alerts.active(), self.lookout.generation());
+        publisher.beats.observe(self.host_snapshot.with(&states));
     }
 
-    async fn on_time(&mut self) -> Result<(), StoreError> {
+    fn on_time(&mut self) {
         let now_ms = self.now_ms();
         if now_ms >= self.look_ms {
             self.look_ms = now_ms + jittered(LOOK_MS, chance::random());
             self.look();
         }
-        if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
-            self.refresh_due_ms = None;
-            self.publisher.refresh(now_ms);
-        }
-        self.report_slow_commands();
-        let verdict = self.publisher.tick(now_ms);
-        self.apply_verdict(verdict).await?;
-        if self.publisher.is_sole() && self.held_ms.is_some_and(|held_ms| now_ms >= held_ms) {
-            self.take_held_up().await?;
-        }
-        if now_ms >= self.prune_ms {
-            self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
-            let forgotten = journal::prune(&self.store, self.time.signed_ms(), self.bounds.kept_ms()).await?;
-            tracing::debug!(forgotten, "commands that expired long ago were forgotten");
-            self.forget_daemons(clock::now_ms()).await?;
-        }
-        Ok(())
     }
 
     /// Publishes the last messages and waits a little until the broker has received them.
     async fn farewell(mut self) {
         self.observe_units();
-        let Some(connection) = self.publisher.farewell() else { return };
-        let heard = async {
-            while let Some(event) = self.inputs.link.events.recv().await {
-                match event {
-                    LinkEvent::Message(message) if is_echo(&message, &self.me) => break,
-                    LinkEvent::Down => return,
-                    LinkEvent::Up(_) | LinkEvent::Message(_) => {}
+        self.tell(Input::Stop);
+        let [limit, retry] = [FAREWELL_MS, RETRY_MS].map(|time_ms| Duration::from_millis(time_ms.unsigned_abs()));
+        let said = async {
+            self.run_session().await;
+            while self.outgoing.is_connected() {
+                match tokio::time::timeout(retry, self.inputs.link.events.recv()).await {
+                    Ok(Some(event)) => self.handle(LoopEvent::Link(event)).await,
+                    Ok(None) => return,
+                    Err(_) => {}
                 }
+                self.run_session().await;
             }
-            let _ = connection.disconnect();
-            while !matches!(self.inputs.link.events.recv().await, Some(LinkEvent::Down) | None) {}
         };
-        if tokio::time::timeout(FAREWELL, heard).await.is_err() {
+        if tokio::time::timeout(limit, said).await.is_err() {
             tracing::debug!("the broker did not answer the goodbye");
         }
     }
 }
 
-/// Whether a message is the last presence that [`Publisher::farewell`] published.
-fn is_echo(message: &InboundMessage, me: &ClientIdentity) -> bool {
-    matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
-        && serde_json::from_slice::<Presence>(message.payload())
-            .is_ok_and(|presence| presence.instance == me.instance && presence.state == PresenceState::Stopped)
-}
-
 /// Waits for at least one event, and returns all that are ready.
 async fn some(events: &mut mpsc::Receiver<ExecEvent>) -> Vec<ExecEvent> {
     let mut some = Vec::new();
-    if events.recv_many(&mut some, FACTS_MAX).await == 0 {
+    if events.recv_many(&mut some, EVENTS_MAX).await == 0 {
         // The executor ends only when the agent does.
         pending::<()>().await;
     }

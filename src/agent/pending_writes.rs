@@ -40,49 +40,48 @@ pub(super) enum PendingWrite {
 }
 
 impl AgentLoop {
-    /// Stores all pending writes in one transaction. If that fails they remain.
-    pub(super) async fn record(&mut self) -> Result<(), StoreError> {
-        if self.facts.is_empty() {
-            return Ok(());
-        }
+    /// Stores writes in one transaction; returns the rows that are in the outbox now.
+    pub(super) async fn record(&mut self, writes: &[PendingWrite]) -> Result<Vec<ReportAck>, StoreError> {
         let now_ms = clock::now_ms();
         let mut keys = Vec::new();
         let mut tx = self.store.begin().await?;
-        for fact in &self.facts {
-            enter_pending_write(&mut tx, fact, now_ms, &mut keys).await?;
+        for write in writes {
+            enter_pending_write(&mut tx, write, now_ms, &mut keys).await?;
         }
         store::commit(tx, "record facts").await?;
-        if !keys.is_empty() {
-            self.weigh_output().await?;
+        if !keys.is_empty()
+            && let Err(error) = self.weigh_output().await
+        {
+            // They are stored. How much waits is weighed again with the next.
+            tracing::warn!(%error, "it is not known how much output waits");
         }
-        for key in keys {
-            self.queue(Some(key));
-        }
-        for fact in std::mem::take(&mut self.facts) {
-            let (id, files) = match fact {
-                PendingWrite::Exec(ExecEvent::Output { .. }) => continue,
-                PendingWrite::Turn(program, place) => {
-                    self.start_program(program, place);
-                    continue;
+        Ok(keys)
+    }
+
+    /// Does what follows from stored writes; returns the commands that have ended.
+    pub(super) fn act_on(&mut self, writes: Vec<PendingWrite>) -> Vec<CommandId> {
+        let mut ended = Vec::new();
+        for write in writes {
+            match write {
+                PendingWrite::Exec(ExecEvent::Output { .. }) => {}
+                PendingWrite::Turn(program, place) => self.start_program(program, place),
+                PendingWrite::Exec(ExecEvent::Ended { id, .. }) => {
+                    let executor = self.executor.clone();
+                    self.work.spawn(async move {
+                        executor.forget(id).await;
+                        TaskResult::Done
+                    });
+                    ended.push(id);
                 }
-                PendingWrite::Exec(ExecEvent::Ended { id, .. }) => (id, true),
                 PendingWrite::Daemon(daemon) => {
                     self.units.desired_changed();
-                    self.publisher.beats.hasten();
-                    (daemon.id, false)
+                    self.session.publisher.beats.hasten();
+                    ended.push(daemon.id);
                 }
-                PendingWrite::Ended(id, _) | PendingWrite::Read(id, _) => (id, false),
-            };
-            self.running.remove(&id);
-            if files {
-                let executor = self.executor.clone();
-                self.work.spawn(async move {
-                    executor.forget(id).await;
-                    TaskResult::Done
-                });
+                PendingWrite::Ended(id, _) | PendingWrite::Read(id, _) => ended.push(id),
             }
         }
-        Ok(())
+        ended
     }
 }
 

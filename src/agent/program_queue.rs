@@ -6,16 +6,17 @@
 use std::time::Duration;
 
 use muster_base::clock;
-use muster_rules::{CommandRefusal, authorise::Authorised};
+use muster_rules::CommandRefusal;
+use muster_session::{running::CommandStage, session::Input};
 use muster_topics::{
-    Millis, V1,
+    Millis,
     command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},
     name::CommandId,
-    outcome::{Content, RefusalCode, Report, Status},
+    outcome::{RefusalCode, Status},
 };
 
 use super::{
-    command_handler::{RunningCommand, TaskResult},
+    command_handler::{EnteredCommand, TakenInTransaction, TaskResult},
     execute::{AdmittedCommand, QueuePermit, QueueResult, RunningPermit, event::SentBytes},
     main_loop::AgentLoop,
     pending_writes::PendingWrite,
@@ -52,30 +53,29 @@ impl ProgramRequest {
 
 impl AgentLoop {
     /// Journals a program, with or without a place. `verb` is the command's, with sealed values opened.
-    pub(super) async fn order_program(&mut self, command: Authorised<Command>, verb: Verb) -> Result<(), StoreError> {
-        let id = command.get().id;
+    pub(super) async fn enter_program(
+        &mut self,
+        command: &Command,
+        verb: Verb,
+        signed_ms: Millis,
+    ) -> Result<TakenInTransaction, StoreError> {
+        let id = command.id;
         let mut tx = self.store.begin().await?;
-        if !self.enter(&mut tx, command.get()).await? {
+        if !self.enter(&mut tx, command, signed_ms).await? {
             tx.rollback().await?;
-            return self.repeated(id).await;
+            return Ok(TakenInTransaction::Repeated);
         }
         if let Verb::Exec(Exec { daemon: true, .. }) = &verb {
             store::commit(tx, "enter command").await?;
-            self.running.insert(id, RunningCommand::since(self.now_ms()));
-            let Verb::Exec(exec) = verb else { return Ok(()) };
-            self.prepare_daemon(id, command.into_inner().operator, exec);
-            return Ok(());
+            return Ok(TakenInTransaction::Entered(EnteredCommand { verb, admitted: None }));
         }
         // If it cannot be stored the place is released, and the console sends the command again.
         let admitted = self.executor.admit(id);
-        let clock_ms = clock::now_ms();
-        let left_ms = command.get().expires_ms.saturating_sub(self.time.now_ms(clock_ms));
-        if let (Err(refusal), true) = (&admitted, left_ms > BUSY_FINAL_MS) {
+        let left_ms = command.expires_ms.saturating_sub(self.session.time().now_ms(clock::now_ms()));
+        if admitted.is_err() && left_ms > BUSY_FINAL_MS {
             // Nothing of it has begun and nothing is kept: the console sends it again.
             tx.rollback().await?;
-            tracing::info!(command.id = %id, reason = refusal.message, "no room for a command");
-            self.publisher.note(Report { v: V1, command: id, seq: 0, at_ms: clock_ms, content: Content::Busy });
-            return Ok(());
+            return Ok(TakenInTransaction::Busy);
         }
         let key = match &admitted {
             Ok(AdmittedCommand::Now(_)) => None,
@@ -86,22 +86,27 @@ impl AgentLoop {
             Err(refusal) => journal::finish(&mut tx, id, Status::from(refusal.clone()).into(), clock::now_ms()).await?,
         };
         store::commit(tx, "enter command").await?;
-        self.queue(key);
-        let expires_ms = command.get().expires_ms;
-        let Some(what) = ProgramRequest::of(verb) else { return Ok(()) };
+        Ok(match admitted {
+            Ok(admitted) => TakenInTransaction::Entered(EnteredCommand { verb, admitted: Some(admitted) }),
+            Err(refusal) => {
+                tracing::info!(command.id = %id, reason = refusal.message, "refused");
+                TakenInTransaction::answered(key)
+            }
+        })
+    }
+
+    /// Begins a program that is journalled.
+    pub(super) fn begin_program(&mut self, id: CommandId, expires_ms: Millis, verb: Verb, admitted: AdmittedCommand) {
+        let Some(what) = ProgramRequest::of(verb) else { return };
         let program = QueuedProgram { id, what, expires_ms };
         match admitted {
-            Ok(AdmittedCommand::Now(place)) => self.start_program(program, place),
-            Ok(AdmittedCommand::Later(queued)) => self.await_turn(program, queued),
-            Err(refusal) => tracing::info!(command.id = %id, reason = refusal.message, "refused"),
+            AdmittedCommand::Now(place) => self.start_program(program, place),
+            AdmittedCommand::Later(queued) => self.await_turn(program, queued),
         }
-        Ok(())
     }
 
     /// Starts a program that has a place, and is not marked as waiting in the journal.
     pub(super) fn start_program(&mut self, QueuedProgram { id, what, .. }: QueuedProgram, place: RunningPermit) {
-        let since_ms = self.now_ms();
-        self.running.entry(id).or_insert_with(|| RunningCommand::since(since_ms));
         let (executor, store) = (self.executor.clone(), self.store.clone());
         self.work.spawn(async move {
             if let Ok(Some(body)) = journal::body(&store, id).await {
@@ -123,9 +128,9 @@ impl AgentLoop {
 
     fn await_turn(&mut self, program: QueuedProgram, queued: QueuePermit) {
         tracing::info!(command.id = %program.id, "the command waits for its turn");
-        self.running.insert(program.id, RunningCommand::since(self.now_ms()));
+        self.tell(Input::Progress(program.id, CommandStage::Accepted));
         let executor = self.executor.clone();
-        let left_ms = program.expires_ms.saturating_sub(self.time.now_ms(clock::now_ms()));
+        let left_ms = program.expires_ms.saturating_sub(self.session.time().now_ms(clock::now_ms()));
         let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
         self.work.spawn(async move { TaskResult::Turn(program, executor.wait(queued, limit).await) });
     }
@@ -134,8 +139,8 @@ impl AgentLoop {
     pub(super) fn finish_wait(&mut self, program: QueuedProgram, turn: QueueResult) {
         let QueuedProgram { id, expires_ms, .. } = program;
         // The time during which the machine slept was not counted.
-        let is_late = self.time.now_ms(clock::now_ms()) > expires_ms;
-        let fact = match turn {
+        let is_late = self.session.time().now_ms(clock::now_ms()) > expires_ms;
+        let write = match turn {
             QueueResult::Cancelled => PendingWrite::Ended(id, Status::Cancelled),
             QueueResult::Come(place) if !is_late => PendingWrite::Turn(program, place),
             QueueResult::Come(_) | QueueResult::Expired => {
@@ -143,7 +148,7 @@ impl AgentLoop {
                 PendingWrite::Ended(id, CommandRefusal::new(RefusalCode::Expired, message).into())
             }
         };
-        self.facts.push_back(fact);
+        self.write(write);
     }
 
     /// Resumes a program that an earlier run of the agent left running, or waiting. Running ones come first, so that
@@ -155,7 +160,7 @@ impl AgentLoop {
             self.await_turn(QueuedProgram { id, what, expires_ms }, place);
             return;
         }
-        self.running.insert(id, RunningCommand::begun_since(self.now_ms()));
+        self.tell(Input::Progress(id, CommandStage::Running));
         let (executor, sent) = (self.executor.clone(), SentBytes { stdout_bytes, stderr_bytes });
         self.work.spawn(async move {
             match what {

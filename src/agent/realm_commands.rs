@@ -18,6 +18,7 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 
 use super::{
+    command_handler::TakenInTransaction,
     main_loop::AgentLoop,
     pending_writes::answer_with,
     store::{self, StoreError, journal, realm, snapshot, unit::ChangeContext},
@@ -33,15 +34,20 @@ enum RealmResult {
 
 impl AgentLoop {
     /// Executes a verb about realms or snapshots, and answers.
-    pub(super) async fn order_realm_command(&mut self, command: &Command, verb: &Verb) -> Result<(), StoreError> {
+    pub(super) async fn take_realm_command(
+        &mut self,
+        command: &Command,
+        verb: &Verb,
+        signed_ms: Millis,
+    ) -> Result<TakenInTransaction, StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
-        if !self.enter(&mut tx, command).await? {
+        if !self.enter(&mut tx, command, signed_ms).await? {
             tx.rollback().await?;
-            return self.repeated(command.id).await;
+            return Ok(TakenInTransaction::Repeated);
         }
         let mut keys = Vec::new();
-        let changed = match self.realm_command(&mut tx, command, verb, now_ms).await? {
+        let is_change = match self.realm_command(&mut tx, command, verb, now_ms).await? {
             Ok(RealmResult::Told(output)) => {
                 answer_with(&mut tx, command.id, (&output, &[]), now_ms, &mut keys).await?;
                 false
@@ -54,21 +60,17 @@ impl AgentLoop {
                 // A part of it may have been applied.
                 tx.rollback().await?;
                 tx = self.store.begin().await?;
-                self.enter(&mut tx, command).await?;
+                self.enter(&mut tx, command, signed_ms).await?;
                 keys.extend(journal::finish(&mut tx, command.id, Status::from(refusal).into(), now_ms).await?);
                 false
             }
         };
         store::commit(tx, "estate").await?;
-        if changed {
+        if is_change {
             self.update_realms().await;
             self.units.desired_changed();
-            self.publisher.beats.hasten();
         }
-        for key in keys {
-            self.queue(Some(key));
-        }
-        Ok(())
+        Ok(TakenInTransaction::Answered { keys, is_change })
     }
 
     async fn realm_command(
@@ -90,7 +92,7 @@ impl AgentLoop {
             Verb::RealmSet { .. } => realm::take_in(tx, &command.realms).await?.map(nothing),
             Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
             Verb::SnapshotTake { snapshot } => {
-                let is_denied = |unit: &UnitName| self.policy.forbids_realm(&unit.realm()).is_some();
+                let is_denied = |unit: &UnitName| self.session.policy().forbids_realm(&unit.realm()).is_some();
                 snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| RealmResult::Changed(Vec::new()))
             }
             Verb::SnapshotLs => Ok(RealmResult::Told(json(&snapshot::list(tx).await?)?)),
@@ -118,8 +120,9 @@ impl AgentLoop {
 
     /// Whether the host's local policy still allows a unit's earlier state: the policy may have become stricter.
     fn may_be(&self, unit: &UnitName, spec: &Spec) -> Result<(), CommandRefusal> {
-        let user = spec.host_user().unwrap_or(&self.user);
-        let refusal = self.policy.forbids_realm(&unit.realm()).or_else(|| self.policy.forbids_user(user));
+        let user = spec.host_user().unwrap_or(self.session.user());
+        let refusal =
+            self.session.policy().forbids_realm(&unit.realm()).or_else(|| self.session.policy().forbids_user(user));
         refusal.map_or(Ok(()), Err)
     }
 
@@ -131,9 +134,9 @@ impl AgentLoop {
         };
         let realms: BTreeSet<Name> =
             self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
-        if realms != self.realms {
+        if realms != *self.session.realms() {
             self.host_snapshot.set_realms(&realms);
-            self.realms = realms;
+            self.session.set_realms(realms);
             self.observe_units();
         }
     }

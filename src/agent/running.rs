@@ -1,5 +1,6 @@
 //! The handle of a running agent, which stops it.
 
+use muster_session::unit_state::UnitStates;
 use std::{fs, time::Duration};
 
 use muster_topics::name::HostId;
@@ -11,7 +12,7 @@ use super::{
     local::{LoopHandle, LoopQuestion},
     metric::MetricsTask,
     store::Store,
-    unit::{Units, state::UnitStates},
+    unit::Units,
 };
 
 /// How long the loop may take to end.

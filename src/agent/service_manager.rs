@@ -18,7 +18,9 @@ use std::{
 use muster_topics::unit::Phase;
 use tokio_util::sync::CancellationToken;
 
-use super::{running::RunningAgent, unit::state::UnitStates};
+use muster_session::unit_state::UnitStates;
+
+use super::running::RunningAgent;
 
 /// How long changes are gathered before they are reported: people do not read faster.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);

@@ -42,14 +42,14 @@ impl StoreBounds {
 
 impl AgentLoop {
     /// Whether a command may be journalled: there is room, or it is there already.
-    pub(super) async fn has_room_for(&mut self, id: CommandId) -> Result<bool, StoreError> {
+    pub(super) async fn has_room_for(&mut self, id: CommandId, signed_ms: Millis) -> Result<bool, StoreError> {
         // Each command counts as new; when the bound is reached, the journal is counted again. A cancellation may
         // make two rows.
         self.bounds.commands = self.bounds.commands.saturating_add(2);
         if self.bounds.commands <= self.bounds.config.commands_max {
             return Ok(true);
         }
-        journal::prune(&self.store, self.time.signed_ms(), self.bounds.kept_ms()).await?;
+        journal::prune(&self.store, signed_ms, self.bounds.kept_ms()).await?;
         self.bounds.commands = journal::count(&self.store).await?;
         if self.bounds.commands < self.bounds.config.commands_max {
             self.bounds.commands += 2;

@@ -6,6 +6,7 @@
 use muster_base::clock;
 use muster_rules::CommandRefusal;
 use muster_topics::{
+    Millis,
     command::{Command, UnitSet},
     outcome::{AppliedUnit, RefusalCode, Status},
     revision::RevisionKey,
@@ -13,6 +14,7 @@ use muster_topics::{
 use sqlx::SqliteConnection;
 
 use super::{
+    command_handler::TakenInTransaction,
     main_loop::AgentLoop,
     store::{self, StoreError, journal, realm, unit::ChangeContext, unit_set},
 };
@@ -27,12 +29,17 @@ enum SetResult {
 
 impl AgentLoop {
     /// Applies the units of a set, or checks whether they could be applied, and answers.
-    pub(super) async fn apply_set(&mut self, command: &Command, set: &UnitSet) -> Result<(), StoreError> {
+    pub(super) async fn apply_set(
+        &mut self,
+        command: &Command,
+        set: &UnitSet,
+        signed_ms: Millis,
+    ) -> Result<TakenInTransaction, StoreError> {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
-        if !self.enter(&mut tx, command).await? {
+        if !self.enter(&mut tx, command, signed_ms).await? {
             tx.rollback().await?;
-            return self.repeated(command.id).await;
+            return Ok(TakenInTransaction::Repeated);
         }
         let identity = self.identity.borrow().clone();
         let done = take(&mut tx, command, set, identity.membership.revision_key.as_ref()).await?;
@@ -45,21 +52,19 @@ impl AgentLoop {
         if is_taken_back {
             tx.rollback().await?;
             tx = self.store.begin().await?;
-            self.enter(&mut tx, command).await?;
+            self.enter(&mut tx, command, signed_ms).await?;
             unit_set::forget(&mut tx, set.part, now_ms).await?;
         }
-        let changed = matches!(status, Status::AppliedSet { .. });
+        let is_change = matches!(status, Status::AppliedSet { .. });
         let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;
         store::commit(tx, "edit units").await?;
-        if changed {
+        if is_change {
             if !command.realms.is_empty() {
                 self.update_realms().await;
             }
             self.units.desired_changed();
-            self.publisher.beats.hasten();
         }
-        self.queue(key);
-        Ok(())
+        Ok(TakenInTransaction::Answered { keys: key.into_iter().collect(), is_change })
     }
 }
 

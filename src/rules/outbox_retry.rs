@@ -88,6 +88,12 @@ impl<K: Ord + Copy> OutboxRetry<K> {
         self.items.iter().filter(|(_, item)| item.due_ms <= now_ms).map(|(key, _)| *key).collect()
     }
 
+    /// Returns the first message that is due.
+    #[must_use]
+    pub fn next_due(&self, now_ms: Millis) -> Option<K> {
+        self.items.iter().find(|(_, item)| item.due_ms <= now_ms).map(|(key, _)| *key)
+    }
+
     /// Handles that a message was sent, perhaps again.
     pub fn record_sent(&mut self, key: &K, now_ms: Millis, random: f64) {
         if let Some(item) = self.items.get_mut(key) {

@@ -68,10 +68,13 @@ pub struct StoreLife {
     pub is_newcomer: bool,
 }
 
+/// Earlier instances that are remembered. Of more than these, one would have to be the last that a broker heard of.
+pub const FORMER_MAX: usize = 16;
+
 /// The suffix for a newcomer's line.
 const NEWCOMER: &str = " newcomer";
 
-/// Parses the earlier instances at this `place`, newest first, from what [`lines`] wrote. An instance without a place,
+/// Parses the earlier instances at this `place`, newest first and at most [`FORMER_MAX`], from what [`lines`] wrote. An instance without a place,
 /// or of another one, may still be alive.
 #[must_use]
 pub fn former(lines: &str, place: &str) -> Vec<StoreLife> {
@@ -81,7 +84,7 @@ pub fn former(lines: &str, place: &str) -> Vec<StoreLife> {
         let is_here = newcomer.unwrap_or(of) == place || planted!(FormerAnywhere);
         is_here.then_some(StoreLife { instance: instance.parse().ok()?, is_newcomer: newcomer.is_some() })
     };
-    lines.lines().filter_map(ours).collect()
+    lines.lines().filter_map(ours).take(FORMER_MAX).collect()
 }
 
 /// Formats instances at this `place`: `<instance> <place>`, and whether it is a newcomer.

@@ -6,14 +6,13 @@ use std::{
     time::Duration,
 };
 
-use muster_agent::{
-    config::Config,
-    join::MemberIdentity,
-    link::{ClientIdentity, LinkTask},
-    publisher::Publisher,
-};
+use muster_agent::{config::Config, join::MemberIdentity, link::LinkTask, store::journal::KEPT_AFTER_EXPIRY_MS};
 use muster_base::chance;
 use muster_rules::{heartbeat::HeartbeatSchedule, presence, time::KnownTime};
+use muster_session::{
+    identity::ClientIdentity,
+    session::{Session, SessionParts},
+};
 use muster_topics::{Millis, heartbeat::HostState, join::Membership};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -150,21 +149,37 @@ impl HostRunner {
         let link = LinkTask::start_metered(me.clone(), groups_watch, identity, meter, shutdown);
         let (series, name) = (self.common.manner.series, hostname(self.row.n));
         let measures = (series > 0).then(|| HostMetrics::new(series, self.row.id, &name, life.epoch));
-        let beats = HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), self.state());
+        let state = self.state();
+        let session = Session::new(
+            SessionParts {
+                me,
+                former: instances.map(|instance| presence::StoreLife { instance, is_newcomer: false }).collect(),
+                time: KnownTime::new(self.signed_ms).with_way_back(),
+                created_ms: self.row.created_ms,
+                lost_ms: None,
+                // Former instances are known without it.
+                last_epoch: life.epoch,
+                kept_ms: KEPT_AFTER_EXPIRY_MS,
+                policy: self.common.manner.policy.clone(),
+                user: self.common.manner.user.clone(),
+                realms: self.common.manner.realms.clone(),
+                beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), state.clone()),
+                backlog_gap_ms: Millis::from(config.metrics.backlog_gap_ms),
+                rules_generation: state.alert_rules.unwrap_or_default(),
+                labels_generation: state.label_generation.unwrap_or_default(),
+            },
+            chance::random,
+        );
         let host = SimulatedHost::new(HostParts {
             n: self.row.n,
-            publisher: Publisher::new(me.clone(), self.outbox.clone(), beats),
-            me,
-            former: instances.map(|instance| presence::StoreLife { instance, is_newcomer: false }).collect(),
+            session,
             identity: Arc::clone(&self.identity),
-            created_ms: self.row.created_ms,
-            time: KnownTime::new(self.signed_ms).with_way_back(),
             outbox: self.outbox.clone(),
             journal: self.common.journal.clone(),
             manner: Arc::clone(&self.common.manner),
             tally: Arc::clone(&self.common.tally),
             measures,
-            state: self.state(),
+            state,
             groups,
         });
         host.run(link, unfinished, self.leave()).await

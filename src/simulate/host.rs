@@ -1,8 +1,5 @@
-//! One life of a simulated host: an agent's loop, with an agent's own link, publisher, signature check and rules, over a
-//! store that it shares with others. It pretends to run programs.
-//!
-//! **Invariant: record, then act**, as in an agent: a command is in the journal before it is acknowledged to the broker
-//! and before it has any effect; its outcome is stored before it is published. ([`super::command_handler`] does that.)
+//! One life of a simulated host: an agent's link and its session with the console ([`muster_session`]), over a store that
+//! it shares with others. It pretends to run programs ([`super::command_handler`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,42 +10,34 @@ use std::{
 
 use muster_agent::{
     join::MemberIdentity,
-    link::{ClientIdentity, ConnectionHandle, InboundMessage, LinkEvent, LinkTask},
-    publisher::Publisher,
+    link::{
+        AckToken, LinkEvent, LinkTask,
+        outgoing::{OutgoingMessage, OutgoingQueue, RETRY_MS},
+    },
 };
-use muster_base::clock;
-use muster_rules::{
-    authorise::LocalPolicy,
-    presence::{PresenceVerdict, StoreLife},
-    receive::RefreshHistory,
-    time::KnownTime,
-};
+use muster_base::{chance, clock};
+use muster_rules::authorise::LocalPolicy;
+use muster_session::session::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice, Session};
 use muster_topics::{
-    Millis, V1,
+    Millis,
     ack::Numbered,
     heartbeat::HostState,
-    name::{CommandId, Name},
-    outcome::{Content, Report, Status},
-    presence::{Presence, PresenceState},
+    name::{CommandId, HostId, Name},
+    outcome::Status,
     select,
-    topic::{HostTopic, Topic},
 };
 use tokio::{sync::watch, time::Instant};
-use uuid::Uuid;
 
 use super::{
+    command_handler::EndedCommand,
     measure::{HostMetrics, PackedBatch},
     store::{InterruptedCommand, Number, Outbox},
     tally::FleetCounters,
     writer::JournalWriter,
 };
 
-/// As in an agent: number of messages that are held back while it is not known whether this host may work.
-const HELD_MAX: usize = 64;
-/// As in an agent: `running` is only reported for commands that take longer than this.
-const QUIET_MS: Millis = 1_000;
-/// As in an agent: longest time for a goodbye.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// An event for the session.
+pub(super) type HostInput = Input<AckToken, EndedCommand>;
 
 /// The behaviour of simulated hosts.
 #[derive(Clone, Debug)]
@@ -79,12 +68,8 @@ pub(super) enum LifeEnd {
 /// The parts of a host.
 pub(super) struct HostParts {
     pub(super) n: Number,
-    pub(super) me: ClientIdentity,
-    pub(super) former: Vec<StoreLife>,
+    pub(super) session: Session<AckToken, EndedCommand>,
     pub(super) identity: Arc<MemberIdentity>,
-    pub(super) created_ms: Millis,
-    pub(super) time: KnownTime,
-    pub(super) publisher: Publisher<Outbox>,
     pub(super) outbox: Outbox,
     pub(super) journal: JournalWriter,
     pub(super) manner: Arc<Behaviour>,
@@ -100,47 +85,55 @@ pub(super) struct HostParts {
 /// A command that takes some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PretendedCommand {
-    pub(super) since_ms: Millis,
     pub(super) end_ms: Millis,
     pub(super) received_ms: Millis,
     /// When it is ended by its own time limit.
     pub(super) late_ms: Millis,
-    pub(super) told: bool,
 }
 
 /// A simulated host; see the module.
 pub(super) struct SimulatedHost {
     pub(super) parts: HostParts,
     pub(super) running: BTreeMap<CommandId, PretendedCommand>,
-    pub(super) refreshes: RefreshHistory,
-    pub(super) refresh_due_ms: Option<Millis>,
-    held: VecDeque<InboundMessage>,
+    /// Events that the session has not handled yet.
+    events: VecDeque<HostInput>,
+    outgoing: OutgoingQueue,
     sole: bool,
     began: Instant,
+}
+
+/// The host, for selectors.
+struct SimulatedView<'a> {
+    host: HostId,
+    state: &'a HostState,
+}
+
+impl HostView for SimulatedView<'_> {
+    fn see<T>(&self, look: impl FnOnce(&select::Host<'_>) -> T) -> T {
+        look(&select::Host::of(self.host, self.state, &[]))
+    }
 }
 
 /// The writer has ended, so the host must end, too.
 #[derive(Debug)]
 pub(super) struct WriterEnded;
 
-pub(super) type WriteResult = Result<(), WriterEnded>;
+pub(super) type WriteResult<T = ()> = Result<T, WriterEnded>;
 
 impl SimulatedHost {
     pub(super) fn new(parts: HostParts) -> Self {
-        Self {
-            parts,
-            running: BTreeMap::new(),
-            refreshes: RefreshHistory::default(),
-            refresh_due_ms: None,
-            held: VecDeque::new(),
-            sole: false,
-            began: Instant::now(),
-        }
+        let outgoing = OutgoingQueue::new(parts.session.me().host);
+        Self { parts, running: BTreeMap::new(), events: VecDeque::new(), outgoing, sole: false, began: Instant::now() }
     }
 
-    /// This host, for selectors.
-    pub(super) fn seen(&self) -> select::Host<'_> {
-        select::Host::of(self.parts.me.host, &self.parts.state, &[])
+    /// The host.
+    pub(super) fn host(&self) -> HostId {
+        self.parts.session.me().host
+    }
+
+    /// Adds an event for the session.
+    pub(super) fn tell(&mut self, input: HostInput) {
+        self.events.push_back(input);
     }
 
     /// Milliseconds since the start of this life, by a monotonic clock.
@@ -161,27 +154,26 @@ impl SimulatedHost {
             let deadline = self.deadline();
             // Each arm is safe to cancel: the channel keeps messages that are not received, and the sleep is created
             // again.
-            let done = tokio::select! {
+            tokio::select! {
                 how = &mut leave => break how,
                 event = link.events.recv() => match event {
-                    Some(event) => self.link_event(event, &link).await,
+                    Some(event) => self.link_event(event),
                     None => break LifeEnd::Broken,
                 },
-                () = until(deadline) => self.on_time(&link).await,
+                () = until(deadline) => self.on_time(),
             };
-            let now_ms = self.now_ms();
-            // An outbox in memory cannot fail.
-            if done.is_err() || self.parts.publisher.pump(now_ms).await.is_err() {
+            self.tell(Input::Time);
+            if self.run_session(&link).await.is_err() {
                 break LifeEnd::Broken;
             }
+            self.count_online(self.parts.session.is_sole());
         };
-        if self.sole {
-            self.parts.tally.online.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.count_online(false);
         if how == LifeEnd::InOrder {
             let last = self.parts.measures.as_mut().and_then(HostMetrics::flush);
             self.measured(last);
-            self.farewell(&mut link).await;
+            let limit = Duration::from_millis(FAREWELL_MS.unsigned_abs());
+            let _ = tokio::time::timeout(limit, self.farewell(&mut link)).await;
         }
         let left = |(id, one): (CommandId, PretendedCommand)| InterruptedCommand {
             id,
@@ -191,97 +183,113 @@ impl SimulatedHost {
         self.running.into_iter().map(left).collect()
     }
 
+    fn count_online(&mut self, sole: bool) {
+        match (std::mem::replace(&mut self.sole, sole), sole) {
+            (false, true) => drop(self.parts.tally.online.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.parts.tally.online.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
-        let running = self
-            .running
-            .values()
-            .map(|one| if one.told { one.end_ms } else { one.end_ms.min(one.since_ms + QUIET_MS) });
+        let now_ms = self.now_ms();
+        let ends = self.running.values().map(|one| one.end_ms).min();
         let measures = self.parts.measures.as_ref().map(HostMetrics::next_ms);
-        let due = [self.refresh_due_ms, self.parts.publisher.next_ms(self.now_ms()), running.min(), measures];
+        let due = [self.parts.session.next_ms(now_ms), ends, measures, self.outgoing.next_ms(now_ms)];
         let due_ms = due.into_iter().flatten().min()?;
         // Timers have a resolution of a millisecond: a little later is never too early.
         Some(self.began + Duration::from_millis(due_ms.max(0).unsigned_abs()) + Duration::from_millis(1))
     }
 
-    async fn link_event(&mut self, event: LinkEvent, link: &LinkTask) -> WriteResult {
+    fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Up(connection) => {
-                let now_ms = self.now_ms();
-                self.parts.publisher.up(connection, self.parts.former.clone(), now_ms);
-                Ok(())
+                self.tell(Input::Connected { session: connection.session, since_ms: connection.since_ms });
+                self.outgoing.connected(connection);
             }
             LinkEvent::Down => {
-                self.down();
-                Ok(())
+                self.outgoing.disconnected();
+                self.tell(Input::Disconnected);
             }
-            LinkEvent::Message(message) => self.message(message, link).await,
-        }
-    }
-
-    fn down(&mut self) {
-        self.parts.publisher.down();
-        self.held.clear();
-        if std::mem::take(&mut self.sole) {
-            self.parts.tally.online.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    async fn message(&mut self, mut message: InboundMessage, link: &LinkTask) -> WriteResult {
-        if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
-            let now_ms = self.now_ms();
-            let verdict = self.parts.publisher.handle_presence(message.payload(), now_ms);
-            self.parts.publisher.done(message);
-            return self.apply_verdict(verdict, link).await;
-        }
-        if !self.parts.publisher.is_sole() || !self.held.is_empty() {
-            if self.held.len() < HELD_MAX {
-                self.parts.publisher.held(&mut message);
-                self.held.push_back(message);
+            LinkEvent::Message(message) => {
+                let input = message.into_input(&self.parts.identity.membership.command_keys);
+                self.tell(input);
             }
-            return Ok(());
         }
-        self.order(message).await
     }
 
-    async fn apply_verdict(&mut self, verdict: PresenceVerdict, link: &LinkTask) -> WriteResult {
-        match verdict {
-            PresenceVerdict::Ignore | PresenceVerdict::Assert => {}
-            PresenceVerdict::Claim => self.held.iter_mut().for_each(|message| self.parts.publisher.held(message)),
-            PresenceVerdict::Withdraw => {
-                tracing::error!(host.id = %self.parts.me.host, "duplicate: another simulation has this host");
+    /// Has the session handle all events, and performs its effects.
+    async fn run_session(&mut self, link: &LinkTask) -> WriteResult {
+        while let Some(input) = self.events.pop_front() {
+            let room = self.outgoing.room();
+            let now = Moment { life_ms: self.now_ms(), clock_ms: clock::now_ms(), random: chance::random };
+            let view = SimulatedView { host: self.host(), state: &self.parts.state };
+            for effect in self.parts.session.handle(now, room, &view, input) {
+                self.perform(effect, link).await?;
+            }
+        }
+        self.outgoing.send();
+        Ok(())
+    }
+
+    async fn perform(&mut self, effect: Effect<AckToken, EndedCommand>, link: &LinkTask) -> WriteResult {
+        match effect {
+            Effect::Publish(publication) => self.outgoing.push(OutgoingMessage::Publish(publication)),
+            Effect::Acknowledge(receipt) => self.outgoing.push(OutgoingMessage::Acknowledge(receipt)),
+            Effect::Disconnect => {
+                self.outgoing.push(OutgoingMessage::Disconnect);
+                self.outgoing.send();
+            }
+            Effect::Store(request) => {
+                let reply = self.perform_store(request).await?;
+                // The session waits for it, so it comes before other events.
+                self.events.push_front(Input::Stored(reply));
+            }
+            Effect::Start(command) => self.start(command.get()),
+            Effect::Cancel(which) => self.cancelled(which),
+            Effect::Withdraw => {
                 link.withdraw();
-                self.down();
+                self.outgoing.disconnected();
             }
-            PresenceVerdict::Settled => {
-                let now_ms = self.now_ms();
-                self.parts.publisher.begin(now_ms);
-                self.sole = true;
-                self.parts.tally.online.fetch_add(1, Ordering::Relaxed);
-                while let Some(message) = self.held.pop_front() {
-                    self.order(message).await?;
-                }
-            }
+            Effect::Stopped => self.outgoing.disconnected(),
+            Effect::Notice(notice) => self.count(&notice),
+            // A simulated host raises no alerts.
+            Effect::TwinSeen | Effect::ConsoleTime(_) => {}
         }
         Ok(())
     }
 
-    async fn on_time(&mut self, link: &LinkTask) -> WriteResult {
-        let now_ms = self.now_ms();
-        if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
-            self.refresh_due_ms = None;
-            self.parts.publisher.refresh(now_ms);
+    fn count(&self, notice: &Notice) {
+        let tally = &self.parts.tally;
+        match notice {
+            Notice::Rejected(what, reason) => {
+                tracing::debug!(what, reason, "a message is rejected");
+                tally.rejected.fetch_add(1, Ordering::Relaxed);
+            }
+            Notice::Refused(..) => drop(tally.refused.fetch_add(1, Ordering::Relaxed)),
+            Notice::Repeated(_) => drop(tally.repeated.fetch_add(1, Ordering::Relaxed)),
+            Notice::Withdrawn => {
+                tracing::error!(host.id = %self.host(), "duplicate: another simulation has this host");
+            }
+            _ => {}
         }
-        self.report_slow_commands(now_ms);
+    }
+
+    fn on_time(&mut self) {
+        let now_ms = self.now_ms();
         let batch = self.parts.measures.as_mut().and_then(|measures| measures.on_time(now_ms, clock::now_ms()));
         self.measured(batch);
-        while let Some(id) = self.running.iter().find(|(_, one)| one.end_ms <= now_ms).map(|(id, _)| *id) {
-            let Some(one) = self.running.remove(&id) else { break };
+        let over = self.running.iter().filter(|(_, one)| one.end_ms <= now_ms);
+        let ended = over.map(|(id, one)| {
             let is_late = self.parts.manner.takes_ms > one.late_ms;
-            let status = if is_late { Status::TimedOut } else { Status::exited(self.exit(id)) };
-            self.finish(id, status, Some(one.received_ms)).await?;
+            let status = if is_late { Status::TimedOut } else { Status::exited(self.exit(*id)) };
+            EndedCommand { id: *id, status, started_ms: Some(one.received_ms) }
+        });
+        let ended: Vec<_> = ended.collect();
+        if !ended.is_empty() {
+            self.running.retain(|id, _| ended.iter().all(|one| one.id != *id));
+            self.tell(Input::Writes(ended));
         }
-        let verdict = self.parts.publisher.tick(now_ms);
-        self.apply_verdict(verdict, link).await
     }
 
     /// Puts a batch into the outbox.
@@ -294,47 +302,21 @@ impl SimulatedHost {
             tally.batches_given_up.fetch_add(1, Ordering::Relaxed);
             tally.values_given_up.fetch_add(values, Ordering::Relaxed);
         }
-        self.parts.publisher.metrics_stored();
+        self.parts.session.publisher.metrics_stored();
     }
 
-    fn report_slow_commands(&mut self, now_ms: Millis) {
-        for (id, one) in &mut self.running {
-            if !one.told && now_ms >= one.since_ms + QUIET_MS {
-                one.told = true;
-                let at_ms = clock::now_ms();
-                self.parts.publisher.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
+    /// Says goodbye, until the broker has received it.
+    async fn farewell(&mut self, link: &mut LinkTask) {
+        self.tell(Input::Stop);
+        while self.run_session(link).await.is_ok() && self.outgoing.is_connected() {
+            let retry = Duration::from_millis(RETRY_MS.unsigned_abs());
+            match tokio::time::timeout(retry, link.events.recv()).await {
+                Ok(Some(event)) => self.link_event(event),
+                Ok(None) => return,
+                Err(_) => {}
             }
         }
     }
-
-    /// Says goodbye and waits for a short time until the broker has received it.
-    async fn farewell(&mut self, link: &mut LinkTask) {
-        let Some(connection) = self.parts.publisher.farewell() else { return };
-        let heard = async {
-            while let Some(event) = link.events.recv().await {
-                match event {
-                    LinkEvent::Message(message) if is_echo(&message, self.parts.me.instance) => break,
-                    LinkEvent::Down => return,
-                    LinkEvent::Up(_) | LinkEvent::Message(_) => {}
-                }
-            }
-            disconnect(&connection);
-            while !matches!(link.events.recv().await, Some(LinkEvent::Down) | None) {}
-        };
-        let _ = tokio::time::timeout(FAREWELL, heard).await;
-    }
-}
-
-fn disconnect(connection: &ConnectionHandle) {
-    // If the queue is full or closed, the last will says the same.
-    let _ = connection.disconnect();
-}
-
-/// Whether this is a host's own last message.
-fn is_echo(message: &InboundMessage, instance: Uuid) -> bool {
-    matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
-        && serde_json::from_slice::<Presence>(message.payload())
-            .is_ok_and(|presence| presence.instance == instance && presence.state == PresenceState::Stopped)
 }
 
 async fn until(deadline: Option<Instant>) {

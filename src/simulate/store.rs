@@ -11,10 +11,11 @@ use std::{
 
 use muster_agent::{
     join::MemberIdentity,
-    publisher::OutboxStore,
     store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
 };
 use muster_base::files;
+use muster_rules::presence::FORMER_MAX;
+use muster_session::store::{OutboxRead, StoreReply};
 use muster_sqlite::{one_writer, rows::ROWS_AHEAD};
 use muster_topics::{
     Millis,
@@ -34,9 +35,6 @@ use super::{
     measure::PackedBatch,
     writer::{self, JournalWriter},
 };
-
-/// Number of former instances that a host remembers, as an agent does.
-const FORMER_MAX: usize = 16;
 
 /// Number of batches of one host that wait for the console: ten minutes. They are in memory; 10,000 hosts with twenty
 /// series each use about 100 MB.
@@ -173,20 +171,17 @@ impl Outbox {
     }
 }
 
-impl OutboxStore for Outbox {
-    async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
-        Ok(self.map(|all| all.answers.keys().take(limit).copied().collect()))
-    }
-
-    async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.map(|all| all.answers.get(&key).cloned()))
-    }
-
-    async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-        let newest = |all: &mut UnsentMessages| {
-            all.batches.iter().rev().take(limit).map(|(id, batch)| (*id, batch.payload.clone())).collect()
-        };
-        Ok(self.map(newest))
+impl Outbox {
+    /// Reads what is published next.
+    pub(super) fn read<W>(&self, read: OutboxRead) -> StoreReply<W> {
+        self.map(|all| match read {
+            OutboxRead::FirstReports(limit) => StoreReply::Reports(all.answers.keys().take(limit).copied().collect()),
+            OutboxRead::Report(key) => StoreReply::Report(all.answers.get(&key).cloned()),
+            OutboxRead::FirstBatches(limit) => {
+                let newest = all.batches.iter().rev().take(limit);
+                StoreReply::Batches(newest.map(|(id, batch)| (*id, batch.payload.clone())).collect())
+            }
+        })
     }
 }
 

@@ -1,60 +1,51 @@
-//! One life of an agent: the product's publisher, rules and decisions, with replacements for what the loop
-//! (`src/agent/main_loop.rs`), the command handler (`command_handler.rs`, `program_queue.rs`: here [`orders`]) and the link (`link.rs`) do with sockets, tasks and
-//! files.
+//! One life of an agent: the product's session ([`muster_session`]), driven in virtual time. What the agent's loop
+//! (`src/agent/main_loop.rs`), its store and its link do with sockets, tasks and files is replaced here and in [`effects`].
 
-mod orders;
+mod effects;
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, VecDeque},
-    rc::Rc,
-};
+use std::collections::{BTreeMap, VecDeque};
 
-use futures_util::FutureExt;
-use muster_agent::{link::ClientIdentity, publisher::Publisher};
+use muster_agent::{config::Config, store::journal::KEPT_AFTER_EXPIRY_MS};
 use muster_base::{chance, clock};
 use muster_rules::{
     authorise::{LocalPolicy, VerbName},
-    backoff::{ExponentialGrowth, RECONNECT, jittered},
-    heartbeat::{HeartbeatPeriods, HeartbeatSchedule},
-    presence::{self, PresenceVerdict, StoreLife},
-    receive,
-    time::KnownTime,
+    backlog,
+    heartbeat::HeartbeatSchedule,
+    presence::{self, StoreLife},
+    time::{AHEAD_MAX_MS, BUILD_MS, KnownTime},
+};
+use muster_session::{
+    identity::ClientIdentity,
+    reconnect::{ConnectionEnd, ReconnectSchedule},
+    session::{HostView, Input, Moment, Session, SessionParts, command_source},
+    signed::SignedMessage,
 };
 use muster_topics::{
-    Millis, V1,
-    name::CommandId,
-    outcome::{Content, Report, Status},
-    presence::PresenceState,
+    Millis,
+    command::Command,
+    name::{CommandId, HostId},
+    outcome::Status,
+    select,
     topic::{HostTopic, Topic},
     unit::{Phase, Run},
 };
 use serde::Deserialize;
 
 use super::{
-    disk::{Crash, Disk},
+    disk::Crash,
     machine::Machine,
-    watch::Promise,
-    wire::{Body, ConnId, Message, Packet, SimWire},
+    watch::KnownThen,
+    wire::{Body, ConnId, Message, Order, Packet, ROOM},
     world::{Around, Event, Who},
 };
 
-pub(super) const KEEP_ALIVE_S: u16 = 30;
-/// As an agent's configuration has them.
-const PERIODS: HeartbeatPeriods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
-/// `HELD_MAX`, `PRUNE_MS`, `QUIET_MS` and `AWAY` of the agent.
-const HELD_MAX: usize = 64;
-const PRUNE_MS: Millis = 3_600_000;
-const QUIET_MS: Millis = 1_000;
-const AWAY: ExponentialGrowth = ExponentialGrowth { first_ms: 300_000, max_ms: 300_000 };
-/// `FORMER_MAX` of the agent's lives.
-const FORMER_MAX: usize = 16;
 /// How long two may work that could not hear one another when they began: as long as a connection may be silent.
 const TWINS_MAX_MS: Millis = 60_000;
-/// A connection that lasted this long was a good one (`GOOD` of the link).
-const GOOD_MS: Millis = 30_000;
 /// The verb that every simulated host forbids.
 const FORBIDDEN: VerbName = VerbName::UnitFreeze;
+
+/// A command that has ended, and how.
+type Write = (CommandId, Status);
 
 /// Where its link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,27 +57,22 @@ pub(super) enum Link {
 
 #[derive(Debug)]
 pub(super) struct Agent {
-    pub(super) me: ClientIdentity,
+    pub(super) session: Session<(), Write>,
     life: u32,
     born_ms: Millis,
-    publisher: Publisher<Disk, SimWire>,
-    time: KnownTime,
-    /// The same, as the watch sees it: the latest signed time that came.
+    /// The latest signed time that came and was handled, as the watch sees it.
     heard_ms: Millis,
+    /// The same with messages that are held back.
+    pending_ms: Millis,
     created_ms: Millis,
-    kept_signed_ms: Millis,
-    refreshes: receive::RefreshHistory,
-    refresh_due_ms: Option<Millis>,
-    running: BTreeMap<CommandId, Running>,
-    held: VecDeque<Message>,
-    prune_ms: Millis,
     former: Vec<StoreLife>,
-    policy: LocalPolicy,
-    session: u64,
-    attempts: u32,
+    /// What the watch has to know of commands that came.
+    heard: BTreeMap<CommandId, HeardCommand>,
+    connections: u64,
+    schedule: ReconnectSchedule,
     up_ms: Millis,
     pub(super) link: Link,
-    queue: Rc<RefCell<Vec<Packet>>>,
+    queue: Vec<Packet>,
     pub(super) sole_since_ms: Option<Millis>,
     beat_ms: Option<Millis>,
     /// The next heartbeat may come at once.
@@ -94,10 +80,31 @@ pub(super) struct Agent {
     pub(super) timer_ms: Option<Millis>,
 }
 
+/// What the watch has to know of a command that came.
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    since_ms: Millis,
-    told: bool,
+struct HeardCommand {
+    genuine: bool,
+    /// The latest signed time that came before it.
+    before_ms: Millis,
+}
+
+/// The host, for selectors.
+struct SimulatedView(HostId);
+
+impl HostView for SimulatedView {
+    fn see<T>(&self, look: impl FnOnce(&select::Host<'_>) -> T) -> T {
+        let labels = BTreeMap::new();
+        let (hostname, agent_version) = ("", "");
+        look(&select::Host {
+            host: self.0,
+            hostname,
+            agent_version,
+            facts: None,
+            labels: &labels,
+            realms: &[],
+            units: &[],
+        })
+    }
 }
 
 /// The part of a heartbeat that the watch reads.
@@ -122,7 +129,7 @@ pub(super) enum Happens {
 }
 
 impl Agent {
-    /// Starts, as `start` and `Agent::run` do.
+    /// Starts, as `muster_agent::start` does.
     pub(super) fn start(machine: &mut Machine, around: &mut Around<'_>) -> Result<Self, Crash> {
         machine.life += 1;
         let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
@@ -130,50 +137,57 @@ impl Agent {
         let instance = super::random::uuid();
         let place = machine.place();
         let former = machine.disk.write(|tx| {
-            let mut former = presence::former(&tx.tables.instances, &place);
-            former.truncate(FORMER_MAX);
+            let former = presence::former(&tx.tables.instances, &place);
             let own = StoreLife { instance, is_newcomer: true };
             tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
+        // The defaults of agents.
+        let config = Config::default();
         let me = ClientIdentity {
             host: machine.host,
             instance,
             epoch: life.epoch,
-            keep_alive_s: KEEP_ALIVE_S,
+            keep_alive_s: config.keep_alive_s,
             goes_back: false,
         };
         let units = machine.units();
-        let beats = HeartbeatSchedule::new(life.epoch, PERIODS, machine.state(&units));
-        let mut publisher = Publisher::new(me.clone(), machine.disk.clone(), beats);
-        publisher.units.observe(&units);
-        let time = KnownTime::new(life.signed_ms);
-        let mut agent = Self {
+        let parts = SessionParts {
             me,
+            former: former.clone(),
+            time: KnownTime::new(life.signed_ms),
+            created_ms: life.created_ms,
+            lost_ms: life.lost_ms,
+            last_epoch: life.last_epoch,
+            kept_ms: KEPT_AFTER_EXPIRY_MS,
+            policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
+            user: "root".to_owned(),
+            realms: ["default".parse().unwrap()].into(),
+            beats: HeartbeatSchedule::new(life.epoch, config.heartbeat.periods(), machine.state(&units)),
+            backlog_gap_ms: backlog::GAP_MS,
+            rules_generation: 0,
+            labels_generation: 0,
+        };
+        let mut agent = Self {
+            session: Session::new(parts, chance::random),
             life: machine.life,
             born_ms: around.now_ms,
-            publisher,
-            time,
             heard_ms: life.signed_ms,
+            pending_ms: life.signed_ms,
             created_ms: life.created_ms,
-            kept_signed_ms: life.signed_ms,
-            refreshes: receive::RefreshHistory::default(),
-            refresh_due_ms: None,
-            running: BTreeMap::new(),
-            held: VecDeque::new(),
-            prune_ms: jittered(60_000, chance::random()),
             former,
-            policy: LocalPolicy { deny_verbs: [FORBIDDEN].into(), ..LocalPolicy::default() },
-            session: 0,
-            attempts: 0,
+            heard: BTreeMap::new(),
+            connections: 0,
+            schedule: ReconnectSchedule::default(),
             up_ms: 0,
             link: Link::Waiting,
-            queue: Rc::default(),
+            queue: Vec::new(),
             sole_since_ms: None,
             beat_ms: None,
             exempt: false,
             timer_ms: None,
         };
+        agent.session.publisher.units.observe(&units);
         around.note(|| format!("machine {} starts, epoch {}, {instance}", machine.index, life.epoch));
         around.after(0, Event::Connect(Who::Machine(machine.index), machine.life));
         agent.resume(machine, around)?;
@@ -186,28 +200,27 @@ impl Agent {
     }
 
     pub(super) fn is_sole(&self) -> bool {
-        self.publisher.is_sole()
+        self.session.is_sole()
     }
 
     /// What waits to go out on its connection.
     pub(super) fn take_packets(&mut self) -> Vec<Packet> {
-        std::mem::take(&mut *self.queue.borrow_mut())
+        std::mem::take(&mut self.queue)
     }
 
     /// What it registers when it connects.
     pub(super) fn connect(&mut self, conn: ConnId) -> Packet {
-        self.session += 1;
+        self.connections += 1;
         self.link = Link::Connecting(conn);
-        let will = self.me.presence(self.session, PresenceState::Offline, clock::now_ms());
-        let will = Message::new(self.me.topic(HostTopic::Presence), json(&will));
-        Packet::Connect { client: self.me.instance, will: Some(will) }
+        let me = self.session.me();
+        let will = Body::bytes(me.last_will(self.connections, clock::now_ms()));
+        let will = Message::new(me.topic(HostTopic::Presence), will);
+        Packet::Connect { client: me.instance, will: Some(will) }
     }
 
-    /// When it connects again.
+    /// When it connects again after an attempt that failed.
     pub(super) fn retry_ms(&mut self) -> Millis {
-        let wait_ms = RECONNECT.full_jitter_ms(self.attempts, chance::random());
-        self.attempts += 1;
-        wait_ms
+        self.schedule.wait_ms(ConnectionEnd::Broken, None, chance::random())
     }
 
     /// One turn of the loop.
@@ -217,158 +230,130 @@ impl Agent {
         around: &mut Around<'_>,
         what: Happens,
     ) -> Result<(), Crash> {
-        match what {
+        let input = match what {
             Happens::ConnAck(conn) => self.up(conn, around),
             Happens::Closed => {
-                if around.now_ms - self.up_ms >= GOOD_MS && matches!(self.link, Link::Up(_)) {
-                    self.attempts = 0;
-                }
-                self.down();
-                let wait_ms = self.retry_ms();
+                let up_ms = matches!(self.link, Link::Up(_)).then_some(around.now_ms - self.up_ms);
+                let wait_ms = self.schedule.wait_ms(ConnectionEnd::Broken, up_ms, chance::random());
                 around.after(wait_ms, Event::Connect(Who::Machine(machine.index), self.life));
+                self.down();
+                Input::Disconnected
             }
-            Happens::Message(message) => self.message(machine, around, message)?,
-            Happens::Time => self.on_time(machine, around)?,
-            Happens::Ended(id, status) => self.ended(machine, around, id, status)?,
-            Happens::Observed => self.observe(machine),
+            Happens::Message(message) => match self.opened(around, &message) {
+                Some(input) => input,
+                None => return Ok(()),
+            },
+            Happens::Time => Input::Time,
+            Happens::Ended(id, status) => Input::Writes(vec![(id, status)]),
+            Happens::Observed => {
+                self.observe(machine);
+                Input::Time
+            }
+        };
+        let done = self.run(machine, around, input);
+        if self.session.is_sole() {
+            self.heard_ms = self.pending_ms;
         }
-        let now_ms = self.now_ms(around);
-        // What it is kept in has its answer at once.
-        self.publisher.pump(now_ms).now_or_never().unwrap().unwrap();
         self.look_at_beats(machine, around);
+        done
+    }
+
+    /// Has the session handle an input, and performs its effects.
+    fn run(&mut self, machine: &mut Machine, around: &mut Around<'_>, input: Input<(), Write>) -> Result<(), Crash> {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let now = Moment { life_ms: self.now_ms(around), clock_ms: clock::now_ms(), random: chance::random };
+            let room = ROOM.saturating_sub(self.queue.len());
+            for effect in self.session.handle(now, room, &SimulatedView(machine.host), input) {
+                inputs.extend(self.perform(machine, around, effect)?);
+            }
+        }
         Ok(())
     }
 
     /// When it wants to be woken.
     pub(super) fn next_ms(&self, around: &Around<'_>) -> Millis {
-        let slow = self.running.values().filter(|one| !one.told).map(|one| one.since_ms + QUIET_MS).min();
-        let due = [Some(self.prune_ms), self.refresh_due_ms, slow, self.publisher.next_ms(self.now_ms(around))];
-        let due_ms = due.into_iter().flatten().min().unwrap_or(self.prune_ms);
+        let due_ms = self.session.next_ms(self.now_ms(around)).unwrap_or(Millis::MAX / 2);
         self.born_ms + due_ms.max(0) + 1
     }
 
-    fn up(&mut self, conn: ConnId, around: &Around<'_>) {
+    fn up(&mut self, conn: ConnId, around: &Around<'_>) -> Input<(), Write> {
         self.link = Link::Up(conn);
         self.up_ms = around.now_ms;
-        let wire = SimWire { session: self.session, since_ms: clock::now_ms(), queue: Rc::clone(&self.queue) };
-        self.queue.borrow_mut().clear();
-        // As `Task::greet`: in this order.
-        let filters = muster_topics::topic::Filter::of_agent(self.me.host, []);
-        self.queue.borrow_mut().push(Packet::Subscribe(filters));
-        let presence = self.me.presence(self.session, PresenceState::Online, wire.since_ms);
-        let message = Message::new(self.me.topic(HostTopic::Presence), json(&presence));
-        self.queue.borrow_mut().push(Packet::Publish { message, retain: true });
-        let now_ms = self.now_ms(around);
-        self.publisher.up(wire, self.former.clone(), now_ms);
+        let (me, since_ms) = (self.session.me(), clock::now_ms());
+        let (filters, presence) = me.greeting(self.connections, since_ms, &[]);
+        let message = Message::new(me.topic(HostTopic::Presence), Body::bytes(presence));
+        self.queue = vec![Packet::Subscribe(filters), Packet::Publish { message, retain: true }];
+        Input::Connected { session: self.connections, since_ms }
     }
 
     fn down(&mut self) {
         self.link = Link::Waiting;
-        self.publisher.down();
-        self.held.clear();
-        self.queue.borrow_mut().clear();
+        self.queue.clear();
+        self.heard.clear();
+        self.pending_ms = self.heard_ms;
         self.sole_since_ms = None;
     }
 
-    fn message(&mut self, machine: &mut Machine, around: &mut Around<'_>, message: Message) -> Result<(), Crash> {
-        if let (Topic::Host(_, HostTopic::Presence), Body::Bytes(payload)) = (&message.topic, &message.body) {
-            let now_ms = self.now_ms(around);
-            let verdict = self.publisher.handle_presence(payload, now_ms);
-            return self.apply_verdict(machine, around, verdict);
-        }
-        if !self.publisher.is_sole() || !self.held.is_empty() {
-            if self.held.len() < HELD_MAX {
-                self.held.push_back(message);
+    /// What a message is for the session; nothing if nobody could have signed it.
+    fn opened(&mut self, around: &Around<'_>, message: &Message) -> Option<Input<(), Write>> {
+        let signed = match &message.body {
+            Body::Bytes(payload) => return Some(Input::Presence(serde_json::from_slice(payload).ok(), Some(()))),
+            Body::Signed(signed) => signed,
+        };
+        let before_ms = self.pending_ms;
+        let opened = match around.seal.open(signed)? {
+            Order::Command(command) => {
+                self.hears(command.issued_ms);
+                // Of copies that are held back together the first counts.
+                self.heard.entry(command.id).or_insert(HeardCommand { genuine: !signed.forged, before_ms });
+                SignedMessage::Command(command)
             }
-            return Ok(());
-        }
-        self.order(machine, around, &message)
+            Order::Ack(ack) => {
+                if ack.host == self.session.me().host {
+                    self.hears(ack.issued_ms);
+                }
+                SignedMessage::Ack(ack)
+            }
+            Order::Refresh(refresh) => SignedMessage::Refresh(refresh),
+        };
+        Some(Input::Message(command_source(&message.topic), opened, Some(())))
     }
 
-    fn apply_verdict(
-        &mut self,
-        machine: &mut Machine,
-        around: &mut Around<'_>,
-        verdict: PresenceVerdict,
-    ) -> Result<(), Crash> {
-        match verdict {
-            PresenceVerdict::Ignore | PresenceVerdict::Assert | PresenceVerdict::Claim => {}
-            PresenceVerdict::Withdraw => {
-                around.note(|| format!("machine {} withdraws", machine.index));
-                // Of two that begin while they cannot hear one another, one leaves soon.
-                let worked_ms = self.sole_since_ms.map_or(0, |since_ms| around.now_ms - since_ms);
-                around.watch.check(Promise::Twin, worked_ms < TWINS_MAX_MS, || {
-                    format!("machine {} worked for {worked_ms} ms and withdrew", machine.index)
-                });
-                self.queue.borrow_mut().push(Packet::Disconnect);
-                let packets = self.take_packets();
-                if let Link::Up(conn) = self.link {
-                    around.send.extend(packets.into_iter().map(|packet| (conn, packet)));
-                }
-                self.down();
-                let wait_ms = AWAY.jittered_ms(0, chance::random());
-                around.after(wait_ms, Event::Connect(Who::Machine(machine.index), self.life));
-            }
-            PresenceVerdict::Settled => {
-                around.note(|| format!("machine {} works", machine.index));
-                self.sole_since_ms = Some(around.now_ms);
-                self.exempt = true;
-                self.observe(machine);
-                let now_ms = self.now_ms(around);
-                let own = StoreLife { instance: self.me.instance, is_newcomer: false };
-                let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
-                machine.disk.write(|tx| tx.tables.instances = lives)?;
-                self.publisher.begin(now_ms);
-                while let Some(message) = self.held.pop_front() {
-                    self.order(machine, around, &message)?;
-                }
-            }
+    /// The watch's own idea of what time it is.
+    fn hears(&mut self, issued_ms: Millis) {
+        let clock_ms = clock::now_ms();
+        if clock_ms < BUILD_MS || issued_ms <= clock_ms.max(self.pending_ms).max(BUILD_MS) + AHEAD_MAX_MS {
+            self.pending_ms = self.pending_ms.max(issued_ms);
         }
-        Ok(())
+    }
+
+    /// What the agent could know when this command takes effect, which is now; and whether the console has signed it.
+    fn known(&self, command: &Command) -> (bool, KnownThen) {
+        let heard = self.heard.get(&command.id);
+        // One that is resumed was judged by an earlier life.
+        let now_ms = heard.map_or(Millis::MIN, |heard| clock::now_ms().max(heard.before_ms).max(BUILD_MS));
+        (heard.is_none_or(|heard| heard.genuine), KnownThen { now_ms, created_ms: self.created_ms })
     }
 
     pub(super) fn observe(&mut self, machine: &Machine) {
         let units = machine.units();
-        self.publisher.units.observe(&units);
-        self.publisher.beats.observe(machine.state(&units));
-    }
-
-    fn on_time(&mut self, machine: &mut Machine, around: &mut Around<'_>) -> Result<(), Crash> {
-        let now_ms = self.now_ms(around);
-        if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
-            self.refresh_due_ms = None;
-            self.publisher.refresh(now_ms);
-        }
-        for (id, running) in &mut self.running {
-            if !running.told && now_ms >= running.since_ms + QUIET_MS {
-                running.told = true;
-                let at_ms = clock::now_ms();
-                self.publisher.note(Report { v: V1, command: *id, seq: 0, at_ms, content: Content::Running });
-            }
-        }
-        let verdict = self.publisher.tick(now_ms);
-        self.apply_verdict(machine, around, verdict)?;
-        if now_ms >= self.prune_ms {
-            self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
-            let signed_ms = self.time.signed_ms();
-            machine.disk.write(|tx| tx.prune(signed_ms))?;
-        }
-        Ok(())
+        self.session.publisher.units.observe(&units);
+        self.session.publisher.beats.observe(machine.state(&units));
     }
 
     /// Ends in order: a last heartbeat, and the presence `stopped`.
-    pub(super) fn farewell(&mut self, machine: &Machine, around: &mut Around<'_>) {
+    pub(super) fn farewell(&mut self, machine: &mut Machine, around: &mut Around<'_>) {
         self.observe(machine);
-        if let Some(wire) = self.publisher.farewell() {
-            let _ = muster_agent::publisher::PublishSink::disconnect(&wire);
-        }
+        // It writes nothing any more.
+        self.run(machine, around, Input::Stop).unwrap();
+        self.queue.push(Packet::Disconnect);
         self.look_at_beats(machine, around);
     }
 
     /// The watch reads along what goes out.
     fn look_at_beats(&mut self, machine: &Machine, around: &mut Around<'_>) {
-        let queue = self.queue.borrow();
-        for packet in queue.iter() {
+        for packet in &self.queue {
             let Packet::Publish { message: Message { topic: Topic::Host(_, HostTopic::Heartbeat), body, .. }, .. } =
                 packet
             else {
@@ -402,8 +387,4 @@ pub(super) fn reached(run: Run) -> Phase {
         Run::Running => Phase::Running,
         Run::Playing => Phase::Playing,
     }
-}
-
-fn json<T: serde::Serialize>(payload: &T) -> Body {
-    Body::bytes(serde_json::to_vec(payload).unwrap())
 }

@@ -5,18 +5,16 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use muster_agent::{
-    publisher::OutboxStore,
-    store::{
-        AgentLife, StoreError,
-        journal::{self, KEPT_AFTER_EXPIRY_MS, RepeatedCommand},
-    },
+use muster_agent::store::{
+    AgentLife,
+    journal::{self, KEPT_AFTER_EXPIRY_MS},
 };
 use muster_base::chance;
 use muster_rules::presence;
+use muster_session::store::{OutboxRead, RepeatedCommand, StoreReply, TimeBack};
 use muster_topics::{
     Millis, V1,
-    ack::{Numbered, ReportAck},
+    ack::ReportAck,
     command::Command,
     name::{CommandId, UnitName},
     outcome::{Content, Outcome, Output, Report, Status},
@@ -109,6 +107,30 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// Reads what is published next.
+    pub(super) fn read_outbox<W>(&self, read: OutboxRead) -> StoreReply<W> {
+        match read {
+            OutboxRead::FirstReports(limit) => {
+                let keys = self.read(|tables| tables.outbox.keys().take(limit).copied().collect::<Vec<_>>());
+                if let Some(shadow) = &mut self.0.borrow_mut().shadow {
+                    shadow.first(limit, &keys);
+                }
+                StoreReply::Reports(keys)
+            }
+            OutboxRead::Report(key) => {
+                let payload = self.read(|tables| tables.outbox.get(&key).cloned());
+                if let Some(shadow) = &mut self.0.borrow_mut().shadow {
+                    shadow.payload(key, payload.as_deref());
+                }
+                StoreReply::Report(payload)
+            }
+            // Measurements take the same path as answers, by the same rules ([`muster_rules::outbox_retry`]).
+            OutboxRead::FirstBatches(_) => StoreReply::Batches(Vec::new()),
+        }
+    }
+}
+
 pub(super) struct Transaction<'a> {
     pub(super) tables: &'a mut Tables,
     shadow: Option<&'a mut AgentShadow>,
@@ -121,6 +143,7 @@ impl Transaction<'_> {
         let epoch = u64::try_from(presence::epoch(now_ms, last, chance::random())).unwrap();
         let life = AgentLife {
             epoch,
+            last_epoch: last.map_or(0, |last| u64::try_from(last).unwrap()),
             ..self.tables.life.unwrap_or(AgentLife {
                 epoch,
                 created_ms: now_ms,
@@ -207,32 +230,23 @@ impl Transaction<'_> {
         }
     }
 
+    /// See [`muster_agent::store::Store::put_time_back`].
+    pub(super) fn put_time_back(&mut self, time_back: TimeBack) {
+        if let Some(life) = &mut self.tables.life {
+            (life.signed_ms, life.created_ms) = (time_back.signed_ms, time_back.created_ms);
+        }
+    }
+
+    /// See [`muster_agent::store::Store::note_older_disk`].
+    pub(super) fn note_older_disk(&mut self, lost_ms: Millis) {
+        if let Some(life) = &mut self.tables.life {
+            life.lost_ms = life.lost_ms.max(Some(lost_ms));
+        }
+    }
+
     fn remember_signed_time(&mut self, signed_ms: Millis) {
         if let Some(life) = &mut self.tables.life {
             life.signed_ms = life.signed_ms.max(signed_ms);
         }
-    }
-}
-
-impl OutboxStore for Disk {
-    async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
-        let keys = self.read(|tables| tables.outbox.keys().take(limit).copied().collect::<Vec<_>>());
-        if let Some(shadow) = &mut self.0.borrow_mut().shadow {
-            shadow.first(limit, &keys);
-        }
-        Ok(keys)
-    }
-
-    async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
-        let payload = self.read(|tables| tables.outbox.get(&key).cloned());
-        if let Some(shadow) = &mut self.0.borrow_mut().shadow {
-            shadow.payload(key, payload.as_deref());
-        }
-        Ok(payload)
-    }
-
-    async fn first_batches(&self, _limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-        // Measurements take the same path as answers, by the same rules ([`muster_rules::outbox_retry`]).
-        Ok(Vec::new())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use muster_agent::unit::{UnitState, UnitStates};
 use muster_rules::plan::Slot;
+use muster_session::unit_state::{UnitState, UnitStates};
 use muster_topics::{
     Millis,
     heartbeat::{HostState, UnitSummary},

@@ -1,18 +1,18 @@
 //! The fleet in virtual time: the decisions of agent and console, and a model of a broker, under a scheduler that follows from
 //! a seed and lets go wrong whatever can.
 //!
-//! What is the product's own: all of `rules` that a message meets ([`authorise`](muster_rules::authorise),
-//! [`receive`](muster_rules::receive), `time`, `heartbeat`, `presence`, `outbox_retry`, `backoff`); the agent's publisher (presence, heartbeats, outbox,
-//! unit topics); the console's ingest (`store_batch`, `decide`, effects, acknowledgements), schedule and roll call; in every tenth seed
-//! the signatures; in every fiftieth the SQL of journal, outbox and ledger, which have to answer what the tables here do.
+//! What is the product's own: the agent's session ([`muster_session`]: presence, heartbeats, outbox, unit topics, what becomes of a
+//! command), all of the rules that it uses; the console's ingest (`store_batch`, `decide`, effects, acknowledgements),
+//! schedule and roll call; in every tenth seed the signatures; in every fiftieth the SQL of journal, outbox and ledger,
+//! which have to answer what the tables here do.
 //!
 //! What is not: sockets and TLS, rumqttc, the loops that wait for events (here `agent.rs`, `console.rs` take their place), programs and
 //! shims (a table of what runs, which outlives the agent), the queue of programs, output, measurements, units' own life (they
 //! come to what is desired of them after a while). A host's desired state comes by commands; documents are not on the wire yet.
 //!
 //! Modules, in reading order: [`watch`] (the promises, as invariants), [`world`] (virtual time, and in its `network` what lies
-//! between the parties), [`wire`], [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`] (in its `orders` what
-//! it is ordered), [`ledger`] and [`console`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
+//! between the parties), [`wire`], [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`] (in its `effects` what
+//! the session asks for), [`ledger`] and [`console`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
 //! [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --test sim` does it

@@ -3,9 +3,10 @@
 
 use muster_agent::store::{
     Store, Tx,
-    journal::{self, Entry, RepeatedCommand},
+    journal::{self, Entry},
     outbox,
 };
+use muster_session::store::RepeatedCommand;
 use muster_topics::{
     Millis,
     ack::ReportAck,

@@ -106,11 +106,11 @@ impl World {
     /// The retained presence is the working agent's own.
     fn judge_topic(&mut self, index: usize) {
         let Machine { agent: Some(agent), .. } = &self.machines[index] else { return };
-        let topic = agent.me.topic(HostTopic::Presence);
+        let topic = agent.session.me().topic(HostTopic::Presence);
         let shown = shown(self.broker.retained(&topic));
         let own = shown
             .as_ref()
-            .is_some_and(|shown| shown.instance == agent.me.instance && shown.state == PresenceState::Online);
+            .is_some_and(|shown| shown.instance == agent.session.me().instance && shown.state == PresenceState::Online);
         self.watch.check(Promise::OldWill, own, || format!("machine {index} works, and its topic shows {shown:?}"));
     }
 }

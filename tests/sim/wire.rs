@@ -1,10 +1,8 @@
 //! What goes over the simulated network.
 
-use std::{cell::RefCell, rc::Rc};
+use std::rc::Rc;
 
-use muster_agent::{link, publisher::PublishSink};
 use muster_topics::{
-    Millis,
     ack::Ack,
     command::{Command, Refresh},
     envelope::{self, Kind, PublicKey, Signer},
@@ -149,42 +147,4 @@ pub(super) fn matches(filter: &Filter, topic: &Topic) -> bool {
 }
 
 /// The most that waits in a connection's queue, as `OUTGOING` of the agent's link.
-const ROOM: usize = 64;
-
-/// An agent's end of a connection, as its publisher sees it.
-#[derive(Clone, Debug)]
-pub(super) struct SimWire {
-    pub(super) session: u64,
-    pub(super) since_ms: Millis,
-    pub(super) queue: Rc<RefCell<Vec<Packet>>>,
-}
-
-impl PublishSink for SimWire {
-    fn session(&self) -> u64 {
-        self.session
-    }
-
-    fn since_ms(&self) -> Millis {
-        self.since_ms
-    }
-
-    fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
-        let mut queue = self.queue.borrow_mut();
-        if queue.len() >= ROOM {
-            return false;
-        }
-        let message = Message::new(topic.clone(), Body::bytes(payload));
-        queue.push(Packet::Publish { message, retain });
-        true
-    }
-
-    // Brokers forget unacknowledged messages of clean sessions, so nothing depends on this here.
-    fn acknowledge(&self, _: &link::AckToken) -> bool {
-        true
-    }
-
-    fn disconnect(&self) -> bool {
-        self.queue.borrow_mut().push(Packet::Disconnect);
-        true
-    }
-}
+pub(super) const ROOM: usize = 64;

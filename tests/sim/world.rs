@@ -354,7 +354,7 @@ impl World {
         self.pretend(Who::Machine(index), |world| {
             let (machines, _, mut around) = world.around();
             let Some(mut agent) = machines[index].agent.take() else { return };
-            agent.farewell(&machines[index], &mut around);
+            agent.farewell(&mut machines[index], &mut around);
             let packets = agent.take_packets();
             if let Link::Up(conn) = agent.link {
                 packets.into_iter().for_each(|packet| world.send(conn, packet));

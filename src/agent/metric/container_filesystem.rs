@@ -1,12 +1,12 @@
 //! Measures the file systems of containers whose disk is limited.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, path::Path};
 
 use muster_shim::process_identity;
 use muster_topics::name::UnitName;
 
 use super::filesystem::FileSystemSpace;
-use crate::unit::state::{UnitState, UnitStates};
 
 /// A running container with a disk limit.
 #[derive(Clone, Debug)]

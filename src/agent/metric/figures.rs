@@ -1,5 +1,6 @@
 //! Figures of the agent itself, for its own metrics.
 
+use muster_session::unit_state::UnitStates;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -8,7 +9,7 @@ use super::agent_metrics::QueueLengths;
 use crate::{
     link::TrafficMeter,
     store::{Store, metric, outbox},
-    unit::{Units, state::UnitStates},
+    unit::Units,
 };
 
 /// The sources of measurements, beside the kernel.

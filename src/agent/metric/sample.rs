@@ -319,7 +319,7 @@ pub(super) mod tests {
         super::{filesystem::FileSystemSpace, procfs::ProcessStat},
         *,
     };
-    use crate::unit::{UnitState, UnitStates};
+    use muster_session::unit_state::{UnitState, UnitStates};
 
     pub(in super::super) fn labels() -> HostTags {
         let host = "6f9c0a52-37a1-4a54-9b3e-0d1f6a7f8c21".parse().unwrap();

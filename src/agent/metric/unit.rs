@@ -3,6 +3,7 @@
 //! A unit with a cgroup of its own is measured by it, including every process that it forked. For a unit without one only
 //! the main process is measured; the same holds for what a v1 hierarchy does not count, because the agent creates cgroups there for limits only.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
@@ -14,10 +15,7 @@ use super::{
     point_writer::{PointWriter, bytes, ratio, seconds},
     procfs::{ProcReader, ProcessStat, own_network},
 };
-use crate::{
-    cgroup::{CgroupFolders, Hierarchies},
-    unit::state::{UnitState, UnitStates},
-};
+use crate::cgroup::{CgroupFolders, Hierarchies};
 
 pub(super) use super::process_figures::{CGROUP_MAX_BYTES, network_point, same_process};
 

@@ -8,6 +8,7 @@
 //! may be wrong today and right tomorrow, and deleting too early would let a command in twice.
 
 use muster_fault::planted;
+use muster_session::store::RepeatedCommand;
 use muster_topics::{
     Millis, V1,
     ack::ReportAck,
@@ -53,15 +54,6 @@ pub struct UnfinishedCommand {
     pub stderr_bytes: u64,
     /// Whether it waited in the queue, and had not begun.
     pub queued: bool,
-}
-
-/// What the journal knows of a repeated command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RepeatedCommand {
-    /// It is being executed.
-    Unfinished,
-    /// Its outcome is in the outbox (again).
-    Answered(ReportAck),
 }
 
 /// The end of a command.

@@ -1,5 +1,6 @@
 //! Tests of what a store loses when its files are lost, and of what is restored.
 
+use muster_session::store::RepeatedCommand;
 use muster_topics::{
     ack::ReportAck,
     command::Verb,
@@ -12,7 +13,7 @@ use sqlx::AssertSqlSafe;
 use super::*;
 use crate::store::{
     desired_copies::IntentCopy,
-    journal::{Entry, RepeatedCommand},
+    journal::Entry,
     unit::{ChangeContext, StoredUnits},
 };
 

@@ -1,5 +1,6 @@
 //! A unit in the units' task: its state, and the tasks that work for it.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_base::clock::now_ms;
@@ -22,7 +23,6 @@ use super::{
     health::ProbeTasks,
     kind::{StartOrder, UnitKind},
     start_order,
-    state::{UnitState, UnitStates},
     step::{InstanceOrder, StepReport, StopOrder, Worker},
 };
 

@@ -56,7 +56,6 @@ mod kinds;
 pub(crate) mod log;
 mod probe;
 mod start_order;
-pub(crate) mod state;
 mod step;
 mod task;
 #[cfg(test)]
@@ -64,8 +63,7 @@ mod tests;
 mod yuno;
 
 use kinds::Kinds;
-
-pub use state::{UnitState, UnitStates};
+use muster_session::unit_state::UnitStates;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,6 @@
 //! The task that keeps all units: a loop that observes, plans, stores, publishes and begins steps.
 
+use muster_session::unit_state::UnitStates;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -31,7 +32,6 @@ use super::{
     kind::UnitTrace,
     kinds::Kinds,
     start_order,
-    state::UnitStates,
     step::{InstanceOrder, StepReport, Worker, no_process},
 };
 use crate::{

@@ -2,6 +2,7 @@
 
 mod order;
 
+use muster_session::unit_state::UnitState;
 use muster_topics::unit::Desired;
 use std::{
     collections::BTreeMap,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Event, Who, World};
 use crate::{
-    agent::{Happens, KEEP_ALIVE_S, Link},
+    agent::{Happens, Link},
     chaos::Act,
     console::Console,
     random::{between, permille},
@@ -279,5 +279,5 @@ impl World {
 }
 
 pub(crate) fn keep_alive_ms() -> Millis {
-    Millis::from(KEEP_ALIVE_S) * 1000
+    Millis::from(muster_agent::config::Config::default().keep_alive_s) * 1000
 }

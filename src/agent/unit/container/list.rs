@@ -1,5 +1,6 @@
 //! Lists all containers of the host, also those that are no units, for its heartbeats.
 
+use muster_session::unit_state::{UnitState, UnitStates};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_topics::{
@@ -14,7 +15,6 @@ use super::{
     Containers, HOST_LABEL, UNIT_LABEL,
     runtime::{self, ContainersById},
 };
-use crate::unit::state::{UnitState, UnitStates};
 
 /// All containers of a host, by name.
 pub type UnitContainers = Arc<BTreeMap<String, ContainerSummary>>;

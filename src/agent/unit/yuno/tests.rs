@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, ti
 
 use muster_base::clock::now_ms;
 use muster_rules::CommandRefusal;
+use muster_session::unit_state::UnitState;
 use muster_topics::{
     command::{LogView, Verb},
     join::Membership,
@@ -22,7 +23,7 @@ use super::*;
 use crate::{
     join::MemberIdentity,
     store::{self, Store},
-    unit::{UnitState, Units},
+    unit::Units,
 };
 
 mod asked;

@@ -15,7 +15,7 @@ use muster_topics::{
 
 /// The alerts to publish on their retained topics, until acknowledged.
 #[derive(Debug)]
-pub(super) struct AlertTopics {
+pub struct AlertTopics {
     epoch: u64,
     seq: u64,
     items: BTreeMap<AlertAck, UnackedAlert>,
@@ -33,20 +33,20 @@ struct UnackedAlert {
 
 /// A message to publish.
 #[derive(Debug, PartialEq)]
-pub(super) struct AlertMessage {
-    pub(super) id: Name,
-    pub(super) retain: bool,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct AlertMessage {
+    pub(crate) id: Name,
+    pub(crate) retain: bool,
+    pub(crate) payload: Vec<u8>,
     key: Option<AlertAck>,
 }
 
 impl AlertTopics {
-    pub(super) fn new(epoch: u64) -> Self {
+    pub(crate) fn new(epoch: u64) -> Self {
         Self { epoch, seq: 0, items: BTreeMap::new(), empty: BTreeSet::new() }
     }
 
     /// Adds a change of an alert.
-    pub(super) fn enqueue(&mut self, alert: Alert, now_ms: Millis) {
+    pub fn enqueue(&mut self, alert: Alert, now_ms: Millis) {
         let raised = AlertAck { state: AlertState::Raised, ..alert.key() };
         self.items.remove(&raised);
         self.empty.remove(&alert.id);
@@ -54,14 +54,14 @@ impl AlertTopics {
     }
 
     /// Makes everything due again, because the broker may have lost it.
-    pub(super) fn all(&mut self, now_ms: Millis) {
+    pub(crate) fn all(&mut self, now_ms: Millis) {
         for item in self.items.values_mut() {
             (item.attempts, item.due_ms) = (0, Some(now_ms));
         }
     }
 
     /// Handles an acknowledgement.
-    pub(super) fn acknowledged(&mut self, key: &AlertAck) {
+    pub(crate) fn acknowledged(&mut self, key: &AlertAck) {
         match key.state {
             AlertState::Raised => {
                 if let Some(item) = self.items.get_mut(key) {
@@ -79,13 +79,13 @@ impl AlertTopics {
     }
 
     /// When the next message is due.
-    pub(super) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
+    pub(crate) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
         let clear = (!self.empty.is_empty()).then_some(now_ms);
         self.items.values().filter_map(|item| item.due_ms).chain(clear).min()
     }
 
     /// Returns the next message, if one is due.
-    pub(super) fn next(&self, now_ms: Millis) -> Option<AlertMessage> {
+    pub(crate) fn next(&self, now_ms: Millis) -> Option<AlertMessage> {
         if let Some(id) = self.empty.first() {
             return Some(AlertMessage { id: id.clone(), retain: true, payload: Vec::new(), key: None });
         }
@@ -103,7 +103,7 @@ impl AlertTopics {
     }
 
     /// Handles that a message was published.
-    pub(super) fn record_sent(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
+    pub(crate) fn record_sent(&mut self, saying: &AlertMessage, now_ms: Millis, random: f64) {
         let Some(key) = &saying.key else {
             self.empty.remove(&saying.id);
             return;
@@ -116,12 +116,12 @@ impl AlertTopics {
     }
 
     /// The number of unacknowledged alerts.
-    pub(super) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.items.values().filter(|item| item.due_ms.is_some()).count()
     }
 
     /// The summaries of active alerts.
-    pub(super) fn active(&self) -> BTreeMap<Name, AlertSummary> {
+    pub fn active(&self) -> BTreeMap<Name, AlertSummary> {
         let holds = self.items.values().filter(|item| item.alert.state == AlertState::Raised);
         holds.map(|item| (item.alert.id.clone(), item.alert.summary())).collect()
     }

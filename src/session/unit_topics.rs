@@ -12,7 +12,7 @@ use muster_topics::{
     unit::{Desired, UnitReport},
 };
 
-use super::unit::state::UnitStates;
+use super::unit_state::UnitStates;
 
 /// Removed units whose topics are cleared again on each connect, since retained topics are not acknowledged. A host
 /// that has lost more units has bigger problems.
@@ -32,7 +32,7 @@ pub struct UnitTopics {
 }
 
 impl UnitTopics {
-    pub(super) fn new(epoch: u64) -> Self {
+    pub(crate) fn new(epoch: u64) -> Self {
         let (states, stats) = (Arc::new(BTreeMap::new()), BTreeMap::new());
         Self { epoch, seq: 0, states, stats, gone: BTreeSet::new(), due: BTreeSet::new(), told: BTreeMap::new() }
     }
@@ -59,29 +59,29 @@ impl UnitTopics {
     }
 
     /// Sets the units' statistics; differences are due.
-    pub(super) fn observe_stats(&mut self, stats: BTreeMap<UnitName, ToldStats>) {
+    pub fn observe_stats(&mut self, stats: BTreeMap<UnitName, ToldStats>) {
         let differs = |unit: &&UnitName| self.stats.get(*unit) != stats.get(*unit);
         self.due.extend(self.states.keys().filter(differs).cloned());
         self.stats = stats;
     }
 
     /// Makes everything due again, because the broker may have lost it.
-    pub(super) fn all(&mut self) {
+    pub(crate) fn all(&mut self) {
         self.due = self.states.keys().chain(&self.gone).cloned().collect();
     }
 
     /// Whether something is due.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
     /// The number of the last report of each unit; `None` while something is due.
-    pub(super) fn told(&self) -> Option<&BTreeMap<UnitName, u64>> {
+    pub(crate) fn told(&self) -> Option<&BTreeMap<UnitName, u64>> {
         (!self.is_due()).then_some(&self.told)
     }
 
     /// Returns the next topic to publish, with its payload: empty for a removed unit.
-    pub(super) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
+    pub(crate) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
         let unit = self.due.first()?;
         let report = self.states.get(unit).map(|state| UnitReport {
             v: V1,
@@ -100,7 +100,7 @@ impl UnitTopics {
     }
 
     /// Handles that a report was published.
-    pub(super) fn record_sent(&mut self, unit: &UnitName) {
+    pub(crate) fn record_sent(&mut self, unit: &UnitName) {
         self.seq += 1;
         self.due.remove(unit);
         match self.states.contains_key(unit) {
@@ -118,7 +118,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::unit::UnitState;
+    use crate::unit_state::UnitState;
 
     fn state(phase: Phase) -> UnitState {
         let spec = format!(

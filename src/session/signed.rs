@@ -1,0 +1,64 @@
+//! Messages of the console, once their signature has been verified.
+
+use muster_rules::authorise::CommandHead;
+use muster_topics::{
+    ack::Ack,
+    alert::AlertRules,
+    command::{Command, Refresh},
+    envelope::{self, Kind, PublicKey, Verified},
+    label::HostLabels,
+};
+
+/// A message on a topic of signed messages.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time")]
+pub enum SignedMessage {
+    /// A command.
+    Command(Command),
+    /// A command that cannot be parsed, perhaps of a newer console: as much of it as is understood, and the error.
+    UnknownCommand(CommandHead, String),
+    /// What the console has stored.
+    Ack(Ack),
+    /// A request for a full report.
+    Refresh(Refresh),
+    /// The console's rules for alerts.
+    AlertRules(AlertRules),
+    /// The labels that the console gives the host.
+    HostLabels(HostLabels),
+    /// A message that gets no answer: what it is, and why.
+    Rejected(&'static str, String),
+}
+
+impl SignedMessage {
+    /// Verifies and parses a payload; `keys` are those that the console may sign with.
+    #[must_use]
+    pub fn open(payload: &[u8], keys: &[PublicKey]) -> Self {
+        match envelope::open(payload, keys) {
+            Ok(verified) => Self::parse(&verified),
+            Err(error) => Self::Rejected("message", error.to_string()),
+        }
+    }
+
+    fn parse(verified: &Verified) -> Self {
+        let rejected = |what, error: envelope::EnvelopeError| Self::Rejected(what, error.to_string());
+        match verified.kind() {
+            Kind::Command => match verified.body::<Command>() {
+                Ok(mut command) => {
+                    if let Some(sealed) = &mut command.sealed {
+                        // The key goes into the journal, too, so that it can be opened again after a restart.
+                        sealed.key = verified.key().map(str::to_owned);
+                    }
+                    Self::Command(command)
+                }
+                Err(error) => match verified.body::<CommandHead>() {
+                    Ok(head) => Self::UnknownCommand(head, error.to_string()),
+                    Err(_) => rejected("command", error),
+                },
+            },
+            Kind::Ack => verified.body().map_or_else(|error| rejected("ack", error), Self::Ack),
+            Kind::Refresh => verified.body().map_or_else(|error| rejected("refresh", error), Self::Refresh),
+            Kind::AlertRules => verified.body().map_or_else(|error| rejected("alert_rules", error), Self::AlertRules),
+            Kind::HostLabels => verified.body().map_or_else(|error| rejected("host_labels", error), Self::HostLabels),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the session asks of a store, and the store's answers. Each request is one transaction.
+
+use muster_rules::authorise::Authorised;
+use muster_topics::{
+    Millis,
+    ack::{Ack, Numbered, ReportAck},
+    alert::AlertRules,
+    command::Command,
+    label::HostLabels,
+    name::CommandId,
+    outcome::Status,
+};
+
+/// A request to the store. `W` is a write of the program around the session, such as the output of a program.
+///
+/// `signed_ms` is the latest signed time, which the store remembers in the same transaction.
+#[derive(Debug)]
+pub enum StoreRequest<W> {
+    /// Journal a command. Unless it goes on afterwards, its effect and its outcome are part of the transaction.
+    Take {
+        /// The command.
+        command: Authorised<Command>,
+        /// See the type.
+        signed_ms: Millis,
+    },
+    /// Journal the end of a command that is not executed, for example because it is refused.
+    Answer {
+        /// The command.
+        id: CommandId,
+        /// When it expires.
+        expires_ms: Millis,
+        /// How it ended.
+        status: Status,
+        /// See the type.
+        signed_ms: Millis,
+    },
+    /// Journal a cancellation, with its outcome; and if the cancelled command is unknown, the refusal of that command.
+    Cancel {
+        /// The cancellation.
+        command: Authorised<Command>,
+        /// The command to cancel.
+        which: CommandId,
+        /// Until when that one is remembered if it is unknown.
+        which_expires_ms: Millis,
+        /// See the type.
+        signed_ms: Millis,
+    },
+    /// Remove what the console has stored.
+    Acknowledge(Acknowledgement),
+    /// Store writes.
+    Record(Vec<W>),
+    /// Store the console's rules for alerts, and follow them.
+    AlertRules(AlertRules),
+    /// Store the console's labels, and use them.
+    HostLabels(HostLabels),
+    /// Remember that this agent works: it is the only one of its host. `is_first` is false on later connections.
+    Works {
+        /// Whether it did not work before in this run.
+        is_first: bool,
+    },
+    /// Remember that the store was found to be an older copy, at this time.
+    NoteOlderDisk {
+        /// Commands issued until then that the journal does not have are refused.
+        lost_ms: Millis,
+        /// The wall clock.
+        clock_ms: Millis,
+    },
+    /// Remove commands that expired long ago.
+    Prune {
+        /// See the type.
+        signed_ms: Millis,
+    },
+    /// Read what is published next.
+    Read(OutboxRead),
+}
+
+/// What is read of the messages that the console has not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutboxRead {
+    /// The keys of the first rows of the outbox, in the order of their commands; at most so many.
+    FirstReports(usize),
+    /// The payload of a row.
+    Report(ReportAck),
+    /// The first batches of measurements, newest first; at most so many.
+    FirstBatches(usize),
+}
+
+/// An acknowledgement of the console, to be stored.
+#[derive(Debug)]
+pub struct Acknowledgement {
+    /// What the console has stored.
+    pub ack: Ack,
+    /// The signed time to store, if the store has to learn it now.
+    pub signed_ms: Option<Millis>,
+    /// The time to go back to, if the console confirmed an earlier one.
+    pub time_back: Option<TimeBack>,
+}
+
+/// An earlier time, which the console has confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeBack {
+    /// The latest signed time.
+    pub signed_ms: Millis,
+    /// When the store was created.
+    pub created_ms: Millis,
+    /// By how much the signed time was ahead; `None` if only the store's creation was.
+    pub ahead_ms: Option<Millis>,
+}
+
+/// The answer to a [`StoreRequest`].
+#[derive(Debug)]
+pub enum StoreReply<W> {
+    /// What became of a command: the answer to `Take`, `Answer` and `Cancel`.
+    Command(CommandTaken),
+    /// It is stored: the answer to `Acknowledge`.
+    Acknowledged(Acknowledgement),
+    /// It is stored: the answer to `Record`.
+    Recorded {
+        /// Rows that are now in the outbox.
+        keys: Vec<ReportAck>,
+        /// Commands that have ended.
+        ended: Vec<CommandId>,
+    },
+    /// It is stored, or done.
+    Done,
+    /// The first rows of the outbox.
+    Reports(Vec<ReportAck>),
+    /// A row of the outbox, if it still waits.
+    Report(Option<Vec<u8>>),
+    /// The first batches of measurements.
+    Batches(Vec<(Numbered, Vec<u8>)>),
+    /// The store failed, and nothing is changed. The request comes back.
+    Failed(StoreRequest<W>),
+}
+
+/// What became of a command.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time")]
+pub enum CommandTaken {
+    /// It is journalled; now it may begin.
+    Entered(Authorised<Command>),
+    /// It has its outcome: these rows are now in the outbox.
+    Answered {
+        /// The rows.
+        keys: Vec<ReportAck>,
+        /// Whether the host's state is different now.
+        is_change: bool,
+    },
+    /// It was in the journal already; nothing if it is not any more.
+    Repeated(CommandId, Option<RepeatedCommand>),
+    /// Nothing of it was kept, because as many wait as may: the console sends it again.
+    Busy(CommandId),
+    /// Nothing of it was kept, because the journal is full.
+    NoRoom,
+}
+
+/// A command that the journal has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepeatedCommand {
+    /// It has its outcome, which is in the outbox again.
+    Answered(ReportAck),
+    /// It has none yet.
+    Unfinished,
+}
