@@ -17,8 +17,8 @@ use muster_rules::{
     receive::{self, ResumedCommand},
 };
 use muster_session::{
+    interface::Input,
     running::CommandStage,
-    session::Input,
     store::{Acknowledgement, CommandTaken, OutboxRead, StoreReply, StoreRequest},
 };
 use muster_topics::{

@@ -81,10 +81,7 @@ use muster_rules::{
     heartbeat::HeartbeatSchedule,
     time::{AHEAD_MAX_MS, KnownTime},
 };
-use muster_session::{
-    identity::ClientIdentity,
-    session::{Session, SessionParts},
-};
+use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
 use muster_sqlite::room::{self, Reserve, ReserveSize};
 use muster_topics::{Millis, join::JoinToken, name::HostId};
 use nix::fcntl::{Flock, FlockArg};

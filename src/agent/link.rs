@@ -28,8 +28,8 @@ use muster_bus::address::{self, BrokerAddress};
 use muster_net::pki;
 use muster_session::{
     identity::ClientIdentity,
+    interface::{Input, command_source},
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    session::{Input, command_source},
     signed::SignedMessage,
 };
 use muster_topics::{

@@ -16,7 +16,10 @@ use std::{
 use muster_base::{chance, clock};
 use muster_bus::sealing::HostKey;
 use muster_rules::backoff::jittered;
-use muster_session::session::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice, Session};
+use muster_session::{
+    interface::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice},
+    machine::Session,
+};
 use muster_topics::{
     Millis, V1,
     metric::Point,

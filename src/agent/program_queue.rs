@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_base::clock;
 use muster_rules::CommandRefusal;
-use muster_session::{running::CommandStage, session::Input};
+use muster_session::{interface::Input, running::CommandStage};
 use muster_topics::{
     Millis,
     command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},

@@ -18,7 +18,7 @@ use muster_topics::{
     topic::HostTopic,
 };
 
-use super::{alert_topics::AlertTopics, identity::json, session::Moment, store::OutboxRead, unit_topics::UnitTopics};
+use super::{alert_topics::AlertTopics, identity::json, interface::Moment, store::OutboxRead, unit_topics::UnitTopics};
 
 /// Unacknowledged outbox rows. Only their keys are kept here; 256 rows are 4 MiB of output.
 const OUTBOX_MAX: usize = 256;

@@ -6,8 +6,8 @@ use muster_agent::join::derived_sealing_key;
 use muster_base::clock;
 use muster_rules::{CommandRefusal, authorise::Authorised};
 use muster_session::{
+    interface::Input,
     running::CommandStage,
-    session::Input,
     store::{CommandTaken, RepeatedCommand, StoreReply, StoreRequest},
 };
 use muster_topics::{

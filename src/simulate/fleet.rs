@@ -9,10 +9,7 @@ use std::{
 use muster_agent::{config::Config, join::MemberIdentity, link::LinkTask, store::journal::KEPT_AFTER_EXPIRY_MS};
 use muster_base::chance;
 use muster_rules::{heartbeat::HeartbeatSchedule, presence, time::KnownTime};
-use muster_session::{
-    identity::ClientIdentity,
-    session::{Session, SessionParts},
-};
+use muster_session::{identity::ClientIdentity, interface::SessionParts, machine::Session};
 use muster_topics::{Millis, heartbeat::HostState, join::Membership};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;

@@ -17,7 +17,10 @@ use muster_agent::{
 };
 use muster_base::{chance, clock};
 use muster_rules::authorise::LocalPolicy;
-use muster_session::session::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice, Session};
+use muster_session::{
+    interface::{Effect, FAREWELL_MS, HostView, Input, Moment, Notice},
+    machine::Session,
+};
 use muster_topics::{
     Millis,
     ack::Numbered,

@@ -16,8 +16,9 @@ use muster_rules::{
 };
 use muster_session::{
     identity::ClientIdentity,
+    interface::{HostView, Input, Moment, SessionParts, command_source},
+    machine::Session,
     reconnect::{ConnectionEnd, ReconnectSchedule},
-    session::{HostView, Input, Moment, Session, SessionParts, command_source},
     signed::SignedMessage,
 };
 use muster_topics::{

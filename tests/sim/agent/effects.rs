@@ -10,9 +10,9 @@ use muster_rules::{
     receive::{self, ResumedCommand},
 };
 use muster_session::{
+    interface::{Effect, Input, Notice},
     reconnect::ConnectionEnd,
     running::CommandStage,
-    session::{Effect, Input, Notice},
     store::{Acknowledgement, CommandTaken, StoreReply, StoreRequest},
 };
 use muster_topics::{
