@@ -14,6 +14,8 @@
 mod claim;
 mod received;
 mod stored;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeSet, VecDeque},

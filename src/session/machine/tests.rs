@@ -1,0 +1,439 @@
+//! A session with a store that answers what a test wants.
+
+use muster_rules::{
+    authorise::{CommandSource, LocalPolicy},
+    heartbeat::{HeartbeatPeriods, HeartbeatSchedule},
+    presence::StoreLife,
+    time::{BUILD_MS, KnownTime},
+};
+use muster_topics::{
+    Millis, V1,
+    ack::{Ack, Numbered, ReportAck},
+    command::{Command, Exec, Refresh, Target, Verb},
+    name::{CommandId, HostId},
+    outcome::{Content, Report},
+    presence::{Presence, PresenceState},
+    select,
+    topic::HostTopic,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::Session;
+use crate::{
+    identity::ClientIdentity,
+    interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
+    running::CommandStage,
+    signed::SignedMessage,
+    store::{CommandTaken, OutboxRead, RepeatedCommand, StoreReply, StoreRequest},
+};
+
+const NOW_MS: Millis = BUILD_MS + 1_000_000;
+const ROOM: usize = 64;
+
+type TestInput = Input<u32, &'static str>;
+type TestEffect = Effect<u32, &'static str>;
+
+struct Host(HostId);
+
+impl HostView for Host {
+    fn see<T>(&self, look: impl FnOnce(&select::Host<'_>) -> T) -> T {
+        let labels = std::collections::BTreeMap::new();
+        let (hostname, agent_version) = ("", "");
+        look(&select::Host {
+            host: self.0,
+            hostname,
+            agent_version,
+            facts: None,
+            labels: &labels,
+            realms: &[],
+            units: &[],
+        })
+    }
+}
+
+/// A session, its time, and the store's failures.
+struct Bench {
+    session: Session<u32, &'static str>,
+    life_ms: Millis,
+    room: usize,
+    /// Whether the store fails.
+    is_broken: bool,
+    /// What the store answers to commands, if not `Entered`.
+    taken: Option<fn(CommandId) -> CommandTaken>,
+    /// Requests to the store, in short.
+    stored: Vec<String>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let state = json!({
+            "hostname": "h", "agent_version": "1", "labels": {}, "realms": ["default"], "units": {}, "interfaces": {},
+            "facts": {"os": "", "kernel": "", "arch": "", "cpus": 1, "cpu_model": "", "memory_bytes": 1, "boot_id": "", "boot_ms": 0},
+        });
+        let periods = HeartbeatPeriods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
+        let me = ClientIdentity {
+            host: HostId(Uuid::from_u128(1)),
+            instance: Uuid::from_u128(2),
+            epoch: 7,
+            keep_alive_s: 30,
+            goes_back: true,
+        };
+        let parts = SessionParts {
+            me,
+            former: vec![StoreLife { instance: Uuid::from_u128(3), is_newcomer: false }],
+            time: KnownTime::new(0).with_way_back(),
+            created_ms: 0,
+            lost_ms: None,
+            last_epoch: 6,
+            kept_ms: 86_400_000,
+            policy: LocalPolicy::default(),
+            user: "root".to_owned(),
+            realms: ["default".parse().unwrap()].into(),
+            beats: HeartbeatSchedule::new(7, periods, serde_json::from_value(state).unwrap()),
+            backlog_gap_ms: 1_000,
+            rules_generation: 0,
+            labels_generation: 0,
+        };
+        let session = Session::new(parts, || 0.5);
+        Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, stored: Vec::new() }
+    }
+
+    /// One that works.
+    fn working() -> Self {
+        let mut bench = Self::new();
+        bench.connect();
+        assert!(bench.session.is_sole());
+        bench.stored.clear();
+        bench
+    }
+
+    /// Connects, and hears its own presence.
+    fn connect(&mut self) -> Vec<TestEffect> {
+        self.handle(Input::Connected { session: 1, since_ms: NOW_MS });
+        let own = self.session.me().presence(1, PresenceState::Online, NOW_MS);
+        self.handle(Input::Presence(Some(own), Some(0)))
+    }
+
+    /// Has the session handle an input, and the store answer.
+    fn handle(&mut self, input: TestInput) -> Vec<TestEffect> {
+        let (mut seen, mut inputs) = (Vec::new(), vec![input]);
+        while let Some(input) = inputs.pop() {
+            let now = Moment { life_ms: self.life_ms, clock_ms: NOW_MS + self.life_ms, random: || 0.5 };
+            let host = Host(self.session.me().host);
+            for effect in self.session.handle(now, self.room, &host, input) {
+                match effect {
+                    Effect::Store(request) => inputs.push(Input::Stored(self.answer(request))),
+                    effect => seen.push(effect),
+                }
+            }
+        }
+        seen
+    }
+
+    fn answer(&mut self, request: StoreRequest<&'static str>) -> StoreReply<&'static str> {
+        if !matches!(request, StoreRequest::Read(_)) {
+            self.stored.push(format!("{request:?}").split([' ', '(']).next().unwrap_or_default().to_owned());
+            if self.is_broken {
+                return StoreReply::Failed(request);
+            }
+        }
+        match request {
+            StoreRequest::Take { command, .. } => StoreReply::Command(match self.taken {
+                Some(taken) => taken(command.get().id),
+                None => CommandTaken::Entered(command),
+            }),
+            StoreRequest::Answer { id, .. } => StoreReply::Command(answered(id)),
+            StoreRequest::Cancel { command, .. } => StoreReply::Command(answered(command.get().id)),
+            StoreRequest::Acknowledge(acknowledgement) => StoreReply::Acknowledged(acknowledgement),
+            StoreRequest::Record(_) => StoreReply::Recorded { keys: Vec::new(), ended: Vec::new() },
+            StoreRequest::Read(OutboxRead::FirstReports(_)) => StoreReply::Reports(Vec::new()),
+            StoreRequest::Read(OutboxRead::Report(key)) => StoreReply::Report(Some(key.seq.to_string().into_bytes())),
+            StoreRequest::Read(OutboxRead::FirstBatches(_)) => StoreReply::Batches(Vec::new()),
+            _ => StoreReply::Done,
+        }
+    }
+
+    fn command(&mut self, command: &Command, receipt: u32) -> Vec<TestEffect> {
+        self.handle(Input::Message(CommandSource::Own, SignedMessage::Command(command.clone()), Some(receipt)))
+    }
+
+    fn exec(&self) -> Command {
+        let verb = Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000));
+        self.of_verb(verb)
+    }
+
+    fn of_verb(&self, verb: Verb) -> Command {
+        let issued_ms = NOW_MS + self.life_ms;
+        Command {
+            v: V1,
+            id: CommandId::new(),
+            target: Target::Hosts(vec![self.session.me().host]),
+            issued_ms,
+            expires_ms: issued_ms + 60_000,
+            operator: "admin".parse().unwrap(),
+            realms: vec![],
+            verb,
+            sealed: None,
+        }
+    }
+}
+
+fn answered(id: CommandId) -> CommandTaken {
+    CommandTaken::Answered { keys: vec![ReportAck { command: id, seq: 1 }], is_change: false }
+}
+
+fn acknowledged(effects: &[TestEffect]) -> Vec<u32> {
+    let receipt = |effect: &TestEffect| if let Effect::Acknowledge(receipt) = effect { Some(*receipt) } else { None };
+    effects.iter().filter_map(receipt).collect()
+}
+
+fn started(effects: &[TestEffect]) -> usize {
+    effects.iter().filter(|effect| matches!(effect, Effect::Start(_))).count()
+}
+
+fn published(effects: &[TestEffect]) -> Vec<HostTopic> {
+    let topic = |effect: &TestEffect| match effect {
+        Effect::Publish(publication) => Some(publication.topic.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(topic).collect()
+}
+
+#[test]
+fn command_starts_after_it_is_stored_and_is_acknowledged_then() {
+    let mut bench = Bench::working();
+    let effects = bench.command(&bench.exec(), 5);
+    assert_eq!(bench.stored, ["Take"]);
+    assert_eq!((started(&effects), acknowledged(&effects)), (1, vec![5]));
+    assert_eq!(bench.session.running(), 1);
+}
+
+#[test]
+fn command_waits_for_the_claim_and_is_kept_from_the_store_until_then() {
+    let mut bench = Bench::new();
+    bench.handle(Input::Connected { session: 1, since_ms: NOW_MS });
+    let effects = bench.command(&bench.exec(), 5);
+    assert_eq!((started(&effects), acknowledged(&effects), bench.stored.len()), (0, vec![], 0));
+    let own = bench.session.me().presence(1, PresenceState::Online, NOW_MS);
+    let effects = bench.handle(Input::Presence(Some(own), Some(6)));
+    assert_eq!(bench.stored, ["Works", "Take"]);
+    assert_eq!((started(&effects), acknowledged(&effects)), (1, vec![6, 5]));
+}
+
+#[test]
+fn lost_connection_drops_held_messages() {
+    let mut bench = Bench::new();
+    bench.handle(Input::Connected { session: 1, since_ms: NOW_MS });
+    bench.command(&bench.exec(), 5);
+    bench.handle(Input::Disconnected);
+    let effects = bench.connect();
+    assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![0]));
+}
+
+#[test]
+fn failed_store_starts_and_acknowledges_nothing_and_is_tried_again() {
+    let mut bench = Bench::working();
+    bench.is_broken = true;
+    let effects = bench.command(&bench.exec(), 5);
+    assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![]));
+    // A later one waits behind it.
+    let effects = bench.command(&bench.exec(), 6);
+    assert_eq!((started(&effects), bench.stored.len()), (0, 1));
+    bench.is_broken = false;
+    assert_eq!(started(&bench.handle(Input::Time)), 0, "not at once");
+    bench.life_ms = bench.session.next_ms(bench.life_ms).unwrap().max(2_000);
+    let effects = bench.handle(Input::Time);
+    assert_eq!((started(&effects), acknowledged(&effects)), (2, vec![5, 6]));
+}
+
+#[test]
+fn command_that_expires_while_the_store_fails_is_refused() {
+    let mut bench = Bench::working();
+    bench.is_broken = true;
+    bench.command(&bench.exec(), 5);
+    (bench.is_broken, bench.life_ms) = (false, 120_000);
+    let effects = bench.handle(Input::Time);
+    assert_eq!(started(&effects), 0);
+    bench.stored.retain(|request| request != "Prune");
+    assert_eq!(bench.stored, ["Take", "Answer"]);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::Refused(..)))), "{effects:?}");
+}
+
+#[test]
+fn repeated_command_starts_nothing_and_its_outcome_is_published_again() {
+    let mut bench = Bench::working();
+    bench.taken =
+        Some(|id| CommandTaken::Repeated(id, Some(RepeatedCommand::Answered(ReportAck { command: id, seq: 1 }))));
+    let effects = bench.command(&bench.exec(), 5);
+    assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![5]));
+    assert_eq!(published(&effects), [HostTopic::Outcome]);
+}
+
+#[test]
+fn busy_host_says_so_and_keeps_nothing() {
+    let mut bench = Bench::working();
+    bench.taken = Some(CommandTaken::Busy);
+    let effects = bench.command(&bench.exec(), 5);
+    let busy = |effect: &TestEffect| match effect {
+        Effect::Publish(publication) => serde_json::from_slice::<Report>(&publication.payload).ok(),
+        _ => None,
+    };
+    let reports: Vec<Content> = effects.iter().filter_map(busy).map(|report| report.content).collect();
+    assert_eq!(reports, [Content::Busy]);
+    assert_eq!(bench.session.running(), 0);
+}
+
+#[test]
+fn cancellation_ends_the_command_after_it_is_stored() {
+    let mut bench = Bench::working();
+    let which = CommandId::new();
+    let cancel = bench.of_verb(Verb::Cancel { command: which });
+    let effects = bench.command(&cancel, 5);
+    assert_eq!(bench.stored, ["Cancel"]);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Cancel(id) if *id == which)), "{effects:?}");
+}
+
+#[test]
+fn failed_writes_keep_their_order() {
+    let mut bench = Bench::working();
+    bench.is_broken = true;
+    bench.handle(Input::Writes(vec!["one", "two"]));
+    bench.handle(Input::Writes(vec!["three"]));
+    assert!(!bench.session.has_no_writes());
+    assert_eq!(Vec::from(bench.session.writes.clone()), ["one", "two", "three"]);
+    bench.is_broken = false;
+    bench.handle(Input::StoreRetry);
+    assert!(bench.session.has_no_writes());
+}
+
+#[test]
+fn full_connection_gets_no_more_than_it_takes() {
+    let mut bench = Bench::new();
+    bench.room = 0;
+    let effects = bench.connect();
+    assert_eq!(published(&effects), []);
+    // It is tried again soon, and not at once.
+    let next_ms = bench.session.next_ms(bench.life_ms).unwrap();
+    assert!((1..1_000).contains(&next_ms), "{next_ms}");
+    (bench.room, bench.life_ms) = (ROOM, next_ms);
+    assert_eq!(published(&bench.handle(Input::Time)), [HostTopic::Heartbeat]);
+}
+
+#[test]
+fn acknowledgement_of_another_host_changes_nothing() {
+    let mut bench = Bench::working();
+    let ack = Ack {
+        v: V1,
+        host: HostId(Uuid::from_u128(9)),
+        issued_ms: NOW_MS,
+        reports: vec![ReportAck { command: CommandId::new(), seq: 1 }],
+        metrics: vec![Numbered { epoch: 1, seq: 1 }],
+        alerts: vec![],
+        heartbeat: None,
+    };
+    let message = |ack: &Ack| Input::Message(CommandSource::Own, SignedMessage::Ack(ack.clone()), Some(5));
+    let effects = bench.handle(message(&ack));
+    assert_eq!((bench.stored.len(), acknowledged(&effects)), (0, vec![5]));
+    bench.handle(message(&Ack { host: bench.session.me().host, ..ack }));
+    assert_eq!(bench.stored, ["Acknowledge"]);
+}
+
+#[test]
+fn refresh_publishes_once() {
+    let mut bench = Bench::working();
+    let refresh = Refresh { v: V1, issued_ms: NOW_MS, within_ms: 0 };
+    let message = || Input::Message(CommandSource::Broadcast, SignedMessage::Refresh(refresh.clone()), Some(5));
+    bench.handle(message());
+    bench.life_ms = 60_000;
+    let effects = bench.handle(Input::Time);
+    assert!(published(&effects).contains(&HostTopic::Presence), "{effects:?}");
+    bench.handle(message());
+    bench.life_ms = 120_000;
+    let effects = bench.handle(Input::Time);
+    assert!(!published(&effects).contains(&HostTopic::Presence), "{effects:?}");
+}
+
+#[test]
+fn slow_command_is_reported_and_fast_one_is_not() {
+    let mut bench = Bench::working();
+    let (slow, fast) = (bench.exec(), bench.exec());
+    bench.command(&slow, 5);
+    bench.command(&fast, 6);
+    bench.session.running.remove(fast.id);
+    bench.handle(Input::Progress(slow.id, CommandStage::Running));
+    bench.life_ms = 1_000;
+    assert_eq!(published(&bench.handle(Input::Time)), [HostTopic::Outcome]);
+}
+
+#[test]
+fn unknown_later_instance_makes_earlier_commands_unacceptable() {
+    let mut bench = Bench::new();
+    bench.handle(Input::Connected { session: 1, since_ms: NOW_MS });
+    let early = bench.exec();
+    bench.life_ms = 10;
+    let me = bench.session.me().clone();
+    let later = Presence { instance: Uuid::from_u128(8), epoch: 9, ..me.presence(4, PresenceState::Offline, 0) };
+    let effects = bench.handle(Input::Presence(Some(later), Some(1)));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Notice(Notice::OlderDisk(9)))), "{effects:?}");
+    assert_eq!(bench.stored[0], "NoteOlderDisk");
+    // It works once nobody has objected.
+    for round in 1..5 {
+        let own = me.presence(1, PresenceState::Online, NOW_MS);
+        bench.handle(Input::Presence(Some(own), None));
+        bench.life_ms = round * 10_000;
+        bench.handle(Input::Time);
+        bench.life_ms = round * 100_000;
+        bench.handle(Input::Time);
+    }
+    assert!(bench.session.is_sole());
+    let late = Command { expires_ms: NOW_MS + 1_000_000, ..early };
+    assert_eq!(started(&bench.command(&late, 5)), 0);
+    let new = bench.exec();
+    assert_eq!(started(&bench.command(&new, 6)), 1);
+}
+
+#[test]
+fn goodbye_ends_when_its_presence_comes_back() {
+    let mut bench = Bench::working();
+    let effects = bench.handle(Input::Stop);
+    assert_eq!(published(&effects), [HostTopic::Heartbeat, HostTopic::Presence]);
+    let stopped = bench.session.me().presence(1, PresenceState::Stopped, NOW_MS);
+    let effects = bench.handle(Input::Presence(Some(stopped), Some(1)));
+    assert!(matches!(effects[..], [Effect::Disconnect]), "{effects:?}");
+    assert!(matches!(bench.handle(Input::Disconnected)[..], [Effect::Stopped]));
+}
+
+#[test]
+fn goodbye_without_connection_is_over_at_once() {
+    let effects = Bench::new().handle(Input::Stop);
+    assert!(matches!(effects[..], [Effect::Stopped]), "{effects:?}");
+}
+
+#[test]
+fn input_during_a_store_request_waits_for_the_answer() {
+    let mut bench = Bench::working();
+    let now = Moment { life_ms: 0, clock_ms: NOW_MS, random: || 0.5 };
+    let host = Host(bench.session.me().host);
+    let command = |command| Input::Message(CommandSource::Own, SignedMessage::Command(command), Some(5));
+    let (first, second) = (bench.exec(), bench.exec());
+    let effects = bench.session.handle(now, ROOM, &host, command(first));
+    let Some(Effect::Store(request @ StoreRequest::Take { .. })) = effects.into_iter().next() else {
+        panic!("a request")
+    };
+    assert!(bench.session.handle(now, ROOM, &host, command(second)).is_empty());
+    let reply = bench.answer(request);
+    let effects = bench.handle(Input::Stored(reply));
+    assert_eq!((started(&effects), acknowledged(&effects)), (2, vec![5, 5]));
+}
+
+#[test]
+fn refused_command_is_answered_without_being_started() {
+    let mut bench = Bench::working();
+    let mut late = bench.exec();
+    (late.issued_ms, late.expires_ms) = (NOW_MS - 60_000, NOW_MS - 30_000);
+    let effects = bench.command(&late, 5);
+    assert_eq!(bench.stored, ["Answer"]);
+    assert_eq!((started(&effects), acknowledged(&effects)), (0, vec![5]));
+    assert_eq!(published(&effects), [HostTopic::Outcome]);
+}
