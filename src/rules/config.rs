@@ -9,6 +9,8 @@
 use muster_topics::unit::MASK;
 use serde_json::{Map, Value};
 
+use super::merge_patch;
+
 /// The only key of an object that holds a secret value.
 pub const SECRET: &str = "$secret";
 
@@ -20,39 +22,15 @@ pub const SALT: &str = "$salt";
 /// would match everywhere.
 const WITHIN_MIN_BYTES: usize = 8;
 
-/// Merges documents in their order (RFC 7386): objects by their keys, `null` removes a key, and any other value is
-/// replaced by the later one. The first document is taken as it is. Without documents, the result is empty.
+/// Merges documents in their order, each as a merge patch of those before. The first document is taken as it is. Without documents, the result is empty.
 #[must_use]
 pub fn merge(documents: impl IntoIterator<Item = Value>) -> Value {
     let mut documents = documents.into_iter();
     let Some(mut merged) = documents.next() else { return Value::Object(Map::new()) };
     for patch in documents {
-        merge_into(&mut merged, patch);
+        merge_patch::apply_to_parts(&mut merged, patch, &is_secret);
     }
     merged
-}
-
-fn merge_into(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if is_secret(&patch) {
-        *target = Value::Object(patch);
-        return;
-    }
-    let mut into = match target.take() {
-        Value::Object(object) if !is_secret(&object) => object,
-        _ => Map::new(),
-    };
-    for (key, value) in patch {
-        if value.is_null() {
-            into.remove(&key);
-        } else {
-            merge_into(into.entry(key).or_insert(Value::Null), value);
-        }
-    }
-    *target = Value::Object(into);
 }
 
 /// An object counts as a secret if it has the key at all, so that a mistake hides too much rather than too little.

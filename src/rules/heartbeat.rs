@@ -13,40 +13,9 @@ use muster_topics::{
     heartbeat::{Content, Heartbeat, HostState, digest},
     name::UnitName,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{backoff::jittered, outbox_retry::REPEAT, time::FRESH_MS};
-
-/// Returns the JSON merge patch (RFC 7396) that turns `old` into `new`. No object in `new` may hold a null, which the
-/// format cannot express.
-#[must_use]
-pub fn diff(old: &Value, new: &Value) -> Value {
-    let (Value::Object(old), Value::Object(new)) = (old, new) else { return new.clone() };
-    let removed = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
-    let changed =
-        changed.map(|(key, value)| (key.clone(), old.get(key).map_or_else(|| value.clone(), |o| diff(o, value))));
-    Value::Object(removed.chain(changed).collect())
-}
-
-/// Applies a JSON merge patch.
-pub fn apply(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            apply(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
-}
+use super::{backoff::jittered, merge_patch, outbox_retry::REPEAT, time::FRESH_MS};
 
 /// The intervals of heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,9 +245,11 @@ impl HeartbeatSchedule {
         let content = match base {
             Some((base_seq, _)) if planted!(WrongBase) => {
                 let newest = self.newest().cloned().unwrap_or_default();
-                Content::Delta { base_seq: *base_seq, patch: diff(&newest, &self.current) }
+                Content::Delta { base_seq: *base_seq, patch: merge_patch::diff(&newest, &self.current) }
             }
-            Some((base_seq, base)) => Content::Delta { base_seq: *base_seq, patch: diff(base, &self.current) },
+            Some((base_seq, base)) => {
+                Content::Delta { base_seq: *base_seq, patch: merge_patch::diff(base, &self.current) }
+            }
             None => Content::Full { state: self.state.clone() },
         };
         if matches!(content, Content::Full { .. }) {
@@ -532,52 +503,7 @@ mod tests {
         check(&json(&state));
     }
 
-    #[test]
-    fn rfc_7396_examples_apply() {
-        // RFC 7396, appendix A, restricted to objects and nulls.
-        for (target, patch, result) in [
-            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({"a": "b"}), json!({"a": null}), json!({})),
-            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
-            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
-            (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
-            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
-            (json!({"a": "foo"}), json!("bar"), json!("bar")),
-        ] {
-            let mut patched = target;
-            apply(&mut patched, &patch);
-            assert_eq!(patched, result);
-        }
-    }
-
-    /// Documents without nulls in objects, as states are.
-    fn document() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            any::<bool>().prop_map(Value::from),
-            any::<i32>().prop_map(Value::from),
-            "[a-c]{0,2}".prop_map(Value::from)
-        ];
-        leaf.prop_recursive(4, 40, 5, |inner| {
-            prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                proptest::collection::btree_map("[a-e]", inner, 0..5)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
-        #[test]
-        fn patch_turns_old_into_new(old in document(), new in document()) {
-            let mut patched = old.clone();
-            apply(&mut patched, &diff(&old, &new));
-            prop_assert_eq!(&patched, &new);
-            if old.is_object() {
-                prop_assert_eq!(diff(&old, &old), json!({}));
-            }
-        }
-
         /// With a console that applies deltas only to their base, lost acknowledgements and a changing host: no two
         /// heartbeats come within the gap, and in the end the console has the state.
         #[test]
@@ -613,7 +539,7 @@ mod tests {
                     (Content::Full { state }, console) => { *console = Some((seq, json(state))); true }
                     (Content::Delta { .. }, Some((has, _))) if *has == seq => true,
                     (Content::Delta { base_seq, patch }, Some((has, value))) if has == base_seq => {
-                        apply(value, patch);
+                        merge_patch::apply(value, patch.clone());
                         *has = seq;
                         true
                     }

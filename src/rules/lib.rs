@@ -16,7 +16,7 @@
 //! - [`document`]: units as people write them, [`unknown_keys`]: mistyped keys; [`spec_comparison`], [`cost`]: differences, and what they cost
 //!   a running process
 //! - [`id`]: resolves typed ids
-//! - [`checked`]: documents with a checksum
+//! - [`checked`]: documents with a checksum; [`merge_patch`]: JSON merge patches
 //! - [`mark`]: notices a store that went back, and decides what is restored
 //! - [`realm`], [`port_lease`], [`snapshot`]: realms, ports and connections, and earlier desired state
 //!
@@ -39,6 +39,7 @@ pub mod hostname;
 pub mod id;
 pub mod intent;
 pub mod mark;
+pub mod merge_patch;
 pub mod outbox_retry;
 pub mod placeholder;
 pub mod plan;

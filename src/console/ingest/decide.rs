@@ -2,7 +2,7 @@
 
 use muster_api::CommandState;
 use muster_fault::planted;
-use muster_rules::hostname;
+use muster_rules::{hostname, merge_patch};
 use muster_topics::{
     V1,
     heartbeat::{Content, Heartbeat, HostState},
@@ -80,7 +80,7 @@ pub(super) fn heartbeat(held: Option<StoredState>, heartbeat: Heartbeat) -> Resu
         (Content::Delta { base_seq, patch }, None) => {
             let Some(base) = base_of(held, epoch, base_seq) else { return Ok(HeartbeatVerdict::Gap) };
             let mut state = base.clone();
-            merge(&mut state, patch);
+            merge_patch::apply(&mut state, patch);
             (state, Some((base_seq, base)))
         }
     };
@@ -116,25 +116,6 @@ fn base_of(held: Option<StoredState>, epoch: u64, base_seq: u64) -> Option<Value
         return Some(held.state);
     }
     held.base.filter(|(seq, _)| *seq == base_seq).map(|(_, state)| state)
-}
-
-/// Applies a JSON merge patch (RFC 7396). The recursion is as deep as the patch, which `serde_json` limits to 128.
-pub(super) fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(serde_json::Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(&key);
-        } else {
-            merge(target.entry(key).or_insert(Value::Null), value);
-        }
-    }
 }
 
 /// Whether a state that is not an outcome advances a host's command. `missing` only means that nothing had arrived.
@@ -339,7 +320,7 @@ mod tests {
             (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
         ] {
             let mut merged = target.clone();
-            merge(&mut merged, patch.clone());
+            merge_patch::apply(&mut merged, patch.clone());
             assert_eq!(merged, wanted, "{target} {patch}");
         }
     }

@@ -1,4 +1,4 @@
-//! The console's store: SQLite, with statements that PostgreSQL would take too.
+//! The console's store: SQLite.
 //!
 //! Modules, one for each subject: [`host`] (members and their reports), [`host_selection`] (selects hosts), [`issued`]
 //! (certificates by hand, and all revoked ones), [`token`] (join tokens), [`command`] (the ledger), [`command_status`] (progress of
