@@ -27,6 +27,7 @@ use muster_topics::{
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LOG_LINES_MAX, LogView, Verb},
     name::{CommandId, UnitName},
     outcome::{RefusalCode, Status},
+    verb::VerbClass,
 };
 
 use super::{
@@ -192,39 +193,14 @@ impl AgentLoop {
             }
         };
         tracing::info!(command.id = %command.id, operator = %command.operator, verb = verb.name(), "command");
-        let taken = match verb {
-            Verb::Exec(_) | Verb::Batch(_) => self.enter_program(command, verb, signed_ms).await?,
-            Verb::UnitLogs { .. }
-            | Verb::UnitFollow { .. }
-            | Verb::UnitConfig { .. }
-            | Verb::UnitSignal { .. }
-            | Verb::UnitCommand(_)
-            | Verb::UnitStats { .. } => self.enter_question(command, verb, signed_ms).await?,
-            Verb::UnitsApply(set) => self.apply_set(command, &set, signed_ms).await?,
-            Verb::UnitApply { ref unit, .. }
-            | Verb::UnitRun { ref unit }
-            | Verb::UnitStop { ref unit }
-            | Verb::UnitRestart { ref unit }
-            | Verb::UnitHold { ref unit, .. }
-            | Verb::UnitUnhold { ref unit }
-            | Verb::UnitRetire { ref unit, .. }
-            | Verb::UnitLabel { ref unit, .. }
-            | Verb::UnitUpgrade { ref unit, .. }
-            | Verb::UnitFreeze { ref unit }
-            | Verb::UnitThaw { ref unit }
-            | Verb::UnitPlay { ref unit, .. }
-            | Verb::UnitPause { ref unit }
-            | Verb::UnitRm { ref unit } => self.edit(command, unit, &verb, signed_ms).await?,
-            Verb::RealmSet { .. }
-            | Verb::RealmRm { .. }
-            | Verb::SnapshotTake { .. }
-            | Verb::SnapshotLs
-            | Verb::SnapshotDiff { .. }
-            | Verb::SnapshotActivate { .. }
-            | Verb::SnapshotDeactivate { .. }
-            | Verb::SnapshotRm { .. } => self.take_realm_command(command, &verb, signed_ms).await?,
+        let taken = match verb.class() {
+            VerbClass::Program => self.enter_program(command, verb, signed_ms).await?,
+            VerbClass::Question | VerbClass::Action => self.enter_question(command, verb, signed_ms).await?,
+            VerbClass::Unit => self.edit(command, &verb, signed_ms).await?,
+            VerbClass::UnitSet => self.apply_set(command, &verb, signed_ms).await?,
+            VerbClass::Host | VerbClass::HostQuestion => self.take_realm_command(command, &verb, signed_ms).await?,
             // The session asks for cancellations in another way.
-            Verb::Cancel { .. } => TakenInTransaction::Repeated,
+            VerbClass::Cancel => TakenInTransaction::Repeated,
         };
         Ok(match taken {
             TakenInTransaction::Entered(entered) => {
@@ -296,10 +272,10 @@ impl AgentLoop {
     async fn edit(
         &mut self,
         command: &Command,
-        unit: &UnitName,
         verb: &Verb,
         signed_ms: Millis,
     ) -> Result<TakenInTransaction, StoreError> {
+        let [unit] = verb.units()[..] else { return Ok(TakenInTransaction::Repeated) };
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
         if !self.enter(&mut tx, command, signed_ms).await? {

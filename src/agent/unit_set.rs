@@ -7,7 +7,7 @@ use muster_base::clock;
 use muster_rules::CommandRefusal;
 use muster_topics::{
     Millis,
-    command::{Command, UnitSet},
+    command::{Command, UnitSet, Verb},
     outcome::{AppliedUnit, RefusalCode, Status},
     revision::RevisionKey,
 };
@@ -32,9 +32,10 @@ impl AgentLoop {
     pub(super) async fn apply_set(
         &mut self,
         command: &Command,
-        set: &UnitSet,
+        verb: &Verb,
         signed_ms: Millis,
     ) -> Result<TakenInTransaction, StoreError> {
+        let Verb::UnitsApply(set) = verb else { return Ok(TakenInTransaction::Repeated) };
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
         if !self.enter(&mut tx, command, signed_ms).await? {

@@ -19,9 +19,7 @@ use muster_topics::{
 use serde::Serialize;
 
 use super::{
-    command_follower,
-    command_text::asked,
-    print,
+    command_follower, print,
     rollback::millis,
     session::CliSession,
     target::{self, Noun, UnitRef},
@@ -558,7 +556,7 @@ pub async fn settle(session: &CliSession, command: &Command, waiting: WaitOption
     }
     if waiting.no_wait {
         if !away {
-            print::say(format_args!("{}: ordered; {}", asked(&command.verb), command_follower::look(command)));
+            print::say(format_args!("{}: ordered; {}", command.verb.sentence(), command_follower::look(command)));
         }
         return Ok(ChangeProgress::Stored(command.id));
     }

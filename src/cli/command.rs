@@ -11,8 +11,6 @@ use muster_topics::{Millis, command::Target};
 use super::{command_follower, command_report::report, command_verdict, print, session::CliSession};
 use muster_api::host_names::tell_apart;
 
-pub use super::command_text::asked;
-
 pub use super::command_cancel::cancel;
 use super::command_cancel::not_gone_out;
 
@@ -59,7 +57,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
                     print::age(command.issued_ms, now_ms),
                     command.operator.to_string(),
                     states(command, now_ms),
-                    asked(&command.verb),
+                    command.verb.sentence(),
                 ]
             };
             let empty = "no commands yet; try `muster exec -- uname -a`";
@@ -85,7 +83,7 @@ pub async fn run(verb: CommandVerb, session: &CliSession) -> Result<(), Failure>
             session.printer.one(&command, || {
                 let mut lines = vec![
                     ("id", command.id.to_string()),
-                    ("what", asked(&command.verb)),
+                    ("what", command.verb.sentence()),
                     ("for", describe_target(&command)),
                     ("operator", command.operator.to_string()),
                     ("made", print::age(command.issued_ms, now_ms)),

@@ -162,7 +162,7 @@ pub fn waits(command: &Command) -> String {
         .iter()
         .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms?, now_ms))))
         .collect();
-    let (what, is) = (super::command_text::asked(&command.verb), if away.len() == 1 { "is" } else { "are" });
+    let (what, is) = (command.verb.sentence(), if away.len() == 1 { "is" } else { "are" });
     let until = print::age(command.expires_ms, now_ms);
     format!("{} {is} away: {what} waits for that host to be back, and expires {until}", named(&away))
 }

@@ -5,8 +5,8 @@
 //! - [`session`]: what each verb works with; [`context`]: the console and the token; [`client`]: its API
 //! - [`mod@print`]: tables, JSON, YAML, ages, and messages; [`moment`]: times that people type
 //! - [`target`]: resolves hosts and units; `host_lookup`, `unit_lookup`: fetch them; [`change`]: changes units; [`wait`]: waits
-//!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`,
-//!   `command_text`: print them
+//!   for a unit's state; `command_follower`: waits for a command's outcomes; `command_output`, `command_verdict`, `command_report`:
+//!   print them
 //! - one module for each noun: [`host`] (with its [`label`]s), [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`mod@unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, questions to yunos in [`ask`],
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
@@ -26,7 +26,6 @@ pub mod command_cancel;
 pub mod command_follower;
 pub mod command_output;
 pub mod command_report;
-pub mod command_text;
 pub mod command_verdict;
 pub mod config;
 pub mod container;

@@ -17,9 +17,7 @@ use muster_topics::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    change, command_follower, command_report, command_text::asked, host_lookup, print, session::CliSession, wait,
-};
+use super::{change, command_follower, command_report, host_lookup, print, session::CliSession, wait};
 use muster_api::host_names::HostNames;
 
 /// Verbs on snapshots.
@@ -190,7 +188,7 @@ async fn ask(
             continue;
         }
         if no_wait {
-            print::say(format_args!("{}: ordered; {}", asked(verb), command_follower::look(&command)));
+            print::say(format_args!("{}: ordered; {}", verb.sentence(), command_follower::look(&command)));
             continue;
         }
         let answer = gather(session, &command, !wait_offline).await?;

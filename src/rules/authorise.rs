@@ -14,6 +14,7 @@ use muster_topics::{
     name::{Name, UnitName},
     outcome::RefusalCode,
     select,
+    verb::VerbName,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -94,82 +95,6 @@ impl LocalPolicy {
             RefusalCode::Denied,
             "this host's own policy forbids some users by name. hint: give the user by name, not as a number",
         )
-    }
-}
-
-/// Names of verbs. They are an enum so that a misspelt one in a policy is an error rather than a permission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each is the verb of its name")]
-pub enum VerbName {
-    Exec,
-    UnitApply,
-    UnitRun,
-    UnitStop,
-    UnitRestart,
-    UnitHold,
-    UnitUnhold,
-    UnitRetire,
-    UnitLabel,
-    UnitUpgrade,
-    UnitFreeze,
-    UnitThaw,
-    UnitSignal,
-    UnitRm,
-    UnitLogs,
-    UnitConfig,
-    UnitPlay,
-    UnitPause,
-    UnitCommand,
-    UnitStats,
-    UnitFollow,
-    Cancel,
-    RealmSet,
-    RealmRm,
-    SnapshotTake,
-    SnapshotLs,
-    SnapshotDiff,
-    SnapshotActivate,
-    SnapshotDeactivate,
-    SnapshotRm,
-}
-
-impl From<&Verb> for VerbName {
-    fn from(verb: &Verb) -> Self {
-        match verb {
-            // Whoever denies `exec` denies batches of programs, too.
-            Verb::Exec(_) | Verb::Batch(_) => Self::Exec,
-            // Applying a set is applying units.
-            Verb::UnitApply { .. } | Verb::UnitsApply(_) => Self::UnitApply,
-            Verb::UnitRun { .. } => Self::UnitRun,
-            Verb::UnitStop { .. } => Self::UnitStop,
-            Verb::UnitRestart { .. } => Self::UnitRestart,
-            Verb::UnitHold { .. } => Self::UnitHold,
-            Verb::UnitUnhold { .. } => Self::UnitUnhold,
-            Verb::UnitRetire { .. } => Self::UnitRetire,
-            Verb::UnitLabel { .. } => Self::UnitLabel,
-            Verb::UnitUpgrade { .. } => Self::UnitUpgrade,
-            Verb::UnitFreeze { .. } => Self::UnitFreeze,
-            Verb::UnitThaw { .. } => Self::UnitThaw,
-            Verb::UnitSignal { .. } => Self::UnitSignal,
-            Verb::UnitRm { .. } => Self::UnitRm,
-            Verb::UnitLogs { .. } => Self::UnitLogs,
-            Verb::UnitConfig { .. } => Self::UnitConfig,
-            Verb::UnitPlay { .. } => Self::UnitPlay,
-            Verb::UnitPause { .. } => Self::UnitPause,
-            Verb::UnitCommand(_) => Self::UnitCommand,
-            Verb::UnitStats { .. } => Self::UnitStats,
-            Verb::UnitFollow { .. } => Self::UnitFollow,
-            Verb::Cancel { .. } => Self::Cancel,
-            Verb::RealmSet { .. } => Self::RealmSet,
-            Verb::RealmRm { .. } => Self::RealmRm,
-            Verb::SnapshotTake { .. } => Self::SnapshotTake,
-            Verb::SnapshotLs => Self::SnapshotLs,
-            Verb::SnapshotDiff { .. } => Self::SnapshotDiff,
-            Verb::SnapshotActivate { .. } => Self::SnapshotActivate,
-            Verb::SnapshotDeactivate { .. } => Self::SnapshotDeactivate,
-            Verb::SnapshotRm { .. } => Self::SnapshotRm,
-        }
     }
 }
 
@@ -374,7 +299,7 @@ fn exposed(command: &Command, channel: CommandSource) -> Option<CommandRefusal> 
 
 fn forbidden(command: &Command, judge: &JudgeContext<'_>) -> Option<CommandRefusal> {
     let (policy, verb) = (judge.policy, &command.verb);
-    if policy.deny_verbs.contains(&verb.into()) {
+    if policy.deny_verbs.contains(&verb.row().permission) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
     }
     if let Some(refusal) = realms(verb).iter().find_map(|realm| policy.forbids_realm(realm)) {

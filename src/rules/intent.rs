@@ -8,6 +8,7 @@ use muster_topics::{
     command::{LIFETIME_MAX_MS, UnitWish, Verb},
     name::{CommandId, Name, UnitName},
     unit::{MASK, Spec},
+    verb::VerbClass,
 };
 
 /// How long a program or a question waits for offline hosts by default: its sender waits for the answer, and an hour
@@ -18,40 +19,10 @@ pub const QUESTION_LIFETIME_MS: Millis = 10 * 60_000;
 /// early, and a cancellation waits as long as its command may.
 #[must_use]
 pub fn lifetime_ms(verb: &Verb) -> Millis {
-    match verb {
-        Verb::Exec(_)
-        | Verb::Batch(_)
-        | Verb::UnitSignal { .. }
-        | Verb::UnitLogs { .. }
-        | Verb::UnitFollow { .. }
-        | Verb::UnitConfig { .. }
-        | Verb::UnitCommand(_)
-        | Verb::UnitStats { .. }
-        | Verb::SnapshotLs
-        | Verb::SnapshotDiff { .. } => QUESTION_LIFETIME_MS,
-        Verb::UnitsApply(set) if set.check => QUESTION_LIFETIME_MS,
-        Verb::UnitApply { .. }
-        | Verb::UnitsApply(_)
-        | Verb::UnitRun { .. }
-        | Verb::UnitStop { .. }
-        | Verb::UnitRestart { .. }
-        | Verb::UnitHold { .. }
-        | Verb::UnitUnhold { .. }
-        | Verb::UnitRetire { .. }
-        | Verb::UnitLabel { .. }
-        | Verb::UnitUpgrade { .. }
-        | Verb::UnitFreeze { .. }
-        | Verb::UnitThaw { .. }
-        | Verb::UnitPlay { .. }
-        | Verb::UnitPause { .. }
-        | Verb::UnitRm { .. }
-        | Verb::Cancel { .. }
-        | Verb::RealmSet { .. }
-        | Verb::RealmRm { .. }
-        | Verb::SnapshotTake { .. }
-        | Verb::SnapshotActivate { .. }
-        | Verb::SnapshotDeactivate { .. }
-        | Verb::SnapshotRm { .. } => LIFETIME_MAX_MS,
+    match verb.class() {
+        VerbClass::Program | VerbClass::Question | VerbClass::Action | VerbClass::HostQuestion => QUESTION_LIFETIME_MS,
+        VerbClass::UnitSet if matches!(verb, Verb::UnitsApply(set) if set.check) => QUESTION_LIFETIME_MS,
+        VerbClass::Unit | VerbClass::UnitSet | VerbClass::Host | VerbClass::Cancel => LIFETIME_MAX_MS,
     }
 }
 

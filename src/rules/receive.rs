@@ -11,6 +11,7 @@ use muster_topics::{
     ack::Ack,
     command::{Command, LIFETIME_MAX_MS, Refresh, Verb},
     name::HostId,
+    verb::AfterRestart,
 };
 
 use super::{
@@ -124,16 +125,16 @@ pub enum ResumedCommand {
 /// Returns what to do with an unfinished command; `verb` is `None` if it cannot be parsed any more.
 #[must_use]
 pub fn resume(verb: Option<&Verb>, queued: bool) -> ResumedCommand {
-    match verb {
+    let Some(verb) = verb else { return ResumedCommand::Lost };
+    match verb.row().after_restart {
         // Nothing of it begins before its outcome is stored.
-        Some(Verb::Exec(exec)) if exec.daemon => ResumedCommand::Anew,
-        Some(Verb::Exec(_) | Verb::Batch(_)) if queued || planted!(RunLostAgain) => ResumedCommand::Anew,
-        Some(Verb::Exec(_) | Verb::Batch(_)) if planted!(GiveUpUnfinished) => ResumedCommand::Lost,
-        Some(Verb::Exec(_) | Verb::Batch(_)) => ResumedCommand::LookedUp,
-        Some(Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitStats { .. }) => ResumedCommand::AskedAgain,
-        Some(Verb::UnitFollow { .. }) => ResumedCommand::Over,
-        // The effect of a yuno's own command is unknown here, so it is not repeated.
-        Some(_) | None => ResumedCommand::Lost,
+        _ if matches!(verb, Verb::Exec(exec) if exec.daemon) => ResumedCommand::Anew,
+        AfterRestart::LookedUp if queued || planted!(RunLostAgain) => ResumedCommand::Anew,
+        AfterRestart::LookedUp if planted!(GiveUpUnfinished) => ResumedCommand::Lost,
+        AfterRestart::LookedUp => ResumedCommand::LookedUp,
+        AfterRestart::AskedAgain => ResumedCommand::AskedAgain,
+        AfterRestart::Over => ResumedCommand::Over,
+        AfterRestart::Lost => ResumedCommand::Lost,
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_agent::{config::Config, store::journal::KEPT_AFTER_EXPIRY_MS};
 use muster_base::{chance, clock};
 use muster_rules::{
-    authorise::{LocalPolicy, VerbName},
+    authorise::LocalPolicy,
     backlog,
     heartbeat::HeartbeatSchedule,
     presence::{self, StoreLife},
@@ -29,6 +29,7 @@ use muster_topics::{
     select,
     topic::{HostTopic, Topic},
     unit::{Phase, Run},
+    verb::VerbName,
 };
 use serde::Deserialize;
 

@@ -1,7 +1,5 @@
 //! Commands: signed, expiring requests with an id.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,17 +7,16 @@ use serde_json::{Map, Value};
 use crate::{
     Millis, V1,
     envelope::{Body, Kind},
-    name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
-    outcome::Stream,
+    name::{CommandId, HostId, Name, UnitName},
     realm::Realm,
     sealed::Sealed,
     select::{self, HostSelect},
-    signal::Signal,
     topic::Topic,
-    unit::{ArtifactRef, ConfigRef, Run, Spec},
+    unit::{Run, Spec},
 };
 
 pub use crate::exec::{BATCH_MAX, Batch, Exec, Keep, STDIN_MAX_BYTES, output_max_bytes};
+pub use crate::verb::Verb;
 
 /// The most output of a stream that is kept for one command on one host.
 pub const OUTPUT_MAX_BYTES: u64 = 16 * 1024 * 1024;
@@ -101,204 +98,6 @@ impl Target {
             Self::Group(label) => Some(Topic::CommandGroup(label.clone())),
         }
     }
-}
-
-/// What to do.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Verb {
-    /// Run a program once.
-    Exec(Exec),
-    /// Run several programs, one after the other. Local policies treat it as `exec`.
-    Batch(Batch),
-    /// Create or change a unit.
-    UnitApply {
-        /// The unit.
-        unit: UnitName,
-        /// Its new spec.
-        spec: Box<Spec>,
-        /// Whether it should run; if left out, an existing unit keeps its state, and a new one is stopped.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        run: Option<Run>,
-    },
-    /// Create or change several units, all or none; or only check whether that could be done. Local policies treat it
-    /// as `unit_apply`.
-    UnitsApply(UnitSet),
-    /// Start a unit.
-    UnitRun {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Stop a unit.
-    UnitStop {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Restart a unit.
-    UnitRestart {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Pause reconciliation of a unit until `unit_unhold`: a running instance continues, and a stopped one is not
-    /// started. Only a stop still works.
-    UnitHold {
-        /// The unit.
-        unit: UnitName,
-        /// The reason, in at most [`crate::unit::NOTE_MAX_CHARS`] characters.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-    },
-    /// End a unit's hold, an operator's or that of a broken one, and forget its earlier failures.
-    UnitUnhold {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Stop a unit and hold it, which is required before it can be removed.
-    UnitRetire {
-        /// The unit.
-        unit: UnitName,
-        /// The reason, as with a hold.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-    },
-    /// Change a unit's labels; those that are not named stay.
-    UnitLabel {
-        /// The unit.
-        unit: UnitName,
-        /// Each label with its new value, or with null to remove it.
-        labels: BTreeMap<Name, Option<LabelValue>>,
-    },
-    /// Give a unit another artifact or other configs, and change nothing else.
-    UnitUpgrade {
-        /// The unit.
-        unit: UnitName,
-        /// The revision that this was planned for. It is refused if another one is desired by now.
-        from: Digest,
-        /// The new artifact; if left out, it stays.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        artifact: Option<ArtifactRef>,
-        /// The new configs, each in place of the one with its id.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        configs: Vec<ConfigRef>,
-    },
-    /// Freeze a unit that should run, with all its processes. It can still be stopped.
-    UnitFreeze {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Thaw a frozen unit.
-    UnitThaw {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Send a signal to a unit's main process. It does not change the desired state.
-    UnitSignal {
-        /// The unit.
-        unit: UnitName,
-        /// The signal.
-        signal: Signal,
-    },
-    /// Remove a retired unit: one that is stopped, and held by an operator.
-    UnitRm {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Return the last lines of a unit's log as output.
-    UnitLogs {
-        /// The unit.
-        unit: UnitName,
-        /// How many lines, at most [`LOG_LINES_MAX`].
-        lines: u32,
-        /// Which part, and its format.
-        #[serde(default, skip_serializing_if = "LogView::is_plain")]
-        view: LogView,
-    },
-    /// Return the last lines of a unit's log and later ones as output, until the time is over, the command is
-    /// cancelled, or the limit of output is reached.
-    UnitFollow {
-        /// The unit.
-        unit: UnitName,
-        /// How many earlier lines.
-        lines: u32,
-        /// Which part of those, and the format.
-        #[serde(default, skip_serializing_if = "LogView::is_plain")]
-        view: LogView,
-        /// For how long, at most [`FOLLOW_MAX_MS`].
-        for_ms: u64,
-    },
-    /// Cancel a command: its program is asked to end and soon killed, a log is not followed any more, and a command
-    /// that has not arrived yet is refused when it does. A finished command is not changed.
-    Cancel {
-        /// The command.
-        command: CommandId,
-    },
-    /// Set a realm to its definition in [`Command::realms`].
-    RealmSet {
-        /// The realm.
-        realm: Name,
-    },
-    /// Remove a realm that has no units.
-    RealmRm {
-        /// The realm.
-        realm: Name,
-    },
-    /// Save the desired state of every unit of the host under a name. Repeating it succeeds; other units under an
-    /// existing name are refused.
-    SnapshotTake {
-        /// The snapshot.
-        snapshot: Name,
-    },
-    /// Return the host's snapshots as output: [`Snapshots`](crate::snapshot::Snapshots).
-    SnapshotLs,
-    /// Return how each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
-    SnapshotDiff {
-        /// The snapshot.
-        snapshot: Name,
-    },
-    /// Restore each unit of a snapshot. Unchanged units are not touched.
-    SnapshotActivate {
-        /// The snapshot.
-        snapshot: Name,
-    },
-    /// Restore each unit that the activation of a snapshot has changed to its earlier state.
-    SnapshotDeactivate {
-        /// The snapshot.
-        snapshot: Name,
-    },
-    /// Remove a snapshot that is not active.
-    SnapshotRm {
-        /// The snapshot.
-        snapshot: Name,
-    },
-    /// Return the configuration that a unit's process reads, as stored on the host: an
-    /// [`Effective`](crate::effective::Effective), as output.
-    UnitConfig {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Make a yuno play, which it confirms on its channel.
-    UnitPlay {
-        /// The unit.
-        unit: UnitName,
-        /// Start it if it should not run; otherwise that is refused.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        run: bool,
-    },
-    /// Make a yuno run without playing.
-    UnitPause {
-        /// The unit.
-        unit: UnitName,
-    },
-    /// Send yunos a command of their own, on their channels. The answer, on standard output, is one JSON object with a
-    /// [`crate::outcome::UnitAnswer`] for each unit.
-    UnitCommand(Forward),
-    /// Ask yunos for their statistics; the answer is as for `unit_command`.
-    UnitStats {
-        /// The units, at most [`FORWARD_UNITS_MAX`].
-        units: Vec<UnitName>,
-        /// How long each may take to answer.
-        timeout_ms: u64,
-    },
 }
 
 /// The most units that one command is sent to on a host: as many as a host may have.
@@ -412,122 +211,6 @@ pub const LOG_LINES_MAX: u32 = 10_000;
 
 /// The longest time to follow a log: an hour. To follow longer, ask again.
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
-
-impl Verb {
-    /// Returns the programs that it runs.
-    #[must_use]
-    pub fn execs(&self) -> &[Exec] {
-        match self {
-            Self::Exec(exec) => std::slice::from_ref(exec),
-            Self::Batch(batch) => &batch.steps,
-            _ => &[],
-        }
-    }
-
-    /// Returns the specs that it applies.
-    pub fn specs(&self) -> impl Iterator<Item = (&UnitName, &Spec)> {
-        let (one, several) = match self {
-            Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..]),
-            Self::UnitsApply(set) => (None, &set.units[..]),
-            _ => (None, &[][..]),
-        };
-        one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
-    }
-
-    /// Returns the containers that its programs run in.
-    pub fn containers(&self) -> impl Iterator<Item = &UnitName> {
-        let of_units = self.specs().filter_map(|(_, spec)| spec.yuno()?.container.as_ref());
-        self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_units)
-    }
-
-    /// Returns the units that it is about.
-    #[must_use]
-    pub fn units(&self) -> Vec<&UnitName> {
-        match self {
-            Self::Exec(_)
-            | Self::Batch(_)
-            | Self::Cancel { .. }
-            | Self::RealmSet { .. }
-            | Self::RealmRm { .. }
-            | Self::SnapshotTake { .. }
-            | Self::SnapshotLs
-            | Self::SnapshotDiff { .. }
-            | Self::SnapshotActivate { .. }
-            | Self::SnapshotDeactivate { .. }
-            | Self::SnapshotRm { .. } => Vec::new(),
-            Self::UnitsApply(set) => set.units.iter().map(|wish| &wish.unit).collect(),
-            Self::UnitApply { unit, .. }
-            | Self::UnitRun { unit }
-            | Self::UnitStop { unit }
-            | Self::UnitRestart { unit }
-            | Self::UnitHold { unit, .. }
-            | Self::UnitUnhold { unit }
-            | Self::UnitRetire { unit, .. }
-            | Self::UnitLabel { unit, .. }
-            | Self::UnitUpgrade { unit, .. }
-            | Self::UnitFreeze { unit }
-            | Self::UnitThaw { unit }
-            | Self::UnitSignal { unit, .. }
-            | Self::UnitRm { unit }
-            | Self::UnitLogs { unit, .. }
-            | Self::UnitFollow { unit, .. }
-            | Self::UnitConfig { unit }
-            | Self::UnitPlay { unit, .. }
-            | Self::UnitPause { unit } => vec![unit],
-            Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),
-        }
-    }
-
-    /// Returns the most output of a stream that one host may report.
-    #[must_use]
-    pub fn output_max_bytes(&self, stream: Stream) -> u64 {
-        match self {
-            Self::Exec(exec) => exec.max_bytes(stream),
-            Self::Batch(batch) => batch.steps.iter().map(|exec| exec.max_bytes(stream)).fold(0, u64::saturating_add),
-            // Logs, answers and lists, of which an agent reports no more.
-            _ => OUTPUT_MAX_BYTES,
-        }
-    }
-
-    /// Returns the verb's name as in the JSON form.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Exec(_) => "exec",
-            Self::Batch(_) => "batch",
-            Self::UnitApply { .. } => "unit_apply",
-            Self::UnitsApply(_) => "units_apply",
-            Self::UnitRun { .. } => "unit_run",
-            Self::UnitStop { .. } => "unit_stop",
-            Self::UnitRestart { .. } => "unit_restart",
-            Self::UnitHold { .. } => "unit_hold",
-            Self::UnitUnhold { .. } => "unit_unhold",
-            Self::UnitRetire { .. } => "unit_retire",
-            Self::UnitLabel { .. } => "unit_label",
-            Self::UnitUpgrade { .. } => "unit_upgrade",
-            Self::UnitFreeze { .. } => "unit_freeze",
-            Self::UnitThaw { .. } => "unit_thaw",
-            Self::UnitSignal { .. } => "unit_signal",
-            Self::UnitRm { .. } => "unit_rm",
-            Self::UnitLogs { .. } => "unit_logs",
-            Self::UnitConfig { .. } => "unit_config",
-            Self::UnitPlay { .. } => "unit_play",
-            Self::UnitPause { .. } => "unit_pause",
-            Self::UnitCommand(_) => "unit_command",
-            Self::UnitStats { .. } => "unit_stats",
-            Self::UnitFollow { .. } => "unit_follow",
-            Self::Cancel { .. } => "cancel",
-            Self::RealmSet { .. } => "realm_set",
-            Self::RealmRm { .. } => "realm_rm",
-            Self::SnapshotTake { .. } => "snapshot_take",
-            Self::SnapshotLs => "snapshot_ls",
-            Self::SnapshotDiff { .. } => "snapshot_diff",
-            Self::SnapshotActivate { .. } => "snapshot_activate",
-            Self::SnapshotDeactivate { .. } => "snapshot_deactivate",
-            Self::SnapshotRm { .. } => "snapshot_rm",
-        }
-    }
-}
 
 /// A signed body on `h/<host>/cmd` and `cmd/all`: a request to send a full heartbeat, publish the retained state again,
 /// and send the outbox. It has no id and no outcome, because it changes nothing.

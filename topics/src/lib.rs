@@ -15,7 +15,7 @@
 //!   unit's process; [`effective`]: its effective configuration; [`reload`]: how changes of that reach it; [`probe`]: its
 //!   health checks
 //! - [`manifest`]: the description of an artifact by its author
-//! - [`command`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
+//! - [`command`], [`verb`], [`outcome`], [`ack`]: commands for a host, their outcomes, and acknowledgements; [`exec`]: a program to
 //!   run once; [`signal`]: signals for a unit's process
 //! - [`sealed`]: secrets of a command, which only its host can read; [`revision`]: revisions that do not reveal them
 //! - [`select`]: expressions that select units and hosts
@@ -33,6 +33,7 @@
 
 pub mod ack;
 pub mod alert;
+pub mod argv;
 pub mod canonical;
 pub mod capability;
 pub mod channel;
@@ -65,6 +66,7 @@ pub mod size;
 pub mod snapshot;
 pub mod topic;
 pub mod unit;
+pub mod verb;
 mod version;
 pub mod version_order;
 

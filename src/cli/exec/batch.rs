@@ -130,7 +130,7 @@ pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
             "{}: step {} ({}): {words}",
             host.hostname,
             index + 1,
-            muster_base::argv::join(&exec.shown())
+            muster_topics::argv::join(&exec.shown())
         );
     }
     Some(text)

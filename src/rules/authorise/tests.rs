@@ -292,7 +292,7 @@ fn batch_needs_permission_for_each_step() {
     check_own(Command { target: Target::All, ..batch(env) }, Some(RefusalCode::Invalid));
     check_own(batch(|exec| drop(exec.env.insert("LD_AUDIT".to_owned(), "x".to_owned()))), Some(RefusalCode::Denied));
     check_own(batch(|exec| exec.user = Some("nobody".to_owned())), Some(RefusalCode::Denied));
-    assert_eq!(VerbName::from(&batch(|_| ()).verb), VerbName::Exec);
+    assert_eq!(batch(|_| ()).verb.row().permission, muster_topics::verb::VerbName::Exec);
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn misspelt_policy_is_refused() {
 #[test]
 fn verb_names_equal_wire_names() {
     for command in [exec(), run("default/a"), apply_as("shop")] {
-        let name = serde_json::to_value(VerbName::from(&command.verb)).unwrap();
+        let name = serde_json::to_value(command.verb.row().permission).unwrap();
         assert_eq!(name, command.verb.name());
     }
 }

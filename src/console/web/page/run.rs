@@ -67,7 +67,7 @@ async fn again(console: &Console, id: CommandId) -> Result<RunForm, Error> {
         Verb::Batch(batch) => (batch.steps, RunMode::Lines, batch.keep_going),
         _ => return Ok(RunForm::default()),
     };
-    let line = |exec: &Exec| exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv));
+    let line = |exec: &Exec| exec.shell.clone().unwrap_or_else(|| muster_topics::argv::join(&exec.argv));
     let text = steps.iter().map(line).collect::<Vec<_>>().join("\n");
     let Some(exec) = steps.into_iter().next() else { return Ok(RunForm::default()) };
     let (aim, select) = match &command.target {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 use muster_api::{Command, CommandHost, CommandState, host_names::HostNames, summary::Summary};
-use muster_base::argv;
+use muster_topics::argv;
 use muster_topics::{
     command::{Exec, Keep, Target, Verb},
     name::{CommandId, HostId},

@@ -1,11 +1,7 @@
 //! The ledger: commands, newest first.
 
 use maud::{Markup, html};
-use muster_base::argv;
-use muster_topics::{
-    command::Verb,
-    name::{CommandId, UnitName},
-};
+use muster_topics::{command::Verb, name::CommandId};
 
 use super::{
     elements::{self, ago, count, empty, state},
@@ -101,52 +97,9 @@ pub(in crate::web) fn table(commands: &[ListedCommand], frame: &PageFrame) -> Ma
 /// KiB.
 const WHAT_MAX_CHARS: usize = 200;
 
-fn names(units: &[UnitName]) -> String {
-    units.iter().map(UnitName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 /// Describes what a command does, on one line.
 pub(in crate::web) fn what(verb: &Verb) -> String {
-    let text = match verb {
-        Verb::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
-        Verb::Exec(exec) => {
-            let inside = exec.container.as_ref().map(|unit| format!("in {unit}: ")).unwrap_or_default();
-            inside + &argv::join(&exec.shown()).replace('\n', "⏎")
-        }
-        Verb::UnitApply { unit, .. } => format!("change {unit}"),
-        Verb::UnitsApply(set) => {
-            let units = set.units.iter().map(|wish| wish.unit.clone()).collect::<Vec<_>>();
-            format!("{} {}", if set.check { "check" } else { "change" }, names(&units))
-        }
-        Verb::UnitRun { unit } => format!("start {unit}"),
-        Verb::UnitStop { unit } => format!("stop {unit}"),
-        Verb::UnitRestart { unit } => format!("restart {unit}"),
-        Verb::UnitHold { unit, .. } => format!("hold {unit}"),
-        Verb::UnitUnhold { unit } => format!("unhold {unit}"),
-        Verb::UnitRetire { unit, .. } => format!("retire {unit}"),
-        Verb::UnitLabel { unit, .. } => format!("label {unit}"),
-        Verb::UnitUpgrade { unit, .. } => format!("upgrade {unit}"),
-        Verb::UnitFreeze { unit } => format!("freeze {unit}"),
-        Verb::UnitThaw { unit } => format!("thaw {unit}"),
-        Verb::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
-        Verb::UnitRm { unit } => format!("forget {unit}"),
-        Verb::UnitPlay { unit, .. } => format!("play {unit}"),
-        Verb::UnitPause { unit } => format!("pause {unit}"),
-        Verb::UnitCommand(forward) => format!("{} to {}", forward.name, names(&forward.units)),
-        Verb::UnitStats { units, .. } => format!("stats of {}", names(units)),
-        Verb::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
-        Verb::Cancel { command } => format!("cancel {command}"),
-        Verb::UnitLogs { unit, lines, .. } => format!("last {lines} lines of the log of {unit}"),
-        Verb::UnitConfig { unit } => format!("effective config of {unit}"),
-        Verb::RealmSet { realm } => format!("set realm {realm}"),
-        Verb::RealmRm { realm } => format!("forget realm {realm}"),
-        Verb::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
-        Verb::SnapshotLs => "list snapshots".to_owned(),
-        Verb::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
-        Verb::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
-        Verb::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
-        Verb::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
-    };
+    let text = verb.sentence();
     match text.char_indices().nth(WHAT_MAX_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
         None => text,

@@ -153,7 +153,7 @@ impl PageView for ManifestView {
                 @if let Some(role) = role { div { dt { "Role" } dd { (role) } } }
                 @if let Some(version) = version { div { dt { "Version" } dd { (version) } } }
                 @if !channel.is_none() { div { dt { "Channel" } dd { (format!("{channel:?}").to_lowercase()) } } }
-                @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_base::argv::join(args)) } } } }
+                @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_topics::argv::join(args)) } } } }
                 @if !provides.is_empty() {
                     div { dt { "Provides" } dd { @for (name, port) in provides {
                         (name) @if let Some(port) = port.port { " on " (port) } @if let Some(protocol) = &port.protocol { " (" (protocol) ")" } " "

@@ -318,7 +318,7 @@ fn spec(spec: &Spec) -> Markup {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
             } } }
         }
-        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_base::argv::join(args)) } } } }
+        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (muster_topics::argv::join(args)) } } } }
         @if !env.is_empty() {
             // Values may be secrets; names are shown.
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
@@ -365,7 +365,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
             Image::Existing(name) => { div { dt { "Adopted" } dd { "the container " code { (name) } } } }
             Image::Rootfs(_) | Image::Archive(_) => {}
         }
-        @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (muster_base::argv::join(entry)) } } } }
+        @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (muster_topics::argv::join(entry)) } } } }
         @for mount in &container.mounts {
             div { dt { "Mount" } dd {
                 code { (mount.host) } " as " code { (mount.inside) } @if mount.read_only { " (read only)" }

@@ -1,0 +1,521 @@
+//! Verbs: what a command asks for, and the table that says of each what everybody has to know of it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    argv,
+    command::{Batch, Exec, Forward, LogView, OUTPUT_MAX_BYTES, UnitSet},
+    name::{CommandId, Digest, LabelValue, Name, UnitName},
+    outcome::Stream,
+    signal::Signal,
+    unit::{ArtifactRef, ConfigRef, Run, Spec},
+};
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Verb {
+    /// Run a program once.
+    Exec(Exec),
+    /// Run several programs, one after the other. Local policies treat it as `exec`.
+    Batch(Batch),
+    /// Create or change a unit.
+    UnitApply {
+        /// The unit.
+        unit: UnitName,
+        /// Its new spec.
+        spec: Box<Spec>,
+        /// Whether it should run; if left out, an existing unit keeps its state, and a new one is stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<Run>,
+    },
+    /// Create or change several units, all or none; or only check whether that could be done. Local policies treat it
+    /// as `unit_apply`.
+    UnitsApply(UnitSet),
+    /// Start a unit.
+    UnitRun {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Stop a unit.
+    UnitStop {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Restart a unit.
+    UnitRestart {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Pause reconciliation of a unit until `unit_unhold`: a running instance continues, and a stopped one is not
+    /// started. Only a stop still works.
+    UnitHold {
+        /// The unit.
+        unit: UnitName,
+        /// The reason, in at most [`crate::unit::NOTE_MAX_CHARS`] characters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// End a unit's hold, an operator's or that of a broken one, and forget its earlier failures.
+    UnitUnhold {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Stop a unit and hold it, which is required before it can be removed.
+    UnitRetire {
+        /// The unit.
+        unit: UnitName,
+        /// The reason, as with a hold.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// Change a unit's labels; those that are not named stay.
+    UnitLabel {
+        /// The unit.
+        unit: UnitName,
+        /// Each label with its new value, or with null to remove it.
+        labels: BTreeMap<Name, Option<LabelValue>>,
+    },
+    /// Give a unit another artifact or other configs, and change nothing else.
+    UnitUpgrade {
+        /// The unit.
+        unit: UnitName,
+        /// The revision that this was planned for. It is refused if another one is desired by now.
+        from: Digest,
+        /// The new artifact; if left out, it stays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        artifact: Option<ArtifactRef>,
+        /// The new configs, each in place of the one with its id.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        configs: Vec<ConfigRef>,
+    },
+    /// Freeze a unit that should run, with all its processes. It can still be stopped.
+    UnitFreeze {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Thaw a frozen unit.
+    UnitThaw {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Send a signal to a unit's main process. It does not change the desired state.
+    UnitSignal {
+        /// The unit.
+        unit: UnitName,
+        /// The signal.
+        signal: Signal,
+    },
+    /// Remove a retired unit: one that is stopped, and held by an operator.
+    UnitRm {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Return the last lines of a unit's log as output.
+    UnitLogs {
+        /// The unit.
+        unit: UnitName,
+        /// How many lines, at most [`LOG_LINES_MAX`].
+        lines: u32,
+        /// Which part, and its format.
+        #[serde(default, skip_serializing_if = "LogView::is_plain")]
+        view: LogView,
+    },
+    /// Return the last lines of a unit's log and later ones as output, until the time is over, the command is
+    /// cancelled, or the limit of output is reached.
+    UnitFollow {
+        /// The unit.
+        unit: UnitName,
+        /// How many earlier lines.
+        lines: u32,
+        /// Which part of those, and the format.
+        #[serde(default, skip_serializing_if = "LogView::is_plain")]
+        view: LogView,
+        /// For how long, at most [`FOLLOW_MAX_MS`].
+        for_ms: u64,
+    },
+    /// Cancel a command: its program is asked to end and soon killed, a log is not followed any more, and a command
+    /// that has not arrived yet is refused when it does. A finished command is not changed.
+    Cancel {
+        /// The command.
+        command: CommandId,
+    },
+    /// Set a realm to its definition in [`Command::realms`].
+    RealmSet {
+        /// The realm.
+        realm: Name,
+    },
+    /// Remove a realm that has no units.
+    RealmRm {
+        /// The realm.
+        realm: Name,
+    },
+    /// Save the desired state of every unit of the host under a name. Repeating it succeeds; other units under an
+    /// existing name are refused.
+    SnapshotTake {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Return the host's snapshots as output: [`Snapshots`](crate::snapshot::Snapshots).
+    SnapshotLs,
+    /// Return how each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
+    SnapshotDiff {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Restore each unit of a snapshot. Unchanged units are not touched.
+    SnapshotActivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Restore each unit that the activation of a snapshot has changed to its earlier state.
+    SnapshotDeactivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Remove a snapshot that is not active.
+    SnapshotRm {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Return the configuration that a unit's process reads, as stored on the host: an
+    /// [`Effective`](crate::effective::Effective), as output.
+    UnitConfig {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Make a yuno play, which it confirms on its channel.
+    UnitPlay {
+        /// The unit.
+        unit: UnitName,
+        /// Start it if it should not run; otherwise that is refused.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        run: bool,
+    },
+    /// Make a yuno run without playing.
+    UnitPause {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Send yunos a command of their own, on their channels. The answer, on standard output, is one JSON object with a
+    /// [`crate::outcome::UnitAnswer`] for each unit.
+    UnitCommand(Forward),
+    /// Ask yunos for their statistics; the answer is as for `unit_command`.
+    UnitStats {
+        /// The units, at most [`FORWARD_UNITS_MAX`].
+        units: Vec<UnitName>,
+        /// How long each may take to answer.
+        timeout_ms: u64,
+    },
+}
+
+/// The class of a verb: what kind of thing it does, and so how its commands are stored, sent and waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerbClass {
+    /// Runs programs; a host runs a limited number at once.
+    Program,
+    /// Asks something of units; nothing changes.
+    Question,
+    /// Does something with running units at once; it cannot be done again safely.
+    Action,
+    /// Changes the desired state of a unit, in one transaction with its outcome.
+    Unit,
+    /// Changes the desired state of several units of a host, likewise.
+    UnitSet,
+    /// Changes realms or snapshots of a host, likewise.
+    Host,
+    /// Asks something of a host itself; nothing changes.
+    HostQuestion,
+    /// Cancels another command.
+    Cancel,
+}
+
+/// What becomes of a command that an earlier run of the agent left unfinished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRestart {
+    /// Its program is looked up: it may still run.
+    LookedUp,
+    /// It is asked again.
+    AskedAgain,
+    /// It is over: its sender waited for output of that time.
+    Over,
+    /// It is lost: whether it was done is not known.
+    Lost,
+}
+
+/// Verbs as local policies name them: whoever may or may not do one may or may not do all that have its name. They are an
+/// enum so that a misspelt one in a policy is an error rather than a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is the verb of its name")]
+pub enum VerbName {
+    Exec,
+    UnitApply,
+    UnitRun,
+    UnitStop,
+    UnitRestart,
+    UnitHold,
+    UnitUnhold,
+    UnitRetire,
+    UnitLabel,
+    UnitUpgrade,
+    UnitFreeze,
+    UnitThaw,
+    UnitSignal,
+    UnitRm,
+    UnitLogs,
+    UnitConfig,
+    UnitPlay,
+    UnitPause,
+    UnitCommand,
+    UnitStats,
+    UnitFollow,
+    Cancel,
+    RealmSet,
+    RealmRm,
+    SnapshotTake,
+    SnapshotLs,
+    SnapshotDiff,
+    SnapshotActivate,
+    SnapshotDeactivate,
+    SnapshotRm,
+}
+
+/// A row of the table of verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbRow {
+    /// The name, as in the JSON form.
+    pub name: &'static str,
+    /// The name by which local policies allow or deny it.
+    pub permission: VerbName,
+    /// Its class.
+    pub class: VerbClass,
+    /// What becomes of it after a restart of the agent.
+    pub after_restart: AfterRestart,
+}
+
+impl Verb {
+    /// The table of verbs.
+    #[must_use]
+    pub fn row(&self) -> VerbRow {
+        use AfterRestart as Restart;
+        use VerbClass as Class;
+        let row = |name, permission, class, after_restart| VerbRow { name, permission, class, after_restart };
+        match self {
+            Self::Exec(_) => row("exec", VerbName::Exec, Class::Program, Restart::LookedUp),
+            Self::Batch(_) => row("batch", VerbName::Exec, Class::Program, Restart::LookedUp),
+            Self::UnitApply { .. } => row("unit_apply", VerbName::UnitApply, Class::Unit, Restart::Lost),
+            Self::UnitsApply(_) => row("units_apply", VerbName::UnitApply, Class::UnitSet, Restart::Lost),
+            Self::UnitRun { .. } => row("unit_run", VerbName::UnitRun, Class::Unit, Restart::Lost),
+            Self::UnitStop { .. } => row("unit_stop", VerbName::UnitStop, Class::Unit, Restart::Lost),
+            Self::UnitRestart { .. } => row("unit_restart", VerbName::UnitRestart, Class::Unit, Restart::Lost),
+            Self::UnitHold { .. } => row("unit_hold", VerbName::UnitHold, Class::Unit, Restart::Lost),
+            Self::UnitUnhold { .. } => row("unit_unhold", VerbName::UnitUnhold, Class::Unit, Restart::Lost),
+            Self::UnitRetire { .. } => row("unit_retire", VerbName::UnitRetire, Class::Unit, Restart::Lost),
+            Self::UnitLabel { .. } => row("unit_label", VerbName::UnitLabel, Class::Unit, Restart::Lost),
+            Self::UnitUpgrade { .. } => row("unit_upgrade", VerbName::UnitUpgrade, Class::Unit, Restart::Lost),
+            Self::UnitFreeze { .. } => row("unit_freeze", VerbName::UnitFreeze, Class::Unit, Restart::Lost),
+            Self::UnitThaw { .. } => row("unit_thaw", VerbName::UnitThaw, Class::Unit, Restart::Lost),
+            Self::UnitRm { .. } => row("unit_rm", VerbName::UnitRm, Class::Unit, Restart::Lost),
+            Self::UnitPlay { .. } => row("unit_play", VerbName::UnitPlay, Class::Unit, Restart::Lost),
+            Self::UnitPause { .. } => row("unit_pause", VerbName::UnitPause, Class::Unit, Restart::Lost),
+            Self::UnitLogs { .. } => row("unit_logs", VerbName::UnitLogs, Class::Question, Restart::AskedAgain),
+            Self::UnitFollow { .. } => row("unit_follow", VerbName::UnitFollow, Class::Question, Restart::Over),
+            Self::UnitConfig { .. } => row("unit_config", VerbName::UnitConfig, Class::Question, Restart::AskedAgain),
+            Self::UnitStats { .. } => row("unit_stats", VerbName::UnitStats, Class::Question, Restart::AskedAgain),
+            Self::UnitSignal { .. } => row("unit_signal", VerbName::UnitSignal, Class::Action, Restart::Lost),
+            Self::UnitCommand(_) => row("unit_command", VerbName::UnitCommand, Class::Action, Restart::Lost),
+            Self::RealmSet { .. } => row("realm_set", VerbName::RealmSet, Class::Host, Restart::Lost),
+            Self::RealmRm { .. } => row("realm_rm", VerbName::RealmRm, Class::Host, Restart::Lost),
+            Self::SnapshotTake { .. } => row("snapshot_take", VerbName::SnapshotTake, Class::Host, Restart::Lost),
+            Self::SnapshotActivate { .. } => {
+                row("snapshot_activate", VerbName::SnapshotActivate, Class::Host, Restart::Lost)
+            }
+            Self::SnapshotDeactivate { .. } => {
+                row("snapshot_deactivate", VerbName::SnapshotDeactivate, Class::Host, Restart::Lost)
+            }
+            Self::SnapshotRm { .. } => row("snapshot_rm", VerbName::SnapshotRm, Class::Host, Restart::Lost),
+            Self::SnapshotLs => row("snapshot_ls", VerbName::SnapshotLs, Class::HostQuestion, Restart::Lost),
+            Self::SnapshotDiff { .. } => {
+                row("snapshot_diff", VerbName::SnapshotDiff, Class::HostQuestion, Restart::Lost)
+            }
+            Self::Cancel { .. } => row("cancel", VerbName::Cancel, Class::Cancel, Restart::Lost),
+        }
+    }
+
+    /// Returns the verb's name as in the JSON form.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.row().name
+    }
+
+    /// Returns the verb's class.
+    #[must_use]
+    pub fn class(&self) -> VerbClass {
+        self.row().class
+    }
+
+    /// Describes what it does, on one line, for people.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Exec(exec) => {
+                let inside = exec.container.as_ref().map(|unit| format!("in {unit}: ")).unwrap_or_default();
+                inside + &argv::join(&exec.shown()).replace('\n', "⏎")
+            }
+            Self::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
+            Self::UnitApply { unit, .. } => format!("apply {unit}"),
+            Self::UnitsApply(set) => {
+                let units = set.units.iter().map(|wish| &wish.unit);
+                format!("{} {}", if set.check { "check" } else { "apply" }, several(units))
+            }
+            Self::UnitRun { unit } => format!("run {unit}"),
+            Self::UnitStop { unit } => format!("stop {unit}"),
+            Self::UnitRestart { unit } => format!("restart {unit}"),
+            Self::UnitHold { unit, .. } => format!("hold {unit}"),
+            Self::UnitUnhold { unit } => format!("unhold {unit}"),
+            Self::UnitRetire { unit, .. } => format!("retire {unit}"),
+            Self::UnitLabel { unit, .. } => format!("label {unit}"),
+            Self::UnitUpgrade { unit, .. } => format!("upgrade {unit}"),
+            Self::UnitFreeze { unit } => format!("freeze {unit}"),
+            Self::UnitThaw { unit } => format!("thaw {unit}"),
+            Self::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
+            Self::UnitRm { unit } => format!("remove {unit}"),
+            Self::UnitPlay { unit, run } => format!("{}play {unit}", if *run { "run and " } else { "" }),
+            Self::UnitPause { unit } => format!("pause {unit}"),
+            Self::UnitLogs { unit, lines, .. } => format!("last {lines} log lines of {unit}"),
+            Self::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
+            Self::UnitConfig { unit } => format!("effective config of {unit}"),
+            Self::UnitCommand(forward) => format!("{:?} to {}", forward.name, several(&forward.units)),
+            Self::UnitStats { units, .. } => format!("stats of {}", several(units)),
+            Self::Cancel { command } => format!("cancel {command}"),
+            Self::RealmSet { realm } => format!("set realm {realm}"),
+            Self::RealmRm { realm } => format!("remove realm {realm}"),
+            Self::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
+            Self::SnapshotLs => "list snapshots".to_owned(),
+            Self::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
+            Self::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
+            Self::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
+            Self::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
+        }
+    }
+
+    /// Returns the programs that it runs.
+    #[must_use]
+    pub fn execs(&self) -> &[Exec] {
+        match self {
+            Self::Exec(exec) => std::slice::from_ref(exec),
+            Self::Batch(batch) => &batch.steps,
+            _ => &[],
+        }
+    }
+
+    /// Returns the specs that it applies.
+    pub fn specs(&self) -> impl Iterator<Item = (&UnitName, &Spec)> {
+        let (one, several) = match self {
+            Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..]),
+            Self::UnitsApply(set) => (None, &set.units[..]),
+            _ => (None, &[][..]),
+        };
+        one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
+    }
+
+    /// Returns the containers that its programs run in.
+    pub fn containers(&self) -> impl Iterator<Item = &UnitName> {
+        let of_units = self.specs().filter_map(|(_, spec)| spec.yuno()?.container.as_ref());
+        self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_units)
+    }
+
+    /// Returns the units that it is about.
+    #[must_use]
+    pub fn units(&self) -> Vec<&UnitName> {
+        match self {
+            Self::Exec(_)
+            | Self::Batch(_)
+            | Self::Cancel { .. }
+            | Self::RealmSet { .. }
+            | Self::RealmRm { .. }
+            | Self::SnapshotTake { .. }
+            | Self::SnapshotLs
+            | Self::SnapshotDiff { .. }
+            | Self::SnapshotActivate { .. }
+            | Self::SnapshotDeactivate { .. }
+            | Self::SnapshotRm { .. } => Vec::new(),
+            Self::UnitsApply(set) => set.units.iter().map(|wish| &wish.unit).collect(),
+            Self::UnitApply { unit, .. }
+            | Self::UnitRun { unit }
+            | Self::UnitStop { unit }
+            | Self::UnitRestart { unit }
+            | Self::UnitHold { unit, .. }
+            | Self::UnitUnhold { unit }
+            | Self::UnitRetire { unit, .. }
+            | Self::UnitLabel { unit, .. }
+            | Self::UnitUpgrade { unit, .. }
+            | Self::UnitFreeze { unit }
+            | Self::UnitThaw { unit }
+            | Self::UnitSignal { unit, .. }
+            | Self::UnitRm { unit }
+            | Self::UnitLogs { unit, .. }
+            | Self::UnitFollow { unit, .. }
+            | Self::UnitConfig { unit }
+            | Self::UnitPlay { unit, .. }
+            | Self::UnitPause { unit } => vec![unit],
+            Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),
+        }
+    }
+
+    /// Returns the most output of a stream that one host may report.
+    #[must_use]
+    pub fn output_max_bytes(&self, stream: Stream) -> u64 {
+        match self {
+            Self::Exec(exec) => exec.max_bytes(stream),
+            Self::Batch(batch) => batch.steps.iter().map(|exec| exec.max_bytes(stream)).fold(0, u64::saturating_add),
+            // Logs, answers and lists, of which an agent reports no more.
+            _ => OUTPUT_MAX_BYTES,
+        }
+    }
+}
+
+/// Names units: all of a few, or how many they are.
+fn several<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
+    let units: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
+    match units.len() {
+        0..=3 => units.join(", "),
+        count => format!("{count} units"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_json_form() {
+        let id = CommandId::new();
+        let unit: UnitName = "default/shop".parse().unwrap();
+        for verb in [
+            Verb::Exec(Exec::new(vec!["true".to_owned()], 0)),
+            Verb::UnitRun { unit: unit.clone() },
+            Verb::UnitThaw { unit: unit.clone() },
+            Verb::UnitConfig { unit },
+            Verb::Cancel { command: id },
+            Verb::SnapshotLs,
+        ] {
+            let json = serde_json::to_value(&verb).unwrap();
+            let name = json.as_str().or_else(|| json.as_object()?.keys().next().map(String::as_str));
+            assert_eq!(name, Some(verb.name()));
+            let permission = serde_json::to_value(verb.row().permission).unwrap();
+            assert_eq!(permission, verb.name());
+        }
+    }
+
+    #[test]
+    fn few_units_are_named_and_many_are_counted() {
+        let units = |count: usize| (0..count).map(|n| format!("d/u{n}").parse().unwrap()).collect::<Vec<UnitName>>();
+        assert_eq!(Verb::UnitStats { units: units(2), timeout_ms: 1 }.sentence(), "stats of d/u0, d/u1");
+        assert_eq!(Verb::UnitStats { units: units(9), timeout_ms: 1 }.sentence(), "stats of 9 units");
+    }
+}
