@@ -6,7 +6,8 @@
 //! answer wait.
 //!
 //! **Invariant: record, then act.** A command is journalled before it is acknowledged to the broker and before it
-//! begins, and its outcome is stored before it is published.
+//! begins, and its outcome is stored before it is published. (A message that is held back during a claim is acknowledged
+//! to the broker before: the console repeats it.)
 //!
 //! **Invariant: only the sole agent of a host takes commands.** Until the claim of a connection is settled, messages are
 //! held back, a limited number of them.

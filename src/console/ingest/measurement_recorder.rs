@@ -5,6 +5,7 @@
 //! a read of the list of members, whether it is of one batch or of ten. Hosts are in no hurry: acknowledgements are gathered for longer.
 //!
 //! **Invariant: a batch is acknowledged to its host after it is committed to all of these**, and not if one of them failed.
+//! (The broker gets its acknowledgement either way: the host repeats what was not acknowledged to it.)
 //!
 //! The tag `host` of a point is taken from its topic, whatever the batch says.
 
