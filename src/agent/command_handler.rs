@@ -18,7 +18,6 @@ use muster_rules::{
 };
 use muster_session::{
     interface::Input,
-    running::CommandStage,
     store::{Acknowledgement, CommandTaken, OutboxRead, StoreReply, StoreRequest},
 };
 use muster_topics::{
@@ -370,7 +369,7 @@ impl AgentLoop {
                 let (units, executor) = (self.units.clone(), self.executor.clone());
                 let wanted = FollowRequest { id, unit, lines, view, for_ms: for_ms.min(FOLLOW_MAX_MS) };
                 // It begins at once, and its end is an event.
-                self.tell(Input::Progress(id, CommandStage::Running));
+                self.tell(Input::Begun(id));
                 self.work.spawn(async move {
                     match executor.follow_log(wanted, units).await {
                         Ok(()) => TaskResult::Done,
@@ -414,7 +413,7 @@ impl AgentLoop {
 
     /// Sends a request to units, and answers when all have answered.
     fn forward(&mut self, id: CommandId, units: Vec<UnitName>, ask: InstanceRequest, timeout_ms: u64) {
-        self.tell(Input::Progress(id, CommandStage::Running));
+        self.tell(Input::Begun(id));
         let (keeper, limit) = (self.units.clone(), Duration::from_millis(timeout_ms.min(FORWARD_TIMEOUT_MAX_MS)));
         self.work.spawn(async move {
             TaskResult::Read(id, keeper.ask(&units, &ask, limit).await.map(|answers| (answers, Vec::new())))
@@ -468,7 +467,7 @@ impl AgentLoop {
         match work {
             TaskResult::Daemon(id, prepared) => self.daemon_prepared(id, prepared),
             TaskResult::Turn(program, turn) => self.finish_wait(program, turn),
-            TaskResult::Begun(id, Ok(())) => self.tell(Input::Progress(id, CommandStage::Running)),
+            TaskResult::Begun(id, Ok(())) => self.tell(Input::Begun(id)),
             TaskResult::Begun(id, Err(refusal)) => {
                 tracing::info!(command.id = %id, reason = refusal.message, "not begun");
                 self.write(PendingWrite::Ended(id, refusal.into()));

@@ -128,7 +128,6 @@ impl AgentLoop {
 
     fn await_turn(&mut self, program: QueuedProgram, queued: QueuePermit) {
         tracing::info!(command.id = %program.id, "the command waits for its turn");
-        self.tell(Input::Progress(program.id, CommandStage::Accepted));
         let executor = self.executor.clone();
         let left_ms = program.expires_ms.saturating_sub(self.session.time().now_ms(clock::now_ms()));
         let limit = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
@@ -156,11 +155,12 @@ impl AgentLoop {
     pub(super) fn resume_program(&mut self, unfinished: UnfinishedCommand, expires_ms: Millis, what: ProgramRequest) {
         let UnfinishedCommand { id, queued, stdout_bytes, stderr_bytes, .. } = unfinished;
         if queued {
+            self.tell(Input::Resumed(id, CommandStage::Accepted));
             let place = self.executor.admit_again(id);
             self.await_turn(QueuedProgram { id, what, expires_ms }, place);
             return;
         }
-        self.tell(Input::Progress(id, CommandStage::Running));
+        self.tell(Input::Resumed(id, CommandStage::Running));
         let (executor, sent) = (self.executor.clone(), SentBytes { stdout_bytes, stderr_bytes });
         self.work.spawn(async move {
             match what {

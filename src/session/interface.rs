@@ -67,8 +67,10 @@ pub enum Input<R, W> {
     StoreRetry,
     /// Writes of the driver, which wait for the store.
     Writes(Vec<W>),
-    /// A command has come to this stage.
-    Progress(CommandId, CommandStage),
+    /// A command runs now. One that has ended meanwhile stays ended.
+    Begun(CommandId),
+    /// A command that an earlier run of the agent left is under way again.
+    Resumed(CommandId, CommandStage),
     /// Something may be due, or there is something new to publish.
     Time,
     /// The agent is to end: it says goodbye.

@@ -42,7 +42,7 @@ use super::{
     identity::{ClientIdentity, json},
     interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
     publisher::{Publication, Publisher, PublisherStep},
-    running::{CommandStage, RunningCommands},
+    running::RunningCommands,
     signed::SignedMessage,
     store::{OutboxRead, StoreRequest},
 };
@@ -317,12 +317,8 @@ impl<R: Debug, W: Debug> Session<R, W> {
                 self.held_ms = self.held_ms.map(|_| now.life_ms);
             }
             Input::Writes(writes) => self.writes.extend(writes),
-            Input::Progress(id, stage) => {
-                self.running.add(id, stage, now.life_ms);
-                if stage == CommandStage::Running {
-                    self.running.begun(id);
-                }
-            }
+            Input::Begun(id) => self.running.begun(id),
+            Input::Resumed(id, stage) => self.running.add(id, stage, now.life_ms),
             Input::Time => self.on_time(now),
             Input::Stop => self.farewell(now),
             Input::Stored(_) => {}

@@ -165,7 +165,7 @@ impl SimulatedHost {
         let (id, now_ms) = (command.id, self.now_ms());
         let end_ms = now_ms.saturating_add(self.parts.manner.takes_ms.min(late_ms));
         self.running.insert(id, PretendedCommand { end_ms, received_ms: clock::now_ms(), late_ms });
-        self.tell(Input::Progress(id, CommandStage::Running));
+        self.tell(Input::Begun(id));
     }
 
     /// Resumes programs of an earlier life: they continued without it, as under an agent's shim.
@@ -175,7 +175,7 @@ impl SimulatedHost {
             let gone_ms = clock_ms.saturating_sub(received_ms).max(0);
             let end_ms = now_ms + self.parts.manner.takes_ms.min(late_ms).saturating_sub(gone_ms).max(0);
             self.running.insert(id, PretendedCommand { end_ms, received_ms, late_ms });
-            self.tell(Input::Progress(id, CommandStage::Running));
+            self.tell(Input::Resumed(id, CommandStage::Running));
         }
     }
 

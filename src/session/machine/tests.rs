@@ -23,7 +23,6 @@ use super::Session;
 use crate::{
     identity::ClientIdentity,
     interface::{Effect, HostView, Input, Moment, Notice, SessionParts},
-    running::CommandStage,
     signed::SignedMessage,
     store::{CommandTaken, OutboxRead, RepeatedCommand, StoreReply, StoreRequest},
 };
@@ -61,6 +60,8 @@ struct Bench {
     is_broken: bool,
     /// What the store answers to commands, if not `Entered`.
     taken: Option<fn(CommandId) -> CommandTaken>,
+    /// Commands that end with the next writes.
+    ended: Vec<CommandId>,
     /// Requests to the store, in short.
     stored: Vec<String>,
 }
@@ -96,7 +97,7 @@ impl Bench {
             labels_generation: 0,
         };
         let session = Session::new(parts, || 0.5);
-        Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, stored: Vec::new() }
+        Self { session, life_ms: 0, room: ROOM, is_broken: false, taken: None, ended: Vec::new(), stored: Vec::new() }
     }
 
     /// One that works.
@@ -146,7 +147,9 @@ impl Bench {
             StoreRequest::Answer { id, .. } => StoreReply::Command(answered(id)),
             StoreRequest::Cancel { command, .. } => StoreReply::Command(answered(command.get().id)),
             StoreRequest::Acknowledge(acknowledgement) => StoreReply::Acknowledged(acknowledgement),
-            StoreRequest::Record(_) => StoreReply::Recorded { keys: Vec::new(), ended: Vec::new() },
+            StoreRequest::Record(_) => {
+                StoreReply::Recorded { keys: Vec::new(), ended: std::mem::take(&mut self.ended) }
+            }
             StoreRequest::Read(OutboxRead::FirstReports(_)) => StoreReply::Reports(Vec::new()),
             StoreRequest::Read(OutboxRead::Report(key)) => StoreReply::Report(Some(key.seq.to_string().into_bytes())),
             StoreRequest::Read(OutboxRead::FirstBatches(_)) => StoreReply::Batches(Vec::new()),
@@ -361,9 +364,24 @@ fn slow_command_is_reported_and_fast_one_is_not() {
     bench.command(&slow, 5);
     bench.command(&fast, 6);
     bench.session.running.remove(fast.id);
-    bench.handle(Input::Progress(slow.id, CommandStage::Running));
+    bench.handle(Input::Begun(slow.id));
     bench.life_ms = 1_000;
     assert_eq!(published(&bench.handle(Input::Time)), [HostTopic::Outcome]);
+}
+
+#[test]
+fn begin_of_ended_command_is_ignored() {
+    let mut bench = Bench::working();
+    let exec = bench.exec();
+    bench.command(&exec, 5);
+    bench.ended = vec![exec.id];
+    bench.handle(Input::Writes(vec!["the end"]));
+    assert_eq!(bench.session.running(), 0);
+    // The task that started it reports after its end.
+    bench.handle(Input::Begun(exec.id));
+    assert_eq!(bench.session.running(), 0);
+    bench.life_ms = 2_000;
+    assert_eq!(published(&bench.handle(Input::Time)), []);
 }
 
 #[test]

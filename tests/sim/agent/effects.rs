@@ -51,8 +51,8 @@ impl Agent {
                 return self.store(machine, around, request).map(|reply| Some(Input::Stored(reply)));
             }
             Effect::Start(command) => {
-                let stage = self.begin(machine, around, command.get());
-                return Ok(Some(stage));
+                self.begin(machine, around, command.get());
+                return Ok(Some(Input::Begun(command.get().id)));
             }
             Effect::Cancel(which) => {
                 if let Some(program) = machine.programs.get_mut(&which).filter(|program| program.over.is_none()) {
@@ -227,7 +227,7 @@ impl Agent {
     }
 
     /// A program, or a unit's own command, begins.
-    fn begin(&mut self, machine: &mut Machine, around: &mut Around<'_>, command: &Command) -> Input<(), Write> {
+    fn begin(&mut self, machine: &mut Machine, around: &mut Around<'_>, command: &Command) {
         let (genuine, known) = self.known(command);
         around.watch.effect(machine.index, command, genuine, known);
         let lasts_ms = if permille(700) { between(1, 900) } else { between(1_000, 90_000) };
@@ -241,7 +241,6 @@ impl Agent {
             // What a unit was asked it forgets with the agent that asked.
             _ => around.after(lasts_ms, Event::Answered(machine.index, self.life, command.id)),
         }
-        Input::Progress(command.id, CommandStage::Running)
     }
 
     /// Desired state is edited: the effect and the answer are one transaction.
@@ -293,11 +292,14 @@ impl Agent {
         };
         for (id, command) in machine.disk.read(unfinished) {
             let input = match (receive::resume(command.as_ref().map(|command| &command.verb), false), command) {
-                (ResumedCommand::Anew, Some(command)) => self.begin(machine, around, &command),
+                (ResumedCommand::Anew, Some(command)) => {
+                    self.begin(machine, around, &command);
+                    Input::Resumed(id, CommandStage::Running)
+                }
                 (ResumedCommand::LookedUp, _) => match machine.programs.get(&id).map(|program| program.over.clone()) {
                     Some(Some(status)) => Input::Writes(vec![(id, status)]),
                     // Its shim will tell.
-                    Some(None) => Input::Progress(id, CommandStage::Running),
+                    Some(None) => Input::Resumed(id, CommandStage::Running),
                     None => Input::Writes(vec![(id, Status::Lost)]),
                 },
                 _ => Input::Writes(vec![(id, Status::Lost)]),
