@@ -11,9 +11,10 @@
 //! instances of its original along, and those are not over: so each is remembered with its place. If one of them is still
 //! alive, the store is a copy, and its agent leaves the host to the original.
 //!
-//! A leftover on the topic (the last will of an earlier start that never got past its claim, or of an earlier connection of a newcomer)
-//! may hide the presence of a working agent. An agent that finds one claims the host like
-//! any newcomer.
+//! A leftover on the topic may hide the presence of a working agent: the last will of an earlier start that never got
+//! past its claim, of an earlier connection of a newcomer, or of an unknown instance (a third copy, or an earlier instance of
+//! the original). An agent that finds one claims the host like any newcomer. The last instance before a reboot is known by
+//! its epoch, so that a start after a power failure need not wait.
 //!
 //! If two work all the same, each objects to the other. Then the one that started later leaves.
 
@@ -203,8 +204,9 @@ impl ClaimState {
         }
     }
 
-    /// Handles a message on the presence topic; `None` if it was empty or could not be parsed.
-    pub fn observe(&mut self, presence: Option<&Presence>, now_ms: Millis) -> PresenceVerdict {
+    /// Handles a message on the presence topic; `None` if it was empty or could not be parsed. `last_epoch` is that of the
+    /// last instance that this agent's disk knows.
+    pub fn observe(&mut self, presence: Option<&Presence>, last_epoch: u64, now_ms: Millis) -> PresenceVerdict {
         let mine = presence.is_some_and(|presence| {
             presence.instance == self.own.instance
                 && presence.session == self.session
@@ -215,7 +217,7 @@ impl ClaimState {
                 && presence.instance != self.own.instance
                 && self.former_life(presence).is_none()
         });
-        let hides = presence.is_some_and(|presence| self.may_hide_another(presence));
+        let hides = presence.is_some_and(|presence| self.may_hide_another(presence, last_epoch));
         // An earlier instance of this store publishes nothing more, except what was in transit. If it objects again,
         // it is alive, and this one is its copy.
         let original = presence
@@ -255,10 +257,14 @@ impl ClaimState {
         }
     }
 
-    /// Whether a newcomer of this store published this on a topic that may have held another agent's presence before.
-    fn may_hide_another(&self, presence: &Presence) -> bool {
+    /// Whether this was published on a topic that may have held another agent's presence before: by a newcomer of this
+    /// store, or by an instance that is neither of this store nor the last one that its disk knows, as after a reboot.
+    fn may_hide_another(&self, presence: &Presence, last_epoch: u64) -> bool {
         let is_its = |life: &&StoreLife| life.instance == presence.instance;
-        self.former.iter().chain([&self.own]).find(is_its).is_some_and(|life| life.is_newcomer)
+        match self.former.iter().chain([&self.own]).find(is_its) {
+            Some(life) => life.is_newcomer,
+            None => presence.epoch != last_epoch,
+        }
     }
 
     fn former_life(&self, presence: &Presence) -> Option<&StoreLife> {
@@ -302,6 +308,9 @@ mod tests {
     const TWIN: Uuid = Uuid::from_u128(3);
     const NEWCOMER_LIFE: Uuid = Uuid::from_u128(4);
 
+    /// That of [`presence`], so none of these is later.
+    const LAST_EPOCH: u64 = 7;
+
     fn life(instance: Uuid) -> StoreLife {
         StoreLife { instance, is_newcomer: instance == NEWCOMER_LIFE }
     }
@@ -332,9 +341,12 @@ mod tests {
     #[track_caller]
     fn check_of(mut standing: ClaimState, before: &[(Uuid, u64, PresenceState)], sole: bool) -> ClaimState {
         for (instance, session, state) in before {
-            assert_eq!(standing.observe(Some(&presence(*instance, *session, *state)), 0), PresenceVerdict::Ignore);
+            assert_eq!(
+                standing.observe(Some(&presence(*instance, *session, *state)), LAST_EPOCH, 0),
+                PresenceVerdict::Ignore
+            );
         }
-        let verdict = standing.observe(Some(&presence(ME, 2, Online)), 0);
+        let verdict = standing.observe(Some(&presence(ME, 2, Online)), LAST_EPOCH, 0);
         let wanted = if sole { PresenceVerdict::Settled } else { PresenceVerdict::Claim };
         assert_eq!((verdict, standing.is_sole()), (wanted, sole), "after {before:?}");
         standing
@@ -409,6 +421,22 @@ mod tests {
     }
 
     #[test]
+    fn leftover_of_unknown_instance_causes_claim() {
+        for (state, epoch, wanted) in [
+            (Offline, LAST_EPOCH + 1, PresenceVerdict::Claim),
+            (Stopped, LAST_EPOCH + 1, PresenceVerdict::Claim),
+            (Offline, LAST_EPOCH - 1, PresenceVerdict::Claim),
+            // The last instance before a reboot is over.
+            (Offline, LAST_EPOCH, PresenceVerdict::Settled),
+        ] {
+            let mut standing = standing();
+            let leftover = Presence { epoch, ..presence(TWIN, 1, state) };
+            assert_eq!(standing.observe(Some(&leftover), LAST_EPOCH, 0), PresenceVerdict::Ignore);
+            assert_eq!(standing.observe(Some(&presence(ME, 2, Online)), LAST_EPOCH, 0), wanted, "{leftover:?}");
+        }
+    }
+
+    #[test]
     fn newcomer_waits_for_objections() {
         let mut claiming = check(&[(TWIN, 1, Online)], false);
         assert_eq!((claiming.tick(44_999), claiming.next_ms()), (PresenceVerdict::Ignore, Some(45_000)));
@@ -417,13 +445,13 @@ mod tests {
             (PresenceVerdict::Assert, false, None)
         );
         let mut deaf = claiming.clone();
-        assert_eq!(claiming.observe(Some(&presence(ME, 2, Online)), 45_001), PresenceVerdict::Settled);
+        assert_eq!(claiming.observe(Some(&presence(ME, 2, Online)), LAST_EPOCH, 45_001), PresenceVerdict::Settled);
         assert!(claiming.is_sole());
         // A message that arrived before its own presence was only late.
-        assert_eq!(deaf.observe(Some(&presence(TWIN, 1, Online)), 90_000), PresenceVerdict::Withdraw);
+        assert_eq!(deaf.observe(Some(&presence(TWIN, 1, Online)), LAST_EPOCH, 90_000), PresenceVerdict::Withdraw);
         let mut claiming = check(&[(TWIN, 1, Online)], false);
-        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Offline)), 5), PresenceVerdict::Assert);
-        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Online)), 6), PresenceVerdict::Withdraw);
+        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Offline)), LAST_EPOCH, 5), PresenceVerdict::Assert);
+        assert_eq!(claiming.observe(Some(&presence(TWIN, 1, Online)), LAST_EPOCH, 6), PresenceVerdict::Withdraw);
     }
 
     #[test]
@@ -431,15 +459,18 @@ mod tests {
         let mut copy = check(&[(FORMER, 1, Online)], true);
         // The first message may have been in transit.
         for wanted in [PresenceVerdict::Assert, PresenceVerdict::Withdraw] {
-            assert_eq!(copy.observe(Some(&presence(FORMER, 1, Online)), 0), wanted);
+            assert_eq!(copy.observe(Some(&presence(FORMER, 1, Online)), LAST_EPOCH, 0), wanted);
         }
-        assert_eq!(check(&[], true).observe(Some(&presence(FORMER, 1, Offline)), 0), PresenceVerdict::Assert);
+        assert_eq!(
+            check(&[], true).observe(Some(&presence(FORMER, 1, Offline)), LAST_EPOCH, 0),
+            PresenceVerdict::Assert
+        );
         // The original does not know it, and stays.
         let mut original = ClaimState::new(life(FORMER), (7, 1), vec![], 45_000);
-        assert_eq!(original.observe(Some(&presence(FORMER, 1, Online)), 0), PresenceVerdict::Settled);
+        assert_eq!(original.observe(Some(&presence(FORMER, 1, Online)), LAST_EPOCH, 0), PresenceVerdict::Settled);
         let (twin, own) = (presence(ME, 2, Online), presence(FORMER, 1, Online));
         assert_eq!((original.is_twin(&twin), original.is_twin(&own)), (true, false));
-        assert_eq!(original.observe(Some(&twin), 0), PresenceVerdict::Assert);
+        assert_eq!(original.observe(Some(&twin), LAST_EPOCH, 0), PresenceVerdict::Assert);
     }
 
     #[test]
@@ -453,8 +484,8 @@ mod tests {
         // The same of this instance, before it worked.
         let heard = |is_newcomer| {
             let mut standing = ClaimState::new(StoreLife { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
-            assert_eq!(standing.observe(Some(&presence(ME, 1, Offline)), 0), PresenceVerdict::Ignore);
-            standing.observe(Some(&presence(ME, 2, Online)), 0)
+            assert_eq!(standing.observe(Some(&presence(ME, 1, Offline)), LAST_EPOCH, 0), PresenceVerdict::Ignore);
+            standing.observe(Some(&presence(ME, 2, Online)), LAST_EPOCH, 0)
         };
         assert_eq!([heard(false), heard(true)], [PresenceVerdict::Settled, PresenceVerdict::Claim]);
     }
@@ -465,7 +496,7 @@ mod tests {
         let of = |instance, epoch| Presence { epoch, ..presence(instance, 2, Online) };
         let sole = |instance, epoch| {
             let mut standing = ClaimState::new(life(instance), (epoch, 2), vec![], 45_000);
-            assert_eq!(standing.observe(Some(&of(instance, epoch)), 0), PresenceVerdict::Settled);
+            assert_eq!(standing.observe(Some(&of(instance, epoch)), LAST_EPOCH, 0), PresenceVerdict::Settled);
             standing
         };
         for epochs in [[5, 6], [6, 5], [5, 5]] {
@@ -475,7 +506,7 @@ mod tests {
             for turn in 0..10 {
                 let speaker = turn % 2;
                 for (index, standing) in both.iter_mut().enumerate() {
-                    let verdict = standing.observe(Some(&of(lives[speaker].0, lives[speaker].1)), 0);
+                    let verdict = standing.observe(Some(&of(lives[speaker].0, lives[speaker].1)), LAST_EPOCH, 0);
                     assert_eq!(verdict == PresenceVerdict::Ignore, index == speaker);
                     if verdict == PresenceVerdict::Withdraw {
                         withdrawn.push((lives[index].0, turn));
@@ -491,8 +522,8 @@ mod tests {
         // An agent that connects repeatedly withdraws each time, and never counts as one that works.
         let mut standing = sole(TWIN, 9);
         for session in 1..20 {
-            assert_eq!(standing.observe(Some(&presence(ME, session, Online)), 0), PresenceVerdict::Assert);
-            assert_eq!(standing.observe(Some(&of(TWIN, 9)), 0), PresenceVerdict::Ignore);
+            assert_eq!(standing.observe(Some(&presence(ME, session, Online)), LAST_EPOCH, 0), PresenceVerdict::Assert);
+            assert_eq!(standing.observe(Some(&of(TWIN, 9)), LAST_EPOCH, 0), PresenceVerdict::Ignore);
         }
     }
 
@@ -503,13 +534,13 @@ mod tests {
         {
             let mut sole = check(&[], true);
             assert_eq!(
-                sole.observe(Some(&presence(instance, session, state)), 0),
+                sole.observe(Some(&presence(instance, session, state)), LAST_EPOCH, 0),
                 PresenceVerdict::Assert,
                 "{state:?}"
             );
-            assert_eq!(sole.observe(Some(&presence(ME, 2, Online)), 0), PresenceVerdict::Ignore);
+            assert_eq!(sole.observe(Some(&presence(ME, 2, Online)), LAST_EPOCH, 0), PresenceVerdict::Ignore);
         }
-        assert_eq!(check(&[], true).observe(None, 0), PresenceVerdict::Assert);
+        assert_eq!(check(&[], true).observe(None, LAST_EPOCH, 0), PresenceVerdict::Assert);
     }
 
     /// Two agents on one topic; both receive all messages in one order.
@@ -520,7 +551,7 @@ mod tests {
         let mut withdrawn = vec![];
         while let Some(speaker) = topic.pop_front() {
             for (agent, standing) in &mut agents {
-                match standing.observe(Some(&presence(speaker, 2, Online)), 0) {
+                match standing.observe(Some(&presence(speaker, 2, Online)), LAST_EPOCH, 0) {
                     PresenceVerdict::Assert => topic.push_back(*agent),
                     PresenceVerdict::Withdraw => withdrawn.push(*agent),
                     PresenceVerdict::Ignore | PresenceVerdict::Settled | PresenceVerdict::Claim => {}

@@ -71,7 +71,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
         let is_twin = presence.is_some_and(|presence| connection.claim.is_twin(presence));
         let last_epoch = self.local.last_epoch;
         let later = presence.filter(|presence| connection.claim.is_unknown_later_life(presence, last_epoch));
-        let verdict = connection.claim.observe(presence, now.life_ms);
+        let verdict = connection.claim.observe(presence, last_epoch, now.life_ms);
         if let Some(later) = later {
             self.note_older_disk(later.epoch, now);
         }
