@@ -106,8 +106,7 @@ impl InboundMessage {
     }
 
     /// The message as the session takes it; `keys` are those that the console may sign with.
-    #[must_use]
-    pub fn into_input<W>(mut self, keys: &[PublicKey]) -> Input<AckToken, W> {
+    fn into_input<W>(mut self, keys: &[PublicKey]) -> Input<AckToken, W> {
         let receipt = self.receipt.take();
         if matches!(&self.topic, Topic::Host(_, HostTopic::Presence)) {
             return Input::Presence(serde_json::from_slice(&self.payload).ok(), receipt);

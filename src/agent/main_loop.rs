@@ -41,7 +41,7 @@ use super::{
     instance_history::InstanceHistory,
     join::MemberIdentity,
     link::{
-        AckToken, ConnectionHandle, InboundMessage, LinkEvent, LinkTask,
+        AckToken, LinkEvent, LinkTask,
         outgoing::{OutgoingMessage, OutgoingQueue, RETRY_MS},
     },
     local::{AgentStatus, LoopQuestion},
@@ -241,10 +241,7 @@ impl AgentLoop {
         match effect {
             Effect::Publish(publication) => self.outgoing.push(OutgoingMessage::Publish(publication)),
             Effect::Acknowledge(receipt) => self.outgoing.push(OutgoingMessage::Acknowledge(receipt)),
-            Effect::Disconnect => {
-                self.outgoing.push(OutgoingMessage::Disconnect);
-                self.outgoing.send();
-            }
+            Effect::Disconnect => self.outgoing.disconnect(),
             Effect::Store(request) => {
                 let reply = self.perform_store(request).await;
                 // The session waits for it, so it comes before other events.
@@ -359,12 +356,7 @@ impl AgentLoop {
 
     async fn handle(&mut self, event: LoopEvent) {
         match event {
-            LoopEvent::Link(LinkEvent::Up(connection)) => self.up(connection),
-            LoopEvent::Link(LinkEvent::Down) => {
-                self.outgoing.disconnected();
-                self.tell(Input::Disconnected);
-            }
-            LoopEvent::Link(LinkEvent::Message(message)) => self.message(message),
+            LoopEvent::Link(event) => self.link_event(event),
             LoopEvent::Exec(events) => self.tell(Input::Writes(events.into_iter().map(PendingWrite::Exec).collect())),
             LoopEvent::Work(work) => self.worked(work),
             LoopEvent::Units => {
@@ -432,15 +424,12 @@ impl AgentLoop {
         }
     }
 
-    fn up(&mut self, connection: ConnectionHandle) {
-        tracing::info!(session = connection.session, "connected to the broker");
-        self.host_snapshot.refresh();
-        self.tell(Input::Connected { session: connection.session, since_ms: connection.since_ms });
-        self.outgoing.connected(connection);
-    }
-
-    fn message(&mut self, message: InboundMessage) {
-        let input = message.into_input(&self.identity.borrow().membership.command_keys);
+    fn link_event(&mut self, event: LinkEvent) {
+        if let LinkEvent::Up(connection) = &event {
+            tracing::info!(session = connection.session, "connected to the broker");
+            self.host_snapshot.refresh();
+        }
+        let input = self.outgoing.observe(event, &self.identity.borrow().membership.command_keys);
         self.tell(input);
     }
 

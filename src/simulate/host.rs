@@ -205,20 +205,8 @@ impl SimulatedHost {
     }
 
     fn link_event(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Up(connection) => {
-                self.tell(Input::Connected { session: connection.session, since_ms: connection.since_ms });
-                self.outgoing.connected(connection);
-            }
-            LinkEvent::Down => {
-                self.outgoing.disconnected();
-                self.tell(Input::Disconnected);
-            }
-            LinkEvent::Message(message) => {
-                let input = message.into_input(&self.parts.identity.membership.command_keys);
-                self.tell(input);
-            }
-        }
+        let input = self.outgoing.observe(event, &self.parts.identity.membership.command_keys);
+        self.tell(input);
     }
 
     /// Has the session handle all events, and performs its effects.
@@ -239,10 +227,7 @@ impl SimulatedHost {
         match effect {
             Effect::Publish(publication) => self.outgoing.push(OutgoingMessage::Publish(publication)),
             Effect::Acknowledge(receipt) => self.outgoing.push(OutgoingMessage::Acknowledge(receipt)),
-            Effect::Disconnect => {
-                self.outgoing.push(OutgoingMessage::Disconnect);
-                self.outgoing.send();
-            }
+            Effect::Disconnect => self.outgoing.disconnect(),
             Effect::Store(request) => {
                 let reply = self.perform_store(request).await?;
                 // The session waits for it, so it comes before other events.

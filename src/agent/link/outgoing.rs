@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use muster_session::publisher::Publication;
-use muster_topics::{Millis, name::HostId, topic::Topic};
+use muster_session::{interface::Input, publisher::Publication};
+use muster_topics::{Millis, envelope::PublicKey, name::HostId, topic::Topic};
 
-use super::{AckToken, ConnectionHandle, OUTGOING};
+use super::{AckToken, ConnectionHandle, LinkEvent, OUTGOING};
 
 /// The delay before messages that the connection did not take are handed over again.
 pub const RETRY_MS: Millis = 20;
@@ -36,16 +36,34 @@ impl OutgoingQueue {
         Self { host, connection: None, unsent: VecDeque::new() }
     }
 
-    /// Replaces the connection. What an earlier one did not take is dropped; the session publishes it again.
-    pub fn connected(&mut self, connection: ConnectionHandle) {
-        self.disconnected();
-        self.connection = Some(connection);
+    /// Handles an event of the link, and returns it as the session takes it; `keys` are those that the console may sign
+    /// with. What an earlier connection did not take is dropped; the session publishes it again.
+    pub fn observe<W>(&mut self, event: LinkEvent, keys: &[PublicKey]) -> Input<AckToken, W> {
+        match event {
+            LinkEvent::Up(connection) => {
+                let (session, since_ms) = (connection.session, connection.since_ms);
+                self.disconnected();
+                self.connection = Some(connection);
+                Input::Connected { session, since_ms }
+            }
+            LinkEvent::Down => {
+                self.disconnected();
+                Input::Disconnected
+            }
+            LinkEvent::Message(message) => message.into_input(keys),
+        }
     }
 
     /// Handles the end of the connection.
     pub fn disconnected(&mut self) {
         self.connection = None;
         self.unsent.clear();
+    }
+
+    /// Ends the connection in order, after what waits.
+    pub fn disconnect(&mut self) {
+        self.push(OutgoingMessage::Disconnect);
+        self.send();
     }
 
     /// Whether there is a connection.

@@ -59,9 +59,7 @@ impl<R: Debug, W: Debug> Session<R, W> {
             }
             (StoreReply::Recorded { keys, ended }, Waiting::Recorded) => {
                 self.writes_ms = None;
-                for key in keys {
-                    self.publisher.queue(key, now.life_ms);
-                }
+                keys.into_iter().for_each(|key| self.queue(key, now));
                 ended.into_iter().for_each(|id| self.running.remove(id));
             }
             (StoreReply::Done, Waiting::Works) => {
