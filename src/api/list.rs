@@ -1,7 +1,7 @@
 //! What of a list is asked for, and in which order: behind the question mark.
 
 use muster_topics::{
-    name::Name,
+    name::{Name, UnitName},
     select::{HostSelect, Select},
 };
 use serde::{Deserialize, Serialize};
@@ -43,13 +43,16 @@ impl HostSort {
     pub const WORDS: [&'static str; 5] = ["hostname", "presence", "heard", "units", "joined"];
 }
 
-/// `GET /api/v1/units?host=…&kind=…&select=…&sort=…&limit=…`.
+/// `GET /api/v1/units?host=…&unit=…&kind=…&select=…&sort=…&limit=…`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitListing {
     /// Only units of this host, given by id or hostname.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Only units of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<UnitName>,
     /// Only units of this kind: `yuno` or `container`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Name>,

@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use futures_util::future::join_all;
-use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget, Unit};
+use muster_api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget};
 use muster_base::failure::{Failure, FailureKind};
 use muster_topics::{
     channel::Complaint,
@@ -22,6 +22,7 @@ use super::{
     command_verdict, exec,
     session::CliSession,
     target::{self, UnitRef},
+    unit_lookup,
 };
 use muster_api::host_names::HostNames;
 
@@ -137,7 +138,7 @@ async fn forward(
     whom: &AskOptions,
     verb: impl Fn(Vec<UnitName>, u64) -> Verb,
 ) -> Result<(), Failure> {
-    let all: Vec<Unit> = session.client.get("units", &[]).await?;
+    let all = unit_lookup::named(session, wanted.iter().map(|wanted| &wanted.unit)).await?;
     let mut picked: BTreeMap<HostId, (String, BTreeSet<UnitName>)> = BTreeMap::new();
     for wanted in wanted {
         for unit in target::pick(&all, wanted, &whom.hosts, whom.all, session.context.host)? {

@@ -23,7 +23,7 @@ use super::{
     rollback::millis,
     session::CliSession,
     target::{self, Noun, UnitRef},
-    unit_lookup::units,
+    unit_lookup::{named, units},
     wait,
 };
 use muster_api::host_names::HostNames;
@@ -270,7 +270,7 @@ impl<'a> ChangeResult<'a> {
 /// # Errors
 /// If there are no such units, if the user does not confirm, or if a change fails.
 pub async fn change(session: &CliSession, noun: Noun, which: UnitChange, action: UnitAction) -> Result<(), Failure> {
-    let all = units(session, None).await?;
+    let all = candidates(session, &which).await?;
     let picked = pick(session, &all, &which, noun)?;
     if picked.len() > 1 && action.asks_first() && !which.yes {
         ask_first(&format!("{} {} {}s", action.word(), picked.len(), noun.word()), picked.iter().copied())?;
@@ -380,6 +380,17 @@ async fn each<'a>(
         Err(failure) => (unit, Err(failure)),
     });
     stream::iter(settled).buffered(HOSTS).collect().await
+}
+
+/// The units among which [`pick`] picks.
+///
+/// # Errors
+/// If the console does not answer.
+pub async fn candidates(session: &CliSession, which: &UnitChange) -> Result<Vec<Unit>, Failure> {
+    if which.units.is_empty() {
+        return units(session, None).await;
+    }
+    named(session, which.units.iter().map(|wanted| &wanted.unit)).await
 }
 
 /// The selected units; selectors and `--all` only select units of the kind that `noun` names.

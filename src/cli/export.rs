@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use serde_norway::Mapping;
 
 use super::{
-    change::{UnitChange, WaitOptions, pick},
+    change::{UnitChange, WaitOptions, candidates, pick},
     print::{self, PrintFormat},
     session::CliSession,
     target::{Noun, UnitRef},
-    unit_lookup::units,
     yaml,
 };
 
@@ -44,12 +43,12 @@ pub struct ExportUnits {
 /// # Errors
 /// If the selection is ambiguous or empty.
 pub async fn run(export: ExportUnits, session: &CliSession) -> Result<(), Failure> {
-    let all = units(session, None).await?;
     let wait = WaitOptions { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
     let every = export.all || export.units.is_empty() && export.select.is_none();
     let which =
         UnitChange { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
     let (mut documents, mut deviations) = (Vec::<Value>::new(), Vec::new());
+    let all = candidates(session, &which).await?;
     for unit in pick(session, &all, &which, Noun::Unit)? {
         let deviation = unit.deviation().map(|what| format!("{} on {}: it {what}", unit.unit, unit.hostname));
         if let Some(deviation) = &deviation {

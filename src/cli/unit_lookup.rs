@@ -1,7 +1,11 @@
-//! Fetches units from the console: all of a host, or one by name.
+//! Fetches units from the console: all, all of a host, or those of some names.
 
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
 use muster_api::Unit;
 use muster_base::failure::{Failure, FailureKind};
+use muster_topics::name::UnitName;
 
 use super::{
     session::CliSession,
@@ -13,8 +17,20 @@ pub(super) async fn units(session: &CliSession, host: Option<String>) -> Result<
     session.client.get("units", &query).await
 }
 
+/// The most requests under way at a time.
+const REQUESTS: usize = 8;
+
+/// The units of these names, on all hosts.
+pub(super) async fn named(session: &CliSession, names: impl Iterator<Item = &UnitName>) -> Result<Vec<Unit>, Failure> {
+    let names: BTreeSet<&UnitName> = names.collect();
+    let found = names
+        .into_iter()
+        .map(async |name| session.client.get::<Vec<Unit>>("units", &[("unit", name.to_string())]).await);
+    stream::iter(found).buffered(REQUESTS).try_concat().await
+}
+
 pub(super) async fn one(session: &CliSession, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
-    let all = units(session, None).await?;
+    let all = named(session, [&wanted.unit].into_iter()).await?;
     let hosts: Vec<String> = host.into_iter().collect();
     let picked = target::pick(&all, wanted, &hosts, false, session.context.host)?;
     picked

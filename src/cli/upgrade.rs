@@ -16,11 +16,10 @@ use serde::Serialize;
 
 use super::{
     artifact,
-    change::{UnitChange, WaitOptions, ask_first, change_each, pick},
+    change::{UnitChange, WaitOptions, ask_first, candidates, change_each, pick},
     config, print,
     session::CliSession,
     target::{Noun, UnitRef},
-    unit_lookup::units,
 };
 use muster_api::host_names::HostNames;
 
@@ -84,7 +83,6 @@ struct UnitUpgrade {
 /// # Errors
 /// If it cannot be planned, if the user does not confirm, or if a change fails.
 pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failure> {
-    let all = units(session, None).await?;
     let everything = wanted.units.is_empty() && wanted.select.is_none();
     let which = UnitChange {
         units: wanted.units,
@@ -94,6 +92,7 @@ pub async fn run(wanted: UpgradeArgs, session: &CliSession) -> Result<(), Failur
         yes: wanted.yes,
         wait: wanted.wait,
     };
+    let all = candidates(session, &which).await?;
     let picked = pick(session, &all, &which, Noun::Yuno)?;
     let offer = offer(session, wanted.artifact.as_deref(), &wanted.configs, wanted.force).await?;
     let plans: Vec<(&Unit, UnitUpgrade)> =

@@ -65,7 +65,7 @@ impl Console {
             Some(host) => Some(self.resolve_host(host).await?),
             None => None,
         };
-        let units = host::units(self.shared.store.read(), host, None).await?;
+        let units = host::units(self.shared.store.read(), host, wanted.unit.as_ref()).await?;
         Ok(list::units(units, wanted))
     }
 

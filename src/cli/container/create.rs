@@ -21,7 +21,7 @@ use crate::{
     rollback::{OnFailure, millis},
     session::CliSession,
     target::{self, UnitRef},
-    unit_lookup::{one, units},
+    unit_lookup::{named, one},
 };
 
 /// Make a container; with --overwrite, have the one of this name be another.
@@ -207,7 +207,7 @@ pub(super) async fn create(create: CreateContainer, session: &CliSession) -> Res
 pub(super) async fn clone(clone: CloneContainer, session: &CliSession) -> Result<(), Failure> {
     let from = one(session, &clone.from, clone.host).await?;
     let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
-    let all = units(session, None).await?;
+    let all = named(session, [&clone.to.unit].into_iter()).await?;
     let on = target::host_of(&all, &host)?;
     if let Some(there) = all.iter().find(|unit| unit.unit == clone.to.unit && Some(unit.host) == on) {
         return Err(Failure::new(
