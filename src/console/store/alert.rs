@@ -39,13 +39,15 @@ pub enum MessageEffect {
 /// Stores a host's report of an alert.
 pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Millis) -> StoreResult<MessageEffect> {
     let id = host.to_string();
-    let held: Option<(String, i64, i64)> =
-        sqlx::query_as("SELECT state, epoch, seq FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
-            .bind(&id)
-            .bind(alert.id.as_str())
-            .bind(alert.since_ms)
-            .fetch_optional(&mut *db)
-            .await?;
+    let held = sqlx::query!(
+        "SELECT state, epoch, seq FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3",
+        &id,
+        alert.id.as_str(),
+        alert.since_ms
+    )
+    .map(|row| (row.state, row.epoch, row.seq))
+    .fetch_optional(&mut *db)
+    .await?;
     let is_over = alert.state == AlertState::Cleared;
     if let Some((state, epoch, seq)) = &held {
         let newer = (signed(alert.epoch), signed(alert.seq)) > (*epoch, *seq);
@@ -56,43 +58,42 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
     }
     if !is_over && held.is_none() {
         // One alert of an id is active at a time: the end of an earlier one was never reported.
-        sqlx::query(
+        sqlx::query!(
             "UPDATE alert SET state = 'gone', ended_ms = $3
              WHERE host = $1 AND id = $2 AND state = 'raised' AND (epoch, seq) < ($4, $5)",
+            &id,
+            alert.id.as_str(),
+            alert.since_ms,
+            signed(alert.epoch),
+            signed(alert.seq)
         )
-        .bind(&id)
-        .bind(alert.id.as_str())
-        .bind(alert.since_ms)
-        .bind(signed(alert.epoch))
-        .bind(signed(alert.seq))
         .execute(&mut *db)
         .await?;
-        let (raised,): (i64,) = sqlx::query_as("SELECT count(*) FROM alert WHERE host = $1 AND state = 'raised'")
-            .bind(&id)
+        let raised = sqlx::query_scalar!("SELECT count(*) FROM alert WHERE host = $1 AND state = 'raised'", &id)
             .fetch_one(&mut *db)
             .await?;
         if unsigned("count", raised)? >= ALERTS_MAX as u64 {
             return Ok(MessageEffect::TooMany);
         }
     }
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO alert (host, id, since_ms, state, rule, epoch, seq, at_ms, ended_ms, body, received_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
          ON CONFLICT (host, id, since_ms) DO UPDATE SET state = excluded.state, rule = excluded.rule,
              epoch = excluded.epoch, seq = excluded.seq, at_ms = excluded.at_ms, ended_ms = excluded.ended_ms,
              body = excluded.body",
+        &id,
+        alert.id.as_str(),
+        alert.since_ms,
+        if is_over { "cleared" } else { "raised" },
+        alert.rule.as_str(),
+        signed(alert.epoch),
+        signed(alert.seq),
+        alert.at_ms,
+        is_over.then_some(alert.at_ms),
+        to_json("alert", alert)?,
+        now
     )
-    .bind(&id)
-    .bind(alert.id.as_str())
-    .bind(alert.since_ms)
-    .bind(if is_over { "cleared" } else { "raised" })
-    .bind(alert.rule.as_str())
-    .bind(signed(alert.epoch))
-    .bind(signed(alert.seq))
-    .bind(alert.at_ms)
-    .bind(is_over.then_some(alert.at_ms))
-    .bind(to_json("alert", alert)?)
-    .bind(now)
     .execute(&mut *db)
     .await?;
     if held.is_none() {
@@ -112,26 +113,27 @@ pub async fn put_own(
     mut alert: Alert,
     now: Millis,
 ) -> StoreResult<MessageEffect> {
-    let since: Option<(i64,)> =
-        sqlx::query_as("SELECT since_ms FROM alert WHERE host = $1 AND id = $2 AND state = 'raised' AND epoch = $3")
-            .bind(host.to_string())
-            .bind(alert.id.as_str())
-            .bind(signed(OWN_EPOCH))
-            .fetch_optional(&mut *db)
-            .await?;
+    let since = sqlx::query_scalar!(
+        "SELECT since_ms FROM alert WHERE host = $1 AND id = $2 AND state = 'raised' AND epoch = $3",
+        host.to_string(),
+        alert.id.as_str(),
+        signed(OWN_EPOCH)
+    )
+    .fetch_optional(&mut *db)
+    .await?;
     alert.epoch = OWN_EPOCH;
-    alert.since_ms = since.map_or(now, |(since_ms,)| since_ms);
+    alert.since_ms = since.unwrap_or(now);
     put(db, host, &alert, now).await
 }
 
 /// Ends the console's own alerts that were last updated before then.
 pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResult<u64> {
-    let ended = sqlx::query(
+    let ended = sqlx::query!(
         "UPDATE alert SET state = 'cleared', ended_ms = $2 WHERE state = 'raised' AND epoch = $3 AND at_ms < $1",
+        before,
+        now,
+        signed(OWN_EPOCH)
     )
-    .bind(before)
-    .bind(now)
-    .bind(signed(OWN_EPOCH))
     .execute(db)
     .await?;
     Ok(ended.rows_affected())
@@ -139,13 +141,14 @@ pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> StoreResul
 
 /// Removes the oldest cleared alerts of a host beyond the limit.
 async fn trim(db: &mut SqliteConnection, host: &str) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "DELETE FROM alert WHERE host = $1 AND state <> 'raised' AND since_ms < (
-             SELECT since_ms FROM alert WHERE host = $1 AND state <> 'raised' ORDER BY since_ms DESC LIMIT 1 OFFSET $2
+             SELECT since_ms FROM alert WHERE host = $1 AND state <> 'raised'
+             ORDER BY since_ms DESC LIMIT 1 OFFSET $2
          )",
+        host,
+        OVER_MAX - 1
     )
-    .bind(host)
-    .bind(OVER_MAX - 1)
     .execute(db)
     .await?;
     Ok(())
@@ -153,9 +156,8 @@ async fn trim(db: &mut SqliteConnection, host: &str) -> StoreResult<()> {
 
 /// Returns hosts with active alerts.
 pub async fn alerted(db: &mut SqliteConnection) -> StoreResult<BTreeSet<HostId>> {
-    let rows: Vec<(String,)> =
-        sqlx::query_as("SELECT DISTINCT host FROM alert WHERE state = 'raised'").fetch_all(db).await?;
-    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+    let rows = sqlx::query_scalar!("SELECT DISTINCT host FROM alert WHERE state = 'raised'").fetch_all(db).await?;
+    rows.iter().map(|id| parsed("host id", id)).collect()
 }
 
 /// Applies the list of active alerts of a heartbeat, made at `made_ms` by the host's clock. Earlier alerts that it does
@@ -167,13 +169,14 @@ pub async fn reconcile(
     holding: &BTreeMap<Name, AlertSummary>,
 ) -> StoreResult<bool> {
     let id = host.to_string();
-    let raised: Vec<(String, Millis)> = sqlx::query_as(
+    let raised = sqlx::query!(
         "SELECT id, since_ms FROM alert
          WHERE host = $1 AND state = 'raised' AND (epoch < $2 OR (epoch = $2 AND at_ms <= $3))",
+        &id,
+        signed(epoch),
+        made_ms
     )
-    .bind(&id)
-    .bind(signed(epoch))
-    .bind(made_ms)
+    .map(|row| (row.id, row.since_ms))
     .fetch_all(&mut *db)
     .await?;
     let mut changed = 0;
@@ -181,24 +184,25 @@ pub async fn reconcile(
         holding.iter().any(|(held, summary)| held.as_str() == alert && summary.since_ms == since_ms)
     };
     for (alert, since_ms) in raised.iter().filter(|(alert, since_ms)| !holds(alert, *since_ms)) {
-        changed +=
-            sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $4 WHERE host = $1 AND id = $2 AND since_ms = $3")
-                .bind(&id)
-                .bind(alert)
-                .bind(since_ms)
-                .bind(made_ms)
-                .execute(&mut *db)
-                .await?
-                .rows_affected();
+        changed += sqlx::query!(
+            "UPDATE alert SET state = 'gone', ended_ms = $4 WHERE host = $1 AND id = $2 AND since_ms = $3",
+            &id,
+            alert,
+            since_ms,
+            made_ms
+        )
+        .execute(&mut *db)
+        .await?
+        .rows_affected();
     }
     for (alert, summary) in holding {
-        changed += sqlx::query(
+        changed += sqlx::query!(
             "UPDATE alert SET state = 'raised', ended_ms = NULL
              WHERE host = $1 AND id = $2 AND since_ms = $3 AND state = 'gone'",
+            &id,
+            alert.as_str(),
+            summary.since_ms
         )
-        .bind(&id)
-        .bind(alert.as_str())
-        .bind(summary.since_ms)
         .execute(&mut *db)
         .await?
         .rows_affected();
@@ -208,11 +212,13 @@ pub async fn reconcile(
 
 /// Ends the active alerts of a host: its new instance reports them again if they persist.
 pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<()> {
-    sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $2 WHERE host = $1 AND state = 'raised'")
-        .bind(host.to_string())
-        .bind(now)
-        .execute(db)
-        .await?;
+    sqlx::query!(
+        "UPDATE alert SET state = 'gone', ended_ms = $2 WHERE host = $1 AND state = 'raised'",
+        host.to_string(),
+        now
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -312,7 +318,6 @@ pub struct PastAlert {
     pub alert: Alert,
 }
 
-#[derive(FromRow)]
 struct PastAlertRow {
     host: String,
     hostname: String,
@@ -331,12 +336,14 @@ impl PastAlertRow {
 
 /// Returns active alerts up to the limit, latest beginning first.
 pub async fn standing(db: &SqlitePool, limit: u32) -> StoreResult<BTreeMap<OccurrenceKey, PastAlert>> {
-    let rows: Vec<PastAlertRow> = sqlx::query_as(
-        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
-         FROM alert LEFT JOIN host ON host.id = alert.host
-         WHERE alert.state = 'raised' ORDER BY alert.since_ms DESC LIMIT $1",
+    let rows = sqlx::query_as!(
+        PastAlertRow,
+        r#"SELECT alert.host, COALESCE(host.hostname, 'console') AS "hostname!: String", alert.ended_ms,
+                  alert.received_ms, alert.body
+           FROM alert LEFT JOIN host ON host.id = alert.host
+           WHERE alert.state = 'raised' ORDER BY alert.since_ms DESC LIMIT $1"#,
+        i64::from(limit)
     )
-    .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
     rows.into_iter().map(PastAlertRow::stood).collect()
@@ -348,13 +355,15 @@ pub async fn heard_of(
     host: HostId,
     since_ms: Millis,
 ) -> StoreResult<BTreeMap<OccurrenceKey, PastAlert>> {
-    let rows: Vec<PastAlertRow> = sqlx::query_as(
-        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
-         FROM alert LEFT JOIN host ON host.id = alert.host
-         WHERE alert.host = $1 AND alert.received_ms >= $2",
+    let rows = sqlx::query_as!(
+        PastAlertRow,
+        r#"SELECT alert.host, COALESCE(host.hostname, 'console') AS "hostname!: String", alert.ended_ms,
+                  alert.received_ms, alert.body
+           FROM alert LEFT JOIN host ON host.id = alert.host
+           WHERE alert.host = $1 AND alert.received_ms >= $2"#,
+        host.to_string(),
+        since_ms
     )
-    .bind(host.to_string())
-    .bind(since_ms)
     .fetch_all(db)
     .await?;
     rows.into_iter().map(PastAlertRow::stood).collect()
@@ -362,34 +371,37 @@ pub async fn heard_of(
 
 /// Returns when an alert ended; `None` if it has not, or is not kept any more.
 pub async fn ended(db: &SqlitePool, (host, id, since_ms): &OccurrenceKey) -> StoreResult<Option<Millis>> {
-    let found: Option<(Option<i64>,)> =
-        sqlx::query_as("SELECT ended_ms FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
-            .bind(host.to_string())
-            .bind(id.as_str())
-            .bind(since_ms)
-            .fetch_optional(db)
-            .await?;
-    Ok(found.and_then(|(ended_ms,)| ended_ms))
+    let found = sqlx::query_scalar!(
+        "SELECT ended_ms FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3",
+        host.to_string(),
+        id.as_str(),
+        since_ms
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(found.flatten())
 }
 
 /// Returns active, unsilenced alerts that an outlet was not sent; oldest first.
 pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> StoreResult<Vec<muster_api::Alert>> {
-    let rows: Vec<AlertRow> = sqlx::query_as(
-        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
-         FROM alert LEFT JOIN host ON host.id = alert.host
-         WHERE alert.state = 'raised'
-           AND NOT EXISTS (
-             SELECT 1 FROM alert_told AS told WHERE told.outlet = $1 AND told.host = alert.host
-               AND told.id = alert.id AND told.since_ms = alert.since_ms)
-           AND NOT EXISTS (
-             SELECT 1 FROM alert_silence AS silence
-             WHERE silence.until_ms > $2 AND (silence.host IS NULL OR silence.host = alert.host)
-               AND (silence.rule IS NULL OR silence.rule = alert.rule))
-         ORDER BY alert.since_ms, alert.host, alert.id LIMIT $3",
+    let rows = sqlx::query_as!(
+        AlertRow,
+        r#"SELECT alert.host, COALESCE(host.hostname, 'console') AS "hostname!: String", alert.state,
+                  alert.ended_ms, alert.body, alert.received_ms
+           FROM alert LEFT JOIN host ON host.id = alert.host
+           WHERE alert.state = 'raised'
+             AND NOT EXISTS (
+               SELECT 1 FROM alert_told AS told WHERE told.outlet = $1 AND told.host = alert.host
+                 AND told.id = alert.id AND told.since_ms = alert.since_ms)
+             AND NOT EXISTS (
+               SELECT 1 FROM alert_silence AS silence
+               WHERE silence.until_ms > $2 AND (silence.host IS NULL OR silence.host = alert.host)
+                 AND (silence.rule IS NULL OR silence.rule = alert.rule))
+           ORDER BY alert.since_ms, alert.host, alert.id LIMIT $3"#,
+        outlet,
+        now,
+        i64::from(limit)
     )
-    .bind(outlet)
-    .bind(now)
-    .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
     read(db, rows, now).await
@@ -403,21 +415,23 @@ pub async fn told_and_over(
     now: Millis,
     limit: u32,
 ) -> StoreResult<Vec<muster_api::Alert>> {
-    let rows: Vec<AlertRow> = sqlx::query_as(
-        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
-         FROM alert_told AS told
-         JOIN alert ON alert.host = told.host AND alert.id = told.id AND alert.since_ms = told.since_ms
-         LEFT JOIN host ON host.id = alert.host
-         WHERE told.outlet = $1 AND (alert.state <> 'raised' OR ($2 AND EXISTS (
-             SELECT 1 FROM alert_silence AS silence
-             WHERE silence.until_ms > $3 AND (silence.host IS NULL OR silence.host = alert.host)
-               AND (silence.rule IS NULL OR silence.rule = alert.rule))))
-         ORDER BY alert.since_ms, alert.host, alert.id LIMIT $4",
+    let rows = sqlx::query_as!(
+        AlertRow,
+        r#"SELECT alert.host, COALESCE(host.hostname, 'console') AS "hostname!: String", alert.state,
+                  alert.ended_ms, alert.body, alert.received_ms
+           FROM alert_told AS told
+           JOIN alert ON alert.host = told.host AND alert.id = told.id AND alert.since_ms = told.since_ms
+           LEFT JOIN host ON host.id = alert.host
+           WHERE told.outlet = $1 AND (alert.state <> 'raised' OR ($2 AND EXISTS (
+               SELECT 1 FROM alert_silence AS silence
+               WHERE silence.until_ms > $3 AND (silence.host IS NULL OR silence.host = alert.host)
+                 AND (silence.rule IS NULL OR silence.rule = alert.rule))))
+           ORDER BY alert.since_ms, alert.host, alert.id LIMIT $4"#,
+        outlet,
+        with_silenced,
+        now,
+        i64::from(limit)
     )
-    .bind(outlet)
-    .bind(with_silenced)
-    .bind(now)
-    .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
     read(db, rows, now).await
@@ -425,34 +439,41 @@ pub async fn told_and_over(
 
 /// Records that an outlet was sent an alert, or its end.
 pub async fn note_told(db: &SqlitePool, outlet: &str, one: &muster_api::Alert, holds: bool) -> StoreResult<()> {
-    let sql = if holds {
-        "INSERT INTO alert_told (outlet, host, id, since_ms)
-         SELECT $1, host, id, since_ms FROM alert WHERE host = $2 AND id = $3 AND since_ms = $4
-         ON CONFLICT DO NOTHING"
+    let (host, id, since_ms) = (one.host.to_string(), one.alert.id.as_str(), one.alert.since_ms);
+    let change = if holds {
+        sqlx::query!(
+            "INSERT INTO alert_told (outlet, host, id, since_ms)
+             SELECT $1, host, id, since_ms FROM alert WHERE host = $2 AND id = $3 AND since_ms = $4
+             ON CONFLICT DO NOTHING",
+            outlet,
+            host,
+            id,
+            since_ms
+        )
     } else {
-        "DELETE FROM alert_told WHERE outlet = $1 AND host = $2 AND id = $3 AND since_ms = $4"
+        sqlx::query!(
+            "DELETE FROM alert_told WHERE outlet = $1 AND host = $2 AND id = $3 AND since_ms = $4",
+            outlet,
+            host,
+            id,
+            since_ms
+        )
     };
-    sqlx::query(sql)
-        .bind(outlet)
-        .bind(one.host.to_string())
-        .bind(one.alert.id.as_str())
-        .bind(one.alert.since_ms)
-        .execute(db)
-        .await?;
+    change.execute(db).await?;
     Ok(())
 }
 
 /// Counts active, unsilenced alerts, of one host or of all.
 pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreResult<u64> {
-    let (count,): (i64,) = sqlx::query_as(
+    let count = sqlx::query_scalar!(
         "SELECT count(*) FROM alert
          WHERE state = 'raised' AND ($1 IS NULL OR host = $1) AND NOT EXISTS (
              SELECT 1 FROM alert_silence AS silence
              WHERE silence.until_ms > $2 AND (silence.host IS NULL OR silence.host = alert.host)
                AND (silence.rule IS NULL OR silence.rule = alert.rule))",
+        host.map(|host| host.to_string()),
+        now
     )
-    .bind(host.map(|host| host.to_string()))
-    .bind(now)
     .fetch_one(db)
     .await?;
     unsigned("count", count)
@@ -460,8 +481,8 @@ pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> StoreR
 
 /// Removes alerts that ended before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
-    let alerts = sqlx::query("DELETE FROM alert WHERE ended_ms < $1").bind(before).execute(db).await?;
-    let silences = sqlx::query("DELETE FROM alert_silence WHERE until_ms < $1").bind(before).execute(db).await?;
+    let alerts = sqlx::query!("DELETE FROM alert WHERE ended_ms < $1", before).execute(db).await?;
+    let silences = sqlx::query!("DELETE FROM alert_silence WHERE until_ms < $1", before).execute(db).await?;
     Ok(alerts.rows_affected() + silences.rows_affected())
 }
 
@@ -471,8 +492,10 @@ fn scope(host: Option<HostId>) -> String {
 
 /// Returns all rules of the console, those for all hosts first.
 pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Vec<muster_api::AlertRule>> {
-    let rows: Vec<(String, String, String)> =
-        sqlx::query_as("SELECT host, name, rule FROM alert_rule ORDER BY host, name").fetch_all(db).await?;
+    let rows = sqlx::query!("SELECT host, name, rule FROM alert_rule ORDER BY host, name")
+        .map(|row| (row.host, row.name, row.rule))
+        .fetch_all(db)
+        .await?;
     let read = |(host, name, rule): (String, String, String)| {
         let host = if host == ALL { None } else { Some(parsed("host id", &host)?) };
         Ok(muster_api::AlertRule { name: parsed("name", &name)?, host, rule: json("rule", &rule)? })
@@ -482,9 +505,9 @@ pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Vec<muster_
 
 /// Returns the rules for one host: those for all, replaced by its own of the same name.
 pub async fn rules_for(db: &SqlitePool, host: HostId) -> StoreResult<BTreeMap<Name, Rule>> {
-    let rows: Vec<(String, String)> =
-        sqlx::query_as("SELECT name, rule FROM alert_rule WHERE host IN ('', $1) ORDER BY host, name")
-            .bind(host.to_string())
+    let rows =
+        sqlx::query!("SELECT name, rule FROM alert_rule WHERE host IN ('', $1) ORDER BY host, name", host.to_string())
+            .map(|row| (row.name, row.rule))
             .fetch_all(db)
             .await?;
     rows.into_iter().map(|(name, rule)| Ok((parsed("name", &name)?, json::<Rule>("rule", &rule)?))).collect()
@@ -492,13 +515,13 @@ pub async fn rules_for(db: &SqlitePool, host: HostId) -> StoreResult<BTreeMap<Na
 
 /// Sets a rule, for one host or for all.
 pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name, rule: &Rule) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO alert_rule (host, name, rule) VALUES ($1, $2, $3)
          ON CONFLICT (host, name) DO UPDATE SET rule = excluded.rule",
+        scope(host),
+        name.as_str(),
+        to_json("rule", rule)?
     )
-    .bind(scope(host))
-    .bind(name.as_str())
-    .bind(to_json("rule", rule)?)
     .execute(db)
     .await?;
     Ok(())
@@ -506,9 +529,7 @@ pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Na
 
 /// Removes a rule. Returns whether there was one.
 pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name) -> StoreResult<bool> {
-    let gone = sqlx::query("DELETE FROM alert_rule WHERE host = $1 AND name = $2")
-        .bind(scope(host))
-        .bind(name.as_str())
+    let gone = sqlx::query!("DELETE FROM alert_rule WHERE host = $1 AND name = $2", scope(host), name.as_str())
         .execute(db)
         .await?;
     Ok(gone.rows_affected() > 0)
@@ -534,8 +555,10 @@ impl Generations {
 
 /// Returns all generations.
 pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> StoreResult<Generations> {
-    let rows: Vec<(String, i64)> =
-        sqlx::query_as("SELECT host, generation FROM alert_generation").fetch_all(db).await?;
+    let rows = sqlx::query!("SELECT host, generation FROM alert_generation")
+        .map(|row| (row.host, row.generation))
+        .fetch_all(db)
+        .await?;
     let mut generations = Generations::default();
     for (host, generation) in rows {
         let generation = unsigned("generation", generation)?;
@@ -566,12 +589,12 @@ pub async fn next_generation(
         }
     };
     let part = signed(part);
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO alert_generation (host, generation) VALUES ($1, $2)
          ON CONFLICT (host) DO UPDATE SET generation = excluded.generation",
+        scope(host),
+        part
     )
-    .bind(scope(host))
-    .bind(part)
     .execute(db)
     .await?;
     unsigned("generation", part)
@@ -579,17 +602,17 @@ pub async fn next_generation(
 
 /// Adds a silence.
 pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO alert_silence (id, host, rule, reason, operator, created_ms, until_ms)
          VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        silence.id.as_str(),
+        silence.host.map(|host| host.to_string()),
+        silence.rule.as_ref().map(Name::as_str),
+        &silence.reason,
+        silence.operator.as_str(),
+        silence.created_ms,
+        silence.until_ms
     )
-    .bind(silence.id.as_str())
-    .bind(silence.host.map(|host| host.to_string()))
-    .bind(silence.rule.as_ref().map(Name::as_str))
-    .bind(&silence.reason)
-    .bind(silence.operator.as_str())
-    .bind(silence.created_ms)
-    .bind(silence.until_ms)
     .execute(db)
     .await?;
     Ok(())
@@ -597,22 +620,22 @@ pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> StoreResult
 
 /// Ends a silence. Returns whether there was one.
 pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
-    let ended = sqlx::query("UPDATE alert_silence SET until_ms = $2 WHERE id = $1 AND until_ms > $2")
-        .bind(id.as_str())
-        .bind(now)
-        .execute(db)
-        .await?;
+    let ended =
+        sqlx::query!("UPDATE alert_silence SET until_ms = $2 WHERE id = $1 AND until_ms > $2", id.as_str(), now)
+            .execute(db)
+            .await?;
     Ok(ended.rows_affected() > 0)
 }
 
 /// Returns silences that are not over, by their end.
 pub async fn silences(db: impl sqlx::SqliteExecutor<'_>, now: Millis) -> StoreResult<Vec<AlertSilence>> {
     type Row = (String, Option<String>, Option<String>, String, String, i64, i64);
-    let rows: Vec<Row> = sqlx::query_as(
+    let rows = sqlx::query!(
         "SELECT id, host, rule, reason, operator, created_ms, until_ms FROM alert_silence
          WHERE until_ms > $1 ORDER BY until_ms, id",
+        now
     )
-    .bind(now)
+    .map(|row| (row.id, row.host, row.rule, row.reason, row.operator, row.created_ms, row.until_ms))
     .fetch_all(db)
     .await?;
     let read = |(id, host, rule, reason, operator, created_ms, until_ms): Row| {

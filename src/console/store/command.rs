@@ -15,7 +15,7 @@ use muster_topics::{
     name::{CommandId, HostId},
     outcome::{Outcome, Output, RefusalCode, Status, Stream},
 };
-use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::{
     columns::{from_word, json, parsed, signed, to_json, unsigned, word},
@@ -31,41 +31,36 @@ pub async fn add(
 ) -> StoreResult<()> {
     let id = command.id.to_string();
     let is_broadcast = command.target.broadcast().is_some();
-    sqlx::query(
-        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target, stdout_max_bytes, stderr_max_bytes)
+    sqlx::query!(
+        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target,
+                              stdout_max_bytes, stderr_max_bytes)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        &id,
+        command.operator.as_str(),
+        command.issued_ms,
+        command.expires_ms,
+        is_broadcast,
+        // The signed bytes are sent; this is for lists.
+        to_json("verb", &command.verb.masked())?,
+        signed_bytes,
+        // A list of hosts is in the rows below.
+        is_broadcast.then(|| to_json("target", &command.target)).transpose()?,
+        signed(command.verb.output_max_bytes(Stream::Stdout)),
+        signed(command.verb.output_max_bytes(Stream::Stderr))
     )
-    .bind(&id)
-    .bind(command.operator.as_str())
-    .bind(command.issued_ms)
-    .bind(command.expires_ms)
-    .bind(i64::from(is_broadcast))
-    // The signed bytes are sent; this is for lists.
-    .bind(to_json("verb", &command.verb.masked())?)
-    .bind(signed_bytes)
-    // A list of hosts is in the rows below.
-    .bind(is_broadcast.then(|| to_json("target", &command.target)).transpose()?)
-    .bind(signed(command.verb.output_max_bytes(Stream::Stdout)))
-    .bind(signed(command.verb.output_max_bytes(Stream::Stderr)))
     .execute(&mut *db)
     .await?;
     let mut sorted = hosts.to_vec();
     // In the order of the table, so that pages are filled one after the other.
     sorted.sort_unstable();
-    for piece in pieces(&sorted) {
-        let sql = format!(
-            "WITH asked (host) AS (VALUES {})
-             INSERT INTO command_host (command, host, state, listed) SELECT ${}, host, 'waiting', ${} FROM asked",
-            parameters(piece.len(), 1),
-            piece.len() + 1,
-            piece.len() + 2
-        );
-        let mut query = sqlx::query(AssertSqlSafe(sql));
-        for host in piece {
-            query = query.bind(host.to_string());
-        }
-        query.bind(&id).bind(i64::from(!is_broadcast)).execute(&mut *db).await?;
-    }
+    sqlx::query!(
+        "INSERT INTO command_host (command, host, state, listed) SELECT $1, value, 'waiting', $2 FROM json_each($3)",
+        id,
+        !is_broadcast,
+        to_json("hosts", &sorted)?
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -76,35 +71,39 @@ pub async fn set_sealed_keys(
     keys: &HashMap<HostId, String>,
 ) -> StoreResult<()> {
     let id = command.to_string();
-    sqlx::query("UPDATE command SET sealed = 1 WHERE id = $1").bind(&id).execute(&mut *db).await?;
+    sqlx::query!("UPDATE command SET sealed = 1 WHERE id = $1", &id).execute(&mut *db).await?;
     for (host, key) in keys {
-        sqlx::query("UPDATE command_host SET sealed_key = $3 WHERE command = $1 AND host = $2")
-            .bind(&id)
-            .bind(host.to_string())
-            .bind(key)
-            .execute(&mut *db)
-            .await?;
+        sqlx::query!(
+            "UPDATE command_host SET sealed_key = $3 WHERE command = $1 AND host = $2",
+            &id,
+            host.to_string(),
+            key
+        )
+        .execute(&mut *db)
+        .await?;
     }
     Ok(())
 }
 
 /// Returns the key of a command's sealed content for one host.
 pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> StoreResult<Option<String>> {
-    let row: Option<(Option<String>,)> =
-        sqlx::query_as("SELECT sealed_key FROM command_host WHERE command = $1 AND host = $2")
-            .bind(command.to_string())
-            .bind(host.to_string())
-            .fetch_optional(db)
-            .await?;
-    Ok(row.and_then(|(key,)| key))
+    let row = sqlx::query_scalar!(
+        "SELECT sealed_key FROM command_host WHERE command = $1 AND host = $2",
+        command.to_string(),
+        host.to_string()
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row.flatten())
 }
 
 /// Removes the signed bytes of finished commands from before sealing, which contain secrets in clear.
 pub async fn forget_clear_secrets(db: &SqlitePool) -> StoreResult<u64> {
-    let forgotten = sqlx::query(
-        "UPDATE command SET signed = x'' WHERE sealed = 0 AND length(signed) > 0 AND verb LIKE '%\"***\"%' AND NOT EXISTS (
-             SELECT 1 FROM command_host
-             WHERE command_host.command = command.id AND command_host.state IN ('waiting', 'accepted', 'running'))",
+    let forgotten = sqlx::query!(
+        r#"UPDATE command SET signed = x''
+           WHERE sealed = 0 AND length(signed) > 0 AND verb LIKE '%"***"%' AND NOT EXISTS (
+               SELECT 1 FROM command_host
+               WHERE command_host.command = command.id AND command_host.state IN ('waiting', 'accepted', 'running'))"#
     )
     .execute(db)
     .await?;
@@ -113,8 +112,8 @@ pub async fn forget_clear_secrets(db: &SqlitePool) -> StoreResult<u64> {
 
 /// Returns the bytes to publish, and whether they have sealed content, for which each host has a key of its own.
 pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<Option<(Vec<u8>, bool)>> {
-    let row: Option<(Vec<u8>, i64)> = sqlx::query_as("SELECT signed, sealed FROM command WHERE id = $1")
-        .bind(command.to_string())
+    let row = sqlx::query!("SELECT signed, sealed FROM command WHERE id = $1", command.to_string())
+        .map(|row| (row.signed, row.sealed))
         .fetch_optional(db)
         .await?;
     Ok(row.map(|(bytes, sealed)| (bytes, sealed != 0)))
@@ -151,13 +150,15 @@ pub enum CommandReach {
 /// Returns those hosts for which a command is over, or was never meant. A broadcast may be running on any host.
 pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
     let id = command.to_string();
-    let row: Option<(bool,)> =
-        sqlx::query_as("SELECT broadcast FROM command WHERE id = $1").bind(&id).fetch_optional(db).await?;
-    let Some((is_broadcast,)) = row else { return Ok(HashSet::new()) };
-    let rows: Vec<(String, bool)> = sqlx::query_as("SELECT host, state = 'done' FROM command_host WHERE command = $1")
-        .bind(&id)
-        .fetch_all(db)
+    let row = sqlx::query_scalar!(r#"SELECT broadcast AS "broadcast!: bool" FROM command WHERE id = $1"#, &id)
+        .fetch_optional(db)
         .await?;
+    let Some(is_broadcast) = row else { return Ok(HashSet::new()) };
+    let rows =
+        sqlx::query!(r#"SELECT host, state = 'done' AS "is_over!: bool" FROM command_host WHERE command = $1"#, &id)
+            .map(|row| (row.host, row.is_over))
+            .fetch_all(db)
+            .await?;
     let mut over = HashMap::new();
     for (host, is_over) in rows {
         over.insert(parsed::<HostId>("host id", &host)?, is_over);
@@ -167,48 +168,57 @@ pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) ->
 
 /// Records that a command has not been sent to any host.
 pub async fn hold_back(db: &mut SqliteConnection, command: CommandId) -> StoreResult<()> {
-    sqlx::query("UPDATE command SET went_out = 0 WHERE id = $1").bind(command.to_string()).execute(db).await?;
+    sqlx::query!("UPDATE command SET went_out = 0 WHERE id = $1", command.to_string()).execute(db).await?;
     Ok(())
 }
 
 /// Records that commands are about to be sent.
 pub async fn go_out(db: &SqlitePool, commands: &[CommandId]) -> StoreResult<()> {
-    for piece in pieces(commands) {
-        let sql = format!("UPDATE command SET went_out = 1 WHERE id IN {}", parameters(1, piece.len()));
-        let query = sqlx::query(AssertSqlSafe(sql));
-        piece.iter().fold(query, |query, id| query.bind(id.to_string())).execute(db).await?;
+    if commands.is_empty() {
+        return Ok(());
     }
+    sqlx::query!(
+        "UPDATE command SET went_out = 1 WHERE id IN (SELECT value FROM json_each($1))",
+        to_json("commands", &commands)?
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
 /// Records that any command may have been sent, because the store is older than it was.
 pub async fn forget_what_went_out(db: &mut SqliteConnection) -> StoreResult<()> {
-    sqlx::query("UPDATE command SET went_out = 1 WHERE went_out = 0").execute(db).await?;
+    sqlx::query!("UPDATE command SET went_out = 1 WHERE went_out = 0").execute(db).await?;
     Ok(())
 }
 
 /// Adjusts open commands that were issued in the future, by a clock that was ahead, so that they keep their lifetimes
 /// from now on, the last of them issued now at the latest. Returns their number.
 pub async fn date_back(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
-    const AHEAD: &str = "issued_ms > $1 + $2 AND EXISTS (
-        SELECT 1 FROM command_host WHERE command_host.command = command.id
-        AND command_host.state IN ('waiting', 'accepted', 'running'))";
-    let sql = format!(
-        "UPDATE command SET issued_ms = issued_ms - ahead.by_ms, expires_ms = expires_ms - ahead.by_ms
-         FROM (SELECT max(issued_ms) - $1 AS by_ms FROM command WHERE {AHEAD}) AS ahead WHERE {AHEAD}"
-    );
-    let dated = sqlx::query(AssertSqlSafe(sql)).bind(now).bind(SLACK_MS).execute(db).await?;
+    let dated = sqlx::query!(
+        "WITH early AS (
+             SELECT id, issued_ms FROM command WHERE issued_ms > $1 + $2 AND EXISTS (
+                 SELECT 1 FROM command_host WHERE command_host.command = command.id
+                 AND command_host.state IN ('waiting', 'accepted', 'running')))
+         UPDATE command SET issued_ms = command.issued_ms - ahead.by_ms, expires_ms = expires_ms - ahead.by_ms
+         FROM (SELECT max(issued_ms) - $1 AS by_ms FROM early) AS ahead WHERE id IN (SELECT id FROM early)",
+        now,
+        SLACK_MS
+    )
+    .execute(db)
+    .await?;
     Ok(dated.rows_affected())
 }
 
 /// Returns all open commands in the order of issue, for the start of dispatch.
 pub async fn open(db: &SqlitePool) -> StoreResult<Vec<OpenCommand>> {
-    let commands: Vec<(String, i64, i64, String)> = sqlx::query_as(
-        "SELECT id, expires_ms, length(signed), verb FROM command WHERE EXISTS (
-             SELECT 1 FROM command_host WHERE command_host.command = command.id
-             AND command_host.state IN ('waiting', 'accepted', 'running'))
-         ORDER BY issued_ms, id",
+    let commands = sqlx::query!(
+        r#"SELECT id, expires_ms, length(signed) AS "bytes!: i64", verb FROM command WHERE EXISTS (
+               SELECT 1 FROM command_host WHERE command_host.command = command.id
+               AND command_host.state IN ('waiting', 'accepted', 'running'))
+           ORDER BY issued_ms, id"#
     )
+    .map(|row| (row.id, row.expires_ms, row.bytes, row.verb))
     .fetch_all(db)
     .await?;
     let mut hosts = open_hosts(db).await?;
@@ -226,10 +236,12 @@ pub async fn open(db: &SqlitePool) -> StoreResult<Vec<OpenCommand>> {
 /// Returns which hosts owe an outcome for which commands, and how far these have come. Only whether a command was sent
 /// to any host is stored, not to which; times are no evidence, because clocks are set back.
 async fn open_hosts(db: &SqlitePool) -> StoreResult<HashMap<CommandId, Vec<(HostId, CommandReach)>>> {
-    let rows: Vec<(String, String, String, bool)> = sqlx::query_as(
-        "SELECT command, host, state, went_out FROM command_host JOIN command ON command.id = command_host.command
-         WHERE state IN ('waiting', 'accepted', 'running')",
+    let rows = sqlx::query!(
+        r#"SELECT command, host, state, went_out AS "went_out!: bool" FROM command_host
+           JOIN command ON command.id = command_host.command
+           WHERE state IN ('waiting', 'accepted', 'running')"#
     )
+    .map(|row| (row.command, row.host, row.state, row.went_out))
     .fetch_all(db)
     .await?;
     let mut hosts: HashMap<CommandId, Vec<(HostId, CommandReach)>> = HashMap::new();
@@ -246,32 +258,28 @@ async fn open_hosts(db: &SqlitePool) -> StoreResult<HashMap<CommandId, Vec<(Host
 
 /// Returns those hosts that owe outcomes for at least `count` commands that were sent to them by name.
 pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> StoreResult<Vec<HostId>> {
-    let mut crowded = Vec::new();
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "SELECT host FROM command_host
-             WHERE host IN {} AND listed = 1 AND state IN ('waiting', 'accepted', 'running')
-             GROUP BY host HAVING count(*) >= ${}",
-            parameters(1, piece.len()),
-            piece.len() + 1
-        );
-        let mut query = sqlx::query_as::<_, (String,)>(AssertSqlSafe(sql));
-        for host in piece {
-            query = query.bind(host.to_string());
-        }
-        for (host,) in query.bind(signed(count)).fetch_all(db).await? {
-            crowded.push(parsed("host id", &host)?);
-        }
-    }
-    Ok(crowded)
+    let crowded = sqlx::query_scalar!(
+        // Without the hint the index of all open commands is read.
+        "SELECT host FROM command_host INDEXED BY command_host_open_by_host
+         WHERE host IN (SELECT value FROM json_each($1)) AND listed = 1
+           AND state IN ('waiting', 'accepted', 'running')
+         GROUP BY host HAVING count(*) >= $2",
+        to_json("hosts", &hosts)?,
+        signed(count)
+    )
+    .fetch_all(db)
+    .await?;
+    crowded.iter().map(|host| parsed("host id", host)).collect()
 }
 
 /// Returns the verbs of open commands, with environments masked.
 pub async fn open_verbs(db: &SqlitePool) -> StoreResult<Vec<(CommandId, Verb)>> {
-    let rows: Vec<(String, String)> = sqlx::query_as(
-        "SELECT id, verb FROM command WHERE EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id
-         AND command_host.state IN ('waiting', 'accepted', 'running'))",
+    let rows = sqlx::query!(
+        "SELECT id, verb FROM command WHERE EXISTS (
+             SELECT 1 FROM command_host WHERE command_host.command = command.id
+             AND command_host.state IN ('waiting', 'accepted', 'running'))"
     )
+    .map(|row| (row.id, row.verb))
     .fetch_all(db)
     .await?;
     rows.into_iter().map(|(id, verb)| Ok((parsed("command id", &id)?, json("verb", &verb)?))).collect()
@@ -279,12 +287,14 @@ pub async fn open_verbs(db: &SqlitePool) -> StoreResult<Vec<(CommandId, Verb)>> 
 
 /// Returns a host's state of a command, if it is one of its hosts.
 pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) -> StoreResult<Option<CommandState>> {
-    let row: Option<(String,)> = sqlx::query_as("SELECT state FROM command_host WHERE command = $1 AND host = $2")
-        .bind(command.to_string())
-        .bind(host.to_string())
-        .fetch_optional(db)
-        .await?;
-    row.map(|(state,)| from_word("state", &state)).transpose()
+    let row = sqlx::query_scalar!(
+        "SELECT state FROM command_host WHERE command = $1 AND host = $2",
+        command.to_string(),
+        host.to_string()
+    )
+    .fetch_optional(db)
+    .await?;
+    row.map(|state| from_word("state", &state)).transpose()
 }
 
 /// Adds a host that answers a broadcast unexpectedly, because it matches now. Returns whether it was added: not for a
@@ -295,14 +305,14 @@ pub async fn add_host(
     host: HostId,
     state: CommandState,
 ) -> StoreResult<bool> {
-    let added = sqlx::query(
+    let added = sqlx::query!(
         "INSERT INTO command_host (command, host, state, listed)
          SELECT id, $2, $3, 0 FROM command WHERE id = $1 AND broadcast = 1
          ON CONFLICT (command, host) DO NOTHING",
+        command.to_string(),
+        host.to_string(),
+        word("state", &state)?
     )
-    .bind(command.to_string())
-    .bind(host.to_string())
-    .bind(word("state", &state)?)
     .execute(db)
     .await?;
     Ok(added.rows_affected() > 0)
@@ -310,12 +320,14 @@ pub async fn add_host(
 
 /// Advances the state of a command on a host. (The caller decides whether it is an advance.)
 pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId, to: CommandState) -> StoreResult<()> {
-    sqlx::query("UPDATE command_host SET state = $3 WHERE command = $1 AND host = $2 AND state <> 'done'")
-        .bind(command.to_string())
-        .bind(host.to_string())
-        .bind(word("state", &to)?)
-        .execute(db)
-        .await?;
+    sqlx::query!(
+        "UPDATE command_host SET state = $3 WHERE command = $1 AND host = $2 AND state <> 'done'",
+        command.to_string(),
+        host.to_string(),
+        word("state", &to)?
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -369,19 +381,17 @@ async fn without_a_row(
     db: &mut SqliteConnection,
     outcomes: &[&SettledOutcome],
 ) -> StoreResult<Vec<(CommandId, HostId)>> {
-    let sql = format!(
-        "WITH came (command, host) AS (VALUES {})
-         SELECT came.command, came.host FROM came
-         LEFT JOIN command_host ON command_host.command = came.command AND command_host.host = came.host
-         WHERE command_host.command IS NULL",
-        parameters(outcomes.len(), 2)
-    );
-    let mut query = sqlx::query_as(AssertSqlSafe(sql));
-    for SettledOutcome { command, host, .. } in outcomes {
-        query = query.bind(command.to_string()).bind(host.to_string());
-    }
-    let rows: Vec<(String, String)> = query.fetch_all(db).await?;
-    rows.into_iter().map(|(command, host)| Ok((parsed("command id", &command)?, parsed("host id", &host)?))).collect()
+    let pairs: Vec<(CommandId, HostId)> = outcomes.iter().map(|one| (one.command, one.host)).collect();
+    let rows = sqlx::query!(
+        r#"SELECT came.value ->> 0 AS "command!: String", came.value ->> 1 AS "host!: String"
+           FROM json_each($1) AS came WHERE NOT EXISTS (
+               SELECT 1 FROM command_host
+               WHERE command_host.command = came.value ->> 0 AND command_host.host = came.value ->> 1)"#,
+        to_json("outcomes", &pairs)?
+    )
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|row| Ok((parsed("command id", &row.command)?, parsed("host id", &row.host)?))).collect()
 }
 
 /// Ends all open commands of a host, because it was revoked. Returns those commands.
@@ -391,27 +401,30 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
         let (stdout, stderr) = (Output::default(), Output::default());
         to_json("outcome", &Outcome { status, started_ms: None, finished_ms: now, stdout, stderr })
     };
-    let rows: Vec<(String,)> = sqlx::query_as(
-        "UPDATE command_host SET outcome = CASE state WHEN 'waiting' THEN $2 ELSE $3 END, outcome_ms = $4, state = 'done'
+    let rows = sqlx::query_scalar!(
+        "UPDATE command_host SET outcome = CASE state WHEN 'waiting' THEN $2 ELSE $3 END, outcome_ms = $4,
+             state = 'done'
          WHERE host = $1 AND state IN ('waiting', 'accepted', 'running') RETURNING command",
+        host.to_string(),
+        outcome("the host was revoked before it had answered")?,
+        outcome("the host was revoked while it had this to do; what became of it there is not known")?,
+        now
     )
-    .bind(host.to_string())
-    .bind(outcome("the host was revoked before it had answered")?)
-    .bind(outcome("the host was revoked while it had this to do; what became of it there is not known")?)
-    .bind(now)
     .fetch_all(db)
     .await?;
-    rows.iter().map(|(command,)| parsed("command id", command)).collect()
+    rows.iter().map(|command| parsed("command id", command)).collect()
 }
 
 /// Records that a command has expired without an answer of these hosts.
 pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId]) -> StoreResult<()> {
     for host in hosts {
-        sqlx::query("UPDATE command_host SET state = 'missing' WHERE command = $1 AND host = $2 AND state = 'waiting'")
-            .bind(command.to_string())
-            .bind(host.to_string())
-            .execute(&mut *db)
-            .await?;
+        sqlx::query!(
+            "UPDATE command_host SET state = 'missing' WHERE command = $1 AND host = $2 AND state = 'waiting'",
+            command.to_string(),
+            host.to_string()
+        )
+        .execute(&mut *db)
+        .await?;
     }
     Ok(())
 }
@@ -475,28 +488,34 @@ async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> StoreResul
     let wanted = max_bytes - max_bytes / 8;
     let mut left = begun;
     while left > wanted {
-        let oldest: Option<(String, String)> = sqlx::query_as(match of {
-            "" => "SELECT command, host FROM output WHERE $1 = '' ORDER BY n LIMIT 1",
-            _ => "SELECT command, host FROM output WHERE host = $1 ORDER BY n LIMIT 1",
-        })
-        .bind(of)
-        .fetch_optional(&mut *db)
-        .await?;
-        let Some((command, host)) = oldest else { break };
-        sqlx::query("DELETE FROM output WHERE command = $1 AND host = $2")
-            .bind(command)
-            .bind(host)
-            .execute(&mut *db)
-            .await?;
+        let Some((command, host)) = oldest_output(db, of).await? else { break };
+        sqlx::query!("DELETE FROM output WHERE command = $1 AND host = $2", command, host).execute(&mut *db).await?;
         left = output_size(db, of).await?;
     }
     Ok(begun.saturating_sub(left))
 }
 
+/// Returns command and host of the oldest output of a host, or of all.
+async fn oldest_output(db: &mut SqliteConnection, of: &str) -> StoreResult<Option<(String, String)>> {
+    Ok(match of {
+        "" => {
+            sqlx::query!("SELECT command, host FROM output ORDER BY n LIMIT 1")
+                .map(|row| (row.command, row.host))
+                .fetch_optional(db)
+                .await?
+        }
+        host => {
+            sqlx::query!("SELECT command, host FROM output WHERE host = $1 ORDER BY n LIMIT 1", host)
+                .map(|row| (row.command, row.host))
+                .fetch_optional(db)
+                .await?
+        }
+    })
+}
+
 async fn output_size(db: &mut SqliteConnection, of: &str) -> StoreResult<u64> {
-    let row: Option<(i64,)> =
-        sqlx::query_as("SELECT bytes FROM output_size WHERE host = $1").bind(of).fetch_optional(db).await?;
-    unsigned("size", row.map_or(0, |(bytes,)| bytes))
+    let row = sqlx::query_scalar!("SELECT bytes FROM output_size WHERE host = $1", of).fetch_optional(db).await?;
+    unsigned("size", row.unwrap_or_default())
 }
 
 /// Stores a piece of output within what the command requested, whatever offset the host claims; a repetition changes
@@ -509,42 +528,43 @@ pub async fn add_output(
     offset_bytes: u64,
     data: &[u8],
 ) -> StoreResult<Added> {
-    let most = match stream {
-        Stream::Stdout => "SELECT stdout_max_bytes FROM command WHERE id = $1",
-        Stream::Stderr => "SELECT stderr_max_bytes FROM command WHERE id = $1",
-    };
-    let (most, stored): (Option<i64>, i64) = sqlx::query_as(AssertSqlSafe(format!(
-        "SELECT ({most}), (SELECT coalesce(sum(length(data)), 0) FROM output WHERE command = $1 AND host = $2 AND stream = $3)"
-    )))
-    .bind(command.to_string())
-    .bind(host.to_string())
-    .bind(word("stream", &stream)?)
+    let word = word("stream", &stream)?;
+    let (most, stored) = sqlx::query!(
+        r#"SELECT (SELECT CASE $3 WHEN 'stdout' THEN stdout_max_bytes ELSE stderr_max_bytes END
+                   FROM command WHERE id = $1) AS "most?: i64",
+                  (SELECT coalesce(sum(length(data)), 0) FROM output
+                   WHERE command = $1 AND host = $2 AND stream = $3) AS "stored!: i64""#,
+        command.to_string(),
+        host.to_string(),
+        word
+    )
+    .map(|row| (row.most, row.stored))
     .fetch_one(&mut *db)
     .await?;
     let most = most.map_or(Ok(OUTPUT_MAX_BYTES), |most| unsigned("limit", most))?;
     let end = offset_bytes.saturating_add(data.len() as u64);
     let is_too_much = end > most || unsigned("size", stored)?.saturating_add(data.len() as u64) > most;
     if is_too_much {
-        let known: Option<(i64,)> = sqlx::query_as(
-            "SELECT n FROM output WHERE command = $1 AND host = $2 AND stream = $3 AND offset_bytes = $4",
+        let known = sqlx::query_scalar!(
+            r#"SELECT n AS "n!" FROM output WHERE command = $1 AND host = $2 AND stream = $3 AND offset_bytes = $4"#,
+            command.to_string(),
+            host.to_string(),
+            word,
+            signed(offset_bytes)
         )
-        .bind(command.to_string())
-        .bind(host.to_string())
-        .bind(word("stream", &stream)?)
-        .bind(signed(offset_bytes))
         .fetch_optional(db)
         .await?;
         return Ok(known.map_or(Added::TooMuch, |_| Added::Known));
     }
-    let added = sqlx::query(
+    let added = sqlx::query!(
         "INSERT INTO output (command, host, stream, offset_bytes, data) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (command, host, stream, offset_bytes) DO NOTHING",
+        command.to_string(),
+        host.to_string(),
+        word,
+        signed(offset_bytes),
+        data
     )
-    .bind(command.to_string())
-    .bind(host.to_string())
-    .bind(word("stream", &stream)?)
-    .bind(signed(offset_bytes))
-    .bind(data)
     .execute(db)
     .await?;
     Ok(if added.rows_affected() > 0 { Added::New } else { Added::Known })
@@ -558,14 +578,15 @@ pub async fn output_after(
     after: i64,
     limit: u32,
 ) -> StoreResult<Vec<Chunk>> {
-    let rows: Vec<(i64, String, String, i64, Vec<u8>)> = sqlx::query_as(
-        "SELECT n, host, stream, offset_bytes, data FROM output
-         WHERE command = $1 AND ($2 IS NULL OR host = $2) AND n > $3 ORDER BY n LIMIT $4",
+    let rows = sqlx::query!(
+        r#"SELECT n AS "n!", host, stream, offset_bytes, data FROM output
+           WHERE command = $1 AND ($2 IS NULL OR host = $2) AND n > $3 ORDER BY n LIMIT $4"#,
+        command.to_string(),
+        host.map(|id| id.to_string()),
+        after,
+        i64::from(limit)
     )
-    .bind(command.to_string())
-    .bind(host.map(|id| id.to_string()))
-    .bind(after)
-    .bind(i64::from(limit))
+    .map(|row| (row.n, row.host, row.stream, row.offset_bytes, row.data))
     .fetch_all(db)
     .await?;
     let chunk = |(n, host, stream, offset, data): (i64, String, String, i64, Vec<u8>)| {
@@ -582,11 +603,14 @@ pub async fn output_after(
 
 /// Returns how many bytes of a command's output are stored, by host and stream.
 pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<HashMap<(HostId, Stream), u64>> {
-    let rows: Vec<(String, String, i64)> =
-        sqlx::query_as("SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream")
-            .bind(command.to_string())
-            .fetch_all(db)
-            .await?;
+    let rows = sqlx::query!(
+        r#"SELECT host, stream, sum(length(data)) AS "bytes!: i64" FROM output WHERE command = $1
+           GROUP BY host, stream"#,
+        command.to_string()
+    )
+    .map(|row| (row.host, row.stream, row.bytes))
+    .fetch_all(db)
+    .await?;
     rows.into_iter()
         .map(|(host, stream, bytes)| {
             Ok(((parsed("host id", &host)?, from_word("stream", &stream)?), unsigned("length", bytes)?))
@@ -594,7 +618,6 @@ pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> StoreResult<Ha
         .collect()
 }
 
-#[derive(FromRow)]
 struct CommandRow {
     id: String,
     operator: String,
@@ -631,30 +654,43 @@ pub async fn list(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::
     Ok(commands)
 }
 
-/// The condition that a command is for host `$2`.
-const OF_HOST: &str = "id IN (
-    SELECT command FROM command_host WHERE host = $2 AND listed = 1
-    UNION SELECT sent.id FROM command AS sent WHERE sent.broadcast = 1
-        AND EXISTS (SELECT 1 FROM command_host WHERE command_host.command = sent.id AND command_host.host = $2))";
+/// Selects [`CommandRow`]s; conditions, order and limits follow.
+macro_rules! select_commands {
+    ($rest:literal, $($argument:expr),+) => {
+        sqlx::query_as!(
+            CommandRow,
+            "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command " + $rest,
+            $($argument),+
+        )
+    };
+}
+
+/// Selects the newest [`CommandRow`]s of a host.
+macro_rules! select_commands_of_host {
+    ($host:expr, $limit:expr) => {
+        select_commands!(
+            "WHERE id IN (
+                 SELECT command FROM command_host WHERE host = $1 AND listed = 1
+                 UNION SELECT sent.id FROM command AS sent WHERE sent.broadcast = 1 AND EXISTS (
+                     SELECT 1 FROM command_host WHERE command_host.command = sent.id AND command_host.host = $1))
+             ORDER BY id DESC LIMIT $2",
+            $host,
+            $limit
+        )
+    };
+}
 
 /// Returns the same without hosts.
 pub async fn alone(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api::Command>> {
-    let (id, host, limit) = match which {
-        Which::One(id) => (Some(id), None, 1),
-        Which::Newest { host, limit } => (None, host, limit),
+    let rows = match which {
+        Which::One(id) => select_commands!("WHERE id = $1", id.to_string()).fetch_all(db).await?,
+        Which::Newest { host: None, limit } => {
+            select_commands!("ORDER BY id DESC LIMIT $1", limit).fetch_all(db).await?
+        }
+        Which::Newest { host: Some(host), limit } => {
+            select_commands_of_host!(host.to_string(), limit).fetch_all(db).await?
+        }
     };
-    // An optional condition would prevent the use of an index.
-    let sql = format!(
-        "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command WHERE {} AND {} ORDER BY id DESC LIMIT $3",
-        id.map_or("$1 IS NULL", |_| "id = $1"),
-        host.map_or("$2 IS NULL", |_| OF_HOST),
-    );
-    let rows: Vec<CommandRow> = sqlx::query_as(AssertSqlSafe(sql))
-        .bind(id.map(|id| id.to_string()))
-        .bind(host.map(|host| host.to_string()))
-        .bind(i64::from(limit))
-        .fetch_all(db)
-        .await?;
     let command = |row: CommandRow| {
         Ok(muster_api::Command {
             id: parsed("command id", &row.id)?,
@@ -669,7 +705,6 @@ pub async fn alone(db: &SqlitePool, which: Which) -> StoreResult<Vec<muster_api:
     rows.into_iter().map(command).collect()
 }
 
-#[derive(FromRow)]
 struct CommandHostRow {
     host: String,
     hostname: String,
@@ -705,47 +740,49 @@ impl CommandHostRow {
     }
 }
 
-/// The columns of [`CommandHostRow`] for a command; more conditions follow.
-macro_rules! lines {
-    ($command:literal) => {
-        concat!(
-            "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
-                    command_host.state, command_host.outcome, command_host.outcome_ms,
-                    presence.state AS presence, presence.since_ms, host.joined_ms,
-                    CASE WHEN command_host.state = 'waiting' THEN (
-                        SELECT json_extract(alert.body, '$.message') FROM alert
-                        WHERE alert.host = command_host.host AND alert.state = 'raised'
-                          AND json_extract(alert.body, '$.metric') = 'store_used' LIMIT 1
-                    ) END AS reason
-             FROM command_host LEFT JOIN host ON host.id = command_host.host
-             LEFT JOIN presence ON presence.host = command_host.host WHERE command_host.command = ",
+/// Selects [`CommandHostRow`]s of command `$1`; another condition and an order follow.
+macro_rules! select_lines {
+    ($command:expr, $rest:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            CommandHostRow,
+            r#"SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS "hostname!: String",
+                      command_host.state, command_host.outcome, command_host.outcome_ms,
+                      presence.state AS "presence?", presence.since_ms AS "since_ms?", host.joined_ms AS "joined_ms?",
+                      CASE WHEN command_host.state = 'waiting' THEN (
+                          SELECT json_extract(alert.body, '$.message') FROM alert
+                          WHERE alert.host = command_host.host AND alert.state = 'raised'
+                            AND json_extract(alert.body, '$.metric') = 'store_used' LIMIT 1
+                      ) END AS "reason?: String"
+               FROM command_host LEFT JOIN host ON host.id = command_host.host
+               LEFT JOIN presence ON presence.host = command_host.host WHERE command_host.command = $1"#
+                + $rest,
             $command
+            $(, $argument)*
         )
     };
 }
 
 async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> StoreResult<Vec<muster_api::CommandHost>> {
-    let sql =
-        format!("{} AND {} ORDER BY 2, 1", lines!("$1"), only.map_or("$2 IS NULL", |_| "command_host.host = $2"),);
-    let rows: Vec<CommandHostRow> =
-        sqlx::query_as(AssertSqlSafe(sql)).bind(command).bind(only.map(|host| host.to_string())).fetch_all(db).await?;
+    let rows = match only {
+        Some(host) => select_lines!(command, " AND command_host.host = $2", host.to_string()).fetch_all(db).await?,
+        None => select_lines!(command, " ORDER BY 2, 1").fetch_all(db).await?,
+    };
     let now = now_ms();
     rows.into_iter().map(|row| row.line(now)).collect()
 }
 
 /// Returns a command's state on some of its hosts, in their order.
 pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> StoreResult<Vec<muster_api::CommandHost>> {
-    let (now, mut found) = (now_ms(), Vec::with_capacity(of.len()));
-    for piece in pieces(of) {
-        let sql = format!("{} AND command_host.host IN {}", lines!("?"), parameters(1, piece.len()));
-        let mut query = sqlx::query_as::<_, CommandHostRow>(AssertSqlSafe(sql)).bind(command.to_string());
-        for host in piece {
-            query = query.bind(host.to_string());
-        }
-        for row in query.fetch_all(db).await? {
-            found.push(row.line(now)?);
-        }
-    }
+    let rows = select_lines!(
+        command.to_string(),
+        " AND command_host.host IN (SELECT value FROM json_each($2))",
+        to_json("hosts", &of)?
+    )
+    .fetch_all(db)
+    .await?;
+    let now = now_ms();
+    let mut found: Vec<muster_api::CommandHost> =
+        rows.into_iter().map(|row| row.line(now)).collect::<StoreResult<_>>()?;
     let places: HashMap<HostId, usize> = of.iter().enumerate().map(|(place, host)| (*host, place)).collect();
     found.sort_by_key(|line| places.get(&line.host).copied());
     Ok(found)
@@ -762,12 +799,12 @@ pub async fn of_host(
 
 /// Removes commands that expired before `before` and are finished on every host.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
-    let gone = sqlx::query(
+    let gone = sqlx::query!(
         "DELETE FROM command WHERE expires_ms < $1 AND NOT EXISTS (
-             SELECT 1 FROM command_host
-             WHERE command_host.command = command.id AND command_host.state IN ('accepted', 'running'))",
+         SELECT 1 FROM command_host
+         WHERE command_host.command = command.id AND command_host.state IN ('accepted', 'running'))",
+        before
     )
-    .bind(before)
     .execute(db)
     .await?;
     Ok(gone.rows_affected())
@@ -775,8 +812,8 @@ pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
 
 /// Counts open commands.
 pub async fn open_count(db: &SqlitePool) -> StoreResult<u64> {
-    let (count,): (i64,) = sqlx::query_as(
-        "SELECT count(DISTINCT command) FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
+    let count = sqlx::query_scalar!(
+        "SELECT count(DISTINCT command) FROM command_host WHERE state IN ('waiting', 'accepted', 'running')"
     )
     .fetch_one(db)
     .await?;
@@ -928,7 +965,8 @@ mod tests {
         db.commit().await.unwrap();
         assert_eq!(of(one, 9).await, [for_both.0.id, for_one.0.id, others.id, all.id]);
 
-        let sql = format!("EXPLAIN QUERY PLAN SELECT id FROM command WHERE $1 IS NULL AND {OF_HOST}");
+        let sql = sqlx::Execute::sql(select_commands_of_host!("", 9));
+        let sql = format!("EXPLAIN QUERY PLAN {}", sql.as_str());
         let plan: Vec<(i64, i64, i64, String)> =
             sqlx::query_as(AssertSqlSafe(sql)).fetch_all(store.read()).await.unwrap();
         let plan = plan.into_iter().map(|(.., step)| step).collect::<Vec<_>>().join("\n");

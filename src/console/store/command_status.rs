@@ -28,28 +28,34 @@ pub struct HostCommandStatus {
     pub status: Option<Arc<Status>>,
 }
 
-/// The part of an outcome that says how it ended. Nearly all hosts have the same.
-macro_rules! ended {
-    () => {
-        "json_remove(command_host.outcome, '$.started_ms', '$.finished_ms', '$.stdout', '$.stderr')"
+/// A query with `ended` between its two parts: what of an outcome says how it ended. Nearly all hosts have the same.
+macro_rules! with_ended {
+    ($before:literal, $after:literal, $command:expr) => {
+        sqlx::query!(
+            $before
+                + r#"json_remove(command_host.outcome, '$.started_ms', '$.finished_ms', '$.stdout', '$.stderr')
+                       AS "ended?: String""#
+                + $after,
+            $command
+        )
     };
 }
 
 /// Returns the state of a command on each of its hosts, sorted by hostname.
 pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<HostCommandStatus>> {
-    let mut rows = sqlx::query_as::<_, (String, String, String, Option<String>)>(concat!(
-        "SELECT command_host.host, COALESCE(host.hostname, command_host.host), command_host.state, ",
-        ended!(),
+    let mut rows = with_ended!(
+        r#"SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS "hostname!: String",
+                  command_host.state, "#,
         " FROM command_host LEFT JOIN host ON host.id = command_host.host
-         WHERE command_host.command = $1 ORDER BY 2, 1"
-    ))
-    .bind(command.to_string())
+          WHERE command_host.command = $1 ORDER BY 2, 1",
+        command.to_string()
+    )
     .fetch(db);
     let mut standings = Vec::new();
     // Each distinct text is parsed once.
     let mut known: HashMap<String, Arc<Status>> = HashMap::new();
-    while let Some((host, hostname, state, ended)) = rows.try_next().await? {
-        let status = match ended {
+    while let Some(row) = rows.try_next().await? {
+        let status = match row.ended {
             Some(text) => Some(match known.get(&text) {
                 Some(status) => Arc::clone(status),
                 None => {
@@ -61,9 +67,9 @@ pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<H
             None => None,
         };
         standings.push(HostCommandStatus {
-            host: parsed("host id", &host)?,
-            hostname,
-            state: from_word("state", &state)?,
+            host: parsed("host id", &row.host)?,
+            hostname: row.hostname,
+            state: from_word("state", &row.state)?,
             status,
         });
     }
@@ -72,12 +78,12 @@ pub async fn standings(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<H
 
 /// Counts a command's hosts by state and status.
 pub async fn kinds(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<(CommandState, Option<Status>, u64)>> {
-    let rows: Vec<(String, Option<String>, i64)> = sqlx::query_as(concat!(
+    let rows = with_ended!(
         "SELECT command_host.state, ",
-        ended!(),
-        ", count(*) FROM command_host WHERE command_host.command = $1 GROUP BY 1, 2"
-    ))
-    .bind(command.to_string())
+        r#", count(*) AS "count!: i64" FROM command_host WHERE command_host.command = $1 GROUP BY 1, 2"#,
+        command.to_string()
+    )
+    .map(|row| (row.state, row.ended, row.count))
     .fetch_all(db)
     .await?;
     let kind = |(state, ended, count): (String, Option<String>, i64)| {
@@ -89,14 +95,15 @@ pub async fn kinds(db: &SqlitePool, command: CommandId) -> StoreResult<Vec<(Comm
 
 /// Returns the name of a command's first host.
 pub async fn first(db: &SqlitePool, command: CommandId) -> StoreResult<Option<String>> {
-    let found: Option<(String,)> = sqlx::query_as(
-        "SELECT COALESCE(host.hostname, command_host.host) FROM command_host LEFT JOIN host ON host.id = command_host.host
+    let found = sqlx::query_scalar!(
+        "SELECT COALESCE(host.hostname, command_host.host) FROM command_host
+         LEFT JOIN host ON host.id = command_host.host
          WHERE command_host.command = $1 ORDER BY 1 LIMIT 1",
+        command.to_string()
     )
-    .bind(command.to_string())
     .fetch_optional(db)
     .await?;
-    Ok(found.map(|(hostname,)| hostname))
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,19 +1,17 @@
 //! Labels of artifacts, manifests, and configs.
 
 use futures_util::TryStreamExt;
-use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     name::{ConfigId, Digest, HostId, Name, Version},
 };
-use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
-    columns::{json, parsed, signed, unsigned},
+    columns::{json, parsed, signed, to_json, unsigned},
     error::{StoreError, StoreResult},
 };
 
-#[derive(FromRow)]
 struct ArtifactRow {
     sha256: String,
     size_bytes: i64,
@@ -49,14 +47,15 @@ pub struct ArtifactFilter {
 
 /// Returns artifacts, by role, newest first.
 pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> StoreResult<Vec<muster_api::Artifact>> {
-    let rows: Vec<ArtifactRow> = sqlx::query_as(
+    let rows = sqlx::query_as!(
+        ArtifactRow,
         "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact
          WHERE ($1 IS NULL OR sha256 = $1) AND ($2 IS NULL OR role = $2) AND ($3 IS NULL OR version = $3)
          ORDER BY role, added_ms DESC, version",
+        filter.sha256.as_ref().map(Digest::as_str),
+        filter.role.as_ref().map(Name::as_str),
+        filter.version.as_ref().map(Version::as_str)
     )
-    .bind(filter.sha256.as_ref().map(Digest::as_str))
-    .bind(filter.role.as_ref().map(Name::as_str))
-    .bind(filter.version.as_ref().map(Version::as_str))
     .fetch_all(db)
     .await?;
     rows.into_iter().map(ArtifactRow::artifact).collect()
@@ -68,30 +67,31 @@ pub async fn add_artifact(
     artifact: &muster_api::Artifact,
     operator: &Name,
 ) -> StoreResult<muster_api::Artifact> {
-    sqlx::query(
-        "INSERT INTO artifact (role, version, sha256, size_bytes, manifest, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
+    sqlx::query!(
+        "INSERT INTO artifact (role, version, sha256, size_bytes, manifest, operator, added_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (role, version) DO NOTHING",
+        artifact.role.as_str(),
+        artifact.version.as_str(),
+        artifact.sha256.as_str(),
+        signed(artifact.size_bytes),
+        artifact.manifest.as_ref().map(Digest::as_str),
+        operator.as_str(),
+        artifact.added_ms
     )
-    .bind(artifact.role.as_str())
-    .bind(artifact.version.as_str())
-    .bind(artifact.sha256.as_str())
-    .bind(signed(artifact.size_bytes))
-    .bind(artifact.manifest.as_ref().map(Digest::as_str))
-    .bind(operator.as_str())
-    .bind(artifact.added_ms)
     .execute(db)
     .await?;
-    let row: ArtifactRow = sqlx::query_as(
+    let row = sqlx::query_as!(
+        ArtifactRow,
         "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact WHERE role = $1 AND version = $2",
+        artifact.role.as_str(),
+        artifact.version.as_str()
     )
-    .bind(artifact.role.as_str())
-    .bind(artifact.version.as_str())
     .fetch_one(db)
     .await?;
     row.artifact()
 }
 
-#[derive(FromRow)]
 struct ConfigRow {
     id: String,
     version: String,
@@ -114,8 +114,10 @@ impl ConfigRow {
 
 /// Returns all configs, by id, newest first, without their content.
 pub async fn configs(db: &SqlitePool) -> StoreResult<Vec<muster_api::Config>> {
-    let rows: Vec<ConfigRow> = sqlx::query_as(
-        "SELECT id, version, sha256, '' AS content, added_ms FROM config ORDER BY id, added_ms DESC, version",
+    let rows = sqlx::query_as!(
+        ConfigRow,
+        r#"SELECT id, version, sha256, '' AS "content!: String", added_ms FROM config
+           ORDER BY id, added_ms DESC, version"#
     )
     .fetch_all(db)
     .await?;
@@ -124,12 +126,14 @@ pub async fn configs(db: &SqlitePool) -> StoreResult<Vec<muster_api::Config>> {
 
 /// Returns one config, with its content.
 pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> StoreResult<Option<muster_api::Config>> {
-    let row: Option<ConfigRow> =
-        sqlx::query_as("SELECT id, version, sha256, content, added_ms FROM config WHERE id = $1 AND version = $2")
-            .bind(id.as_str())
-            .bind(version.as_str())
-            .fetch_optional(db)
-            .await?;
+    let row = sqlx::query_as!(
+        ConfigRow,
+        "SELECT id, version, sha256, content, added_ms FROM config WHERE id = $1 AND version = $2",
+        id.as_str(),
+        version.as_str()
+    )
+    .fetch_optional(db)
+    .await?;
     row.map(|row| row.config(true)).transpose()
 }
 
@@ -153,16 +157,16 @@ impl LabelKind {
 
 /// Returns versions that are or were taken, to suggest the next.
 pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> StoreResult<Vec<String>> {
-    let rows: Vec<(String,)> = sqlx::query_as(
+    let rows = sqlx::query_scalar!(
         "SELECT version FROM config WHERE $1 = 'config' AND id = $2
          UNION SELECT version FROM artifact WHERE $1 = 'artifact' AND role = $2
          UNION SELECT version FROM removed_label WHERE kind = $1 AND name = $2",
+        kind.word(),
+        name
     )
-    .bind(kind.word())
-    .bind(name)
     .fetch_all(db)
     .await?;
-    Ok(rows.into_iter().map(|(version,)| version).collect())
+    Ok(rows)
 }
 
 /// Returns what a removed label belonged to.
@@ -172,14 +176,15 @@ pub async fn removed_label(
     name: &str,
     version: &Version,
 ) -> StoreResult<Option<Digest>> {
-    let row: Option<(String,)> =
-        sqlx::query_as("SELECT sha256 FROM removed_label WHERE kind = $1 AND name = $2 AND version = $3")
-            .bind(kind.word())
-            .bind(name)
-            .bind(version.as_str())
-            .fetch_optional(db)
-            .await?;
-    row.map(|(sha256,)| parsed("digest", &sha256)).transpose()
+    let row = sqlx::query_scalar!(
+        "SELECT sha256 FROM removed_label WHERE kind = $1 AND name = $2 AND version = $3",
+        kind.word(),
+        name,
+        version.as_str()
+    )
+    .fetch_optional(db)
+    .await?;
+    row.map(|sha256| parsed("digest", &sha256)).transpose()
 }
 
 /// A label to remove.
@@ -199,21 +204,23 @@ pub struct RemovedLabel<'a> {
 
 /// Removes a label, and records that.
 pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, now: Millis) -> StoreResult<()> {
+    let (name, version) = (label.name, label.version.as_str());
     let delete = match label.kind {
-        LabelKind::Artifact => "DELETE FROM artifact WHERE role = $1 AND version = $2",
-        LabelKind::Config => "DELETE FROM config WHERE id = $1 AND version = $2",
+        LabelKind::Artifact => sqlx::query!("DELETE FROM artifact WHERE role = $1 AND version = $2", name, version),
+        LabelKind::Config => sqlx::query!("DELETE FROM config WHERE id = $1 AND version = $2", name, version),
     };
-    sqlx::query(delete).bind(label.name).bind(label.version.as_str()).execute(&mut *db).await?;
-    sqlx::query(
-        "INSERT INTO removed_label (kind, name, version, sha256, operator, removed_ms) VALUES ($1, $2, $3, $4, $5, $6)
+    delete.execute(&mut *db).await?;
+    sqlx::query!(
+        "INSERT INTO removed_label (kind, name, version, sha256, operator, removed_ms)
+         VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (kind, name, version) DO NOTHING",
+        label.kind.word(),
+        label.name,
+        label.version.as_str(),
+        label.sha256.as_str(),
+        label.operator.as_str(),
+        now
     )
-    .bind(label.kind.word())
-    .bind(label.name)
-    .bind(label.version.as_str())
-    .bind(label.sha256.as_str())
-    .bind(label.operator.as_str())
-    .bind(now)
     .execute(db)
     .await?;
     Ok(())
@@ -227,14 +234,14 @@ pub async fn add_manifest(
     operator: &Name,
     now: Millis,
 ) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO manifest (sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4)
          ON CONFLICT (sha256) DO NOTHING",
+        sha256.as_str(),
+        content,
+        operator.as_str(),
+        now
     )
-    .bind(sha256.as_str())
-    .bind(content)
-    .bind(operator.as_str())
-    .bind(now)
     .execute(db)
     .await?;
     Ok(())
@@ -242,48 +249,46 @@ pub async fn add_manifest(
 
 /// Returns the canonical JSON of a manifest.
 pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
-    let row: Option<(String,)> = sqlx::query_as("SELECT content FROM manifest WHERE sha256 = $1")
-        .bind(sha256.as_str())
+    let row = sqlx::query_scalar!("SELECT content FROM manifest WHERE sha256 = $1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    Ok(row.map(|(content,)| content))
+    Ok(row)
 }
 
 /// Records that hosts were ordered to use content with these hashes.
 pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> StoreResult<()> {
+    let hosts = to_json("hosts", &hosts)?;
     for sha256 in content {
-        for piece in pieces(hosts) {
-            let sql = format!(
-                "WITH meant (host) AS (VALUES {})
-                 INSERT INTO assigned (host, sha256) SELECT host, ${} FROM meant WHERE TRUE ON CONFLICT (host, sha256) DO NOTHING",
-                parameters(piece.len(), 1),
-                piece.len() + 1
-            );
-            let mut query = sqlx::query(AssertSqlSafe(sql));
-            for host in piece {
-                query = query.bind(host.to_string());
-            }
-            query.bind(sha256.as_str()).execute(&mut *db).await?;
-        }
+        sqlx::query!(
+            "INSERT INTO assigned (host, sha256) SELECT value, $1 FROM json_each($2) WHERE TRUE
+             ON CONFLICT (host, sha256) DO NOTHING",
+            sha256.as_str(),
+            hosts
+        )
+        .execute(&mut *db)
+        .await?;
     }
     Ok(())
 }
 
 /// Whether a host was ordered to use content with this hash.
 pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> StoreResult<bool> {
-    let found: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2")
-        .bind(host.to_string())
-        .bind(sha256.as_str())
-        .fetch_optional(db)
-        .await?;
+    let found = sqlx::query_scalar!(
+        "SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2",
+        host.to_string(),
+        sha256.as_str()
+    )
+    .fetch_optional(db)
+    .await?;
     Ok(found.is_some())
 }
 
 /// Removes assignments of content that does not exist any more.
 pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
-    let gone = sqlx::query(
-        "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact) AND sha256 NOT IN (SELECT sha256 FROM config)
-         AND sha256 NOT IN (SELECT sha256 FROM manifest)",
+    let gone = sqlx::query!(
+        "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact)
+         AND sha256 NOT IN (SELECT sha256 FROM config)
+         AND sha256 NOT IN (SELECT sha256 FROM manifest)"
     )
     .execute(db)
     .await?;
@@ -292,7 +297,7 @@ pub async fn sweep_assigned(db: &SqlitePool) -> StoreResult<u64> {
 
 /// Removes manifests that no artifact has.
 pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
-    sqlx::query("DELETE FROM manifest WHERE sha256 NOT IN (SELECT manifest FROM artifact WHERE manifest IS NOT NULL)")
+    sqlx::query!("DELETE FROM manifest WHERE sha256 NOT IN (SELECT manifest FROM artifact WHERE manifest IS NOT NULL)")
         .execute(db)
         .await?;
     Ok(())
@@ -300,19 +305,19 @@ pub async fn forget_manifests(db: &SqlitePool) -> StoreResult<()> {
 
 /// Returns the canonical JSON with this hash.
 pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> StoreResult<Option<String>> {
-    let row: Option<(String,)> = sqlx::query_as("SELECT content FROM config WHERE sha256 = $1 LIMIT 1")
-        .bind(sha256.as_str())
+    let row = sqlx::query_scalar!("SELECT content FROM config WHERE sha256 = $1 LIMIT 1", sha256.as_str())
         .fetch_optional(db)
         .await?;
-    Ok(row.map(|(content,)| content))
+    Ok(row)
 }
 
 /// Verifies the hashes of configs and manifests.
 pub(super) async fn check_hashes(db: &SqlitePool) -> StoreResult<()> {
-    let mut rows = sqlx::query_as::<_, (String, String, String)>(
-        "SELECT 'config ' || id || '@' || version, sha256, content FROM config
-         UNION ALL SELECT 'manifest ' || sha256, sha256, content FROM manifest",
+    let mut rows = sqlx::query!(
+        r#"SELECT 'config ' || id || '@' || version AS "what!: String", sha256, content FROM config
+           UNION ALL SELECT 'manifest ' || sha256, sha256, content FROM manifest"#
     )
+    .map(|row| (row.what, row.sha256, row.content))
     .fetch(db);
     while let Some((what, sha256, content)) = rows.try_next().await? {
         if Digest::of(content.as_bytes()).as_str() != sha256 {
@@ -337,16 +342,16 @@ pub struct NewConfig {
 
 /// Adds a config unless its id and version are taken.
 pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO config (id, version, sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (id, version) DO NOTHING",
+        config.id.as_str(),
+        config.version.as_str(),
+        config.sha256.as_str(),
+        &config.content,
+        operator.as_str(),
+        now
     )
-    .bind(config.id.as_str())
-    .bind(config.version.as_str())
-    .bind(config.sha256.as_str())
-    .bind(&config.content)
-    .bind(operator.as_str())
-    .bind(now)
     .execute(db)
     .await?;
     Ok(())

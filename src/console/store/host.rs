@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use muster_api::HostSort;
 use muster_base::clock::now_ms;
 use muster_rules::{id, presence};
 use muster_sqlite::rows::{parameters, pieces};
@@ -14,7 +15,7 @@ use muster_topics::{
     unit::UnitReport,
 };
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool, sqlite::SqliteRow};
+use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::{
     columns::{from_word, json, parsed, signed, to_json, unsigned, word},
@@ -44,37 +45,34 @@ pub async fn join(
     now: Millis,
 ) -> StoreResult<()> {
     let id = host.host.to_string();
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms)
          VALUES ($1, $2, $3, $4, $5, CASE WHEN $5 IS NULL THEN NULL ELSE $4 END)
-         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts, joined_ms = excluded.joined_ms,
+         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts,
+           joined_ms = excluded.joined_ms,
            sealing_key = excluded.sealing_key, sealing_key_ms = excluded.sealing_key_ms",
+        &id,
+        &host.hostname,
+        to_json("facts", &host.facts)?,
+        now,
+        // Without a sealing key there is none: a host with another key may be another machine.
+        host.sealing_key.as_ref().map(SealingKey::to_string)
     )
-    .bind(&id)
-    .bind(&host.hostname)
-    .bind(to_json("facts", &host.facts)?)
-    .bind(now)
-    // Without a sealing key there is none: a host with another key may be another machine.
-    .bind(host.sealing_key.as_ref().map(SealingKey::to_string))
     .execute(&mut *db)
     .await?;
-    let replaced = sqlx::query(
+    let replaced = sqlx::query!(
         "UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND key_sha256 <> $3 AND revoked_ms IS NULL",
+        &id,
+        now,
+        certificate.key.as_str()
     )
-    .bind(&id)
-    .bind(now)
-    .bind(certificate.key.as_str())
     .execute(&mut *db)
     .await?
     .rows_affected();
     if replaced > 0 {
-        for forget in [
-            "DELETE FROM presence WHERE host = $1",
-            "DELETE FROM heartbeat WHERE host = $1",
-            "DELETE FROM unit WHERE host = $1",
-        ] {
-            sqlx::query(forget).bind(&id).execute(&mut *db).await?;
-        }
+        sqlx::query!("DELETE FROM presence WHERE host = $1", id).execute(&mut *db).await?;
+        sqlx::query!("DELETE FROM heartbeat WHERE host = $1", id).execute(&mut *db).await?;
+        sqlx::query!("DELETE FROM unit WHERE host = $1", id).execute(&mut *db).await?;
         super::alert::forget(db, host.host, now).await?;
     }
     add_certificate(db, host.host, certificate, now).await
@@ -88,14 +86,10 @@ pub async fn set_sealing_key(
     now: Millis,
 ) -> StoreResult<bool> {
     let id = host.to_string();
-    let had: Option<(Option<String>,)> =
-        sqlx::query_as("SELECT sealing_key FROM host WHERE id = $1").bind(&id).fetch_optional(&mut *db).await?;
-    let (had, key) = (had.and_then(|(had,)| had), key.to_string());
+    let had = sqlx::query_scalar!("SELECT sealing_key FROM host WHERE id = $1", &id).fetch_optional(&mut *db).await?;
+    let (had, key) = (had.flatten(), key.to_string());
     if had.as_deref() != Some(key.as_str()) {
-        sqlx::query("UPDATE host SET sealing_key = $2, sealing_key_ms = $3 WHERE id = $1")
-            .bind(&id)
-            .bind(&key)
-            .bind(now)
+        sqlx::query!("UPDATE host SET sealing_key = $2, sealing_key_ms = $3 WHERE id = $1", &id, &key, now)
             .execute(db)
             .await?;
     }
@@ -104,21 +98,14 @@ pub async fn set_sealing_key(
 
 /// Returns the sealing keys of hosts; older agents have none.
 pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, SealingKey>> {
-    let mut keys = HashMap::new();
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "SELECT id, sealing_key FROM host WHERE sealing_key IS NOT NULL AND id IN {}",
-            parameters(1, piece.len())
-        );
-        let mut query = sqlx::query_as::<_, (String, String)>(AssertSqlSafe(sql));
-        for host in piece {
-            query = query.bind(host.to_string());
-        }
-        for (host, key) in query.fetch_all(db).await? {
-            keys.insert(parsed("host id", &host)?, parsed("sealing key", &key)?);
-        }
-    }
-    Ok(keys)
+    let rows = sqlx::query!(
+        r#"SELECT id, sealing_key AS "sealing_key!" FROM host
+           WHERE sealing_key IS NOT NULL AND id IN (SELECT value FROM json_each($1))"#,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|row| Ok((parsed("host id", &row.id)?, parsed("sealing key", &row.sealing_key)?))).collect()
 }
 
 /// Stores a certificate that a host is given.
@@ -128,43 +115,46 @@ pub async fn add_certificate(
     certificate: &IssuedPem,
     now: Millis,
 ) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+        &certificate.serial,
+        host.to_string(),
+        certificate.key.as_str(),
+        now,
+        certificate.expires_ms
     )
-    .bind(&certificate.serial)
-    .bind(host.to_string())
-    .bind(certificate.key.as_str())
-    .bind(now)
-    .bind(certificate.expires_ms)
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// The condition that a row of `host` is a member. This is the one definition: a host without a certificate that is not
-/// revoked is sent nothing and not listened to.
-macro_rules! is_member {
-    () => {
-        "EXISTS (SELECT 1 FROM certificate WHERE certificate.host = host.id AND certificate.revoked_ms IS NULL)"
+/// One of sqlx's macros on two parts of a statement, with the condition that a row of `host` is a member between them.
+/// This is the one definition: a host without a certificate that is not revoked is sent nothing and not listened to.
+macro_rules! with_is_member {
+    ($query:ident, $before:literal, $after:literal $(, $argument:expr)*) => {
+        sqlx::$query!(
+            $before
+                + "EXISTS (SELECT 1 FROM certificate
+                           WHERE certificate.host = host.id AND certificate.revoked_ms IS NULL)"
+                + $after
+            $(, $argument)*
+        )
     };
 }
-pub(super) use is_member;
+pub(super) use with_is_member;
 
 /// Revokes every certificate of a host, and in the same transaction marks it as offline, clears its alerts and ends its
 /// commands. Returns those commands; `None` if it had no valid certificate.
 pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> StoreResult<Option<Vec<CommandId>>> {
     let id = host.to_string();
-    let revoked = sqlx::query("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL")
-        .bind(&id)
-        .bind(now)
-        .execute(&mut *db)
-        .await?;
+    let revoked =
+        sqlx::query!("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL", &id, now)
+            .execute(&mut *db)
+            .await?;
     if revoked.rows_affected() == 0 {
         return Ok(None);
     }
-    sqlx::query("UPDATE presence SET state = 'offline', since_ms = $2 WHERE host = $1 AND state = 'online'")
-        .bind(&id)
-        .bind(now)
+    sqlx::query!("UPDATE presence SET state = 'offline', since_ms = $2 WHERE host = $1 AND state = 'online'", &id, now)
         .execute(&mut *db)
         .await?;
     super::alert::forget(db, host, now).await?;
@@ -173,28 +163,31 @@ pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Sto
 
 /// Returns hosts that have joined and are not members any more.
 pub async fn revoked(db: &SqlitePool) -> StoreResult<HashSet<HostId>> {
-    let sql = concat!("SELECT id FROM host WHERE NOT ", is_member!());
-    let rows: Vec<(String,)> = sqlx::query_as(sql).fetch_all(db).await?;
-    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+    let rows = with_is_member!(query_scalar, "SELECT id FROM host WHERE NOT ", "").fetch_all(db).await?;
+    rows.iter().map(|id| parsed("host id", id)).collect()
 }
 
 /// Whether there is a valid certificate of a revoked or removed host, whose holder still receives broadcasts from a
 /// broker that does not know of the revocation.
 pub async fn may_listen(db: &SqlitePool) -> StoreResult<bool> {
-    let sql =
-        concat!("SELECT EXISTS (SELECT 1 FROM removed) OR EXISTS (SELECT 1 FROM host WHERE NOT ", is_member!(), ")");
-    let (any,): (bool,) = sqlx::query_as(sql).fetch_one(db).await?;
-    Ok(any)
+    Ok(with_is_member!(
+        query_scalar,
+        "SELECT EXISTS (SELECT 1 FROM removed) OR EXISTS (SELECT 1 FROM host WHERE NOT ",
+        r#") AS "any!: bool""#
+    )
+    .fetch_one(db)
+    .await?)
 }
 
 /// Whether a host is a member, with this certificate.
 pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> StoreResult<bool> {
-    let found: Option<(i64,)> =
-        sqlx::query_as("SELECT 1 FROM certificate WHERE serial = $1 AND host = $2 AND revoked_ms IS NULL")
-            .bind(serial)
-            .bind(host.to_string())
-            .fetch_optional(db)
-            .await?;
+    let found = sqlx::query_scalar!(
+        "SELECT 1 FROM certificate WHERE serial = $1 AND host = $2 AND revoked_ms IS NULL",
+        serial,
+        host.to_string()
+    )
+    .fetch_optional(db)
+    .await?;
     Ok(found.is_some())
 }
 
@@ -213,13 +206,15 @@ pub enum KeyStanding {
 
 /// Returns the relation of a key to a host.
 pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> StoreResult<KeyStanding> {
-    let (is_there, is_known, is_good): (bool, bool, bool) = sqlx::query_as(
-        "SELECT EXISTS (SELECT 1 FROM host WHERE id = $1),
-                EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2),
-                EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2 AND revoked_ms IS NULL)",
+    let (is_there, is_known, is_good) = sqlx::query!(
+        r#"SELECT EXISTS (SELECT 1 FROM host WHERE id = $1) AS "is_there!: bool",
+                  EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2) AS "is_known!: bool",
+                  EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2 AND revoked_ms IS NULL)
+                    AS "is_good!: bool""#,
+        host.to_string(),
+        key_sha256
     )
-    .bind(host.to_string())
-    .bind(key_sha256)
+    .map(|row| (row.is_there, row.is_known, row.is_good))
     .fetch_one(db)
     .await?;
     Ok(match (is_there, is_known, is_good) {
@@ -232,21 +227,21 @@ pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &
 
 /// Returns ids and names of all members, unordered: sorting ten thousand takes twice as long as reading them.
 pub async fn names(db: &SqlitePool) -> StoreResult<Vec<(HostId, String)>> {
-    let sql = concat!("SELECT id, hostname FROM host WHERE ", is_member!());
-    let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(db).await?;
-    rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
+    let rows = with_is_member!(query, "SELECT id, hostname FROM host WHERE ", "").fetch_all(db).await?;
+    rows.into_iter().map(|row| Ok((parsed("host id", &row.id)?, row.hostname))).collect()
 }
 
 /// Returns ids and names of the hosts that `text` may mean: by hostname, id or the beginning of an id.
 pub async fn named(db: &SqlitePool, text: &str) -> StoreResult<Vec<(HostId, String)>> {
     // The characters of an id are all before `~`.
     let beginning = id::may_begin(text).then(|| text.to_ascii_lowercase());
-    let rows: Vec<(String, String)> = sqlx::query_as(
+    let rows = sqlx::query!(
         "SELECT id, hostname FROM host WHERE hostname = $1 OR (id >= $2 AND id < $2 || '~') ORDER BY id LIMIT $3",
+        text,
+        beginning,
+        NAMED_MAX
     )
-    .bind(text)
-    .bind(beginning)
-    .bind(NAMED_MAX)
+    .map(|row| (row.id, row.hostname))
     .fetch_all(db)
     .await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
@@ -257,10 +252,13 @@ const NAMED_MAX: u32 = 100;
 
 /// Counts all hosts, and those online.
 pub async fn count(db: &SqlitePool) -> StoreResult<(u64, u64)> {
-    let (all, online): (i64, i64) =
-        sqlx::query_as("SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')")
-            .fetch_one(db)
-            .await?;
+    let (all, online) = sqlx::query!(
+        r#"SELECT (SELECT count(*) FROM host) AS "all!: i64",
+                  (SELECT count(*) FROM presence WHERE state = 'online') AS "online!: i64""#
+    )
+    .map(|row| (row.all, row.online))
+    .fetch_one(db)
+    .await?;
     Ok((unsigned("count", all)?, unsigned("count", online)?))
 }
 
@@ -295,11 +293,14 @@ impl Presences {
 /// Counts the hosts in each state of presence.
 pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
     // A host with a presence is a member, so no check is needed.
-    let (all, online, offline, stopped): (i64, i64, i64, i64) = sqlx::query_as(
-        "SELECT (SELECT count(*) FROM host), count(CASE WHEN state = 'online' THEN 1 END),
-                count(CASE WHEN state = 'offline' THEN 1 END), count(CASE WHEN state = 'stopped' THEN 1 END)
-         FROM presence",
+    let (all, online, offline, stopped) = sqlx::query!(
+        r#"SELECT (SELECT count(*) FROM host) AS "all!: i64",
+                  count(CASE WHEN state = 'online' THEN 1 END) AS "online!: i64",
+                  count(CASE WHEN state = 'offline' THEN 1 END) AS "offline!: i64",
+                  count(CASE WHEN state = 'stopped' THEN 1 END) AS "stopped!: i64"
+           FROM presence"#
     )
+    .map(|row| (row.all, row.online, row.offline, row.stopped))
     .fetch_one(db)
     .await?;
     let count = |number| unsigned("count", number);
@@ -315,57 +316,61 @@ pub async fn presences(db: &SqlitePool) -> StoreResult<Presences> {
 
 /// Returns hosts that are online.
 pub async fn online(db: &SqlitePool) -> StoreResult<Vec<HostId>> {
-    let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
-    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+    let rows = sqlx::query_scalar!("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
+    rows.iter().map(|id| parsed("host id", id)).collect()
 }
 
 /// Whether any of these hosts is online.
 pub async fn is_any_online(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool> {
-    has_presence(db, hosts, "state = 'online'").await
+    Ok(sqlx::query_scalar!(
+        r#"SELECT EXISTS (
+             SELECT 1 FROM presence WHERE state = 'online' AND host IN (SELECT value FROM json_each($1))
+           ) AS "is_any!: bool""#,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_one(db)
+    .await?)
 }
 
-/// Whether the presence of any of these hosts meets a condition.
-async fn has_presence(db: &SqlitePool, hosts: &[HostId], condition: &'static str) -> StoreResult<bool> {
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM presence WHERE {condition} AND host IN {})",
-            parameters(1, piece.len())
-        );
-        let query = sqlx::query_as(AssertSqlSafe(sql));
-        let (is_any,): (bool,) =
-            piece.iter().fold(query, |query, host| query.bind(host.to_string())).fetch_one(db).await?;
-        if is_any {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+struct AwayRow {
+    id: String,
+    joined_ms: i64,
+    state: Option<String>,
+    since_ms: Option<i64>,
+}
+
+/// Selects [`AwayRow`]s; another condition follows.
+macro_rules! select_away {
+    ($condition:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            AwayRow,
+            r#"SELECT host.id, host.joined_ms, presence.state AS "state?", presence.since_ms AS "since_ms?"
+               FROM host LEFT JOIN presence ON presence.host = host.id
+               WHERE COALESCE(presence.state, 'offline') <> 'online'"#
+                + $condition
+            $(, $argument)*
+        )
+    };
 }
 
 /// Returns since when hosts have been away, beyond a short reconnect: those of `only`, or all. A host that never
 /// connected is away since it joined.
 pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, Millis>> {
-    const AWAY: &str = "SELECT host.id, host.joined_ms, presence.state, presence.since_ms
-        FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
-    let mut rows: Vec<(String, i64, Option<String>, Option<i64>)> = Vec::new();
-    match only {
-        None => rows = sqlx::query_as(AWAY).fetch_all(db).await?,
+    let rows = match only {
+        None => select_away!("").fetch_all(db).await?,
         Some(hosts) => {
-            for piece in pieces(hosts) {
-                let sql = format!("{AWAY} AND host.id IN {}", parameters(1, piece.len()));
-                let query = sqlx::query_as(AssertSqlSafe(sql));
-                let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
-                rows.extend(query.fetch_all(db).await?);
-            }
+            let hosts = to_json("hosts", &hosts)?;
+            select_away!(" AND host.id IN (SELECT value FROM json_each($1))", hosts).fetch_all(db).await?
         }
-    }
+    };
     let (now, mut away) = (now_ms(), HashMap::new());
-    for (host, joined_ms, state, since_ms) in rows {
+    for AwayRow { id, joined_ms, state, since_ms } in rows {
         let presence = match state.zip(since_ms) {
             Some((word, since_ms)) => Some((from_word("presence", &word)?, since_ms)),
             None => None,
         };
         if let Some(since_ms) = presence::away_since_ms(presence, joined_ms, now) {
-            away.insert(parsed("host id", &host)?, since_ms);
+            away.insert(parsed("host id", &id)?, since_ms);
         }
     }
     Ok(away)
@@ -373,17 +378,13 @@ pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashM
 
 /// Returns the names of these hosts.
 pub async fn names_of(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<HashMap<HostId, String>> {
-    let mut names = HashMap::new();
-    for piece in pieces(hosts) {
-        let sql = format!("SELECT id, hostname FROM host WHERE id IN {}", parameters(1, piece.len()));
-        let query = sqlx::query_as(AssertSqlSafe(sql));
-        let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
-        let rows: Vec<(String, String)> = query.fetch_all(db).await?;
-        for (host, hostname) in rows {
-            names.insert(parsed("host id", &host)?, hostname);
-        }
-    }
-    Ok(names)
+    let rows = sqlx::query!(
+        "SELECT id, hostname FROM host WHERE id IN (SELECT value FROM json_each($1))",
+        to_json("hosts", &hosts)?
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|row| Ok((parsed("host id", &row.id)?, row.hostname))).collect()
 }
 
 /// Returns names of hosts, and the labels of their own configurations as last reported.
@@ -391,36 +392,31 @@ pub async fn own_labels(
     db: &SqlitePool,
     hosts: &[HostId],
 ) -> StoreResult<HashMap<HostId, (String, BTreeMap<Name, String>)>> {
-    let mut labels = HashMap::new();
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "SELECT host.id, host.hostname,
-                    COALESCE(json_extract(heartbeat.state, '$.own_labels'), json_extract(heartbeat.state, '$.labels'), '{{}}')
-             FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE host.id IN {}",
-            parameters(1, piece.len())
-        );
-        let query = sqlx::query_as(AssertSqlSafe(sql));
-        let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
-        let rows: Vec<(String, String, String)> = query.fetch_all(db).await?;
-        for (host, hostname, own) in rows {
-            labels.insert(parsed("host id", &host)?, (hostname, json("labels", &own)?));
-        }
-    }
-    Ok(labels)
+    let rows = sqlx::query!(
+        r#"SELECT host.id, host.hostname,
+                  COALESCE(json_extract(heartbeat.state, '$.own_labels'),
+                           json_extract(heartbeat.state, '$.labels'), '{}') AS "own!: String"
+           FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id
+           WHERE host.id IN (SELECT value FROM json_each($1))"#,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|row| Ok((parsed("host id", &row.id)?, (row.hostname, json("labels", &row.own)?)))).collect()
 }
 
 /// Returns the names of all hosts, and whether each is online.
 pub async fn standing(db: &SqlitePool) -> StoreResult<BTreeMap<HostId, (String, bool)>> {
-    let rows: Vec<(String, String, bool)> = sqlx::query_as(
-        "SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE)
-         FROM host LEFT JOIN presence ON presence.host = host.id",
+    let rows = sqlx::query!(
+        r#"SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE) AS "is_online!: bool"
+           FROM host LEFT JOIN presence ON presence.host = host.id"#
     )
+    .map(|row| (row.id, row.hostname, row.is_online))
     .fetch_all(db)
     .await?;
     rows.into_iter().map(|(id, hostname, online)| Ok((parsed("host id", &id)?, (hostname, online)))).collect()
 }
 
-#[derive(FromRow)]
 struct HostRow {
     id: String,
     hostname: String,
@@ -463,69 +459,85 @@ impl HostRow {
     }
 }
 
-/// The columns of [`HostRow`]; conditions, order and limits follow.
+/// Selects [`HostRow`]s; conditions, order and limits follow.
 macro_rules! select_hosts {
-    ($rest:literal) => {
-        concat!(
-            "SELECT host.id, host.hostname, host.joined_ms,
-                    COALESCE((SELECT max(expires_ms) FROM certificate
-                              WHERE certificate.host = host.id AND revoked_ms IS NULL), 0) AS certificate_expires_ms,
-                    presence.state AS presence, presence.epoch, presence.since_ms, presence.agent_version,
-                    heartbeat.state, heartbeat.at_ms AS state_ms
-             FROM host
-             LEFT JOIN presence ON presence.host = host.id
-             LEFT JOIN heartbeat ON heartbeat.host = host.id ",
-            $rest
+    ($rest:literal $(+ $more:literal)* $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            HostRow,
+            r#"SELECT host.id, host.hostname, host.joined_ms,
+                      COALESCE((SELECT max(expires_ms) FROM certificate
+                                WHERE certificate.host = host.id AND revoked_ms IS NULL), 0)
+                        AS "certificate_expires_ms!: i64",
+                      presence.state AS "presence?", presence.epoch AS "epoch?", presence.since_ms AS "since_ms?",
+                      presence.agent_version AS "agent_version?",
+                      heartbeat.state AS "state?", heartbeat.at_ms AS "state_ms?"
+               FROM host
+               LEFT JOIN presence ON presence.host = host.id
+               LEFT JOIN heartbeat ON heartbeat.host = host.id "#
+                + $rest $(+ $more)*
+            $(, $argument)*
         )
     };
 }
 
 /// Checks that stored facts of hosts are readable.
 pub(super) async fn check_facts(db: &SqlitePool) -> StoreResult<()> {
-    let wrong: Option<(String,)> =
-        sqlx::query_as("SELECT id FROM host WHERE NOT json_valid(facts) LIMIT 1").fetch_optional(db).await?;
+    let wrong =
+        sqlx::query_scalar!("SELECT id FROM host WHERE NOT json_valid(facts) LIMIT 1").fetch_optional(db).await?;
     match wrong {
-        Some((id,)) => Err(StoreError::Damaged(format!("the facts of host {id} cannot be read"))),
+        Some(id) => Err(StoreError::Damaged(format!("the facts of host {id} cannot be read"))),
         None => Ok(()),
     }
 }
 
 /// Returns all hosts, or one, sorted by hostname.
 pub async fn list(db: &SqlitePool, only: Option<HostId>) -> StoreResult<Vec<muster_api::Host>> {
-    let sql = match only {
-        Some(_) => select_hosts!("WHERE host.id = $1"),
-        None => select_hosts!("WHERE $1 IS NULL ORDER BY host.hostname, host.id"),
+    let rows = match only {
+        Some(id) => select_hosts!("WHERE host.id = $1", id.to_string()).fetch_all(db).await?,
+        None => select_hosts!("ORDER BY host.hostname, host.id").fetch_all(db).await?,
     };
-    let rows: Vec<HostRow> = sqlx::query_as(sql).bind(only.map(|id| id.to_string())).fetch_all(db).await?;
     rows.into_iter().map(HostRow::host).collect()
+}
+
+/// Reads those of some hosts, or of all, that come first in an order.
+macro_rules! first_hosts {
+    ($db:expr, $only:expr, $limit:expr, $order:literal) => {
+        select_hosts!(
+            "WHERE $1 IS NULL OR host.id IN (SELECT value FROM json_each($1)) ORDER BY "
+                + $order
+                + " host.hostname, host.id LIMIT $2",
+            $only,
+            $limit
+        )
+        .fetch_all($db)
+        .await?
+    };
 }
 
 /// Returns the first of some hosts, or of all, in this order.
 pub async fn first(
     db: &SqlitePool,
     only: Option<&[HostId]>,
-    sort: muster_api::HostSort,
+    sort: HostSort,
     limit: Option<u32>,
 ) -> StoreResult<Vec<muster_api::Host>> {
-    let order = match sort {
-        muster_api::HostSort::Hostname => "",
-        muster_api::HostSort::Presence => {
-            "COALESCE(presence.state, '') = 'online', COALESCE(presence.since_ms, 0) DESC,"
+    let (only, limit) = (only.map(|hosts| to_json("hosts", &hosts)).transpose()?, limit.map_or(-1, i64::from));
+    let rows = match sort {
+        HostSort::Hostname => first_hosts!(db, only, limit, ""),
+        HostSort::Presence => {
+            first_hosts!(
+                db,
+                only,
+                limit,
+                "COALESCE(presence.state, '') = 'online', COALESCE(presence.since_ms, 0) DESC,"
+            )
         }
-        muster_api::HostSort::Heard => "COALESCE(heartbeat.at_ms, 0) DESC,",
-        muster_api::HostSort::Units => "(SELECT count(*) FROM unit WHERE unit.host = host.id) DESC,",
-        muster_api::HostSort::Joined => "host.joined_ms DESC,",
+        HostSort::Heard => first_hosts!(db, only, limit, "COALESCE(heartbeat.at_ms, 0) DESC,"),
+        HostSort::Units => {
+            first_hosts!(db, only, limit, "(SELECT count(*) FROM unit WHERE unit.host = host.id) DESC,")
+        }
+        HostSort::Joined => first_hosts!(db, only, limit, "host.joined_ms DESC,"),
     };
-    let sql = format!(
-        select_hosts!(
-            "WHERE $1 IS NULL OR host.id IN (SELECT value FROM json_each($1))
-             ORDER BY {} host.hostname, host.id LIMIT $2"
-        ),
-        order
-    );
-    let only = only.map(|hosts| to_json("hosts", &hosts)).transpose()?;
-    let rows: Vec<HostRow> =
-        sqlx::query_as(AssertSqlSafe(sql)).bind(only).bind(limit.map_or(-1, i64::from)).fetch_all(db).await?;
     rows.into_iter().map(HostRow::host).collect()
 }
 
@@ -550,22 +562,38 @@ impl Search {
         }
         (Some(format!("%{escaped}%")), Some(format!("{escaped}%")))
     }
+}
 
-    /// Returns tables and conditions, with `$1` and `$2` for [`Self::patterns`]. Unused conditions are left out.
-    fn from(&self) -> String {
-        let text = match self.text.is_empty() {
-            true => "$1 IS NULL AND $2 IS NULL",
-            false => "(lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')",
-        };
-        match self.online {
-            None => format!("host WHERE {text}"),
-            Some(online) => format!(
-                "host LEFT JOIN presence ON presence.host = host.id
-                 WHERE {text} AND COALESCE(presence.state, '') {} 'online'",
-                if online { "=" } else { "<>" }
-            ),
-        }
-    }
+/// Counts the hosts of `$from` that match the patterns `$1` and `$2`, and reads a page of them.
+macro_rules! page_of_hosts {
+    ($db:expr, $from:literal, ($hostname:expr, $id:expr, $online:expr), ($limit:expr, $offset:expr)) => {{
+        let count = sqlx::query_scalar!(
+            "SELECT count(*) FROM "
+                + $from
+                + " AND ($1 IS NULL OR lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')",
+            $hostname,
+            $id,
+            $online
+        )
+        .fetch_one($db)
+        .await?;
+        // The page's ids come first, so that states are joined only for these.
+        let rows = select_hosts!(
+            "WHERE host.id IN (SELECT host.id FROM "
+                + $from
+                + " AND ($1 IS NULL OR lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')
+                    ORDER BY host.hostname, host.id LIMIT $4 OFFSET $5)
+                ORDER BY host.hostname, host.id",
+            $hostname,
+            $id,
+            $online,
+            $limit,
+            $offset
+        )
+        .fetch_all($db)
+        .await?;
+        (rows, count)
+    }};
 }
 
 /// Returns a page of matching hosts, sorted by hostname, and their total number.
@@ -575,34 +603,24 @@ pub async fn page(
     offset: u64,
     limit: u32,
 ) -> StoreResult<(Vec<muster_api::Host>, u64)> {
-    let ((hostname, id), from) = (search.patterns(), search.from());
-    let (count,): (i64,) = sqlx::query_as(AssertSqlSafe(format!("SELECT count(*) FROM {from}")))
-        .bind(&hostname)
-        .bind(&id)
-        .fetch_one(db)
-        .await?;
-    // The page's ids come first, so that states are joined only for these.
-    let sql = format!(
-        select_hosts!(
-            "WHERE host.id IN (SELECT host.id FROM {} ORDER BY host.hostname, host.id LIMIT $3 OFFSET $4)
-             ORDER BY host.hostname, host.id"
+    let ((hostname, id), page) = (search.patterns(), (i64::from(limit), signed(offset)));
+    let (rows, count) = match search.online {
+        // Presences are joined only if they matter.
+        None => page_of_hosts!(db, "host WHERE $3 IS NULL", (hostname, id, None::<bool>), (page.0, page.1)),
+        Some(is_online) => page_of_hosts!(
+            db,
+            "host LEFT JOIN presence ON presence.host = host.id WHERE (COALESCE(presence.state, '') = 'online') = $3",
+            (hostname, id, is_online),
+            (page.0, page.1)
         ),
-        from
-    );
-    let rows: Vec<HostRow> = sqlx::query_as(AssertSqlSafe(sql))
-        .bind(&hostname)
-        .bind(&id)
-        .bind(i64::from(limit))
-        .bind(signed(offset))
-        .fetch_all(db)
-        .await?;
+    };
     Ok((rows.into_iter().map(HostRow::host).collect::<StoreResult<_>>()?, unsigned("count", count)?))
 }
 
 /// Returns the stored presence's place in the order of [`Presence::order`].
 pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> StoreResult<Option<(u64, u64, bool)>> {
-    let row: Option<(i64, i64, String)> = sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
-        .bind(host.to_string())
+    let row = sqlx::query!("SELECT epoch, session, state FROM presence WHERE host = $1", host.to_string())
+        .map(|row| (row.epoch, row.session, row.state))
         .fetch_optional(db)
         .await?;
     row.map(|(epoch, session, state)| Ok((unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online")))
@@ -642,17 +660,26 @@ pub async fn set_presences(
 
 /// Counts members whose agents never go back to an earlier time, and may have seen a later one.
 pub async fn bound_count(db: &SqlitePool) -> StoreResult<u64> {
-    let sql = concat!(
+    let count = with_is_member!(
+        query_scalar,
         "SELECT count(*) FROM presence JOIN host ON host.id = presence.host WHERE fresh_time = 0 AND ",
-        is_member!()
-    );
-    let (count,): (i64,) = sqlx::query_as(sql).fetch_one(db).await?;
+        ""
+    )
+    .fetch_one(db)
+    .await?;
     unsigned("count", count)
 }
 
 /// Whether any of these hosts is such a one.
 pub async fn is_any_bound(db: &SqlitePool, hosts: &[HostId]) -> StoreResult<bool> {
-    has_presence(db, hosts, "fresh_time = 0").await
+    Ok(sqlx::query_scalar!(
+        r#"SELECT EXISTS (
+             SELECT 1 FROM presence WHERE fresh_time = 0 AND host IN (SELECT value FROM json_each($1))
+           ) AS "is_any!: bool""#,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_one(db)
+    .await?)
 }
 
 /// How long a host that has just come online is not marked as offline: the caller may not know of it yet.
@@ -662,23 +689,21 @@ pub const JUST_COME_MS: Millis = 5_000;
 /// gets a place before its session: a presence or last will of that session counts as later. A time later than `now`
 /// was recorded by a clock that was set back since, and is no evidence.
 pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> StoreResult<Vec<HostId>> {
-    let mut taken = Vec::new();
-    for piece in pieces(hosts) {
-        let sql = format!(
-            "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END, since_ms = ?
-             WHERE state = 'online' AND since_ms NOT BETWEEN ? AND ? AND host IN {} RETURNING host",
-            parameters(1, piece.len())
-        );
-        let mut query = sqlx::query_as(AssertSqlSafe(sql)).bind(now).bind(now - JUST_COME_MS).bind(now);
-        for host in piece {
-            query = query.bind(host.to_string());
-        }
-        let rows: Vec<(String,)> = query.fetch_all(db).await?;
-        for (id,) in rows {
-            taken.push(parsed("host id", &id)?);
-        }
+    if hosts.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(taken)
+    let taken = sqlx::query_scalar!(
+        "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END,
+         since_ms = $1
+         WHERE state = 'online' AND since_ms NOT BETWEEN $2 AND $1 AND host IN (SELECT value FROM json_each($3))
+         RETURNING host",
+        now,
+        now - JUST_COME_MS,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_all(db)
+    .await?;
+    taken.iter().map(|id| parsed("host id", id)).collect()
 }
 
 /// A host's state as of one heartbeat.
@@ -694,19 +719,28 @@ pub struct StoredState {
     pub base: Option<(u64, Value)>,
 }
 
-type HeldRow = (i64, i64, String, Option<i64>, Option<String>);
+struct HeldRow {
+    host: String,
+    epoch: i64,
+    seq: i64,
+    state: String,
+    base_seq: Option<i64>,
+    base_state: Option<String>,
+}
 
-fn read_held((epoch, seq, state, base_seq, base_state): HeldRow) -> StoreResult<StoredState> {
-    let base = match (base_seq, base_state) {
-        (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
-        _ => None,
-    };
-    Ok(StoredState {
-        epoch: unsigned("epoch", epoch)?,
-        seq: unsigned("seq", seq)?,
-        state: json("state", &state)?,
-        base,
-    })
+impl HeldRow {
+    fn held(self) -> StoreResult<StoredState> {
+        let base = match (self.base_seq, self.base_state) {
+            (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
+            _ => None,
+        };
+        Ok(StoredState {
+            epoch: unsigned("epoch", self.epoch)?,
+            seq: unsigned("seq", self.seq)?,
+            state: json("state", &self.state)?,
+            base,
+        })
+    }
 }
 
 /// A state to store, with the hostname in it.
@@ -787,77 +821,86 @@ pub struct HostKeys {
 
 /// Reads the known state of hosts. A burst of answers needs membership only; presences double the cost.
 pub async fn known(db: &mut SqliteConnection, asked: &HostKeys) -> StoreResult<Known> {
-    type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
-    type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
     let mut known = Known { members: members(db, &asked.hosts).await?, ..Known::default() };
-    for piece in pieces(&asked.showing) {
-        let rows: Presences = of_hosts(
-            "SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch
-             FROM presence LEFT JOIN heartbeat ON heartbeat.host = presence.host WHERE presence.host IN ",
-            piece,
-            db,
-        )
-        .await?;
-        for (id, epoch, session, state, life) in rows {
-            let id = parsed("host id", &id)?;
-            let order = (unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online");
-            known.presences.insert(id, order);
-            if let Some(life) = life {
-                known.lives.insert(id, unsigned("epoch", life)?);
-            }
-        }
+    if !asked.showing.is_empty() {
+        add_presences(db, &asked.showing, &mut known).await?;
     }
     if !asked.beating.is_empty() {
-        known.alerted = super::alert::alerted(db).await?;
-    }
-    for piece in pieces(&asked.beating) {
-        let rows: States =
-            of_hosts("SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host IN ", piece, db)
-                .await?;
-        for (id, epoch, seq, state, base_seq, base_state) in rows {
-            known.held.insert(parsed("host id", &id)?, read_held((epoch, seq, state, base_seq, base_state))?);
-        }
-        let ids: Vec<(String,)> = of_hosts("SELECT DISTINCT host FROM unit WHERE host IN ", piece, db).await?;
-        for (id,) in ids {
-            known.with_units.insert(parsed("host id", &id)?);
-        }
+        add_states(db, &asked.beating, &mut known).await?;
     }
     Ok(known)
 }
 
+async fn add_presences(db: &mut SqliteConnection, hosts: &[HostId], known: &mut Known) -> StoreResult<()> {
+    let rows = sqlx::query!(
+        r#"SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch AS "life?"
+           FROM presence LEFT JOIN heartbeat ON heartbeat.host = presence.host
+           WHERE presence.host IN (SELECT value FROM json_each($1))"#,
+        to_json("hosts", &hosts)?
+    )
+    .fetch_all(db)
+    .await?;
+    for row in rows {
+        let id = parsed("host id", &row.host)?;
+        let order = (unsigned("epoch", row.epoch)?, unsigned("session", row.session)?, row.state != "online");
+        known.presences.insert(id, order);
+        if let Some(life) = row.life {
+            known.lives.insert(id, unsigned("epoch", life)?);
+        }
+    }
+    Ok(())
+}
+
+async fn add_states(db: &mut SqliteConnection, hosts: &[HostId], known: &mut Known) -> StoreResult<()> {
+    known.alerted = super::alert::alerted(db).await?;
+    let hosts = to_json("hosts", &hosts)?;
+    let rows = sqlx::query_as!(
+        HeldRow,
+        "SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat
+         WHERE host IN (SELECT value FROM json_each($1))",
+        hosts
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    for row in rows {
+        known.held.insert(parsed("host id", &row.host)?, row.held()?);
+    }
+    let ids =
+        sqlx::query_scalar!("SELECT DISTINCT host FROM unit WHERE host IN (SELECT value FROM json_each($1))", hosts)
+            .fetch_all(db)
+            .await?;
+    for id in ids {
+        known.with_units.insert(parsed("host id", &id)?);
+    }
+    Ok(())
+}
+
 /// Returns those hosts that are members.
 pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> StoreResult<HashSet<HostId>> {
-    let mut members = HashSet::with_capacity(hosts.len());
-    for piece in pieces(hosts) {
-        // Nearly always all of them; returning each would take twice as long.
-        let count: Vec<(u32,)> =
-            of_hosts(concat!("SELECT count(*) FROM host WHERE ", is_member!(), " AND id IN "), piece, db).await?;
-        if matches!(count[..], [(count,)] if count as usize == piece.len()) {
-            members.extend(piece);
-            continue;
-        }
-        let ids: Vec<(String,)> =
-            of_hosts(concat!("SELECT id FROM host WHERE ", is_member!(), " AND id IN "), piece, db).await?;
-        for (id,) in ids {
-            members.insert(parsed("host id", &id)?);
-        }
+    let ids = to_json("hosts", &hosts)?;
+    // Nearly always all of them; returning each would take twice as long.
+    let count = with_is_member!(
+        query_scalar,
+        "SELECT count(*) FROM host WHERE ",
+        " AND id IN (SELECT value FROM json_each($1))",
+        ids
+    )
+    .fetch_one(&mut *db)
+    .await?;
+    if usize::try_from(count) == Ok(hosts.len()) {
+        return Ok(hosts.iter().copied().collect());
     }
-    Ok(members)
+    let members = with_is_member!(
+        query_scalar,
+        "SELECT id FROM host WHERE ",
+        " AND id IN (SELECT value FROM json_each($1))",
+        ids
+    )
+    .fetch_all(db)
+    .await?;
+    members.iter().map(|id| parsed("host id", id)).collect()
 }
 
-/// Returns all rows of a statement that ends with `IN`, for these hosts.
-async fn of_hosts<R>(select: &'static str, hosts: &[HostId], db: &mut SqliteConnection) -> StoreResult<Vec<R>>
-where
-    R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
-{
-    let mut query = sqlx::query_as(AssertSqlSafe(format!("{select}{}", parameters(1, hosts.len()))));
-    for host in hosts {
-        query = query.bind(host.to_string());
-    }
-    Ok(query.fetch_all(db).await?)
-}
-
-#[derive(FromRow)]
 struct HostUnitRow {
     host: String,
     hostname: String,
@@ -882,38 +925,47 @@ impl HostUnitRow {
     }
 }
 
+/// Selects [`HostUnitRow`]s.
+macro_rules! select_units {
+    ($condition:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            HostUnitRow,
+            "SELECT unit.host, host.hostname, unit.report, unit.at_ms
+             FROM unit JOIN host ON host.id = unit.host WHERE "
+                + $condition
+                + " ORDER BY host.hostname, unit.host, unit.unit"
+            $(, $argument)*
+        )
+    };
+}
+
 /// Returns units of one host or of all, or one unit; sorted by hostname and name.
 pub async fn units(
     db: &SqlitePool,
     host: Option<HostId>,
     unit: Option<&UnitName>,
 ) -> StoreResult<Vec<muster_api::Unit>> {
-    // An optional condition would prevent the use of an index.
-    let sql = format!(
-        "SELECT unit.host, host.hostname, unit.report, unit.at_ms
-         FROM unit JOIN host ON host.id = unit.host WHERE {} AND {}
-         ORDER BY host.hostname, unit.host, unit.unit",
-        host.map_or("$1 IS NULL", |_| "unit.host = $1"),
-        unit.map_or("$2 IS NULL", |_| "unit.unit = $2"),
-    );
-    let rows: Vec<HostUnitRow> = sqlx::query_as(AssertSqlSafe(sql))
-        .bind(host.map(|id| id.to_string()))
-        .bind(unit.map(UnitName::as_str))
-        .fetch_all(db)
-        .await?;
+    let (id, name) = (host.map(|id| id.to_string()), unit.map(UnitName::as_str));
+    // An optional condition on the host would prevent the use of an index.
+    let rows = match (host, unit) {
+        (None, _) => select_units!("$1 IS NULL OR unit.unit = $1", name).fetch_all(db).await?,
+        (Some(_), None) => select_units!("unit.host = $1", id).fetch_all(db).await?,
+        (Some(_), Some(_)) => select_units!("unit.host = $1 AND unit.unit = $2", id, name).fetch_all(db).await?,
+    };
     rows.into_iter().map(HostUnitRow::unit).collect()
 }
 
 /// Returns the first units that need attention
 /// ([`UnitSummary::is_troubled`](muster_topics::heartbeat::UnitSummary::is_troubled)), and their number.
 pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<muster_api::Unit>, u64)> {
-    let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
-    let rows: Vec<HostUnitRow> = sqlx::query_as(
+    let count = sqlx::query_scalar!("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
+    let rows = sqlx::query_as!(
+        HostUnitRow,
         "SELECT unit.host, host.hostname, unit.report, unit.at_ms
          FROM unit JOIN host ON host.id = unit.host
          WHERE unit.troubled ORDER BY host.hostname, unit.host, unit.unit LIMIT $1",
+        i64::from(limit)
     )
-    .bind(i64::from(limit))
     .fetch_all(db)
     .await?;
     Ok((rows.into_iter().map(HostUnitRow::unit).collect::<StoreResult<_>>()?, unsigned("count", count)?))
@@ -921,19 +973,19 @@ pub async fn troubled_units(db: &SqlitePool, limit: u32) -> StoreResult<(Vec<mus
 
 /// Stores a unit's report, unless a later one is stored. Returns whether it did.
 pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitReport, now: Millis) -> StoreResult<bool> {
-    let stored = sqlx::query(
+    let stored = sqlx::query!(
         "INSERT INTO unit (host, unit, epoch, seq, made_ms, report, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (host, unit) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq,
              made_ms = excluded.made_ms, report = excluded.report, at_ms = excluded.at_ms
          WHERE unit.epoch < excluded.epoch OR (unit.epoch = excluded.epoch AND unit.seq < excluded.seq)",
+        host.to_string(),
+        report.unit.as_str(),
+        signed(report.epoch),
+        signed(report.seq),
+        report.at_ms,
+        to_json("unit", report)?,
+        now
     )
-    .bind(host.to_string())
-    .bind(report.unit.as_str())
-    .bind(signed(report.epoch))
-    .bind(signed(report.seq))
-    .bind(report.at_ms)
-    .bind(to_json("unit", report)?)
-    .bind(now)
     .execute(db)
     .await?;
     Ok(stored.rows_affected() > 0)
@@ -941,9 +993,7 @@ pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitRepo
 
 /// Removes a unit. Returns whether it existed.
 pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitName) -> StoreResult<bool> {
-    let gone = sqlx::query("DELETE FROM unit WHERE host = $1 AND unit = $2")
-        .bind(host.to_string())
-        .bind(unit.as_str())
+    let gone = sqlx::query!("DELETE FROM unit WHERE host = $1 AND unit = $2", host.to_string(), unit.as_str())
         .execute(db)
         .await?;
     Ok(gone.rows_affected() > 0)
@@ -955,8 +1005,8 @@ pub async fn last_reports(
     host: HostId,
     epoch: u64,
 ) -> StoreResult<Option<BTreeMap<UnitName, u64>>> {
-    let rows: Vec<(String, i64, i64)> = sqlx::query_as("SELECT unit, epoch, seq FROM unit WHERE host = $1")
-        .bind(host.to_string())
+    let rows = sqlx::query!("SELECT unit, epoch, seq FROM unit WHERE host = $1", host.to_string())
+        .map(|row| (row.unit, row.epoch, row.seq))
         .fetch_all(db)
         .await?;
     if rows.iter().any(|(_, of, _)| *of != signed(epoch)) {
@@ -974,12 +1024,13 @@ pub async fn units_before(
     epoch: u64,
     made_ms: Millis,
 ) -> StoreResult<Vec<UnitName>> {
-    let rows: Vec<(String,)> =
-        sqlx::query_as("SELECT unit FROM unit WHERE host = $1 AND (epoch < $2 OR (epoch = $2 AND made_ms < $3))")
-            .bind(host.to_string())
-            .bind(signed(epoch))
-            .bind(made_ms)
-            .fetch_all(db)
-            .await?;
-    rows.iter().map(|(unit,)| parsed("unit", unit)).collect()
+    let rows = sqlx::query_scalar!(
+        "SELECT unit FROM unit WHERE host = $1 AND (epoch < $2 OR (epoch = $2 AND made_ms < $3))",
+        host.to_string(),
+        signed(epoch),
+        made_ms
+    )
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|unit| parsed("unit", unit)).collect()
 }

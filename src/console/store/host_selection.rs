@@ -9,7 +9,7 @@ use sqlx::SqlitePool;
 use super::{
     columns::{json, parsed},
     error::StoreResult,
-    host::is_member,
+    host::with_is_member,
     label,
 };
 
@@ -30,27 +30,27 @@ pub async fn hosts(
     with_units: bool,
     picks: &(dyn Fn(&select::Host<'_>) -> bool + Sync),
 ) -> StoreResult<Vec<(HostId, String)>> {
-    type Row = (String, String, String, Option<String>);
     let units = if with_units { reports(db).await? } else { HashMap::new() };
-    let sql = concat!(
-        "SELECT host.id, host.hostname, host.facts, heartbeat.state
-         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE $1 OR ",
-        is_member!(),
-        " ORDER BY host.id"
-    );
-    let mut rows = sqlx::query_as::<_, Row>(sql).bind(among == HostPick::All).fetch(db);
+    let mut rows = with_is_member!(
+        query,
+        r#"SELECT host.id, host.hostname, host.facts, heartbeat.state AS "state?"
+           FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE $1 OR "#,
+        " ORDER BY host.id",
+        among == HostPick::All
+    )
+    .fetch(db);
     let given = label::given(db, None).await?;
     let no_labels = BTreeMap::new();
     let mut found = Vec::new();
     // Row by row: the states of ten thousand hosts are some 20 MB of text.
-    while let Some((id, hostname, facts, state)) = rows.try_next().await? {
-        let id: HostId = parsed("host id", &id)?;
+    while let Some(row) = rows.try_next().await? {
+        let (id, hostname): (HostId, String) = (parsed("host id", &row.id)?, row.hostname);
         let reports: &[UnitReport] = units.get(&id).map_or(&[], Vec::as_slice);
         let unit = |report| looked_at(id, &hostname, report);
         let units: Vec<select::Unit<'_>> = reports.iter().map(unit).collect();
         // Operators' labels count as soon as they are set, confirmed or not.
         let labels = |own: &BTreeMap<_, _>| merge(own, &given.get(&id).map(label::values).unwrap_or_default());
-        let is_picked = match state.map(|state| json::<HostState>("state", &state)).transpose()? {
+        let is_picked = match row.state.map(|state| json::<HostState>("state", &state)).transpose()? {
             Some(state) => picks(&select::Host {
                 hostname: &hostname,
                 labels: &labels(state.own_labels()),
@@ -60,7 +60,7 @@ pub async fn hosts(
                 host: id,
                 hostname: &hostname,
                 agent_version: "",
-                facts: Some(&json("facts", &facts)?),
+                facts: Some(&json("facts", &row.facts)?),
                 labels: &labels(&no_labels),
                 realms: &[],
                 units: &units,
@@ -87,7 +87,8 @@ fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> sel
 
 /// Returns the report of every unit, by host.
 async fn reports(db: &SqlitePool) -> StoreResult<HashMap<HostId, Vec<UnitReport>>> {
-    let mut rows = sqlx::query_as::<_, (String, String)>("SELECT host, report FROM unit ORDER BY host").fetch(db);
+    let mut rows =
+        sqlx::query!("SELECT host, report FROM unit ORDER BY host").map(|row| (row.host, row.report)).fetch(db);
     let mut reports: HashMap<HostId, Vec<UnitReport>> = HashMap::new();
     while let Some((host, report)) = rows.try_next().await? {
         reports.entry(parsed("host id", &host)?).or_default().push(json("unit", &report)?);

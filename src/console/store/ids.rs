@@ -1,7 +1,7 @@
 //! Finds ids by their beginning.
 
 use muster_rules::id;
-use sqlx::{AssertSqlSafe, SqlitePool};
+use sqlx::SqlitePool;
 
 use super::error::StoreResult;
 
@@ -35,17 +35,30 @@ impl IdKind {
             Self::Artifacts => ("unknown_artifact", "artifact", "`muster artifact ls`, or GET /api/v1/artifacts,"),
         }
     }
+}
 
-    /// Returns the column, and the condition for listed rows.
-    fn column(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Commands => ("id", "command WHERE TRUE"),
-            Self::Tokens => ("id", "token WHERE revoked_ms IS NULL"),
-            Self::Silences => ("id", "alert_silence WHERE TRUE"),
-            Self::SignIns => ("id", "credential WHERE id IS NOT NULL AND revoked_ms IS NULL"),
-            Self::Artifacts => ("sha256", "artifact WHERE TRUE"),
-        }
-    }
+/// Returns ids of a table's listed rows with this beginning.
+macro_rules! ids {
+    ($db:expr, $id:literal, $listed:literal, ($text:expr, $beginning:expr)) => {
+        sqlx::query_scalar!(
+            "SELECT DISTINCT "
+                + $id
+                + r#" AS "id!" FROM "#
+                + $listed
+                + " AND ("
+                + $id
+                + " = $1 OR ("
+                + $id
+                + " >= $2 AND "
+                + $id
+                + " < $2 || '~')) ORDER BY 1 LIMIT $3",
+            $text,
+            $beginning,
+            TOLD_MAX
+        )
+        .fetch_all($db)
+        .await?
+    };
 }
 
 /// Returns ids with this beginning, some of them if there are many; an exact match is the only one.
@@ -53,12 +66,13 @@ pub async fn beginning(db: &SqlitePool, of: IdKind, text: &str) -> StoreResult<V
     let text = text.to_ascii_lowercase();
     // The characters of an id are all before `~`.
     let beginning = id::may_begin(&text).then(|| text.clone());
-    let (id, table) = of.column();
-    let sql = format!(
-        "SELECT DISTINCT {id} FROM {table} AND ({id} = $1 OR ({id} >= $2 AND {id} < $2 || '~')) ORDER BY {id} LIMIT {TOLD_MAX}"
-    );
-    let rows: Vec<(String,)> = sqlx::query_as(AssertSqlSafe(sql)).bind(&text).bind(beginning).fetch_all(db).await?;
-    let mut ids: Vec<String> = rows.into_iter().map(|(id,)| id).collect();
+    let mut ids: Vec<String> = match of {
+        IdKind::Commands => ids!(db, "id", "command WHERE TRUE", (text, beginning)),
+        IdKind::Tokens => ids!(db, "id", "token WHERE revoked_ms IS NULL", (text, beginning)),
+        IdKind::Silences => ids!(db, "id", "alert_silence WHERE TRUE", (text, beginning)),
+        IdKind::SignIns => ids!(db, "id", "credential WHERE id IS NOT NULL AND revoked_ms IS NULL", (text, beginning)),
+        IdKind::Artifacts => ids!(db, "sha256", "artifact WHERE TRUE", (text, beginning)),
+    };
     if ids.contains(&text) {
         ids = vec![text];
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use muster_topics::{Millis, name::Name};
-use sqlx::{FromRow, SqlitePool};
+use sqlx::SqlitePool;
 
 use super::{
     columns::parsed,
@@ -73,7 +73,6 @@ impl fmt::Display for CertificateOwner<'_> {
     }
 }
 
-#[derive(FromRow)]
 struct IssuedRow {
     serial: String,
     role: String,
@@ -100,15 +99,15 @@ impl IssuedRow {
 
 /// Stores a certificate.
 pub async fn add(db: &SqlitePool, issued: &IssuedCertificate) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+        &issued.serial,
+        issued.role.as_str(),
+        issued.name.as_str(),
+        issued.issued_ms,
+        issued.expires_ms,
+        issued.revoked_ms
     )
-    .bind(&issued.serial)
-    .bind(issued.role.as_str())
-    .bind(issued.name.as_str())
-    .bind(issued.issued_ms)
-    .bind(issued.expires_ms)
-    .bind(issued.revoked_ms)
     .execute(db)
     .await?;
     Ok(())
@@ -116,11 +115,12 @@ pub async fn add(db: &SqlitePool, issued: &IssuedCertificate) -> StoreResult<()>
 
 /// Returns all certificates that were issued by hand and have not expired, newest first.
 pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
-    let rows: Vec<IssuedRow> = sqlx::query_as(
+    let rows = sqlx::query_as!(
+        IssuedRow,
         "SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued
          WHERE expires_ms > $1 ORDER BY issued_ms DESC, serial",
+        now
     )
-    .bind(now)
     .fetch_all(db)
     .await?;
     rows.into_iter().map(IssuedRow::issued).collect()
@@ -129,20 +129,21 @@ pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<IssuedCertifi
 /// Revokes certificates with this serial number, or this owner (`operator-anna`). Returns what was revoked; empty if
 /// there was none left.
 pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> StoreResult<Vec<IssuedCertificate>> {
-    let rows: Vec<IssuedRow> = sqlx::query_as(
+    let rows = sqlx::query_as!(
+        IssuedRow,
         "UPDATE issued SET revoked_ms = $2
          WHERE (serial = lower($1) OR role || '-' || name = $1) AND revoked_ms IS NULL AND expires_ms > $2
          RETURNING serial, role, name, issued_ms, expires_ms, revoked_ms",
+        which,
+        now
     )
-    .bind(which)
-    .bind(now)
     .fetch_all(db)
     .await?;
     rows.into_iter().map(IssuedRow::issued).collect()
 }
 
 /// A revoked certificate that has not expired.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevokedCertificate {
     /// Its serial number, in hexadecimal digits.
     pub serial: String,
@@ -152,15 +153,17 @@ pub struct RevokedCertificate {
 
 /// Returns all revoked certificates that have not expired, of hosts, removed hosts and others, in one order.
 pub async fn revoked(db: &SqlitePool, now: Millis) -> StoreResult<Vec<RevokedCertificate>> {
-    let rows = sqlx::query_as(
-        "SELECT serial, revoked_ms FROM certificate WHERE revoked_ms IS NOT NULL AND expires_ms > $1
-         UNION ALL
-         SELECT serial, revoked_ms FROM issued WHERE revoked_ms IS NOT NULL AND expires_ms > $1
-         UNION ALL
-         SELECT serial, revoked_ms FROM removed WHERE expires_ms > $1
-         ORDER BY 2, 1",
+    let rows = sqlx::query_as!(
+        RevokedCertificate,
+        r#"SELECT serial, revoked_ms AS "revoked_ms!" FROM certificate
+           WHERE revoked_ms IS NOT NULL AND expires_ms > $1
+           UNION ALL
+           SELECT serial, revoked_ms FROM issued WHERE revoked_ms IS NOT NULL AND expires_ms > $1
+           UNION ALL
+           SELECT serial, revoked_ms FROM removed WHERE expires_ms > $1
+           ORDER BY 2, 1"#,
+        now
     )
-    .bind(now)
     .fetch_all(db)
     .await?;
     Ok(rows)
@@ -168,7 +171,7 @@ pub async fn revoked(db: &SqlitePool, now: Millis) -> StoreResult<Vec<RevokedCer
 
 /// Removes certificates that expired before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
-    let gone = sqlx::query("DELETE FROM issued WHERE expires_ms < $1").bind(before).execute(db).await?;
+    let gone = sqlx::query!("DELETE FROM issued WHERE expires_ms < $1", before).execute(db).await?;
     Ok(gone.rows_affected())
 }
 

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use muster_sqlite::rows::{parameters, pieces};
 use muster_topics::{
     Millis,
     name::{HostId, LabelValue, Name},
 };
-use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
     alert::Generations,
-    columns::{parsed, signed, unsigned},
+    columns::{parsed, signed, to_json, unsigned},
     error::StoreResult,
 };
 
@@ -35,24 +34,36 @@ pub fn values(given: &OperatorLabels) -> BTreeMap<Name, LabelValue> {
     given.iter().map(|(name, given)| (name.clone(), given.value.clone())).collect()
 }
 
+struct LabelRow {
+    host: String,
+    name: String,
+    value: String,
+    operator: String,
+    set_ms: i64,
+}
+
+/// Selects [`LabelRow`]s; a condition follows.
+macro_rules! select_labels {
+    ($condition:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            LabelRow,
+            "SELECT host, name, value, operator, set_ms FROM host_label" + $condition
+            $(, $argument)*
+        )
+    };
+}
+
 /// Returns the labels of hosts that have any: of `only`, or of all.
 pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<HashMap<HostId, OperatorLabels>> {
-    const ALL: &str = "SELECT host, name, value, operator, set_ms FROM host_label";
-    type Row = (String, String, String, String, i64);
-    let mut rows: Vec<Row> = Vec::new();
-    match only {
-        None => rows = sqlx::query_as(ALL).fetch_all(db).await?,
+    let rows = match only {
+        None => select_labels!("").fetch_all(db).await?,
         Some(hosts) => {
-            for piece in pieces(hosts) {
-                let query =
-                    sqlx::query_as(AssertSqlSafe(format!("{ALL} WHERE host IN {}", parameters(1, piece.len()))));
-                let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
-                rows.extend(query.fetch_all(db).await?);
-            }
+            let hosts = to_json("hosts", &hosts)?;
+            select_labels!(" WHERE host IN (SELECT value FROM json_each($1))", hosts).fetch_all(db).await?
         }
-    }
+    };
     let mut given: HashMap<HostId, OperatorLabels> = HashMap::new();
-    for (host, name, value, operator, set_ms) in rows {
+    for LabelRow { host, name, value, operator, set_ms } in rows {
         let label =
             HostLabelRow { value: parsed("label's value", &value)?, operator: parsed("operator", &operator)?, set_ms };
         given.entry(parsed("host id", &host)?).or_default().insert(parsed("label", &name)?, label);
@@ -62,16 +73,16 @@ pub async fn given(db: &SqlitePool, only: Option<&[HostId]>) -> StoreResult<Hash
 
 /// Sets a host's label, replacing one of the same name.
 pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &HostLabelRow) -> StoreResult<()> {
-    sqlx::query(
+    sqlx::query!(
         "INSERT INTO host_label (host, name, value, operator, set_ms) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (host, name) DO UPDATE SET value = excluded.value, operator = excluded.operator,
              set_ms = excluded.set_ms",
+        host.to_string(),
+        name.as_str(),
+        given.value.as_str(),
+        given.operator.as_str(),
+        given.set_ms
     )
-    .bind(host.to_string())
-    .bind(name.as_str())
-    .bind(given.value.as_str())
-    .bind(given.operator.as_str())
-    .bind(given.set_ms)
     .execute(db)
     .await?;
     Ok(())
@@ -79,9 +90,7 @@ pub async fn set(db: &mut SqliteConnection, host: HostId, name: &Name, given: &H
 
 /// Removes a label.
 pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> StoreResult<()> {
-    sqlx::query("DELETE FROM host_label WHERE host = $1 AND name = $2")
-        .bind(host.to_string())
-        .bind(name.as_str())
+    sqlx::query!("DELETE FROM host_label WHERE host = $1 AND name = $2", host.to_string(), name.as_str())
         .execute(db)
         .await?;
     Ok(())
@@ -89,18 +98,21 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, name: &Name) -> Sto
 
 /// Returns which generation each host should have, for hosts that were ever sent any.
 pub async fn generations(db: &SqlitePool) -> StoreResult<Generations> {
-    let rows: Vec<(String, i64)> =
-        sqlx::query_as("SELECT host, generation FROM host_label_generation").fetch_all(db).await?;
+    let rows = sqlx::query!("SELECT host, generation FROM host_label_generation")
+        .map(|row| (row.host, row.generation))
+        .fetch_all(db)
+        .await?;
     let part = |(host, generation): (String, i64)| Ok((parsed("host id", &host)?, unsigned("generation", generation)?));
     Ok(Generations { all: 0, hosts: rows.into_iter().map(part).collect::<StoreResult<_>>()? })
 }
 
 /// Returns which generation each host reported last.
 pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
-    let rows: Vec<(String, Option<i64>)> = sqlx::query_as(
-        "SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation')
-         FROM host_label_generation JOIN heartbeat ON heartbeat.host = host_label_generation.host",
+    let rows = sqlx::query!(
+        r#"SELECT heartbeat.host, json_extract(heartbeat.state, '$.label_generation') AS "generation?: i64"
+           FROM host_label_generation JOIN heartbeat ON heartbeat.host = host_label_generation.host"#
     )
+    .map(|row| (row.host, row.generation))
     .fetch_all(db)
     .await?;
     let has = |(host, has): (String, Option<i64>)| {
@@ -113,15 +125,15 @@ pub async fn heard(db: &SqlitePool) -> StoreResult<HashMap<HostId, u64>> {
 /// that a recreated store has newer generations than a lost one.
 pub async fn next_generation(db: &mut SqliteConnection, host: HostId, least: u64, now: Millis) -> StoreResult<u64> {
     let least = least.max(u64::try_from(now).unwrap_or_default());
-    let (generation,): (i64,) = sqlx::query_as(
+    let generation = sqlx::query_scalar!(
         "INSERT INTO host_label_generation (host, generation) VALUES ($1, $2)
          ON CONFLICT (host) DO UPDATE SET generation = 1 + min(max(generation, excluded.generation - 1), $3)
          RETURNING generation",
+        host.to_string(),
+        signed(least),
+        // A host may claim the largest generation.
+        i64::MAX - 1
     )
-    .bind(host.to_string())
-    .bind(signed(least))
-    // A host may claim the largest generation.
-    .bind(i64::MAX - 1)
     .fetch_one(db)
     .await?;
     unsigned("generation", generation)

@@ -215,10 +215,9 @@ impl Store {
     /// # Errors
     /// If the store cannot be written.
     pub async fn give_back(&self) -> StoreResult<u64> {
-        let (page_bytes,): (i64,) = sqlx::query_as("PRAGMA page_size").fetch_one(&self.writer).await?;
+        let page_bytes: i64 = sqlx::query_scalar("PRAGMA page_size").fetch_one(&self.writer).await?;
         let free = async || -> StoreResult<i64> {
-            let (free,): (i64,) = sqlx::query_as("PRAGMA freelist_count").fetch_one(&self.writer).await?;
-            Ok(free)
+            Ok(sqlx::query_scalar("PRAGMA freelist_count").fetch_one(&self.writer).await?)
         };
         let begun = free().await?;
         let mut left = begun;
@@ -266,18 +265,17 @@ impl Store {
     /// If the store cannot be written.
     pub async fn next_epoch(&self) -> StoreResult<u64> {
         self.make_room();
-        let counted = sqlx::query_as::<_, (i64,)>(
+        let counted = sqlx::query_scalar!(
             "INSERT INTO meta (key, value) VALUES ('epoch', 1)
-             ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
+             ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value"
         )
         .fetch_one(&self.writer)
         .await;
         let epoch = match counted {
-            Ok((epoch,)) => epoch,
+            Ok(epoch) => epoch,
             Err(error) if room::is_missing(&error) => {
-                let last = sqlx::query_scalar("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'epoch'");
-                let last: i64 = last.fetch_one(&self.reader).await?;
-                last + 1
+                let last = sqlx::query_scalar!("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'epoch'");
+                last.fetch_one(&self.reader).await? + 1
             }
             Err(error) => return Err(error.into()),
         };
@@ -289,7 +287,7 @@ impl Store {
     /// # Errors
     /// If the store cannot be read.
     pub async fn signed_ms(&self) -> StoreResult<Millis> {
-        let (latest_ms,): (i64,) = sqlx::query_as("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'signed_ms'")
+        let latest_ms = sqlx::query_scalar!("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'signed_ms'")
             .fetch_one(&self.reader)
             .await?;
         Ok(latest_ms)
@@ -300,10 +298,11 @@ impl Store {
     /// # Errors
     /// If the store cannot be written.
     pub async fn set_signed_ms(&self, latest_ms: Millis) -> StoreResult<()> {
-        sqlx::query(
-            "INSERT INTO meta (key, value) VALUES ('signed_ms', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ('signed_ms', $1)
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            latest_ms
         )
-        .bind(latest_ms)
         .execute(self.write())
         .await?;
         Ok(())
@@ -314,11 +313,11 @@ impl Store {
     /// # Errors
     /// If the store cannot be written.
     pub async fn note_signed_ms(db: &mut sqlx::SqliteConnection, signed_ms: Millis) -> StoreResult<()> {
-        sqlx::query(
+        sqlx::query!(
             "INSERT INTO meta (key, value) VALUES ('signed_ms', $1)
              ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+            signed_ms
         )
-        .bind(signed_ms)
         .execute(db)
         .await?;
         Ok(())
@@ -334,7 +333,7 @@ impl Store {
 /// Enables shrinking for the file of an older version. It is rewritten for that, once, which takes as much space again;
 /// without that space it stays as it is, and its free pages are reused.
 async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
-    let (mode,): (i64,) = sqlx::query_as("PRAGMA auto_vacuum").fetch_one(writer).await?;
+    let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(writer).await?;
     if mode != 0 {
         return Ok(());
     }
@@ -350,30 +349,34 @@ async fn make_shrinkable(writer: &SqlitePool) -> StoreResult<()> {
 /// Reads the content of tables as later readers will: SQLite does not detect a flipped bit in a text, and one
 /// unreadable row would break every list that contains it. Hashes are verified.
 async fn check_rows(db: &SqlitePool) -> StoreResult<()> {
-    let read = async {
-        host::list(db, None).await?;
-        host::units(db, None, None).await?;
-        alert::list(db, alert::Which { history: true, limit: ROWS_CHECKED, ..Default::default() }, 0).await?;
-        alert::rules(db).await?;
-        alert::silences(db, 0).await?;
-        command::open(db).await?;
-        command::list(db, command::Which::Newest { host: None, limit: ROWS_CHECKED }).await?;
-        operator::list(db, 0).await?;
-        token::list(db).await?;
-        issued::list(db, 0).await?;
-        realm::all(db).await?;
-        register::read(db).await?;
-        host::check_facts(db).await?;
-        content::artifacts(db, &content::ArtifactFilter::default()).await?;
-        content::configs(db).await?;
-        content::check_hashes(db).await
-    };
-    match read.await {
+    let newest = alert::Which { history: true, limit: ROWS_CHECKED, ..Default::default() };
+    readable("hosts", host::list(db, None).await)?;
+    readable("units", host::units(db, None, None).await)?;
+    readable("alerts", alert::list(db, newest, 0).await)?;
+    readable("rules of alerts", alert::rules(db).await)?;
+    readable("silences", alert::silences(db, 0).await)?;
+    readable("open commands", command::open(db).await)?;
+    let newest = command::Which::Newest { host: None, limit: ROWS_CHECKED };
+    readable("commands", command::list(db, newest).await)?;
+    readable("sign-ins", operator::list(db, 0).await)?;
+    readable("tokens", token::list(db).await)?;
+    readable("certificates", issued::list(db, 0).await)?;
+    readable("realms", realm::all(db).await)?;
+    readable("register", register::read(db).await)?;
+    readable("facts", host::check_facts(db).await)?;
+    readable("artifacts", content::artifacts(db, &content::ArtifactFilter::default()).await)?;
+    readable("configs", content::configs(db).await)?;
+    readable("hashes", content::check_hashes(db).await)
+}
+
+/// Calls an unreadable row damage, and says among which rows it is: a checked query knows only its column's number.
+fn readable<T>(rows: &str, read: StoreResult<T>) -> StoreResult<()> {
+    match read {
         Err(
             error @ (StoreError::Row { .. }
             | StoreError::Sql(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_))),
-        ) => Err(StoreError::Damaged(error.to_string())),
-        read => read,
+        ) => Err(StoreError::Damaged(format!("{rows}: {error}"))),
+        read => read.map(drop),
     }
 }
 
@@ -511,7 +514,7 @@ pub(crate) mod tests {
     async fn unreadable_row_is_damage() {
         for (statement, words) in [
             ("UPDATE host SET facts = replace(facts, '{', '[')", "facts"),
-            ("UPDATE host SET hostname = CAST(x'ff' AS TEXT)", "hostname"),
+            ("UPDATE host SET hostname = CAST(x'ff' AS TEXT)", "hosts: "),
             ("UPDATE manifest SET content = replace(content, '1', '3')", "manifest"),
         ] {
             let fixture = crate::testing::Fixture::new().await;

@@ -5,7 +5,7 @@ use muster_topics::{
     Millis,
     name::{Digest, Name},
 };
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{columns::parsed, error::StoreResult};
 
@@ -36,18 +36,19 @@ pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> StoreResult<()
     if exists(db, name).await? {
         return Ok(());
     }
-    sqlx::query("INSERT INTO operator (name, created_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
-        .bind(name.as_str())
-        .bind(now)
-        .execute(db)
-        .await?;
+    sqlx::query!(
+        "INSERT INTO operator (name, created_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
+        name.as_str(),
+        now
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
 /// Whether an operator exists.
 pub async fn exists(db: &SqlitePool, name: &Name) -> StoreResult<bool> {
-    let found: Option<(i64,)> =
-        sqlx::query_as("SELECT 1 FROM operator WHERE name = $1").bind(name.as_str()).fetch_optional(db).await?;
+    let found = sqlx::query_scalar!("SELECT 1 FROM operator WHERE name = $1", name.as_str()).fetch_optional(db).await?;
     Ok(found.is_some())
 }
 
@@ -60,16 +61,17 @@ pub async fn add_secret(
     now: Millis,
     expires_ms: Millis,
 ) -> StoreResult<()> {
-    sqlx::query(
-        "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms, id) VALUES ($1, $2, $3, $4, $5, $6)",
+    sqlx::query!(
+        "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms, id)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+        secret.as_str(),
+        kind.as_str(),
+        operator.as_str(),
+        now,
+        expires_ms,
+        // Its id in lists: too little of the hash to reveal anything about the secret.
+        secret.as_str().get(..10)
     )
-    .bind(secret.as_str())
-    .bind(kind.as_str())
-    .bind(operator.as_str())
-    .bind(now)
-    .bind(expires_ms)
-    // Its id in lists: too little of the hash to reveal anything about the secret.
-    .bind(secret.as_str().get(..10))
     .execute(db)
     .await?;
     Ok(())
@@ -82,13 +84,15 @@ pub async fn find(
     secret: &Digest,
     now: Millis,
 ) -> StoreResult<Option<(Name, bool)>> {
-    let row: Option<(String, bool)> = sqlx::query_as(
-        "SELECT operator, coalesce(used_ms, 0) >= $3 - 3600000 FROM credential
-         WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $3)",
+    let row = sqlx::query!(
+        r#"SELECT operator, coalesce(used_ms, 0) >= $3 - 3600000 AS "is_noted!: bool" FROM credential
+           WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL
+           AND (expires_ms IS NULL OR expires_ms > $3)"#,
+        secret.as_str(),
+        kind.as_str(),
+        now
     )
-    .bind(secret.as_str())
-    .bind(kind.as_str())
-    .bind(now)
+    .map(|row| (row.operator, row.is_noted))
     .fetch_optional(db)
     .await?;
     row.map(|(name, is_noted)| Ok((parsed("operator", &name)?, is_noted))).transpose()
@@ -102,11 +106,13 @@ pub async fn take(
     secret: &Digest,
     now: Millis,
 ) -> StoreResult<Option<Name>> {
-    let row: Option<(String, Option<i64>)> = sqlx::query_as(
-        "DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL RETURNING operator, expires_ms",
+    let row = sqlx::query!(
+        "DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL
+         RETURNING operator, expires_ms",
+        secret.as_str(),
+        kind.as_str()
     )
-    .bind(secret.as_str())
-    .bind(kind.as_str())
+    .map(|row| (row.operator, row.expires_ms))
     .fetch_optional(db)
     .await?;
     match row {
@@ -117,15 +123,16 @@ pub async fn take(
 
 /// Records the use of a secret, unless it was recorded within the last hour: one write an hour for each session.
 pub async fn note_use(db: &SqlitePool, secret: &Digest, now: Millis) -> StoreResult<()> {
-    sqlx::query("UPDATE credential SET used_ms = $2 WHERE secret_sha256 = $1 AND coalesce(used_ms, 0) < $2 - 3600000")
-        .bind(secret.as_str())
-        .bind(now)
-        .execute(db)
-        .await?;
+    sqlx::query!(
+        "UPDATE credential SET used_ms = $2 WHERE secret_sha256 = $1 AND coalesce(used_ms, 0) < $2 - 3600000",
+        secret.as_str(),
+        now
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
-#[derive(FromRow)]
 struct CredentialRow {
     id: String,
     kind: String,
@@ -137,12 +144,13 @@ struct CredentialRow {
 
 /// Returns valid sessions and programs' tokens, newest first.
 pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<muster_api::SignIn>> {
-    let rows: Vec<CredentialRow> = sqlx::query_as(
-        "SELECT id, kind, operator, created_ms, expires_ms, used_ms FROM credential
-         WHERE kind IN ('session', 'api') AND revoked_ms IS NULL AND id IS NOT NULL AND expires_ms > $1
-         ORDER BY created_ms DESC, id",
+    let rows = sqlx::query_as!(
+        CredentialRow,
+        r#"SELECT id AS "id!", kind, operator, created_ms, expires_ms AS "expires_ms!", used_ms FROM credential
+           WHERE kind IN ('session', 'api') AND revoked_ms IS NULL AND id IS NOT NULL AND expires_ms > $1
+           ORDER BY created_ms DESC, id"#,
+        now
     )
-    .bind(now)
     .fetch_all(db)
     .await?;
     let sign_in = |row: CredentialRow| {
@@ -160,12 +168,12 @@ pub async fn list(db: &SqlitePool, now: Millis) -> StoreResult<Vec<muster_api::S
 
 /// Ends one of those that [`list`] returns. Returns whether there is one.
 pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
-    let ended = sqlx::query(
+    let ended = sqlx::query!(
         "UPDATE credential SET revoked_ms = $2
          WHERE id = $1 AND kind IN ('session', 'api') AND revoked_ms IS NULL AND expires_ms > $2",
+        id.as_str(),
+        now
     )
-    .bind(id.as_str())
-    .bind(now)
     .execute(db)
     .await?;
     Ok(ended.rows_affected() > 0)
@@ -174,12 +182,12 @@ pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<b
 /// Ends a secret before its expiry. It is remembered until then, so that a restored copy of the store does not make it
 /// valid again.
 pub async fn end(db: &SqlitePool, kind: SecretPurpose, secret: &Digest, now: Millis) -> StoreResult<bool> {
-    let ended = sqlx::query(
+    let ended = sqlx::query!(
         "UPDATE credential SET revoked_ms = $3 WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL",
+        secret.as_str(),
+        kind.as_str(),
+        now
     )
-    .bind(secret.as_str())
-    .bind(kind.as_str())
-    .bind(now)
     .execute(db)
     .await?;
     Ok(ended.rows_affected() > 0)
@@ -187,6 +195,6 @@ pub async fn end(db: &SqlitePool, kind: SecretPurpose, secret: &Digest, now: Mil
 
 /// Removes expired secrets.
 pub async fn sweep(db: &SqlitePool, now: Millis) -> StoreResult<u64> {
-    let gone = sqlx::query("DELETE FROM credential WHERE expires_ms <= $1").bind(now).execute(db).await?;
+    let gone = sqlx::query!("DELETE FROM credential WHERE expires_ms <= $1", now).execute(db).await?;
     Ok(gone.rows_affected())
 }

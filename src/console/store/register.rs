@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_topics::Millis;
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{
     columns::{parsed, signed, unsigned},
@@ -41,7 +41,7 @@ impl Register {
 }
 
 /// A host as it joined.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
 pub struct RegisteredHost {
@@ -56,7 +56,7 @@ pub struct RegisteredHost {
 }
 
 /// A host's certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
 pub struct RegisteredCertificate {
@@ -69,7 +69,7 @@ pub struct RegisteredCertificate {
 }
 
 /// A certificate that was issued by hand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
 pub struct RegisteredIssue {
@@ -82,7 +82,7 @@ pub struct RegisteredIssue {
 }
 
 /// A certificate of a removed host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is the column of its name")]
 pub struct RemovedHost {
@@ -93,7 +93,7 @@ pub struct RemovedHost {
 
 /// Numbers of which at least one changes whenever the register does: reading them costs a hundredth of reading the
 /// register.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marks {
     hosts: i64,
     joined_ms: i64,
@@ -137,25 +137,26 @@ impl Marks {
 
 /// Reads the marks.
 pub async fn marks(db: &SqlitePool) -> StoreResult<Marks> {
-    let marks = sqlx::query_as(
-        "SELECT
-           (SELECT count(*) FROM host) AS hosts,
-           (SELECT coalesce(max(joined_ms), 0) FROM host) AS joined_ms,
-           (SELECT count(sealing_key) FROM host) AS sealing_keys,
-           (SELECT coalesce(max(sealing_key_ms), 0) FROM host) AS sealing_key_ms,
-           (SELECT count(*) FROM certificate) AS certificates,
-           (SELECT coalesce(max(issued_ms), 0) FROM certificate) AS given_ms,
-           (SELECT count(*) FROM certificate WHERE revoked_ms IS NOT NULL) AS revoked,
-           (SELECT coalesce(max(revoked_ms), 0) FROM certificate) AS revoked_ms,
-           (SELECT count(*) FROM issued) AS issued,
-           (SELECT coalesce(max(issued_ms), 0) FROM issued) AS issued_ms,
-           (SELECT count(*) FROM issued WHERE revoked_ms IS NOT NULL) AS by_hand_revoked,
-           (SELECT coalesce(max(revoked_ms), 0) FROM issued) AS by_hand_revoked_ms,
-           (SELECT count(*) FROM removed) AS removed,
-           (SELECT coalesce(max(revoked_ms), 0) FROM removed) AS removed_ms,
-           (SELECT count(*) FROM token WHERE used_ms IS NOT NULL) AS used,
+    let marks = sqlx::query_as!(
+        Marks,
+        r#"SELECT
+           (SELECT count(*) FROM host) AS "hosts!: i64",
+           (SELECT coalesce(max(joined_ms), 0) FROM host) AS "joined_ms!: i64",
+           (SELECT count(sealing_key) FROM host) AS "sealing_keys!: i64",
+           (SELECT coalesce(max(sealing_key_ms), 0) FROM host) AS "sealing_key_ms!: i64",
+           (SELECT count(*) FROM certificate) AS "certificates!: i64",
+           (SELECT coalesce(max(issued_ms), 0) FROM certificate) AS "given_ms!: i64",
+           (SELECT count(*) FROM certificate WHERE revoked_ms IS NOT NULL) AS "revoked!: i64",
+           (SELECT coalesce(max(revoked_ms), 0) FROM certificate) AS "revoked_ms!: i64",
+           (SELECT count(*) FROM issued) AS "issued!: i64",
+           (SELECT coalesce(max(issued_ms), 0) FROM issued) AS "issued_ms!: i64",
+           (SELECT count(*) FROM issued WHERE revoked_ms IS NOT NULL) AS "by_hand_revoked!: i64",
+           (SELECT coalesce(max(revoked_ms), 0) FROM issued) AS "by_hand_revoked_ms!: i64",
+           (SELECT count(*) FROM removed) AS "removed!: i64",
+           (SELECT coalesce(max(revoked_ms), 0) FROM removed) AS "removed_ms!: i64",
+           (SELECT count(*) FROM token WHERE used_ms IS NOT NULL) AS "used!: i64",
            (SELECT count(*) FROM token WHERE revoked_ms IS NOT NULL)
-             + (SELECT count(*) FROM credential WHERE revoked_ms IS NOT NULL) AS ended",
+             + (SELECT count(*) FROM credential WHERE revoked_ms IS NOT NULL) AS "ended!: i64""#
     )
     .fetch_one(db)
     .await?;
@@ -164,38 +165,43 @@ pub async fn marks(db: &SqlitePool) -> StoreResult<Marks> {
 
 /// Reads the whole content.
 pub async fn read(db: &SqlitePool) -> StoreResult<Register> {
-    let hosts =
-        sqlx::query_as("SELECT id, hostname, facts, joined_ms, sealing_key, sealing_key_ms FROM host ORDER BY id")
-            .fetch_all(db)
-            .await?;
-    let certificates = sqlx::query_as(
-        "SELECT serial, host, key_sha256, issued_ms, expires_ms, revoked_ms FROM certificate ORDER BY serial",
+    let hosts = sqlx::query_as!(
+        RegisteredHost,
+        "SELECT id, hostname, facts, joined_ms, sealing_key, sealing_key_ms FROM host ORDER BY id"
     )
     .fetch_all(db)
     .await?;
-    let issued =
-        sqlx::query_as("SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued ORDER BY serial")
-            .fetch_all(db)
-            .await?;
-    let removed =
-        sqlx::query_as("SELECT serial, expires_ms, revoked_ms FROM removed ORDER BY serial").fetch_all(db).await?;
-    let ended: Vec<(String,)> = sqlx::query_as(
+    let certificates = sqlx::query_as!(
+        RegisteredCertificate,
+        "SELECT serial, host, key_sha256, issued_ms, expires_ms, revoked_ms FROM certificate ORDER BY serial"
+    )
+    .fetch_all(db)
+    .await?;
+    let issued = sqlx::query_as!(
+        RegisteredIssue,
+        "SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued ORDER BY serial"
+    )
+    .fetch_all(db)
+    .await?;
+    let removed = sqlx::query_as!(RemovedHost, "SELECT serial, expires_ms, revoked_ms FROM removed ORDER BY serial")
+        .fetch_all(db)
+        .await?;
+    let ended = sqlx::query_scalar!(
         "SELECT secret_sha256 FROM token WHERE used_ms IS NOT NULL OR revoked_ms IS NOT NULL
-         UNION SELECT secret_sha256 FROM credential WHERE revoked_ms IS NOT NULL ORDER BY secret_sha256",
+         UNION SELECT secret_sha256 FROM credential WHERE revoked_ms IS NOT NULL ORDER BY secret_sha256"
     )
     .fetch_all(db)
     .await?;
-    let ended = ended.into_iter().map(|(secret,)| secret).collect();
-    let (seq,): (i64,) =
-        sqlx::query_as("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'register'").fetch_one(db).await?;
+    let seq =
+        sqlx::query_scalar!("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'register'").fetch_one(db).await?;
     Ok(Register { seq: unsigned("register", seq)?, hosts, certificates, issued, removed, ended })
 }
 
 /// Increments the number of writes, and returns it.
 pub async fn next_seq(db: &SqlitePool) -> StoreResult<u64> {
-    let (seq,): (i64,) = sqlx::query_as(
+    let seq = sqlx::query_scalar!(
         "INSERT INTO meta (key, value) VALUES ('register', 1)
-         ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
+         ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value"
     )
     .fetch_one(db)
     .await?;
@@ -224,10 +230,10 @@ impl StoreMark {
 
 /// Reads a store's mark.
 pub async fn mark(db: &SqlitePool) -> StoreResult<StoreMark> {
-    let rows: Vec<(String, i64)> =
-        sqlx::query_as("SELECT key, value FROM meta WHERE key IN ('epoch', 'register', 'signed_ms')")
-            .fetch_all(db)
-            .await?;
+    let rows = sqlx::query!("SELECT key, value FROM meta WHERE key IN ('epoch', 'register', 'signed_ms')")
+        .map(|row| (row.key, row.value))
+        .fetch_all(db)
+        .await?;
     let of = |key: &str| rows.iter().find(|(name, _)| name == key).map_or(0, |(_, value)| *value);
     Ok(StoreMark {
         epoch: unsigned("epoch", of("epoch"))?,
@@ -239,12 +245,12 @@ pub async fn mark(db: &SqlitePool) -> StoreResult<StoreMark> {
 /// Advances a store to a mark, where it is behind.
 pub async fn set_mark(db: &mut SqliteConnection, mark: StoreMark) -> StoreResult<()> {
     for (key, value) in [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)] {
-        sqlx::query(
+        sqlx::query!(
             "INSERT INTO meta (key, value) VALUES ($1, $2)
              ON CONFLICT (key) DO UPDATE SET value = max(meta.value, excluded.value)",
+            key,
+            value
         )
-        .bind(key)
-        .bind(value)
         .execute(&mut *db)
         .await?;
     }
@@ -278,48 +284,75 @@ pub async fn merge(
         merged.joined = add_missing(db, register, now).await?;
     }
     for certificate in &register.certificates {
-        merged.revoked += revoke(db, "certificate", &certificate.serial, certificate.revoked_ms).await?;
+        merged.revoked += revoke(db, CertificateTable::Hosts, &certificate.serial, certificate.revoked_ms).await?;
     }
     for issued in &register.issued {
-        merged.revoked += revoke(db, "issued", &issued.serial, issued.revoked_ms).await?;
+        merged.revoked += revoke(db, CertificateTable::ByHand, &issued.serial, issued.revoked_ms).await?;
     }
     for RemovedHost { serial, expires_ms, revoked_ms } in register.removed.iter().filter(|one| one.expires_ms > now) {
-        let host: Option<(String,)> = sqlx::query_as("SELECT host FROM certificate WHERE serial = $1")
-            .bind(serial)
+        let host = sqlx::query_scalar!("SELECT host FROM certificate WHERE serial = $1", serial)
             .fetch_optional(&mut *db)
             .await?;
-        if let Some((host,)) = host {
+        if let Some(host) = host {
             super::removed::remove(db, parsed("host id", &host)?, now).await?;
             merged.removed += 1;
         }
-        sqlx::query(
+        sqlx::query!(
             "INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3) ON CONFLICT (serial) DO NOTHING",
+            serial,
+            expires_ms,
+            revoked_ms
         )
-        .bind(serial)
-        .bind(expires_ms)
-        .bind(revoked_ms)
         .execute(&mut *db)
         .await?;
     }
     for secret in &register.ended {
-        for end in [
+        let used = sqlx::query!(
             "UPDATE token SET revoked_ms = $2 WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL",
+            secret,
+            now
+        );
+        merged.ended += used.execute(&mut *db).await?.rows_affected();
+        let ended = sqlx::query!(
             "UPDATE credential SET revoked_ms = $2 WHERE secret_sha256 = $1 AND revoked_ms IS NULL",
-        ] {
-            merged.ended += sqlx::query(end).bind(secret).bind(now).execute(&mut *db).await?.rows_affected();
-        }
+            secret,
+            now
+        );
+        merged.ended += ended.execute(&mut *db).await?.rows_affected();
     }
     Ok(merged)
 }
 
+/// Where certificates are kept.
+#[derive(Clone, Copy, Debug)]
+enum CertificateTable {
+    /// Those of hosts.
+    Hosts,
+    /// Those that were issued by hand.
+    ByHand,
+}
+
 /// Revokes a certificate, if the register has a time for it.
-async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms: Option<i64>) -> StoreResult<u64> {
+async fn revoke(
+    db: &mut SqliteConnection,
+    table: CertificateTable,
+    serial: &str,
+    revoked_ms: Option<i64>,
+) -> StoreResult<u64> {
     let Some(revoked_ms) = revoked_ms else { return Ok(0) };
-    let sql = match table {
-        "issued" => "UPDATE issued SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
-        _ => "UPDATE certificate SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
+    let revoked = match table {
+        CertificateTable::ByHand => sqlx::query!(
+            "UPDATE issued SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
+            serial,
+            revoked_ms
+        ),
+        CertificateTable::Hosts => sqlx::query!(
+            "UPDATE certificate SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
+            serial,
+            revoked_ms
+        ),
     };
-    Ok(sqlx::query(sql).bind(serial).bind(revoked_ms).execute(db).await?.rows_affected())
+    Ok(revoked.execute(db).await?.rows_affected())
 }
 
 /// Adds hosts and certificates that a store lacks. Returns the number of hosts.
@@ -327,20 +360,19 @@ async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis
     let mut joined = 0;
     let mut missing = Register::default();
     for host in &register.hosts {
-        let found: Option<(i64,)> =
-            sqlx::query_as("SELECT 1 FROM host WHERE id = $1").bind(&host.id).fetch_optional(&mut *db).await?;
+        let found = sqlx::query_scalar!("SELECT 1 FROM host WHERE id = $1", &host.id).fetch_optional(&mut *db).await?;
         if found.is_none() {
             missing.hosts.push(host.clone());
             joined += 1;
         }
     }
     for certificate in register.certificates.iter().filter(|one| one.expires_ms > now) {
-        if !is_there(db, "certificate", &certificate.serial).await? {
+        if !is_there(db, CertificateTable::Hosts, &certificate.serial).await? {
             missing.certificates.push(certificate.clone());
         }
     }
     for issued in register.issued.iter().filter(|one| one.expires_ms > now) {
-        if !is_there(db, "issued", &issued.serial).await? {
+        if !is_there(db, CertificateTable::ByHand, &issued.serial).await? {
             missing.issued.push(issued.clone());
         }
     }
@@ -348,65 +380,82 @@ async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis
     Ok(joined)
 }
 
-async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> StoreResult<bool> {
-    let sql = match table {
-        "issued" => "SELECT 1 FROM issued WHERE serial = $1",
-        _ => "SELECT 1 FROM certificate WHERE serial = $1",
+async fn is_there(db: &mut SqliteConnection, table: CertificateTable, serial: &str) -> StoreResult<bool> {
+    let is_there = match table {
+        CertificateTable::ByHand => {
+            sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT 1 FROM issued WHERE serial = $1) AS "is_there!: bool""#,
+                serial
+            )
+            .fetch_one(db)
+            .await?
+        }
+        CertificateTable::Hosts => {
+            sqlx::query_scalar!(
+                r#"SELECT EXISTS (SELECT 1 FROM certificate WHERE serial = $1) AS "is_there!: bool""#,
+                serial
+            )
+            .fetch_one(db)
+            .await?
+        }
     };
-    let found: Option<(i64,)> = sqlx::query_as(sql).bind(serial).fetch_optional(db).await?;
-    Ok(found.is_some())
+    Ok(is_there)
 }
 
 /// Writes the whole content into an empty store.
 pub async fn fill(db: &mut SqliteConnection, register: &Register) -> StoreResult<()> {
     for RegisteredHost { id, hostname, facts, joined_ms, sealing_key, sealing_key_ms } in &register.hosts {
-        sqlx::query(
-            "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+        sqlx::query!(
+            "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms)
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            id,
+            hostname,
+            facts,
+            joined_ms,
+            sealing_key,
+            sealing_key_ms
         )
-            .bind(id)
-            .bind(hostname)
-            .bind(facts)
-            .bind(joined_ms)
-            .bind(sealing_key)
-            .bind(sealing_key_ms)
-            .execute(&mut *db)
-            .await?;
+        .execute(&mut *db)
+        .await?;
     }
     for RegisteredCertificate { serial, host, key_sha256, issued_ms, expires_ms, revoked_ms } in &register.certificates
     {
-        sqlx::query(
+        sqlx::query!(
             "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms, revoked_ms)
              VALUES ($1, $2, $3, $4, $5, $6)",
+            serial,
+            host,
+            key_sha256,
+            issued_ms,
+            expires_ms,
+            revoked_ms
         )
-        .bind(serial)
-        .bind(host)
-        .bind(key_sha256)
-        .bind(issued_ms)
-        .bind(expires_ms)
-        .bind(revoked_ms)
         .execute(&mut *db)
         .await?;
     }
     for RegisteredIssue { serial, role, name, issued_ms, expires_ms, revoked_ms } in &register.issued {
-        sqlx::query(
-            "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+        sqlx::query!(
+            "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms)
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            serial,
+            role,
+            name,
+            issued_ms,
+            expires_ms,
+            revoked_ms
         )
-        .bind(serial)
-        .bind(role)
-        .bind(name)
-        .bind(issued_ms)
-        .bind(expires_ms)
-        .bind(revoked_ms)
         .execute(&mut *db)
         .await?;
     }
     for RemovedHost { serial, expires_ms, revoked_ms } in &register.removed {
-        sqlx::query("INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3)")
-            .bind(serial)
-            .bind(expires_ms)
-            .bind(revoked_ms)
-            .execute(&mut *db)
-            .await?;
+        sqlx::query!(
+            "INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3)",
+            serial,
+            expires_ms,
+            revoked_ms
+        )
+        .execute(&mut *db)
+        .await?;
     }
     Ok(())
 }

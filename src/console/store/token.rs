@@ -4,7 +4,7 @@ use muster_topics::{
     Millis,
     name::{Digest, HostId, Name},
 };
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{SqliteConnection, SqlitePool};
 
 use super::{columns::parsed, error::StoreResult};
 
@@ -17,39 +17,39 @@ pub async fn add(
     (now, expires_ms): (Millis, Millis),
     replaces: Option<HostId>,
 ) -> StoreResult<()> {
-    sqlx::query(
-        "INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms, replaces) VALUES ($1, $2, $3, $4, $5, $6)",
+    sqlx::query!(
+        "INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms, replaces)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+        id.as_str(),
+        secret.as_str(),
+        operator.as_str(),
+        now,
+        expires_ms,
+        replaces.map(|host| host.to_string())
     )
-        .bind(id.as_str())
-        .bind(secret.as_str())
-        .bind(operator.as_str())
-        .bind(now)
-        .bind(expires_ms)
-        .bind(replaces.map(|host| host.to_string()))
-        .execute(db)
-        .await?;
+    .execute(db)
+    .await?;
     Ok(())
 }
 
 /// Returns the host that a token lets join with another key, if any.
 pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> StoreResult<Option<HostId>> {
-    let row: Option<(Option<String>,)> = sqlx::query_as("SELECT replaces FROM token WHERE secret_sha256 = $1")
-        .bind(secret.as_str())
+    let row = sqlx::query_scalar!("SELECT replaces FROM token WHERE secret_sha256 = $1", secret.as_str())
         .fetch_optional(db)
         .await?;
-    row.and_then(|(host,)| host).map(|host| parsed("host id", &host)).transpose()
+    row.flatten().map(|host| parsed("host id", &host)).transpose()
 }
 
 /// Uses a token. Only this statement marks one as used, so two hosts with the same token cannot both get it.
 pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> StoreResult<bool> {
-    let consumed = sqlx::query(
+    let consumed = sqlx::query!(
         "UPDATE token SET used_ms = $2, used_by = $3
          WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL AND expires_ms > $2
            AND (replaces IS NULL OR replaces = $3)",
+        secret.as_str(),
+        now,
+        host.to_string()
     )
-    .bind(secret.as_str())
-    .bind(now)
-    .bind(host.to_string())
     .execute(db)
     .await?;
     Ok(consumed.rows_affected() == 1)
@@ -72,12 +72,13 @@ pub enum TokenRefusal {
 
 /// Returns why [`consume`] did not accept a token.
 pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) -> StoreResult<TokenRefusal> {
-    type Row = (Option<String>, Option<i64>, i64, Option<String>);
-    let row: Option<Row> =
-        sqlx::query_as("SELECT used_by, revoked_ms, expires_ms, replaces FROM token WHERE secret_sha256 = $1")
-            .bind(secret.as_str())
-            .fetch_optional(db)
-            .await?;
+    let row = sqlx::query!(
+        "SELECT used_by, revoked_ms, expires_ms, replaces FROM token WHERE secret_sha256 = $1",
+        secret.as_str()
+    )
+    .map(|row| (row.used_by, row.revoked_ms, row.expires_ms, row.replaces))
+    .fetch_optional(db)
+    .await?;
     Ok(match row {
         None => TokenRefusal::Unknown,
         Some((Some(host), ..)) => TokenRefusal::UsedBy(parsed("host id", &host)?),
@@ -89,15 +90,12 @@ pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) ->
 
 /// Revokes an unused token. Returns whether there is one of this id at all.
 pub async fn revoke(db: &SqlitePool, id: &Name, now: Millis) -> StoreResult<bool> {
-    let found = sqlx::query("UPDATE token SET revoked_ms = COALESCE(revoked_ms, $2) WHERE id = $1")
-        .bind(id.as_str())
-        .bind(now)
+    let found = sqlx::query!("UPDATE token SET revoked_ms = COALESCE(revoked_ms, $2) WHERE id = $1", id.as_str(), now)
         .execute(db)
         .await?;
     Ok(found.rows_affected() > 0)
 }
 
-#[derive(FromRow)]
 struct TokenRow {
     id: String,
     operator: String,
@@ -110,9 +108,10 @@ struct TokenRow {
 
 /// Returns tokens that were not revoked, newest first.
 pub async fn list(db: &SqlitePool) -> StoreResult<Vec<muster_api::Token>> {
-    let rows: Vec<TokenRow> = sqlx::query_as(
+    let rows = sqlx::query_as!(
+        TokenRow,
         "SELECT id, operator, created_ms, expires_ms, used_ms, used_by, replaces FROM token
-         WHERE revoked_ms IS NULL ORDER BY created_ms DESC, id",
+         WHERE revoked_ms IS NULL ORDER BY created_ms DESC, id"
     )
     .fetch_all(db)
     .await?;
@@ -132,6 +131,6 @@ pub async fn list(db: &SqlitePool) -> StoreResult<Vec<muster_api::Token>> {
 
 /// Removes tokens that expired before `before`.
 pub async fn sweep(db: &SqlitePool, before: Millis) -> StoreResult<u64> {
-    let gone = sqlx::query("DELETE FROM token WHERE expires_ms < $1").bind(before).execute(db).await?;
+    let gone = sqlx::query!("DELETE FROM token WHERE expires_ms < $1", before).execute(db).await?;
     Ok(gone.rows_affected())
 }
