@@ -19,7 +19,9 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).unwrap();
-                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+                let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
+                let end = tests.iter().filter_map(|tests| text.find(tests)).min();
+                let code = text[..end.unwrap_or(text.len())].to_owned();
                 files.push((path.strip_prefix(root).unwrap().to_owned(), code));
             }
         }
@@ -193,6 +195,45 @@ fn the_agent_commits_in_one_place() {
         "src/agent",
         &[".commit()", "execute(&store.pool)", "execute(&self.pool)"],
         &["src/agent/store/mod.rs"],
+    );
+}
+
+/// Whether a comment that begins with `Unchecked:` ends right above a line.
+fn says_why_unchecked(lines: &[&str], index: usize) -> bool {
+    let above = lines[..index].iter().rev().map(|line| line.trim_start());
+    above.take_while(|line| line.starts_with("//")).any(|line| line.starts_with("// Unchecked: "))
+}
+
+#[test]
+fn sql_of_the_console_is_checked_or_says_why_not() {
+    const UNCHECKED: [&str; 9] = [
+        "sqlx::query(",
+        "query_as(",
+        "query_as::<",
+        "query_scalar(",
+        "query_scalar::<",
+        "query_with(",
+        "QueryBuilder",
+        "raw_sql",
+        "AssertSqlSafe(",
+    ];
+    let mut found = Vec::new();
+    for (path, code) in sources("src/console") {
+        let lines: Vec<&str> = code.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            // What concerns the file, and no table.
+            let is_of_file = line.contains("\"PRAGMA ") || line.contains("\"VACUUM\"");
+            let is_comment = line.trim_start().starts_with("//");
+            let is_unchecked = UNCHECKED.iter().any(|word| line.contains(word)) && !is_comment && !is_of_file;
+            if is_unchecked && !says_why_unchecked(&lines, index) {
+                found.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "a statement is one of sqlx's macros, or a comment above it says why not (`// Unchecked: …`):\n{}",
+        found.join("\n")
     );
 }
 

@@ -363,6 +363,7 @@ pub async fn settle(
             parameters(piece.len(), 3),
             piece.len() * 3 + 1
         );
+        // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for SettledOutcome { command, host, outcome } in piece {
             query = query.bind(command.to_string()).bind(host.to_string()).bind(to_json("outcome", outcome)?);

@@ -642,6 +642,7 @@ pub async fn set_presences(
                  fresh_time = CASE WHEN excluded.session = 0 THEN presence.fresh_time ELSE excluded.fresh_time END",
             parameters(piece.len(), 7)
         );
+        // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for (host, presence) in piece {
             query = query
@@ -763,6 +764,7 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
                  base_seq = excluded.base_seq, base_state = excluded.base_state, at_ms = excluded.at_ms",
             parameters(piece.len(), 7)
         );
+        // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for NewState { host, held, .. } in piece {
             let base = held.base.as_ref();
@@ -782,6 +784,7 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
              WHERE host.id = came.id AND host.hostname <> came.hostname",
             parameters(piece.len(), 2)
         );
+        // Unchecked: many rows of several columns, of which `parameters` writes the question marks.
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for NewState { host, hostname, .. } in piece {
             query = query.bind(host.to_string()).bind(hostname);

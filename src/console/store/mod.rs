@@ -7,6 +7,11 @@
 //! consists of functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
+//! **Invariant: statements are checked when the console is compiled**, against the tables that its migrations make
+//! (`tests/prepare`). One that cannot be, because its text is built, says why, and no text in it is from outside. A list
+//! is one parameter, read by `json_each`. Many rows of several columns are parameters each: read from JSON, they take
+//! twice as long, and seven times if one is a host's state.
+//!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
 //! connection, rather than for its lock, is what keeps a busy store from failing.
 //!
