@@ -4,7 +4,7 @@
 //! Statements exist for few numbers of rows, so that each is prepared once: a connection caches a hundred.
 //!
 //! Their parameters have no names. (`$1` is a name to SQLite, which compares it with the names of all parameters
-//! before it: for two hundred that takes as long as everything else. PostgreSQL will need numbers here.)
+//! before it: for two hundred that takes as long as everything else.)
 //! A parameter behind them all may have its number as a name.
 
 /// Numbers of rows for which statements are prepared; each is an eighth of the one before.
