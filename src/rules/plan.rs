@@ -32,6 +32,7 @@
 
 mod event;
 mod health;
+mod installation;
 mod observe;
 mod play;
 mod reported_state;
@@ -59,6 +60,7 @@ use serde::{Deserialize, Serialize};
 pub use event::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, UnitEvent};
 use health::Health;
 pub use health::ProbeRequest;
+use installation::Installation;
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
 use rollback::RevisionTrial;
@@ -114,16 +116,12 @@ pub struct PlannedUnit {
     known: FoundSecondInstance,
     /// The slow step that is under way.
     pub work: Option<StepUnderWay>,
-    /// The revision that is completely installed on this host.
-    pub installed: Option<Digest>,
+    /// What is installed on this host, and the step that changes this.
+    installation: Installation,
     /// Why nothing more is tried for this generation.
     rest: Option<StopReason>,
     /// When it is restarted, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// When the installation (or removal) is tried again, after it failed.
-    install_ms: Option<Millis>,
-    /// How often in a row the installation failed.
-    install_failures: u32,
     /// When the instance is looked up again, after that failed.
     adopt_ms: Option<Millis>,
     /// [`RestoredUnit::restarts`], until the instance is looked up.
@@ -250,12 +248,8 @@ pub struct ProcessId {
 pub enum StepUnderWay {
     /// Looking up a running instance.
     Adopting,
-    /// Installing everything for this revision.
-    Installing(Digest),
     /// Changing the running instance to this revision without a restart.
     Reloading(Digest),
-    /// Removing everything.
-    Removing,
 }
 
 /// Why nothing more is tried for a generation.
@@ -330,7 +324,7 @@ impl PlannedUnit {
             gate: StartGate::Open,
             wiring: EndpointWiring::default(),
             runs_with: None,
-            installed: observed.revision.clone(),
+            installation: Installation::restore(observed.revision.clone()),
             restart_ms: observed.retry_ms,
             observed,
             instance: EffectiveInstance::Unknown,
@@ -339,8 +333,6 @@ impl PlannedUnit {
             known: FoundSecondInstance::Kept(second),
             work: None,
             rest: None,
-            install_ms: None,
-            install_failures: 0,
             adopt_ms: None,
             kept_restarts: kept.restarts,
             not_reloaded: None,
@@ -394,7 +386,7 @@ impl PlannedUnit {
     /// Whether it would start now if no other unit prevented it.
     #[must_use]
     pub fn would_start(&self, now_ms: Millis) -> bool {
-        let is_idle = self.work.is_none() && self.instance == EffectiveInstance::None;
+        let is_idle = self.work.is_none() && self.installation.is_idle() && self.instance == EffectiveInstance::None;
         is_idle && matches!(self.plan_idle(&StartGate::Open, now_ms), Some(PlanStep::Start { .. }))
     }
 

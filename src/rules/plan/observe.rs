@@ -11,11 +11,7 @@ use super::{
     ADOPT_AGAIN_MS, EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, LiveInstance, PlanStep, PlannedUnit,
     STOP_SLACK_MS, ShimReport, StepUnderWay, StopReason, UnitEvent, UnitPolicy, to_millis,
 };
-use crate::{backoff::ExponentialGrowth, port_lease::EndpointWiring};
-
-/// Delays before an installation is tried again: from a second, so that a restart of the console costs little time, to
-/// five minutes, so that a console that is down is not flooded.
-const INSTALL: ExponentialGrowth = ExponentialGrowth { first_ms: 1_000, max_ms: 300_000 };
+use crate::port_lease::EndpointWiring;
 
 /// The longest error or note that is stored and sent: it is for people, and part of a message of limited size.
 const TEXT_MAX_CHARS: usize = 1_000;
@@ -34,23 +30,21 @@ impl PlannedUnit {
                 self.fail(&error);
             }
             UnitEvent::Progress(revision, progress) => {
-                if self.work.as_ref() == Some(&StepUnderWay::Installing(revision)) {
+                if self.installation.installs(&revision) {
                     self.observed.progress = Some(progress);
                 }
             }
             UnitEvent::Installed(revision) => {
-                self.finish_install(&revision);
+                self.installation.finish(&revision);
                 if self.desires(&revision) {
-                    self.installed = Some(revision);
-                    self.install_ms = None;
+                    self.installation.installed(revision);
                     // It never ran in this revision, so there is no restart to wait for.
                     self.restart_ms = None;
-                    self.install_failures = 0;
                     self.observed.error = None;
                 }
             }
             UnitEvent::NotInstalled { revision, failure, random } => {
-                self.finish_install(&revision);
+                self.installation.finish(&revision);
                 if self.desires(&revision) {
                     self.not_installed(&failure, random, now_ms);
                 }
@@ -83,13 +77,9 @@ impl PlannedUnit {
                     self.fail(&error);
                 }
             }
-            UnitEvent::Removed => {
-                self.work = None;
-                self.installed = None;
-            }
+            UnitEvent::Removed => self.installation.removed(),
             UnitEvent::NotRemoved { error } => {
-                self.work = None;
-                self.install_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
+                self.installation.removal_failed(now_ms);
                 self.fail(&error);
             }
             UnitEvent::Gate(gate) => self.gate = gate,
@@ -147,8 +137,7 @@ impl PlannedUnit {
     pub(super) fn forget_failures(&mut self) {
         self.play.try_again();
         self.restart_ms = None;
-        self.install_ms = None;
-        self.install_failures = 0;
+        self.installation.forget_failures();
         self.observed.attempts = 0;
         self.observed.error = None;
         self.observed.last_lines = None;
@@ -181,10 +170,15 @@ impl PlannedUnit {
 
     fn begin(&mut self, step: PlanStep, now_ms: Millis) {
         match step {
-            PlanStep::Adopt => self.work = Some(StepUnderWay::Adopting),
+            PlanStep::Adopt => {
+                self.installation.forget_step();
+                self.work = Some(StepUnderWay::Adopting);
+            }
             PlanStep::Install => {
                 self.observed.progress = None;
-                self.work = self.desired.as_ref().map(|desired| StepUnderWay::Installing(desired.revision.clone()));
+                if let Some(desired) = &self.desired {
+                    self.installation.begin_install(desired.revision.clone());
+                }
             }
             PlanStep::Start { .. } => {
                 if let Some(desired) = &self.desired {
@@ -205,6 +199,8 @@ impl PlannedUnit {
             }
             PlanStep::Reload => {
                 self.begin_trial(false, now_ms);
+                // Another revision than the desired one would be installed.
+                self.installation.forget_step();
                 self.work = self.desired.as_ref().map(|desired| StepUnderWay::Reloading(desired.revision.clone()));
             }
             PlanStep::Freeze | PlanStep::Thaw => {
@@ -214,7 +210,7 @@ impl PlannedUnit {
             }
             PlanStep::Play { playing, ask } => self.play.began(playing, ask),
             PlanStep::StartSecond | PlanStep::StopSecond { .. } => self.begin_second(step, now_ms),
-            PlanStep::Remove => self.work = Some(StepUnderWay::Removing),
+            PlanStep::Remove => self.installation.begin_removal(),
             PlanStep::WaitUntil(_) => {}
         }
     }
@@ -254,18 +250,9 @@ impl PlannedUnit {
         is_it
     }
 
-    fn finish_install(&mut self, revision: &Digest) {
-        if self.work.as_ref() == Some(&StepUnderWay::Installing(revision.clone())) {
-            self.work = None;
-        }
-    }
-
     fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {
         if failure.may_heal {
-            let delay_ms = INSTALL.full_jitter_ms(self.install_failures, random);
-            self.install_failures = self.install_failures.saturating_add(1);
-            // A random delay of zero would make a busy loop; a tenth of the base does not.
-            self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
+            self.installation.failed(random, now_ms);
         } else if self.go_back(&failure.error, now_ms) {
             return;
         } else {

@@ -61,7 +61,7 @@ impl PlannedUnit {
         if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
             self.observed.last_lines = None;
         }
-        if !matches!(self.work, Some(StepUnderWay::Installing(_))) {
+        if !self.installation.is_installing() {
             self.observed.progress = None;
         }
         self.observed.pid = process.map(|process| process.pid);
@@ -69,10 +69,11 @@ impl PlannedUnit {
             EffectiveInstance::Alive(LiveInstance { revision, .. }) | EffectiveInstance::Launching(revision) => {
                 Some(revision.clone())
             }
-            EffectiveInstance::Unknown | EffectiveInstance::None => self.installed.clone(),
+            EffectiveInstance::Unknown | EffectiveInstance::None => self.installation.revision.clone(),
         };
         self.report_revision(revision);
-        self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
+        self.observed.retry_ms =
+            (phase == Phase::Backoff).then(|| self.restart_ms.or(self.installation.retry_ms())).flatten();
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
@@ -140,10 +141,10 @@ impl PlannedUnit {
             // The instance that has to end before the next step still runs.
             EffectiveInstance::None if self.must_wait_for_second() => Phase::Stopping,
             EffectiveInstance::None if self.rest == Some(StopReason::Failed) || self.is_broken() => Phase::Failed,
-            EffectiveInstance::None if matches!(self.work, Some(StepUnderWay::Installing(_))) => Phase::Installing,
+            EffectiveInstance::None if self.installation.is_installing() => Phase::Installing,
             EffectiveInstance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
-            EffectiveInstance::None => match (&self.installed, &self.desired) {
-                (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
+            EffectiveInstance::None => match &self.desired {
+                Some(desired) if self.installation.has(&desired.revision) => Phase::Stopped,
                 _ => Phase::Absent,
             },
         }
@@ -161,7 +162,7 @@ impl PlannedUnit {
 
     /// Whether it waits for another attempt. (One that is due may still wait for other units.)
     fn is_about_to_try(&self, now_ms: Millis) -> bool {
-        let installs = self.install_ms.is_some() && self.desired.is_some();
+        let installs = self.installation.retry_ms().is_some() && self.desired.is_some();
         let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == StartGate::Open);
         self.hold.is_none() && (installs || restarts && self.wants_running())
     }

@@ -22,9 +22,13 @@ impl PlannedUnit {
     }
 
     fn plan_step(&self, now_ms: Millis) -> Option<PlanStep> {
+        if self.installation.is_removing() {
+            return None;
+        }
         match (&self.work, &self.instance) {
-            (Some(StepUnderWay::Adopting | StepUnderWay::Removing | StepUnderWay::Reloading(_)), _)
-            | (_, EffectiveInstance::Launching(_)) => None,
+            (Some(StepUnderWay::Adopting | StepUnderWay::Reloading(_)), _) | (_, EffectiveInstance::Launching(_)) => {
+                None
+            }
             (_, EffectiveInstance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(PlanStep::Adopt)),
             (_, EffectiveInstance::Alive(alive)) => match alive.ends_by_ms {
                 // It ignored the first stop, so it is stopped again without grace, and the shell reports it.
@@ -56,7 +60,7 @@ impl PlannedUnit {
                 return None;
             }
             // It continues to run until its successor is installed.
-            if self.installed.as_ref() != Some(&desired.revision) {
+            if !self.installation.has(&desired.revision) {
                 return self.plan_install(desired, now_ms);
             }
             // There are two instances at most.
@@ -133,9 +137,9 @@ impl PlannedUnit {
     pub(super) fn plan_idle(&self, gate: &StartGate, now_ms: Millis) -> Option<PlanStep> {
         let Some(desired) = &self.desired else {
             let goes = self.beside.is_none();
-            return goes.then(|| due(self.install_ms, now_ms).unwrap_or(PlanStep::Remove));
+            return goes.then(|| self.installation.plan(PlanStep::Remove, now_ms));
         };
-        if self.installed.as_ref() != Some(&desired.revision) {
+        if !self.installation.has(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
         if desired.run == Run::Stopped
@@ -153,11 +157,11 @@ impl PlannedUnit {
     }
 
     fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<PlanStep> {
-        let under_way = matches!(&self.work, Some(StepUnderWay::Installing(revision)) if *revision == desired.revision);
-        if under_way || self.rest.is_some() || self.hold.is_some() {
+        let is_under_way = self.installation.installs(&desired.revision);
+        if is_under_way || self.rest.is_some() || self.hold.is_some() {
             return None;
         }
-        Some(due(self.install_ms, now_ms).unwrap_or(PlanStep::Install))
+        Some(self.installation.plan(PlanStep::Install, now_ms))
     }
 }
 
