@@ -10,7 +10,8 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started; or, if its spec says so, once the new one is up beside it.
 //!
-//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `observe` and `reported_state`
+//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `instance` and `installation`
+//! (the states of what runs and of what is installed, with the data of each), `observe` and `reported_state`
 //! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
 //! `health` (probe results), `restart` (what follows the end of an instance), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
 //! while one revision replaces another), `tests` and `model` (cases and properties).
@@ -33,6 +34,7 @@
 mod event;
 mod health;
 mod installation;
+mod instance;
 mod observe;
 mod play;
 mod reported_state;
@@ -61,11 +63,13 @@ pub use event::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, U
 use health::Health;
 pub use health::ProbeRequest;
 use installation::Installation;
+use instance::RestoredInstance;
+pub use instance::{EffectiveInstance, LiveInstance, LookUp, ProcessId};
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
 use rollback::RevisionTrial;
 pub use rollback::VerifiedRevision;
-use second_instance::{FoundSecondInstance, SecondInstance};
+use second_instance::SecondInstance;
 pub use second_instance::{KeptSecondInstance, Slot};
 use unit_policy::UnitPolicy;
 
@@ -112,20 +116,12 @@ pub struct PlannedUnit {
     slot: Slot,
     /// The second instance, while there is one.
     beside: Option<SecondInstance>,
-    /// What a lookup found of the second instance.
-    known: FoundSecondInstance,
-    /// The slow step that is under way.
-    pub work: Option<StepUnderWay>,
     /// What is installed on this host, and the step that changes this.
     installation: Installation,
     /// Why nothing more is tried for this generation.
     rest: Option<StopReason>,
     /// When it is restarted, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// When the instance is looked up again, after that failed.
-    adopt_ms: Option<Millis>,
-    /// [`RestoredUnit::restarts`], until the instance is looked up.
-    kept_restarts: u32,
     /// The revision that the running process could not be changed to without a restart.
     not_reloaded: Option<Digest>,
     /// Whether the instance must be restarted although the desired state is the same, because something that it has
@@ -193,65 +189,6 @@ impl RestoredUnit {
     }
 }
 
-/// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EffectiveInstance {
-    /// Unknown, so nothing may be started.
-    Unknown,
-    /// There is none.
-    None,
-    /// An instance of this revision is being started.
-    Launching(Digest),
-    /// There is one.
-    Alive(LiveInstance),
-}
-
-/// A live instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveInstance {
-    /// The revision that it was started as.
-    pub revision: Digest,
-    /// The frame of that revision ([`muster_topics::unit::Spec::frame`]), as far as known.
-    pub frame: Option<Digest>,
-    /// Its process; `None` while it is being restarted.
-    pub process: Option<ProcessId>,
-    /// See [`ShimReport::ready`].
-    pub ready: bool,
-    /// See [`ShimReport::restarts`].
-    pub restarts: u32,
-    /// When to stop it again, if a stop is under way.
-    pub ends_by_ms: Option<Millis>,
-    /// Whether a freeze (true) or a thaw is under way, and when to repeat it.
-    pub freezes_by_ms: Option<(bool, Millis)>,
-}
-
-impl LiveInstance {
-    /// Creates one of which only the revision is known.
-    fn new(revision: Digest, restarts: u32) -> Self {
-        Self { revision, frame: None, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
-    }
-}
-
-/// A process, identified so that a later one with the same number is not mistaken for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessId {
-    /// Process id.
-    pub pid: i32,
-    /// Start time, in clock ticks since boot.
-    pub start_ticks: u64,
-    /// When it was started.
-    pub started_ms: Millis,
-}
-
-/// A slow step that is under way. There is one at a time, and each reports its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StepUnderWay {
-    /// Looking up a running instance.
-    Adopting,
-    /// Changing the running instance to this revision without a restart.
-    Reloading(Digest),
-}
-
 /// Why nothing more is tried for a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
@@ -315,7 +252,8 @@ impl PlannedUnit {
     #[must_use]
     pub fn new(kept: Option<RestoredUnit>, now_ms: Millis) -> Self {
         let kept = kept.unwrap_or_else(|| RestoredUnit::new(Observed::absent(now_ms)));
-        let RestoredUnit { observed, condemned, up, trial_ms, slot, second, verified, .. } = kept;
+        let RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified } = kept;
+        let restored = RestoredInstance { restarts, second };
         Self {
             desired: None,
             hold: None,
@@ -327,17 +265,13 @@ impl PlannedUnit {
             installation: Installation::restore(observed.revision.clone()),
             restart_ms: observed.retry_ms,
             observed,
-            instance: EffectiveInstance::Unknown,
+            instance: EffectiveInstance::Unknown(LookUp::restore(restored)),
             slot,
             beside: None,
-            known: FoundSecondInstance::Kept(second),
-            work: None,
             rest: None,
-            adopt_ms: None,
-            kept_restarts: kept.restarts,
             not_reloaded: None,
             outdated: false,
-            kept_finished: kept.finished,
+            kept_finished: finished,
             play: PlayState::default(),
             health: Health::restore(up, condemned),
             trial: RevisionTrial::restore(verified, trial_ms),
@@ -375,10 +309,10 @@ impl PlannedUnit {
     /// Whether it is being started, or looked up in order to decide that.
     #[must_use]
     pub fn is_launching(&self) -> bool {
-        match self.instance {
+        match &self.instance {
             EffectiveInstance::Launching(_) => true,
             // A unit that cannot be looked up must not block others.
-            EffectiveInstance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
+            EffectiveInstance::Unknown(lookup) => self.wants_running() && !self.is_held() && !lookup.has_failed(),
             EffectiveInstance::None | EffectiveInstance::Alive(_) => false,
         }
     }
@@ -386,7 +320,7 @@ impl PlannedUnit {
     /// Whether it would start now if no other unit prevented it.
     #[must_use]
     pub fn would_start(&self, now_ms: Millis) -> bool {
-        let is_idle = self.work.is_none() && self.installation.is_idle() && self.instance == EffectiveInstance::None;
+        let is_idle = self.installation.is_idle() && self.instance == EffectiveInstance::None;
         is_idle && matches!(self.plan_idle(&StartGate::Open, now_ms), Some(PlanStep::Start { .. }))
     }
 
@@ -418,7 +352,7 @@ impl PlannedUnit {
     pub fn kept(&self) -> RestoredUnit {
         let restarts = match &self.instance {
             EffectiveInstance::Alive(alive) => alive.restarts,
-            EffectiveInstance::Unknown => self.kept_restarts,
+            EffectiveInstance::Unknown(lookup) => lookup.restarts(),
             EffectiveInstance::None | EffectiveInstance::Launching(_) => 0,
         };
         // The progress of a download changes often, and is useless after a restart.
@@ -428,7 +362,7 @@ impl PlannedUnit {
         };
         let condemned = self.health.condemned().cloned();
         let up = match &self.instance {
-            EffectiveInstance::Unknown => self.health.was_up(),
+            EffectiveInstance::Unknown(_) => self.health.was_up(),
             _ => self.health.is_up(),
         };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());

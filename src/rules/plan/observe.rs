@@ -8,8 +8,8 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, LiveInstance, PlanStep, PlannedUnit,
-    STOP_SLACK_MS, ShimReport, StepUnderWay, StopReason, UnitEvent, UnitPolicy, to_millis,
+    EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, LiveInstance, LookUp, PlanStep, PlannedUnit,
+    STOP_SLACK_MS, ShimReport, StopReason, UnitEvent, UnitPolicy, to_millis,
 };
 use crate::port_lease::EndpointWiring;
 
@@ -25,8 +25,9 @@ impl PlannedUnit {
             UnitEvent::Began(step) => self.begin(step, now_ms),
             UnitEvent::Found(found) => self.found(found, now_ms),
             UnitEvent::NotLookedUp { error } => {
-                self.work = None;
-                self.adopt_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
+                if let EffectiveInstance::Unknown(lookup) = &mut self.instance {
+                    lookup.failed(now_ms);
+                }
                 self.fail(&error);
             }
             UnitEvent::Progress(revision, progress) => {
@@ -50,21 +51,19 @@ impl PlannedUnit {
                 }
             }
             UnitEvent::Reloaded(revision) => {
-                if self.finish_reload(&revision)
-                    && let EffectiveInstance::Alive(alive) = &mut self.instance
-                {
+                if let Some(alive) = self.finish_reload(&revision) {
                     alive.revision = revision;
                 }
             }
             UnitEvent::NotReloaded(revision) => {
-                if self.finish_reload(&revision) {
+                if self.finish_reload(&revision).is_some() {
                     self.not_reloaded = Some(revision);
                 }
             }
             UnitEvent::Outdated => self.outdated = matches!(self.instance, EffectiveInstance::Alive(_)),
             UnitEvent::Started => self.started(),
             UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
-            UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown,
+            UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown(LookUp::default()),
             UnitEvent::Told(told) => self.handle_report(told, now_ms),
             // The step is tried again later; until then the report has the reason.
             UnitEvent::Unheard { error } if matches!(self.instance, EffectiveInstance::Alive(_)) => self.fail(&error),
@@ -172,7 +171,9 @@ impl PlannedUnit {
         match step {
             PlanStep::Adopt => {
                 self.installation.forget_step();
-                self.work = Some(StepUnderWay::Adopting);
+                if let EffectiveInstance::Unknown(lookup) = &mut self.instance {
+                    lookup.begin();
+                }
             }
             PlanStep::Install => {
                 self.observed.progress = None;
@@ -183,7 +184,6 @@ impl PlannedUnit {
             PlanStep::Start { .. } => {
                 if let Some(desired) = &self.desired {
                     self.instance = EffectiveInstance::Launching(desired.revision.clone());
-                    self.kept_restarts = 0;
                 }
                 self.not_reloaded = None;
                 let is_retry = self.restart_ms.take().is_some();
@@ -201,7 +201,9 @@ impl PlannedUnit {
                 self.begin_trial(false, now_ms);
                 // Another revision than the desired one would be installed.
                 self.installation.forget_step();
-                self.work = self.desired.as_ref().map(|desired| StepUnderWay::Reloading(desired.revision.clone()));
+                if let (EffectiveInstance::Alive(alive), Some(desired)) = (&mut self.instance, &self.desired) {
+                    alive.reloading = Some(desired.revision.clone());
+                }
             }
             PlanStep::Freeze | PlanStep::Thaw => {
                 if let EffectiveInstance::Alive(alive) = &mut self.instance {
@@ -215,10 +217,10 @@ impl PlannedUnit {
         }
     }
 
+    /// Handles the result of a lookup. If the instance is known, the result is older than that and is ignored.
     fn found(&mut self, found: FoundInstance, now_ms: Millis) {
-        self.mark_second_known();
-        self.work = None;
-        self.adopt_ms = None;
+        let EffectiveInstance::Unknown(lookup) = &self.instance else { return };
+        let kept_restarts = lookup.restarts();
         let phase = self.observed.phase;
         let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
             || self.observed.pid.is_some();
@@ -226,14 +228,14 @@ impl PlannedUnit {
             FoundInstance::Nothing => self.instance = EffectiveInstance::None,
             FoundInstance::Alive(revision, told) => {
                 self.play.begin(true);
-                let was_up = self.health.was_up() && told.restarts == self.kept_restarts;
+                let was_up = self.health.was_up() && told.restarts == kept_restarts;
                 self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
-                self.instance = EffectiveInstance::Alive(LiveInstance::new(revision, self.kept_restarts));
+                self.instance = EffectiveInstance::Alive(LiveInstance::new(revision, kept_restarts));
                 self.handle_report(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
             FoundInstance::Ended(over) if was_alive => {
-                self.count(over.restarts.saturating_sub(self.kept_restarts), &over.last);
+                self.count(over.restarts.saturating_sub(kept_restarts), &over.last);
                 let revision = self.observed.revision.clone();
                 self.take_end(&over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
@@ -241,13 +243,15 @@ impl PlannedUnit {
         }
     }
 
-    /// Ends the step of a reload; returns whether it was the one under way.
-    fn finish_reload(&mut self, revision: &Digest) -> bool {
-        let is_it = self.work.as_ref() == Some(&StepUnderWay::Reloading(revision.clone()));
-        if is_it {
-            self.work = None;
+    /// Ends the change of the instance to this revision; returns the instance if that was under way.
+    fn finish_reload(&mut self, revision: &Digest) -> Option<&mut LiveInstance> {
+        match &mut self.instance {
+            EffectiveInstance::Alive(alive) if alive.reloading.as_ref() == Some(revision) => {
+                alive.reloading = None;
+                Some(alive)
+            }
+            _ => None,
         }
-        is_it
     }
 
     fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {

@@ -6,20 +6,20 @@ use muster_topics::{
     unit::{Content, Desired, Hold, HoldReason, Phase, Run},
 };
 
-use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StepUnderWay, StopReason, observe::shortened};
+use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StopReason, observe::shortened};
 use crate::{backoff::GOOD_AFTER_MS, start_order::StartGate};
 
 impl PlannedUnit {
     /// Computes the reported state.
     pub(super) fn update_report(&mut self, now_ms: Millis) {
-        if !matches!(self.instance, EffectiveInstance::Unknown) {
+        if !matches!(self.instance, EffectiveInstance::Unknown(_)) {
             self.decide_second(now_ms);
         }
         let process = self.process();
         if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
             self.observed.attempts = 0;
         }
-        if matches!(self.instance, EffectiveInstance::Unknown) {
+        if matches!(self.instance, EffectiveInstance::Unknown(_)) {
             // Until the instance is looked up, the last report holds.
             return;
         }
@@ -48,10 +48,6 @@ impl PlannedUnit {
         });
         if !matches!(self.instance, EffectiveInstance::Alive(_)) {
             self.outdated = false;
-            if matches!(self.work, Some(StepUnderWay::Reloading(_))) {
-                // There is no instance any more that could finish the reload.
-                self.work = None;
-            }
             self.observed.can.clear();
             self.runs_with = None;
             self.observed.frozen = false;
@@ -69,7 +65,7 @@ impl PlannedUnit {
             EffectiveInstance::Alive(LiveInstance { revision, .. }) | EffectiveInstance::Launching(revision) => {
                 Some(revision.clone())
             }
-            EffectiveInstance::Unknown | EffectiveInstance::None => self.installation.revision.clone(),
+            EffectiveInstance::Unknown(_) | EffectiveInstance::None => self.installation.revision.clone(),
         };
         self.report_revision(revision);
         self.observed.retry_ms =
@@ -125,7 +121,7 @@ impl PlannedUnit {
     fn phase(&self, process: Option<ProcessId>, now_ms: Millis) -> Phase {
         let up = |process: ProcessId| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
         match &self.instance {
-            EffectiveInstance::Unknown => self.observed.phase,
+            EffectiveInstance::Unknown(_) => self.observed.phase,
             EffectiveInstance::Launching(_) => Phase::Starting,
             EffectiveInstance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             EffectiveInstance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, PlanStep, PlannedUnit, ProcessId, STOP_SLACK_MS,
-    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, step::due, to_millis,
+    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, instance::RestoredInstance, step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 
@@ -86,15 +86,6 @@ pub struct KeptSecondInstance {
     leaving: bool,
 }
 
-/// What is known of the second instance after a start of the agent.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum FoundSecondInstance {
-    /// The stored state alone.
-    Kept(Option<KeptSecondInstance>),
-    /// Everything: it was looked up.
-    All,
-}
-
 impl SecondInstance {
     /// Creates a candidate that is being started.
     fn candidate(revision: Digest, now_ms: Millis) -> Self {
@@ -152,7 +143,7 @@ impl PlannedUnit {
     /// Whether the second instance was looked up.
     #[must_use]
     pub fn knows_second(&self) -> bool {
-        self.known == FoundSecondInstance::All
+        self.restored().is_none()
     }
 
     /// Whether there is a second instance.
@@ -181,10 +172,15 @@ impl PlannedUnit {
 
     /// Returns the state to store.
     pub(super) fn kept_second(&self) -> Option<KeptSecondInstance> {
-        match &self.known {
-            FoundSecondInstance::Kept(kept) => kept.clone(),
-            FoundSecondInstance::All => self.beside.as_ref().map(SecondInstance::kept),
+        match self.restored() {
+            Some(restored) => restored.second.clone(),
+            None => self.beside.as_ref().map(SecondInstance::kept),
         }
+    }
+
+    /// What an earlier run of the agent stored, until its instances have been looked up.
+    fn restored(&self) -> Option<&RestoredInstance> {
+        if let EffectiveInstance::Unknown(lookup) = &self.instance { lookup.restored.as_ref() } else { None }
     }
 
     /// The second instance, if it is a candidate that may replace the main one.
@@ -297,11 +293,6 @@ impl PlannedUnit {
         }
     }
 
-    /// Marks the second instance as looked up.
-    pub(super) fn mark_second_known(&mut self) {
-        self.known = FoundSecondInstance::All;
-    }
-
     fn handle_second_report(&mut self, told: ShimReport, now_ms: Millis) {
         let Some(SecondInstance { alive: Some(alive), health, told: known, leaving, .. }) = &mut self.beside else {
             return;
@@ -374,7 +365,6 @@ impl PlannedUnit {
             self.beside = Some(SecondInstance::replaced(before, now_ms));
         }
         (self.outdated, self.not_reloaded, self.health) = (false, None, health);
-        self.kept_restarts = 0;
         self.restart_ms = None;
         self.observed.error = None;
         if let Some(alive) = alive {

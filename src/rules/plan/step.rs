@@ -6,7 +6,7 @@ use muster_topics::{
     unit::{Desired, Phase, Run},
 };
 
-use super::{EffectiveInstance, LiveInstance, PlanStep, PlannedUnit, StepUnderWay};
+use super::{EffectiveInstance, LiveInstance, PlanStep, PlannedUnit};
 use crate::{backoff::GOOD_AFTER_MS, start_order::StartGate};
 
 impl PlannedUnit {
@@ -25,19 +25,18 @@ impl PlannedUnit {
         if self.installation.is_removing() {
             return None;
         }
-        match (&self.work, &self.instance) {
-            (Some(StepUnderWay::Adopting | StepUnderWay::Reloading(_)), _) | (_, EffectiveInstance::Launching(_)) => {
-                None
-            }
-            (_, EffectiveInstance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(PlanStep::Adopt)),
-            (_, EffectiveInstance::Alive(alive)) => match alive.ends_by_ms {
+        match &self.instance {
+            EffectiveInstance::Launching(_) => None,
+            EffectiveInstance::Unknown(lookup) => lookup.plan(now_ms),
+            EffectiveInstance::Alive(alive) if alive.reloading.is_some() => None,
+            EffectiveInstance::Alive(alive) => match alive.ends_by_ms {
                 // It ignored the first stop, so it is stopped again without grace, and the shell reports it.
                 Some(by_ms) => {
                     Some(due(Some(by_ms), now_ms).unwrap_or(PlanStep::Stop { signal: Some(Signal::Kill), grace_ms: 0 }))
                 }
                 None => self.plan_alive(alive, now_ms),
             },
-            (_, EffectiveInstance::None) => self.plan_idle(&self.gate, now_ms),
+            EffectiveInstance::None => self.plan_idle(&self.gate, now_ms),
         }
     }
 

@@ -1,0 +1,134 @@
+//! The instance of a unit that is in effect: each state has the data that only it can have.
+
+use muster_topics::{Millis, name::Digest};
+
+use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, step::due};
+
+/// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EffectiveInstance {
+    /// Unknown until it has been looked up, so nothing may be started.
+    Unknown(LookUp),
+    /// There is none.
+    None,
+    /// An instance of this revision is being started.
+    Launching(Digest),
+    /// There is one.
+    Alive(LiveInstance),
+}
+
+/// The lookup of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LookUp {
+    state: LookUpState,
+    /// What an earlier run of the agent stored; `None` if this run has started the instance.
+    pub(super) restored: Option<RestoredInstance>,
+}
+
+/// How far a lookup has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum LookUpState {
+    /// It has to begin.
+    #[default]
+    Due,
+    /// It is under way.
+    UnderWay {
+        /// Whether the one before failed.
+        is_repeated: bool,
+    },
+    /// It failed, and is repeated at this time.
+    Failed { again_ms: Millis },
+}
+
+/// What an earlier run of the agent stored of a unit's instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RestoredInstance {
+    /// See [`RestoredUnit::restarts`](super::RestoredUnit::restarts).
+    pub(super) restarts: u32,
+    /// See [`RestoredUnit::second`](super::RestoredUnit::second).
+    pub(super) second: Option<KeptSecondInstance>,
+}
+
+impl LookUp {
+    /// Creates the first lookup of a run of the agent.
+    pub(super) fn restore(restored: RestoredInstance) -> Self {
+        Self { restored: Some(restored), ..Self::default() }
+    }
+
+    /// Returns the next step.
+    pub(super) fn plan(&self, now_ms: Millis) -> Option<PlanStep> {
+        match self.state {
+            LookUpState::Due => Some(PlanStep::Adopt),
+            LookUpState::UnderWay { .. } => None,
+            LookUpState::Failed { again_ms } => Some(due(Some(again_ms), now_ms).unwrap_or(PlanStep::Adopt)),
+        }
+    }
+
+    /// Handles that it has begun.
+    pub(super) fn begin(&mut self) {
+        self.state = LookUpState::UnderWay { is_repeated: self.has_failed() };
+    }
+
+    /// Handles that it failed.
+    pub(super) fn failed(&mut self, now_ms: Millis) {
+        self.state = LookUpState::Failed { again_ms: now_ms.saturating_add(ADOPT_AGAIN_MS) };
+    }
+
+    /// Whether it failed when it was last tried.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state, LookUpState::UnderWay { is_repeated: true } | LookUpState::Failed { .. })
+    }
+
+    /// How often the instance had restarted by itself when it was last seen.
+    pub(super) fn restarts(&self) -> u32 {
+        self.restored.as_ref().map_or(0, |restored| restored.restarts)
+    }
+}
+
+/// A live instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveInstance {
+    /// The revision that it was started as.
+    pub revision: Digest,
+    /// The frame of that revision ([`muster_topics::unit::Spec::frame`]), as far as known.
+    pub frame: Option<Digest>,
+    /// Its process; `None` while it is being restarted.
+    pub process: Option<ProcessId>,
+    /// See [`ShimReport::ready`](super::ShimReport::ready).
+    pub ready: bool,
+    /// See [`ShimReport::restarts`](super::ShimReport::restarts).
+    pub restarts: u32,
+    /// When to stop it again, if a stop is under way.
+    pub ends_by_ms: Option<Millis>,
+    /// Whether a freeze (true) or a thaw is under way, and when to repeat it.
+    pub freezes_by_ms: Option<(bool, Millis)>,
+    /// The revision that it is being changed to without a restart.
+    pub(super) reloading: Option<Digest>,
+}
+
+impl LiveInstance {
+    /// Creates one of which only the revision is known.
+    pub(super) fn new(revision: Digest, restarts: u32) -> Self {
+        Self {
+            revision,
+            frame: None,
+            process: None,
+            ready: false,
+            restarts,
+            ends_by_ms: None,
+            freezes_by_ms: None,
+            reloading: None,
+        }
+    }
+}
+
+/// A process, identified so that a later one with the same number is not mistaken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId {
+    /// Process id.
+    pub pid: i32,
+    /// Start time, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// When it was started.
+    pub started_ms: Millis,
+}
