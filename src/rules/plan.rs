@@ -51,9 +51,10 @@ mod tests;
 
 use std::sync::Arc;
 
+#[cfg(test)]
+use muster_topics::name::Digest;
 use muster_topics::{
     Millis,
-    name::Digest,
     signal::Signal,
     unit::{Desired, Hold, Observed, Phase},
 };
@@ -106,8 +107,6 @@ pub struct PlannedUnit {
     gate: StartGate,
     /// The ports and connections that it would be started with now.
     wiring: EndpointWiring,
-    /// The ports and connections that its instance was started with, as far as known.
-    runs_with: Option<EndpointWiring>,
     /// The observed state, as it is reported.
     pub observed: Observed,
     /// The instance that is in effect.
@@ -122,11 +121,6 @@ pub struct PlannedUnit {
     rest: Option<StopReason>,
     /// When it is restarted, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// The revision that the running process could not be changed to without a restart.
-    not_reloaded: Option<Digest>,
-    /// Whether the instance must be restarted although the desired state is the same, because something that it has
-    /// read changed.
-    outdated: bool,
     /// [`RestoredUnit::finished`], until a desired state is set.
     kept_finished: bool,
     /// Whether its instance plays.
@@ -261,7 +255,6 @@ impl PlannedUnit {
             lacks: None,
             gate: StartGate::Open,
             wiring: EndpointWiring::default(),
-            runs_with: None,
             installation: Installation::restore(observed.revision.clone()),
             restart_ms: observed.retry_ms,
             observed,
@@ -269,8 +262,6 @@ impl PlannedUnit {
             slot,
             beside: None,
             rest: None,
-            not_reloaded: None,
-            outdated: false,
             kept_finished: finished,
             play: PlayState::default(),
             health: Health::restore(up, condemned),
@@ -326,8 +317,8 @@ impl PlannedUnit {
 
     /// Whether the instance was started with other ports or connections than the present ones. While a connection is
     /// missing, it is left running.
-    fn is_rewired(&self) -> bool {
-        !self.is_held() && !self.needs_wiring() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+    fn is_rewired(&self, alive: &LiveInstance) -> bool {
+        !self.is_held() && !self.needs_wiring() && alive.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
     }
 
     /// The ports and connections that it is started with.
@@ -392,7 +383,7 @@ impl PlannedUnit {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
         let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
         let is_it = !ends && !self.observed.frozen && alive.revision == desired.revision;
-        Some((self.slot, alive.process.filter(|_| is_it)?, self.runs_with.as_ref()?, &self.health))
+        Some((self.slot, alive.process.filter(|_| is_it)?, alive.runs_with.as_ref()?, &self.health))
     }
 
     /// The process that runs now.

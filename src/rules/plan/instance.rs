@@ -3,6 +3,7 @@
 use muster_topics::{Millis, name::Digest};
 
 use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, step::due};
+use crate::port_lease::EndpointWiring;
 
 /// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +105,12 @@ pub struct LiveInstance {
     pub freezes_by_ms: Option<(bool, Millis)>,
     /// The revision that it is being changed to without a restart.
     pub(super) reloading: Option<Digest>,
+    /// The revision that it could not be changed to without a restart.
+    pub(super) not_reloaded: Option<Digest>,
+    /// Whether it must be restarted although the desired state is the same, because something that it has read changed.
+    pub(super) outdated: bool,
+    /// The ports and connections that it was started with, as far as known.
+    pub(super) runs_with: Option<EndpointWiring>,
 }
 
 impl LiveInstance {
@@ -118,6 +125,9 @@ impl LiveInstance {
             ends_by_ms: None,
             freezes_by_ms: None,
             reloading: None,
+            not_reloaded: None,
+            outdated: false,
+            runs_with: None,
         }
     }
 }

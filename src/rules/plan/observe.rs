@@ -56,11 +56,15 @@ impl PlannedUnit {
                 }
             }
             UnitEvent::NotReloaded(revision) => {
-                if self.finish_reload(&revision).is_some() {
-                    self.not_reloaded = Some(revision);
+                if let Some(alive) = self.finish_reload(&revision) {
+                    alive.not_reloaded = Some(revision);
                 }
             }
-            UnitEvent::Outdated => self.outdated = matches!(self.instance, EffectiveInstance::Alive(_)),
+            UnitEvent::Outdated => {
+                if let EffectiveInstance::Alive(alive) = &mut self.instance {
+                    alive.outdated = true;
+                }
+            }
             UnitEvent::Started => self.started(),
             UnitEvent::NotStarted(failure) => self.not_started(&failure, now_ms),
             UnitEvent::StartUnknown => self.instance = EffectiveInstance::Unknown(LookUp::default()),
@@ -185,7 +189,6 @@ impl PlannedUnit {
                 if let Some(desired) = &self.desired {
                     self.instance = EffectiveInstance::Launching(desired.revision.clone());
                 }
-                self.not_reloaded = None;
                 let is_retry = self.restart_ms.take().is_some();
                 self.begin_trial(is_retry, now_ms);
                 if is_retry {
@@ -290,7 +293,7 @@ impl PlannedUnit {
         self.observed.frozen = told.frozen;
         self.observed.status = told.status;
         self.observed.missing = told.missing;
-        self.runs_with = Some(told.wiring);
+        alive.runs_with = Some(told.wiring);
         if let Some(last) = &told.last {
             self.note_end(last);
             self.count(more, last);

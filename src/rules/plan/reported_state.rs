@@ -47,9 +47,7 @@ impl PlannedUnit {
             ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
         });
         if !matches!(self.instance, EffectiveInstance::Alive(_)) {
-            self.outdated = false;
             self.observed.can.clear();
-            self.runs_with = None;
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
@@ -208,7 +206,7 @@ impl PlannedUnit {
                     Run::Running => self.observed.phase == Phase::Running,
                     Run::Playing => self.play.is_known(true),
                 };
-                let is_right = held || alive.revision == desired.revision && !self.is_rewired();
+                let is_right = held || alive.revision == desired.revision && !self.is_rewired(alive);
                 is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
             }
             (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(StopReason::Finished),

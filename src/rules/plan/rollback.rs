@@ -200,7 +200,9 @@ impl PlannedUnit {
         self.rest = None;
         self.forget_failures();
         // The failed process is restarted rather than reloaded.
-        self.not_reloaded = Some(verified.revision.clone());
+        if let EffectiveInstance::Alive(alive) = &mut self.instance {
+            alive.not_reloaded = Some(verified.revision.clone());
+        }
         true
     }
 

@@ -364,7 +364,7 @@ impl PlannedUnit {
         if let EffectiveInstance::Alive(before) = before {
             self.beside = Some(SecondInstance::replaced(before, now_ms));
         }
-        (self.outdated, self.not_reloaded, self.health) = (false, None, health);
+        self.health = health;
         self.restart_ms = None;
         self.observed.error = None;
         if let Some(alive) = alive {

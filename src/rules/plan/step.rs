@@ -67,7 +67,7 @@ impl PlannedUnit {
                 return None;
             }
             let reloads = self.policy.reloads || self.has_same_frame(alive, desired);
-            let is_refused = self.not_reloaded.as_ref() == Some(&desired.revision);
+            let is_refused = alive.not_reloaded.as_ref() == Some(&desired.revision);
             let reload = reloads && !is_refused && alive.process.is_some();
             return Some(match (reload, self.starts_first(alive)) {
                 (true, _) => PlanStep::Reload,
@@ -75,10 +75,10 @@ impl PlannedUnit {
                 (false, false) => stop,
             });
         }
-        if self.outdated && self.hold.is_none() {
+        if alive.outdated && self.hold.is_none() {
             return Some(stop);
         }
-        if self.is_rewired() {
+        if self.is_rewired(alive) {
             return Some(stop);
         }
         let process = alive.process.filter(|_| !self.is_leaving(alive))?;

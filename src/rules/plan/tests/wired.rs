@@ -91,7 +91,8 @@ fn changed_wiring_restarts_once() {
 #[test]
 fn unknown_wiring_restarts_nothing() {
     let mut bench = Bench::running();
-    bench.unit.runs_with = None;
+    let EffectiveInstance::Alive(alive) = &mut bench.unit.instance else { panic!("it runs") };
+    alive.runs_with = None;
     bench.see(wired(1));
     bench.check("RUNNING");
 }
