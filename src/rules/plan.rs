@@ -64,8 +64,8 @@ pub use event::{Failure, FoundInstance, InstanceEnd, InstanceExit, ShimReport, U
 use health::Health;
 pub use health::ProbeRequest;
 use installation::Installation;
-use instance::RestoredInstance;
 pub use instance::{EffectiveInstance, LiveInstance, LookUp, ProcessId};
+use instance::{KeptInstance, KeptInstances};
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
 use rollback::RevisionTrial;
@@ -125,8 +125,6 @@ pub struct PlannedUnit {
     kept_finished: bool,
     /// Whether its instance plays.
     play: PlayState,
-    /// The results of its instance's probes.
-    health: Health,
     /// The verified revision, and the trial of the desired one.
     trial: RevisionTrial,
     /// How its instance is handled, by its newest spec.
@@ -247,7 +245,7 @@ impl PlannedUnit {
     pub fn new(kept: Option<RestoredUnit>, now_ms: Millis) -> Self {
         let kept = kept.unwrap_or_else(|| RestoredUnit::new(Observed::absent(now_ms)));
         let RestoredUnit { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified } = kept;
-        let restored = RestoredInstance { restarts, second };
+        let lookup = LookUp::restore(KeptInstances { first: KeptInstance { restarts, up, condemned }, second });
         Self {
             desired: None,
             hold: None,
@@ -258,13 +256,12 @@ impl PlannedUnit {
             installation: Installation::restore(observed.revision.clone()),
             restart_ms: observed.retry_ms,
             observed,
-            instance: EffectiveInstance::Unknown(LookUp::restore(restored)),
+            instance: EffectiveInstance::Unknown(lookup),
             slot,
             beside: None,
             rest: None,
             kept_finished: finished,
             play: PlayState::default(),
-            health: Health::restore(up, condemned),
             trial: RevisionTrial::restore(verified, trial_ms),
             policy: UnitPolicy::default(),
         }
@@ -341,20 +338,11 @@ impl PlannedUnit {
     /// Returns the state to store.
     #[must_use]
     pub fn kept(&self) -> RestoredUnit {
-        let restarts = match &self.instance {
-            EffectiveInstance::Alive(alive) => alive.restarts,
-            EffectiveInstance::Unknown(lookup) => lookup.restarts(),
-            EffectiveInstance::None | EffectiveInstance::Launching(_) => 0,
-        };
+        let KeptInstance { restarts, up, condemned } = self.instance.kept();
         // The progress of a download changes often, and is useless after a restart.
         let finished = match self.desired {
             Some(_) => self.rest == Some(StopReason::Finished),
             None => self.kept_finished,
-        };
-        let condemned = self.health.condemned().cloned();
-        let up = match &self.instance {
-            EffectiveInstance::Unknown(_) => self.health.was_up(),
-            _ => self.health.is_up(),
         };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
         let (slot, second) = (self.slot, self.kept_second());
@@ -381,9 +369,9 @@ impl PlannedUnit {
     /// The instance that represents the unit, as far as it can be probed.
     fn probed(&self, desired: &Desired) -> Option<(Slot, ProcessId, &EndpointWiring, &Health)> {
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
-        let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
+        let ends = alive.ends_by_ms.is_some() || alive.health.condemned().is_some() || !desired.run.is_running();
         let is_it = !ends && !self.observed.frozen && alive.revision == desired.revision;
-        Some((self.slot, alive.process.filter(|_| is_it)?, alive.runs_with.as_ref()?, &self.health))
+        Some((self.slot, alive.process.filter(|_| is_it)?, alive.runs_with.as_ref()?, &alive.health))
     }
 
     /// The process that runs now.

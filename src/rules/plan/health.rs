@@ -62,10 +62,8 @@ impl ProbeRequest {
 }
 
 /// The health of an instance.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Health {
-    /// Whether an instance of an earlier run of the agent was up.
-    was_up: bool,
     /// The process that was up when an earlier run of the agent last saw it, and what was wrong with it.
     adopted: Option<(i32, Option<String>)>,
     /// The latter, until a probe has answered.
@@ -85,26 +83,11 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Restores it from the stored state.
-    pub(super) fn restore(was_up: bool, condemned: Option<String>) -> Self {
-        Self { was_up, condemned, ..Self::default() }
-    }
-
-    /// Whether an instance of an earlier run of the agent was up.
-    pub(super) fn was_up(&self) -> bool {
-        self.was_up
-    }
-
-    /// Resets it for an instance that was just started.
-    pub(super) fn begin(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Resets it for an instance of an earlier run of the agent: the process that was up, if any, and what was wrong
-    /// with it.
-    pub(super) fn adopt(&mut self, was_up: Option<i32>, unready: Option<String>) {
+    /// Restores it for an instance of an earlier run of the agent: the process that was up, if any, what was wrong with
+    /// it, and why it was being stopped.
+    pub(super) fn restore(was_up: Option<i32>, unready: Option<String>, condemned: Option<String>) -> Self {
         let adopted = was_up.map(|pid| (pid, unready));
-        *self = Self { adopted, condemned: self.condemned.take(), ..Self::default() };
+        Self { adopted, condemned, ..Self::default() }
     }
 
     /// Updates the process.
@@ -210,11 +193,6 @@ impl Health {
     /// Why it is stopped, or has to be, as unhealthy.
     pub(super) fn condemned(&self) -> Option<&String> {
         self.condemned.as_ref()
-    }
-
-    /// Takes that reason, once the instance has ended.
-    pub(super) fn take_condemned(&mut self) -> Option<String> {
-        self.condemned.take()
     }
 
     /// What is wrong with it, for the report.

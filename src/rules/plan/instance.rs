@@ -2,7 +2,7 @@
 
 use muster_topics::{Millis, name::Digest};
 
-use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, step::due};
+use super::{ADOPT_AGAIN_MS, KeptSecondInstance, PlanStep, health::Health, step::due};
 use crate::port_lease::EndpointWiring;
 
 /// The instance of a unit that is in effect. For a yuno: its process, or its shim that is about to restart it.
@@ -15,7 +15,7 @@ pub enum EffectiveInstance {
     /// An instance of this revision is being started.
     Launching(Digest),
     /// There is one.
-    Alive(LiveInstance),
+    Alive(Box<LiveInstance>),
 }
 
 /// The lookup of an instance.
@@ -23,7 +23,7 @@ pub enum EffectiveInstance {
 pub struct LookUp {
     state: LookUpState,
     /// What an earlier run of the agent stored; `None` if this run has started the instance.
-    pub(super) restored: Option<RestoredInstance>,
+    pub(super) kept: Option<KeptInstances>,
 }
 
 /// How far a lookup has come.
@@ -43,17 +43,27 @@ enum LookUpState {
 
 /// What an earlier run of the agent stored of a unit's instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RestoredInstance {
-    /// See [`RestoredUnit::restarts`](super::RestoredUnit::restarts).
-    pub(super) restarts: u32,
+pub(super) struct KeptInstances {
+    pub(super) first: KeptInstance,
     /// See [`RestoredUnit::second`](super::RestoredUnit::second).
     pub(super) second: Option<KeptSecondInstance>,
 }
 
+/// The stored state of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptInstance {
+    /// See [`RestoredUnit::restarts`](super::RestoredUnit::restarts).
+    pub(super) restarts: u32,
+    /// See [`RestoredUnit::up`](super::RestoredUnit::up).
+    pub(super) up: bool,
+    /// See [`RestoredUnit::condemned`](super::RestoredUnit::condemned).
+    pub(super) condemned: Option<String>,
+}
+
 impl LookUp {
     /// Creates the first lookup of a run of the agent.
-    pub(super) fn restore(restored: RestoredInstance) -> Self {
-        Self { restored: Some(restored), ..Self::default() }
+    pub(super) fn restore(kept: KeptInstances) -> Self {
+        Self { kept: Some(kept), ..Self::default() }
     }
 
     /// Returns the next step.
@@ -79,10 +89,20 @@ impl LookUp {
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.state, LookUpState::UnderWay { is_repeated: true } | LookUpState::Failed { .. })
     }
+}
 
-    /// How often the instance had restarted by itself when it was last seen.
-    pub(super) fn restarts(&self) -> u32 {
-        self.restored.as_ref().map_or(0, |restored| restored.restarts)
+impl EffectiveInstance {
+    /// Returns the state to store. An instance that has not been looked up keeps what is stored of it.
+    pub(super) fn kept(&self) -> KeptInstance {
+        match self {
+            Self::Unknown(lookup) => lookup.kept.as_ref().map(|kept| kept.first.clone()).unwrap_or_default(),
+            Self::None | Self::Launching(_) => KeptInstance::default(),
+            Self::Alive(alive) => KeptInstance {
+                restarts: alive.restarts,
+                up: alive.health.is_up(),
+                condemned: alive.health.condemned().cloned(),
+            },
+        }
     }
 }
 
@@ -111,12 +131,14 @@ pub struct LiveInstance {
     pub(super) outdated: bool,
     /// The ports and connections that it was started with, as far as known.
     pub(super) runs_with: Option<EndpointWiring>,
+    /// The results of its probes.
+    pub(super) health: Health,
 }
 
 impl LiveInstance {
     /// Creates one of which only the revision is known.
-    pub(super) fn new(revision: Digest, restarts: u32) -> Self {
-        Self {
+    pub(super) fn new(revision: Digest, restarts: u32) -> Box<Self> {
+        Box::new(Self {
             revision,
             frame: None,
             process: None,
@@ -128,7 +150,8 @@ impl LiveInstance {
             not_reloaded: None,
             outdated: false,
             runs_with: None,
-        }
+            health: Health::default(),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use muster_topics::{
 };
 
 use super::{
-    EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, LiveInstance, LookUp, PlanStep, PlannedUnit,
+    EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, Health, LiveInstance, LookUp, PlanStep, PlannedUnit,
     STOP_SLACK_MS, ShimReport, StopReason, UnitEvent, UnitPolicy, to_millis,
 };
 use crate::port_lease::EndpointWiring;
@@ -104,7 +104,10 @@ impl PlannedUnit {
         self.record_frame();
         self.set_desired(before.as_ref(), desired);
         self.take_policy();
-        self.health.change(&probes, &self.probes());
+        let changed = self.probes();
+        if let EffectiveInstance::Alive(alive) = &mut self.instance {
+            alive.health.change(&probes, &changed);
+        }
         // The revision that finished is not the desired one.
         if was_back && has_finished {
             self.forget_verified();
@@ -128,8 +131,10 @@ impl PlannedUnit {
     /// Keeps the frame of the running revision while its spec is known: it decides whether the process can be changed
     /// in place.
     fn record_frame(&mut self) {
-        if let EffectiveInstance::Alive(LiveInstance { revision, frame: None, .. }) = &self.instance {
-            let known = self.spec_of(revision).and_then(|spec| spec.frame().ok());
+        if let EffectiveInstance::Alive(alive) = &self.instance
+            && alive.frame.is_none()
+        {
+            let known = self.spec_of(&alive.revision).and_then(|spec| spec.frame().ok());
             if let EffectiveInstance::Alive(alive) = &mut self.instance {
                 alive.frame = known;
             }
@@ -222,8 +227,8 @@ impl PlannedUnit {
 
     /// Handles the result of a lookup. If the instance is known, the result is older than that and is ignored.
     fn found(&mut self, found: FoundInstance, now_ms: Millis) {
-        let EffectiveInstance::Unknown(lookup) = &self.instance else { return };
-        let kept_restarts = lookup.restarts();
+        let EffectiveInstance::Unknown(_) = &self.instance else { return };
+        let kept = self.instance.kept();
         let phase = self.observed.phase;
         let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
             || self.observed.pid.is_some();
@@ -231,14 +236,15 @@ impl PlannedUnit {
             FoundInstance::Nothing => self.instance = EffectiveInstance::None,
             FoundInstance::Alive(revision, told) => {
                 self.play.begin(true);
-                let was_up = self.health.was_up() && told.restarts == kept_restarts;
-                self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
-                self.instance = EffectiveInstance::Alive(LiveInstance::new(revision, kept_restarts));
+                let was_up = self.observed.pid.filter(|_| kept.up && told.restarts == kept.restarts);
+                let mut alive = LiveInstance::new(revision, kept.restarts);
+                alive.health = Health::restore(was_up, self.observed.unready.take(), kept.condemned);
+                self.instance = EffectiveInstance::Alive(alive);
                 self.handle_report(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
             FoundInstance::Ended(over) if was_alive => {
-                self.count(over.restarts.saturating_sub(kept_restarts), &over.last);
+                self.count(over.restarts.saturating_sub(kept.restarts), &over.last);
                 let revision = self.observed.revision.clone();
                 self.take_end(&over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
@@ -275,7 +281,6 @@ impl PlannedUnit {
     fn started(&mut self) {
         if let EffectiveInstance::Launching(revision) = &self.instance {
             self.play.begin(false);
-            self.health.begin();
             self.instance = EffectiveInstance::Alive(LiveInstance::new(revision.clone(), 0));
         }
     }
@@ -286,7 +291,7 @@ impl PlannedUnit {
         alive.process = told.process;
         alive.ready = told.ready;
         self.play.observe(told.process, told.connection.as_ref());
-        self.health.observe(told.process, now_ms);
+        alive.health.observe(told.process, now_ms);
         self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;

@@ -60,9 +60,8 @@ impl PlannedUnit {
         }
         self.observed.pid = process.map(|process| process.pid);
         let revision = match &self.instance {
-            EffectiveInstance::Alive(LiveInstance { revision, .. }) | EffectiveInstance::Launching(revision) => {
-                Some(revision.clone())
-            }
+            EffectiveInstance::Alive(alive) => Some(alive.revision.clone()),
+            EffectiveInstance::Launching(revision) => Some(revision.clone()),
             EffectiveInstance::Unknown(_) | EffectiveInstance::None => self.installation.revision.clone(),
         };
         self.report_revision(revision);
@@ -95,25 +94,26 @@ impl PlannedUnit {
 
     /// Updates whether it has come up, has to be stopped, or is unready.
     fn update_health(&mut self, now_ms: Millis) {
-        let EffectiveInstance::Alive(alive) = &self.instance else {
-            self.health.begin();
+        let (wants_running, is_left) = (self.wants_running(), self.is_held() || self.observed.frozen);
+        let EffectiveInstance::Alive(alive) = &mut self.instance else {
             self.observed.unready = None;
             return;
         };
         // The probes belong to the desired revision.
-        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
+        let is_desired = self.desired.as_ref().is_some_and(|desired| desired.revision == alive.revision);
+        let is_probed = wants_running && is_desired && alive.ends_by_ms.is_none();
         if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
-            self.health.came_up();
+            alive.health.came_up();
         }
-        if self.is_held() || self.observed.frozen || !is_probed {
-            self.health.excuse(now_ms);
+        if is_left || !is_probed {
+            alive.health.excuse(now_ms);
         } else {
-            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
+            alive.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
         }
-        if let Some(why) = self.health.condemned() {
+        if let Some(why) = alive.health.condemned() {
             self.observed.error = Some(shortened(why));
         }
-        self.observed.unready = self.health.unready().map(|why| shortened(&why));
+        self.observed.unready = alive.health.unready().map(|why| shortened(&why));
     }
 
     fn phase(&self, process: Option<ProcessId>, now_ms: Millis) -> Phase {
@@ -180,13 +180,13 @@ impl PlannedUnit {
 
     /// Whether the instance has to pass a probe before it is up.
     pub(super) fn awaits_probes(&self, alive: &LiveInstance) -> bool {
-        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
+        alive.health.awaits(self.policy.probes) && self.desires(&alive.revision)
     }
 
     /// Whether its probes, or an earlier observation, show that it is up, so that no other sign is needed.
     fn is_probed_up(&self, alive: &LiveInstance) -> bool {
         let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
-        alive.process.is_some() && (is_said || self.health.is_up())
+        alive.process.is_some() && (is_said || alive.health.is_up())
     }
 
     /// Whether the unit has reached `desired`, or a state that it cannot leave by itself.

@@ -22,9 +22,9 @@ impl PlannedUnit {
 
     /// Handles the end of the instance: because it was `asked` to end, or by itself.
     pub(super) fn take_end(&mut self, ended: &InstanceExit, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
+        let condemned = self.instance.kept().condemned;
         self.instance = EffectiveInstance::None;
         self.note_end(ended);
-        let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
         // It was replaced, stopped or removed, as wanted.
         if asked && condemned.is_none() || !is_desired || !self.wants_running() {

@@ -221,9 +221,9 @@ impl PlannedUnit {
 
     /// The process that is up, if it counts for the desired revision.
     fn up(&self, phase: Phase) -> Option<RevisionProcess> {
-        let is_well = self.health.unready().is_none() && !self.observed.frozen;
-        let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
         let EffectiveInstance::Alive(alive) = &self.instance else { return None };
+        let is_well = alive.health.unready().is_none() && !self.observed.frozen;
+        let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
         let process = alive.process.filter(|_| is_up && self.desires(&alive.revision))?;
         Some(RevisionProcess { revision: alive.revision.clone(), pid: process.pid, start_ticks: process.start_ticks })
     }
@@ -265,8 +265,9 @@ impl PlannedUnit {
         if self.trial.up.is_some() || !is_due(self.healthy_by_ms()) {
             return false;
         }
+        let EffectiveInstance::Alive(alive) = &self.instance else { return false };
         let within_s = self.policy.healthy_within_ms / 1_000;
-        let probed = self.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
+        let probed = alive.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
         self.go_back(&format!("it was not up within {within_s} s{probed}"), now_ms)
     }
 

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     EffectiveInstance, FoundInstance, InstanceEnd, LiveInstance, PlanStep, PlannedUnit, ProcessId, STOP_SLACK_MS,
-    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, instance::RestoredInstance, step::due, to_millis,
+    ShimReport, StopReason, UnitEvent, UnitPolicy, health::Health, instance::KeptInstances, step::due, to_millis,
 };
 use crate::probe::ProbeVerdict;
 
@@ -68,8 +68,7 @@ pub(super) struct SecondInstance {
     /// Whether it is to end.
     leaving: bool,
     /// The instance; `None` while it is being started.
-    alive: Option<LiveInstance>,
-    health: Health,
+    alive: Option<Box<LiveInstance>>,
     /// Its last report.
     told: ShimReport,
 }
@@ -89,24 +88,23 @@ pub struct KeptSecondInstance {
 impl SecondInstance {
     /// Creates a candidate that is being started.
     fn candidate(revision: Digest, now_ms: Millis) -> Self {
-        Self {
-            revision,
-            since_ms: now_ms,
-            leaving: false,
-            alive: None,
-            health: Health::default(),
-            told: ShimReport::default(),
-        }
+        Self { revision, since_ms: now_ms, leaving: false, alive: None, told: ShimReport::default() }
     }
 
     /// Creates it from an instance that was replaced.
-    fn replaced(alive: LiveInstance, since_ms: Millis) -> Self {
-        Self { leaving: true, alive: Some(alive.clone()), ..Self::candidate(alive.revision, since_ms) }
+    fn replaced(alive: Box<LiveInstance>, since_ms: Millis) -> Self {
+        let revision = alive.revision.clone();
+        Self { leaving: true, alive: Some(alive), ..Self::candidate(revision, since_ms) }
     }
 
     /// Its process.
     fn process(&self) -> Option<ProcessId> {
         self.alive.as_ref()?.process
+    }
+
+    /// The results of its probes.
+    fn health(&self) -> Option<&Health> {
+        self.alive.as_ref().map(|alive| &alive.health)
     }
 
     fn kept(&self) -> KeptSecondInstance {
@@ -127,7 +125,7 @@ impl SecondInstance {
         let Some((alive, process)) = self.alive.as_ref().and_then(|alive| Some((alive, alive.process?))) else {
             return false;
         };
-        let waits = policy.says_ready && !alive.ready || self.health.awaits(policy.probes);
+        let waits = policy.says_ready && !alive.ready || alive.health.awaits(policy.probes);
         let is_said = alive.ready || policy.probes.tells_up();
         !waits && (is_said || now_ms >= process.started_ms.saturating_add(policy.started_after_ms))
     }
@@ -143,7 +141,7 @@ impl PlannedUnit {
     /// Whether the second instance was looked up.
     #[must_use]
     pub fn knows_second(&self) -> bool {
-        self.restored().is_none()
+        self.stored().is_none()
     }
 
     /// Whether there is a second instance.
@@ -172,15 +170,15 @@ impl PlannedUnit {
 
     /// Returns the state to store.
     pub(super) fn kept_second(&self) -> Option<KeptSecondInstance> {
-        match self.restored() {
-            Some(restored) => restored.second.clone(),
+        match self.stored() {
+            Some(stored) => stored.second.clone(),
             None => self.beside.as_ref().map(SecondInstance::kept),
         }
     }
 
-    /// What an earlier run of the agent stored, until its instances have been looked up.
-    fn restored(&self) -> Option<&RestoredInstance> {
-        if let EffectiveInstance::Unknown(lookup) = &self.instance { lookup.restored.as_ref() } else { None }
+    /// What an earlier run of the agent stored, until the instances have been looked up.
+    fn stored(&self) -> Option<&KeptInstances> {
+        if let EffectiveInstance::Unknown(lookup) = &self.instance { lookup.kept.as_ref() } else { None }
     }
 
     /// The second instance, if it is a candidate that may replace the main one.
@@ -191,7 +189,7 @@ impl PlannedUnit {
     /// The candidate as far as it can be probed: slot, process, report and health.
     pub(super) fn probed_second(&self) -> Option<(Slot, ProcessId, &ShimReport, &Health)> {
         let candidate = self.candidate()?;
-        Some((self.slot.other(), candidate.process()?, &candidate.told, &candidate.health))
+        Some((self.slot.other(), candidate.process()?, &candidate.told, candidate.health()?))
     }
 
     /// Whether the second instance has this revision, so that it must not be started again.
@@ -247,8 +245,8 @@ impl PlannedUnit {
         let policy = &self.policy;
         let process = candidate.process();
         let stays = process.map(|process| process.started_ms.saturating_add(policy.started_after_ms));
-        let awaits = process.filter(|_| candidate.health.awaits(policy.probes));
-        let probed = awaits.map(|_| candidate.health.up_by_ms(policy.start_timeout_ms));
+        let awaits = candidate.health().filter(|health| process.is_some() && health.awaits(policy.probes));
+        let probed = awaits.map(|health| health.up_by_ms(policy.start_timeout_ms));
         let times = [self.candidate_by_ms(candidate), stays, probed];
         times.into_iter().flatten().filter(|at_ms| *at_ms > now_ms).min()
     }
@@ -263,7 +261,6 @@ impl PlannedUnit {
         match (seen, &mut self.beside) {
             (UnitEvent::Found(found), _) => self.handle_second_found(found, now_ms),
             (UnitEvent::Started, Some(beside)) if beside.alive.is_none() => {
-                beside.health.begin();
                 beside.alive = Some(LiveInstance::new(beside.revision.clone(), 0));
             }
             (UnitEvent::NotStarted(failure), Some(beside)) if beside.alive.is_none() => {
@@ -294,12 +291,12 @@ impl PlannedUnit {
     }
 
     fn handle_second_report(&mut self, told: ShimReport, now_ms: Millis) {
-        let Some(SecondInstance { alive: Some(alive), health, told: known, leaving, .. }) = &mut self.beside else {
+        let Some(SecondInstance { alive: Some(alive), told: known, leaving, .. }) = &mut self.beside else {
             return;
         };
         let more = told.restarts.saturating_sub(alive.restarts);
         (alive.process, alive.ready, alive.restarts) = (told.process, told.ready, told.restarts);
-        health.observe(told.process, now_ms);
+        alive.health.observe(told.process, now_ms);
         *known = told;
         let silent = known.last.as_ref().filter(|last| more > 0 && last.silent && !*leaving).cloned();
         if let Some(last) = silent {
@@ -333,15 +330,17 @@ impl PlannedUnit {
         let Some(beside) = self.beside.as_mut().filter(|beside| !beside.leaving) else { return };
         // After a clock was set back, it must not get more time.
         beside.since_ms = beside.since_ms.min(now_ms);
-        beside.health.judge(policy.probes, policy.start_timeout_ms, now_ms);
+        if let Some(alive) = &mut beside.alive {
+            alive.health.judge(policy.probes, policy.start_timeout_ms, now_ms);
+        }
         if !is_wanted {
             beside.leaving = true;
         } else if is_alone || beside.is_up(&policy, now_ms) {
             self.take_over(now_ms);
-        } else if let Some(why) = beside.health.condemned().cloned() {
+        } else if let Some(why) = beside.health().and_then(Health::condemned).cloned() {
             self.candidate_failed(&why, now_ms);
         } else if is_late {
-            let probed = beside.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
+            let probed = beside.health().and_then(Health::unready).map(|why| format!(": {why}")).unwrap_or_default();
             let within_s = policy.healthy_within_ms / 1_000;
             self.candidate_failed(&format!("it was not up within {within_s} s{probed}"), now_ms);
         }
@@ -358,13 +357,12 @@ impl PlannedUnit {
 
     /// Makes the candidate the main instance; the previous one is to end.
     fn take_over(&mut self, now_ms: Millis) {
-        let Some(SecondInstance { revision, alive, health, told, .. }) = self.beside.take() else { return };
+        let Some(SecondInstance { revision, alive, told, .. }) = self.beside.take() else { return };
         let before = std::mem::replace(&mut self.instance, EffectiveInstance::Launching(revision));
         self.slot = self.slot.other();
         if let EffectiveInstance::Alive(before) = before {
             self.beside = Some(SecondInstance::replaced(before, now_ms));
         }
-        self.health = health;
         self.restart_ms = None;
         self.observed.error = None;
         if let Some(alive) = alive {
@@ -402,9 +400,11 @@ impl PlannedUnit {
 
     /// Handles a result of a probe, of either instance.
     pub(super) fn probed_by(&mut self, process: ProcessId, which: Which, verdict: ProbeVerdict) {
-        if let Some(beside) = &mut self.beside {
-            beside.health.probed(process, which, verdict.clone());
+        if let Some(SecondInstance { alive: Some(alive), .. }) = &mut self.beside {
+            alive.health.probed(process, which, verdict.clone());
         }
-        self.health.probed(process, which, verdict);
+        if let EffectiveInstance::Alive(alive) = &mut self.instance {
+            alive.health.probed(process, which, verdict);
+        }
     }
 }

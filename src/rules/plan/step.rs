@@ -47,7 +47,7 @@ impl PlannedUnit {
         if desired.run == Run::Stopped {
             return Some(stop);
         }
-        if self.health.condemned().is_some() {
+        if alive.health.condemned().is_some() {
             return Some(stop);
         }
         if self.observed.frozen && !desired.frozen {
@@ -91,7 +91,7 @@ impl PlannedUnit {
             // A held or frozen unit has no deadline.
             Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
             Phase::Starting if self.awaits_probes(alive) => {
-                Some(PlanStep::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
+                Some(PlanStep::WaitUntil(alive.health.up_by_ms(self.policy.start_timeout_ms)))
             }
             Phase::Starting => {
                 Some(PlanStep::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms)))
