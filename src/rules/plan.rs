@@ -10,8 +10,8 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started; or, if its spec says so, once the new one is up beside it.
 //!
-//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `instance` and `installation`
-//! (the states of what runs and of what is installed, with the data of each), `observe` and `reported_state`
+//! Submodules, in reading order: `event` (observations), `unit_policy` (the relevant part of a spec), `prerequisites` (what it needs
+//! of its host and other units), `instance` and `installation` (the states of what runs and of what is installed, with the data of each), `observe` and `reported_state`
 //! (how an observation changes a unit, and the state that is reported), `step` (the next step), `play` (playing and pausing),
 //! `health` (probe results), `restart` (what follows the end of an instance), `rollback` (verified revisions, and rolling back), `second_instance` (beside the first,
 //! while one revision replaces another), `tests` and `model` (cases and properties).
@@ -37,6 +37,7 @@ mod installation;
 mod instance;
 mod observe;
 mod play;
+mod prerequisites;
 mod reported_state;
 mod restart;
 mod rollback;
@@ -68,6 +69,7 @@ pub use instance::{EffectiveInstance, LiveInstance, LookUp, ProcessId};
 use instance::{KeptInstance, KeptInstances};
 use play::PlayState;
 pub use play::{PlayConnection, PlayFailure};
+use prerequisites::Prerequisites;
 use rollback::RevisionTrial;
 pub use rollback::VerifiedRevision;
 use second_instance::SecondInstance;
@@ -98,15 +100,8 @@ pub struct PlannedUnit {
     pub desired: Option<Desired>,
     /// Why it does not converge, on purpose.
     pub hold: Option<Hold>,
-    /// Which resource of its host it lacks, such as an endpoint that it requires. The shell computes it; it is not
-    /// stored.
-    lacks: Option<Hold>,
-    /// Which other unit it waits for, while that prevents its start.
-    waits: Option<Hold>,
-    /// Whether other units allow it to start.
-    gate: StartGate,
-    /// The ports and connections that it would be started with now.
-    wiring: EndpointWiring,
+    /// What it needs of its host and of other units.
+    needs: Prerequisites,
     /// The observed state, as it is reported.
     pub observed: Observed,
     /// The instance that is in effect.
@@ -249,10 +244,7 @@ impl PlannedUnit {
         Self {
             desired: None,
             hold: None,
-            waits: None,
-            lacks: None,
-            gate: StartGate::Open,
-            wiring: EndpointWiring::default(),
+            needs: Prerequisites::default(),
             installation: Installation::restore(observed.revision.clone()),
             restart_ms: observed.retry_ms,
             observed,
@@ -270,13 +262,13 @@ impl PlannedUnit {
     /// Why it does not converge on purpose, in the form that is reported.
     #[must_use]
     pub fn visible_hold(&self) -> Option<&Hold> {
-        self.hold.as_ref().or(self.lacks.as_ref()).or(self.waits.as_ref())
+        self.hold.as_ref().or(self.needs.hold())
     }
 
     /// Whether other units allow it to start.
     #[must_use]
     pub fn gate(&self) -> &StartGate {
-        &self.gate
+        self.needs.gate()
     }
 
     /// What other units can expect of it.
@@ -289,7 +281,7 @@ impl PlannedUnit {
                 None => Expectation::Running,
             },
             Phase::Backoff | Phase::Failed => Expectation::Down,
-            _ if tries && !matches!(self.gate, StartGate::Blocked(_)) => Expectation::Coming,
+            _ if tries && !self.needs.is_blocked() => Expectation::Coming,
             _ => Expectation::Down,
         }
     }
@@ -315,24 +307,26 @@ impl PlannedUnit {
     /// Whether the instance was started with other ports or connections than the present ones. While a connection is
     /// missing, it is left running.
     fn is_rewired(&self, alive: &LiveInstance) -> bool {
-        !self.is_held() && !self.needs_wiring() && alive.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+        !self.is_held()
+            && !self.needs_wiring()
+            && alive.runs_with.as_ref().is_some_and(|with| with != self.needs.wiring())
     }
 
     /// The ports and connections that it is started with.
     #[must_use]
     pub fn wiring(&self) -> &EndpointWiring {
-        &self.wiring
+        self.needs.wiring()
     }
 
     /// Whether it is held.
     fn is_held(&self) -> bool {
-        self.hold.is_some() || self.lacks.is_some()
+        self.hold.is_some() || self.needs.lacks_any()
     }
 
     /// The resource that it lacks.
     #[must_use]
     pub fn lack(&self) -> Option<&str> {
-        self.lacks.as_ref()?.note.as_deref()
+        self.needs.lack()
     }
 
     /// Returns the state to store.

@@ -4,14 +4,13 @@ use muster_topics::{
     Millis,
     name::Digest,
     probe::Probes,
-    unit::{Desired, Hold, HoldReason, Phase, Restart},
+    unit::{Desired, Hold, Phase, Restart},
 };
 
 use super::{
     EffectiveInstance, FREEZE_AGAIN_MS, Failure, FoundInstance, Health, LiveInstance, LookUp, PlanStep, PlannedUnit,
     STOP_SLACK_MS, ShimReport, StopReason, UnitEvent, UnitPolicy, to_millis,
 };
-use crate::port_lease::EndpointWiring;
 
 /// The longest error or note that is stored and sent: it is for people, and part of a message of limited size.
 const TEXT_MAX_CHARS: usize = 1_000;
@@ -21,7 +20,7 @@ impl PlannedUnit {
     pub fn observe(&mut self, seen: UnitEvent, now_ms: Millis) {
         match seen {
             UnitEvent::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
-            UnitEvent::Wired(wiring, lack) => self.wire(wiring, lack, now_ms),
+            UnitEvent::Wired(wiring, lack) => self.needs.wire(wiring, lack, now_ms),
             UnitEvent::Began(step) => self.begin(step, now_ms),
             UnitEvent::Found(found) => self.found(found, now_ms),
             UnitEvent::NotLookedUp { error } => {
@@ -85,7 +84,7 @@ impl PlannedUnit {
                 self.installation.removal_failed(now_ms);
                 self.fail(&error);
             }
-            UnitEvent::Gate(gate) => self.gate = gate,
+            UnitEvent::Gate(gate) => self.needs.set_gate(gate),
             UnitEvent::Tick => {}
         }
         self.update_report(now_ms);
@@ -159,15 +158,6 @@ impl PlannedUnit {
 
     fn probes(&self) -> Probes {
         self.desired.as_ref().map(|desired| desired.spec.probes().clone()).unwrap_or_default()
-    }
-
-    fn wire(&mut self, wiring: EndpointWiring, lack: Option<String>, now_ms: Millis) {
-        self.wiring = wiring;
-        self.is_wired();
-        if self.lack() != lack.as_deref() {
-            let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
-            self.lacks = lack.map(hold);
-        }
     }
 
     /// Whether the desired state is still the same for a task that has finished.

@@ -3,7 +3,7 @@
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Content, Desired, Hold, HoldReason, Phase, Run},
+    unit::{Content, Desired, HoldReason, Phase, Run},
 };
 
 use super::{EffectiveInstance, LiveInstance, PlannedUnit, ProcessId, StopReason, observe::shortened};
@@ -40,12 +40,10 @@ impl PlannedUnit {
         {
             self.fail(why);
         }
-        self.observed.endpoints.clone_from(&self.wiring.endpoints);
-        self.observed.connectors.clone_from(&self.wiring.connectors);
-        self.waits = self.needs().map(|note| Hold {
-            note: Some(note),
-            ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
-        });
+        self.observed.endpoints.clone_from(&self.needs.wiring().endpoints);
+        self.observed.connectors.clone_from(&self.needs.wiring().connectors);
+        let is_ready = phase == Phase::Stopped && self.wants_running() && self.hold.is_none() && self.rest.is_none();
+        self.needs.update_wait(is_ready, now_ms);
         if !matches!(self.instance, EffectiveInstance::Alive(_)) {
             self.observed.can.clear();
             self.observed.frozen = false;
@@ -157,19 +155,8 @@ impl PlannedUnit {
     /// Whether it waits for another attempt. (One that is due may still wait for other units.)
     fn is_about_to_try(&self, now_ms: Millis) -> bool {
         let installs = self.installation.retry_ms().is_some() && self.desired.is_some();
-        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == StartGate::Open);
+        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || *self.gate() == StartGate::Open);
         self.hold.is_none() && (installs || restarts && self.wants_running())
-    }
-
-    /// Which units it waits for, if that alone prevents its start.
-    fn needs(&self) -> Option<String> {
-        let waits = self.observed.phase == Phase::Stopped && self.wants_running();
-        match &self.gate {
-            StartGate::Wait(what) | StartGate::Blocked(what) if waits && self.hold.is_none() && self.rest.is_none() => {
-                Some(what.clone())
-            }
-            _ => None,
-        }
     }
 
     /// Whether the instance reports by itself when it is up, and has not yet. (An instance of a revision that is being
@@ -192,7 +179,7 @@ impl PlannedUnit {
     /// Whether the unit has reached `desired`, or a state that it cannot leave by itself.
     fn is_reached(&self, desired: &Desired) -> bool {
         // A unit waits for dependencies that are on their way; others may never come.
-        let blocked = self.waits.is_some() && matches!(self.gate, StartGate::Blocked(_));
+        let blocked = self.needs.is_waiting() && self.needs.is_blocked();
         let held = self.is_held() || blocked;
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,

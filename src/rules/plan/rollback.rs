@@ -55,8 +55,6 @@ pub(super) struct RevisionTrial {
     pub(super) since_ms: Option<Millis>,
     /// The process that is up without interruption, and since when.
     up: Option<(RevisionProcess, Millis)>,
-    /// Whether the unit was rolled back and its ports and connections are not yet computed for the verified spec.
-    unwired: bool,
 }
 
 /// A process of a certain revision.
@@ -98,12 +96,7 @@ impl PlannedUnit {
     /// Whether its ports and connections have to be computed before it can start.
     #[must_use]
     pub fn needs_wiring(&self) -> bool {
-        self.trial.unwired
-    }
-
-    /// Marks them as computed.
-    pub(super) fn is_wired(&mut self) {
-        self.trial.unwired = false;
+        self.needs.needs_wiring()
     }
 
     /// Sets the desired state, after `before`: the requested one, unless an earlier run of the agent rolled back from
@@ -119,7 +112,7 @@ impl PlannedUnit {
             self.trial.since_ms = None;
         }
         self.trial.refused = None;
-        self.trial.unwired = false;
+        self.needs.set_needs_wiring(false);
         self.desired = desired;
         if stays_back {
             self.set_verified_as_desired();
@@ -196,7 +189,8 @@ impl PlannedUnit {
         });
         self.set_verified_as_desired();
         self.take_policy();
-        (self.trial.up, self.trial.unwired) = (None, true);
+        self.trial.up = None;
+        self.needs.set_needs_wiring(true);
         self.rest = None;
         self.forget_failures();
         // The failed process is restarted rather than reloaded.

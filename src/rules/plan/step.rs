@@ -36,7 +36,7 @@ impl PlannedUnit {
                 }
                 None => self.plan_alive(alive, now_ms),
             },
-            EffectiveInstance::None => self.plan_idle(&self.gate, now_ms),
+            EffectiveInstance::None => self.plan_idle(self.gate(), now_ms),
         }
     }
 
